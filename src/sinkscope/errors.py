@@ -1,0 +1,69 @@
+"""One exception class a cause, all under SinkscopeError: what was expected, what came, what to do."""
+
+
+class SinkscopeError(Exception):
+    """Anything that a user can mend; its text is one sentence that says how."""
+
+
+class CheckpointError(SinkscopeError):
+    """A checkpoint is not there, not whole, or not what its config says."""
+
+
+class UnknownFamilyError(SinkscopeError):
+    """No registered family knows this config.json."""
+
+
+class TokenizerError(SinkscopeError):
+    """Text was given or wanted, but the model has no tokenizer (or no mask token)."""
+
+
+class PromptError(SinkscopeError):
+    """A prompt is empty, malformed, or does not fit the context."""
+
+
+class DecodeError(SinkscopeError):
+    """Decode settings contradict each other or the model."""
+
+
+class CaptureError(SinkscopeError):
+    """Attention could not be seen or changed in this module."""
+
+
+class AttentionError(SinkscopeError):
+    """An attention call was given tensors that do not fit together, or a backend that is not there."""
+
+
+class InterventionError(SinkscopeError):
+    """An intervention's settings make no sense, alone or for this model."""
+
+
+class BudgetError(SinkscopeError):
+    """What was asked for needs more memory than the stated budget."""
+
+
+class TraceError(SinkscopeError):
+    """A trace, or its file, cannot be used."""
+
+
+class RuleError(SinkscopeError):
+    """A sink rule's settings make no sense."""
+
+
+class TaskError(SinkscopeError):
+    """A task is unknown or asked for what it cannot make."""
+
+
+class SandboxError(SinkscopeError):
+    """Generated code cannot be run safely on this machine."""
+
+
+class TrainingError(SinkscopeError):
+    """A recipe is wrong, or a training folder cannot be used."""
+
+
+class StudyError(SinkscopeError):
+    """A study file or a run folder cannot be used."""
+
+
+class ReportError(SinkscopeError):
+    """A report cannot be made from this run."""
