@@ -1,0 +1,51 @@
+"""Word problems of one to three steps, every step written out: GSM8K in miniature.
+
+Operands are below 10 and every value stays within 0…30, so that a step is one look-up in a small table.
+"""
+
+from sinkscope.tasks.problem import Problem, Source, Task, same_final
+from sinkscope.tasks.words import NAMES, THINGS
+
+HIGHEST = 30
+# One sentence an event, as (operation, sentence). The sentence is part of the content that decides the split.
+EVENTS = (
+    ("+", " Then {name} finds {n}."),
+    ("+", " A friend gives {n}."),
+    ("+", " Then {name} buys {n}."),
+    ("-", " Then {name} loses {n}."),
+    ("-", " A friend takes {n}."),
+    ("-", " Then {name} sells {n}."),
+    ("*", " It becomes {n} times that."),
+)
+OPENINGS = ("{name} has {n} {thing}.", "There are {n} {thing}.")
+QUESTION = "\nHow many {thing} are left?"
+
+
+def draw(source: Source, difficulty: int) -> Problem:
+    """A story with as many events as its difficulty."""
+    name, thing = source.choice(NAMES), source.choice(THINGS)
+    opening = source.choice(OPENINGS)
+    value = source.randint(1, 9)
+    prompt = opening.format(name=name, n=value, thing=thing)
+    key, lines = [opening, str(value)], []
+    for _ in range(difficulty):
+        operation, sentence = source.choice(EVENTS)
+        n = source.randint(1, 9)
+        while not 0 <= _apply(value, operation, n) <= HIGHEST or (operation == "*" and n not in (2, 3)):
+            operation, sentence = source.choice(EVENTS)
+            n = source.randint(1, 9)
+        result = _apply(value, operation, n)
+        prompt += sentence.format(name=name, n=n)
+        lines.append(f"{value} {operation} {n} = {result}.\n")
+        key += [sentence, str(n)]
+        value = result
+    prompt += QUESTION.format(thing=thing)
+    answer = "".join(lines) + f"#### {value}"
+    return Problem("arithmetic", prompt, answer, difficulty, "|".join(key), {"final": str(value)})
+
+
+def _apply(value: int, operation: str, n: int) -> int:
+    return {"+": value + n, "-": value - n, "*": value * n}[operation]
+
+
+TASK = Task("arithmetic", draw, same_final)

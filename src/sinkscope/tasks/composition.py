@@ -1,0 +1,58 @@
+"""Commands made of known parts in combinations never seen in training, as in SCAN: `jump twice, then walk left`."""
+
+import re
+
+from sinkscope.tasks.problem import Problem, Source, Task
+
+VERBS = ("walk", "run", "jump", "look", "hop", "crawl", "dance", "swim")
+TURNS = ("", " left", " right")
+TIMES = {"": 1, " twice": 2, " thrice": 3}
+MOST_ACTIONS = 12
+END = "Done."
+
+Phrase = tuple[str, str, str]  # verb, turn, times
+
+
+def draw(source: Source, difficulty: int) -> Problem:
+    """Two phrases without turns; two with turns; two or three, where `after` may swap the order."""
+    while True:
+        count = source.choice((2, 3)) if difficulty == 3 else 2
+        phrases: list[Phrase] = [_phrase(source, difficulty) for _ in range(count)]
+        done = phrases
+        if count == 3:
+            command = f"{_say(phrases[0])}, {_say(phrases[1])} and {_say(phrases[2])}"
+        elif difficulty == 3:
+            command, done = f"{_say(phrases[0])} after you {_say(phrases[1])}", phrases[::-1]
+        else:
+            command = _say(phrases[0]) + source.choice((" and ", ", then ")) + _say(phrases[1])
+        actions = [_act(phrase) for phrase in done]
+        if sum(map(len, actions)) <= MOST_ACTIONS:
+            break
+    prompt = source.choice(("Now {}.", "Please {}.", "Can you {}?")).format(command)
+    answer = "".join(" ".join(line) + ".\n" for line in actions) + END
+    # Which phrases stand together decides the split, in whatever order and however they are joined.
+    key = "|".join(sorted(map(_say, phrases)))
+    return Problem("composition", prompt, answer, difficulty, key, {"actions": tuple(sum(actions, []))})
+
+
+def check(problem: Problem, text: str) -> bool:
+    """The words before the end sign must be exactly the actions, in order; points and line breaks do not count."""
+    body, end, _ = text.partition(END.removesuffix("."))
+    return bool(end) and tuple(re.split(r"[\s.,]+", body.strip(" \n.,"))) == problem.data["actions"]
+
+
+def _phrase(source: Source, difficulty: int) -> Phrase:
+    turn = source.choice(TURNS) if difficulty > 1 else ""
+    return source.choice(VERBS), turn, source.choice(tuple(TIMES))
+
+
+def _say(phrase: Phrase) -> str:
+    return "".join(phrase)
+
+
+def _act(phrase: Phrase) -> list[str]:
+    verb, turn, times = phrase
+    return [word for _ in range(TIMES[times]) for word in (turn.strip(), verb) if word]
+
+
+TASK = Task("composition", draw, check)

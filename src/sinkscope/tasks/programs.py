@@ -1,0 +1,171 @@
+"""Complete a small Python function from its docstring, judged by hidden tests: HumanEval in miniature.
+
+Each template says the same thing three times: in words for the docstring, in Python for the worked answer, and as a
+function here, which the expected results of the hidden tests come from. So a slip in one of them shows in the tests.
+"""
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from sinkscope.tasks.problem import Problem, Source, Task
+
+FUNCTIONS = ("solve", "task", "work", "go", "f", "g")
+SCALARS = ("a", "b", "n", "x", "y", "z")
+LISTS = ("xs", "ys", "items", "values")
+INDENT = "    "
+SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation on two numbers: how one says it, how one writes it, and what it does."""
+
+    words: str
+    code: str
+    apply: Callable[[int, int], int]
+
+
+OPERATIONS = (
+    Operation("plus", "{} + {}", lambda a, b: a + b),
+    Operation("minus", "{} - {}", lambda a, b: a - b),
+    Operation("times", "{} * {}", lambda a, b: a * b),
+)
+COMPARISONS: tuple[tuple[str, str, Callable[[int, int], bool]], ...] = (
+    ("above", ">", lambda a, b: a > b),
+    ("below", "<", lambda a, b: a < b),
+)
+FOLDS: tuple[tuple[str, str, Callable[[list[int]], int]], ...] = (
+    ("sum", "sum", lambda v: sum(v)),
+    ("largest", "max", lambda v: max(v)),
+    ("smallest", "min", lambda v: min(v)),
+    ("length", "len", lambda v: len(v)),
+)
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """A function before it is given a name: its arguments, docstring, body and meaning."""
+
+    arguments: tuple[str, ...]
+    words: str
+    body: str
+    meaning: Callable[..., Any]
+
+
+def draw(source: Source, difficulty: int) -> Problem:
+    """One operation; two operations; or a choice or a loop with an operation in it."""
+    sketch = source.choice(_SKETCHES[difficulty])(source)
+    key = f"({', '.join(sketch.arguments)}) {sketch.words}"
+    name = source.choice(FUNCTIONS)
+    prompt = f'def {name}({", ".join(sketch.arguments)}):\n{INDENT}"""Return {sketch.words}."""\n'
+    tests = tuple((values, sketch.meaning(*values)) for values in _inputs(sketch.arguments, key))
+    return Problem("programs", prompt, sketch.body, difficulty, key, {"name": name, "tests": tests})
+
+
+def check(problem: Problem, text: str) -> bool:
+    """Run the completed function on the hidden tests, in the sandbox."""
+    body = _first_block(text)
+    if not body:
+        return False
+    calls = "".join(f"assert {problem.data['name']}(*{a!r}) == {b!r}\n" for a, b in problem.data["tests"])
+    return _runs(problem.prompt + body, calls)
+
+
+@lru_cache(maxsize=4096)
+def _runs(function: str, calls: str) -> bool:
+    """Whether all assertions hold; the same completion of the same problem runs once."""
+    from sinkscope.tasks.sandbox import run_python
+
+    # A body that ends the process early with a good exit code must not pass, so the end of the tests is signed.
+    signature = secrets.token_hex(16)
+    result = run_python(f"{function}\n{calls}print({signature!r})\n", seconds=SECONDS)
+    return result.ok and signature in result.stdout
+
+
+def _first_block(text: str) -> str:
+    """The indented lines at the start of a completion; what follows them at the margin is no part of the answer."""
+    lines = text.strip("\n").split("\n")
+    # A decoder that strips its text takes the first line's indentation away.
+    if lines[0].strip() and not lines[0].startswith(" "):
+        lines[0] = INDENT + lines[0]
+    kept = []
+    for line in lines:
+        if line.strip() and not line.startswith(" "):
+            break
+        kept.append(line)
+    return "\n".join(kept).rstrip()
+
+
+def _inputs(arguments: tuple[str, ...], key: str) -> list[tuple[Any, ...]]:
+    """Six calls a problem, drawn from its key so that the same problem always has the same hidden tests."""
+    source = Source(key)
+    return [tuple(_value(source, argument) for argument in arguments) for _ in range(6)]
+
+
+def _value(source: Source, argument: str) -> Any:
+    if argument in LISTS:
+        return [source.randint(-9, 19) for _ in range(source.randint(3, 7))]
+    return source.randint(-9, 19)
+
+
+def _one_operation(source: Source) -> Sketch:
+    operation, x, c = source.choice(OPERATIONS), source.choice(SCALARS), source.randint(1, 9)
+    body = f"{INDENT}return {operation.code.format(x, c)}"
+    return Sketch((x,), f"{x} {operation.words} {c}", body, lambda value: operation.apply(value, c))
+
+
+def _two_arguments(source: Source) -> Sketch:
+    operation, (x, y) = source.choice(OPERATIONS), source.sample(SCALARS, 2)
+    body = f"{INDENT}return {operation.code.format(x, y)}"
+    return Sketch((x, y), f"{x} {operation.words} {y}", body, operation.apply)
+
+
+def _fold(source: Source) -> Sketch:
+    (words, name, fold), xs = source.choice(FOLDS), source.choice(LISTS)
+    operation, c = source.choice(OPERATIONS), source.randint(1, 9)
+    body = f"{INDENT}return {operation.code.format(f'{name}({xs})', c)}"
+    words = f"the {words} of {xs} {operation.words} {c}"
+    return Sketch((xs,), words, body, lambda values: operation.apply(fold(values), c))
+
+
+def _two_steps(source: Source) -> Sketch:
+    first, second, x = source.choice(OPERATIONS), source.choice(OPERATIONS), source.choice(SCALARS)
+    c, d = source.randint(1, 9), source.randint(1, 9)
+    body = f"{INDENT}{x} = {first.code.format(x, c)}\n{INDENT}return {second.code.format(x, d)}"
+    words = f"{x} {first.words} {c}, then {second.words} {d}"
+    return Sketch((x,), words, body, lambda value: second.apply(first.apply(value, c), d))
+
+
+def _filter(source: Source) -> Sketch:
+    (words, sign, compare), xs, x = source.choice(COMPARISONS), source.choice(LISTS), source.choice(SCALARS)
+    c = source.randint(1, 9)
+    body = f"{INDENT}return [{x} for {x} in {xs} if {x} {sign} {c}]"
+    words = f"every {x} of {xs} {words} {c}"
+    return Sketch((xs,), words, body, lambda values: [value for value in values if compare(value, c)])
+
+
+def _each(source: Source) -> Sketch:
+    operation, xs, x, c = source.choice(OPERATIONS), source.choice(LISTS), source.choice(SCALARS), source.randint(1, 9)
+    body = f"{INDENT}return [{operation.code.format(x, c)} for {x} in {xs}]"
+    words = f"{x} {operation.words} {c} for every {x} of {xs}"
+    return Sketch((xs,), words, body, lambda values: [operation.apply(value, c) for value in values])
+
+
+def _choice(source: Source) -> Sketch:
+    (words, sign, compare), x = source.choice(COMPARISONS), source.choice(SCALARS)
+    operation = source.choice(OPERATIONS)
+    c, d = source.randint(1, 9), source.randint(1, 9)
+    body = f"{INDENT}if {x} {sign} {c}:\n{INDENT * 2}return {operation.code.format(x, d)}\n{INDENT}return {x}"
+    words = f"{x} {operation.words} {d} if {x} is {words} {c}, else {x}"
+    return Sketch((x,), words, body, lambda value: operation.apply(value, d) if compare(value, c) else value)
+
+
+_SKETCHES: dict[int, tuple[Callable[[Source], Sketch], ...]] = {
+    1: (_one_operation, _two_arguments),
+    2: (_fold, _two_steps),
+    3: (_filter, _each, _choice),
+}
+TASK = Task("programs", draw, check)

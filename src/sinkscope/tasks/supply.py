@@ -1,0 +1,69 @@
+"""An endless, seeded supply of problems, split into train, validation and test by their content."""
+
+import hashlib
+import itertools
+import random
+from collections.abc import Iterator
+from typing import Any
+
+from sinkscope.errors import TaskError
+from sinkscope.tasks.problem import DIFFICULTIES, Problem, Task, find
+
+SPLITS = ("train", "validation", "test")
+# Of a hundred buckets of content: 10 are test, 5 validation, the rest train.
+_TEST, _VALIDATION = 10, 15
+_PATIENCE = 10_000
+
+
+def split_of(kind: str, key: str) -> str:
+    """The split that a problem's content belongs to, always the same one on every machine."""
+    digest = hashlib.blake2b(f"{kind}\n{key}".encode(), digest_size=8).digest()
+    bucket = int.from_bytes(digest, "big") % 100
+    return "test" if bucket < _TEST else "validation" if bucket < _VALIDATION else "train"
+
+
+def problems(
+    kind: str,
+    n: int | None = 100,
+    split: str = "test",
+    seed: int = 0,
+    difficulty: int | None = None,
+    **options: Any,
+) -> Iterator[Problem]:
+    """`n` problems of one kind (None: without end), the same ones for the same words.
+
+    `difficulty` is 1, 2 or 3; None mixes all three evenly. Outside of training no prompt comes twice, as long as the
+    kind has fresh ones. Further options go to the kind, such as `length` of recall.
+    """
+    task = find(kind)
+    if n is not None and (not isinstance(n, int) or n < 0):
+        raise TaskError(f"Expected the number of problems as n ≥ 0, or None for no end, but got {n!r}.")
+    if split not in SPLITS:
+        raise TaskError(f"Expected a split out of {', '.join(SPLITS)}, but got {split!r}.")
+    if difficulty is not None and difficulty not in DIFFICULTIES:
+        raise TaskError(f"Expected a difficulty out of 1, 2, 3, or None for a mix, but got {difficulty!r}.")
+    unknown = sorted(set(options) - task.options)
+    if unknown:
+        known = ", ".join(sorted(task.options)) or "none"
+        raise TaskError(f"The task {kind!r} has no option {unknown[0]!r}; its options: {known}.")
+    # Drawn here so that a bad value of an option is told now, and not at the first next().
+    task.draw(random.Random(0), difficulty or DIFFICULTIES[0], **options)
+    return itertools.islice(_supply(task, split, seed, difficulty, options), n)
+
+
+def _supply(task: Task, split: str, seed: int, difficulty: int | None, options: dict[str, Any]) -> Iterator[Problem]:
+    source = random.Random(f"{task.name}|{split}|{seed}|{difficulty}|{sorted(options.items())}")
+    seen: set[str] = set()
+    while True:
+        level = difficulty or source.choice(DIFFICULTIES)
+        for attempt in range(_PATIENCE):
+            problem = task.draw(source, level, **options)
+            if split_of(task.name, problem.key) != split:
+                continue
+            if problem.prompt not in seen or attempt >= _PATIENCE // 2:
+                break
+        else:
+            raise TaskError(f"The task {task.name!r} has no {split} problem of difficulty {level} with these options.")
+        if split != "train":
+            seen.add(problem.prompt)
+        yield problem
