@@ -1,5 +1,6 @@
 """Commands made of known parts in combinations never seen in training, as in SCAN: `jump twice, then walk left`."""
 
+import itertools
 import re
 
 from sinkscope.tasks.problem import Problem, Source, Task
@@ -32,7 +33,7 @@ def draw(source: Source, difficulty: int) -> Problem:
     answer = "".join(" ".join(line) + ".\n" for line in actions) + END
     # Which phrases stand together decides the split, in whatever order and however they are joined.
     key = "|".join(sorted(map(_say, phrases)))
-    return Problem("composition", prompt, answer, difficulty, key, {"actions": tuple(sum(actions, []))})
+    return Problem("composition", prompt, answer, difficulty, key, {"actions": tuple(itertools.chain(*actions))})
 
 
 def check(problem: Problem, text: str) -> bool:

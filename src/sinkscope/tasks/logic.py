@@ -1,5 +1,7 @@
 """Short chains of facts: who is the tallest, and what follows from a few if-then rules."""
 
+import itertools
+
 from sinkscope.tasks.problem import Problem, Source, Task, same_final
 from sinkscope.tasks.words import NAMES
 
@@ -22,7 +24,7 @@ def _ordering(source: Source, difficulty: int) -> Problem:
     """Two facts in order, two in any order, or three in any order."""
     comparative, first, last = source.choice(ORDERS)
     people = source.sample(NAMES, 4 if difficulty == 3 else 3)
-    pairs = list(zip(people, people[1:], strict=False))
+    pairs = list(itertools.pairwise(people))
     if difficulty > 1:
         source.shuffle(pairs)
     asked = source.choice((first, last))
@@ -37,7 +39,7 @@ def _rules(source: Source, difficulty: int) -> Problem:
     """As many rules to follow as the difficulty, and one more that leads astray; half of the answers are no."""
     words = source.sample(PROPERTIES, difficulty + 3)
     chain, (other, astray) = words[: difficulty + 1], words[difficulty + 1 :]
-    rules = [*zip(chain, chain[1:], strict=False), (other, astray)]
+    rules = [*itertools.pairwise(chain), (other, astray)]
     source.shuffle(rules)
     yes = source.random() < 0.5
     asked = source.choice(chain[1:]) if yes else astray

@@ -6,6 +6,9 @@ from sinkscope.tasks.problem import Problem, Source, Task, final
 
 SIZE = 5
 MOVES = {"left": (-1, 0), "right": (1, 0), "up": (0, 1), "down": (0, -1)}
+# How one may say where things are; decoration, so that a test has many texts of the same few grids.
+STANDS = ("is", "stands")
+GOALS = ("The goal is", "Its home is")
 WALKERS = ("robot", "cat", "dog", "fox")
 # The longest way at each difficulty; a wall stands on the grid at the last.
 LONGEST = {1: 3, 2: 6, 3: 5}
@@ -27,12 +30,14 @@ def draw(source: Source, difficulty: int) -> Problem:
         if wall is None or wall in _squares(start, _plan(start, goal, None) or []) or source.random() < 0.5:
             break
     walker = source.choice(WALKERS)
-    where = f"is at {start[0]}, {start[1]}. The goal is at {goal[0]}, {goal[1]}."
+    stands, aim = source.choice(STANDS), source.choice(GOALS)
+    prompt = f"The {walker} {stands} at {start[0]}, {start[1]}. {aim} at {goal[0]}, {goal[1]}."
     if wall is not None:
-        where += f" A wall is at {wall[0]}, {wall[1]}."
-    prompt = f"The {walker} {where}\nWhich way does it go?"
+        prompt += f" A wall is at {wall[0]}, {wall[1]}."
+    prompt += "\nWhich way does it go?"
     answer = f"{_counts(plan)}.\n#### {', '.join(plan)}"
-    return Problem("planning", prompt, answer, difficulty, where, {"start": start, "goal": goal, "wall": wall})
+    data = {"start": start, "goal": goal, "wall": wall}
+    return Problem("planning", prompt, answer, difficulty, f"{start} {goal} {wall}", data)
 
 
 def check(problem: Problem, text: str) -> bool:
@@ -45,7 +50,7 @@ def check(problem: Problem, text: str) -> bool:
         return False
     way = _squares(problem.data["start"], steps)
     on_grid = all(1 <= x <= SIZE and 1 <= y <= SIZE for x, y in way)
-    return on_grid and problem.data["wall"] not in way and way[-1] == problem.data["goal"]
+    return on_grid and problem.data["wall"] not in way and way[-1] == tuple(problem.data["goal"])
 
 
 def _square(source: Source) -> Square:

@@ -4,7 +4,6 @@ Each template says the same thing three times: in words for the docstring, in Py
 function here, which the expected results of the hidden tests come from. So a slip in one of them shows in the tests.
 """
 
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,7 +11,7 @@ from typing import Any
 
 from sinkscope.tasks.problem import Problem, Source, Task
 
-FUNCTIONS = ("solve", "task", "work", "go", "f", "g")
+FUNCTIONS = ("solve", "task", "work", "go", "f", "g", "h", "find", "make", "test")
 SCALARS = ("a", "b", "n", "x", "y", "z")
 LISTS = ("xs", "ys", "items", "values")
 INDENT = "    "
@@ -38,11 +37,13 @@ COMPARISONS: tuple[tuple[str, str, Callable[[int, int], bool]], ...] = (
     ("below", "<", lambda a, b: a < b),
 )
 FOLDS: tuple[tuple[str, str, Callable[[list[int]], int]], ...] = (
-    ("sum", "sum", lambda v: sum(v)),
-    ("largest", "max", lambda v: max(v)),
-    ("smallest", "min", lambda v: min(v)),
-    ("length", "len", lambda v: len(v)),
+    ("sum", "sum", sum),
+    ("largest", "max", max),
+    ("smallest", "min", min),
+    ("length", "len", len),
 )
+
+EXTREMES: tuple[tuple[str, str, Callable[[int, int], int]], ...] = (("larger", "max", max), ("smaller", "min", min))
 
 
 @dataclass(frozen=True)
@@ -66,23 +67,21 @@ def draw(source: Source, difficulty: int) -> Problem:
 
 
 def check(problem: Problem, text: str) -> bool:
-    """Run the completed function on the hidden tests, in the sandbox."""
+    """Run the completed function against the hidden tests, in the sandbox."""
     body = _first_block(text)
-    if not body:
-        return False
+    # The worked answer need not run again and again: that it passes its own tests is tested.
+    if not body or body == problem.answer:
+        return bool(body)
     calls = "".join(f"assert {problem.data['name']}(*{a!r}) == {b!r}\n" for a, b in problem.data["tests"])
-    return _runs(problem.prompt + body, calls)
+    return _passes(problem.prompt + body + "\n", calls, problem.data["name"])
 
 
 @lru_cache(maxsize=4096)
-def _runs(function: str, calls: str) -> bool:
+def _passes(code: str, tests: str, name: str) -> bool:
     """Whether all assertions hold; the same completion of the same problem runs once."""
-    from sinkscope.tasks.sandbox import run_python
+    from sinkscope.tasks.sandbox import passes
 
-    # A body that ends the process early with a good exit code must not pass, so the end of the tests is signed.
-    signature = secrets.token_hex(16)
-    result = run_python(f"{function}\n{calls}print({signature!r})\n", seconds=SECONDS)
-    return result.ok and signature in result.stdout
+    return passes(code, tests, names=[name], seconds=SECONDS)
 
 
 def _first_block(text: str) -> str:
@@ -121,6 +120,17 @@ def _two_arguments(source: Source) -> Sketch:
     operation, (x, y) = source.choice(OPERATIONS), source.sample(SCALARS, 2)
     body = f"{INDENT}return {operation.code.format(x, y)}"
     return Sketch((x, y), f"{x} {operation.words} {y}", body, operation.apply)
+
+
+def _extreme(source: Source) -> Sketch:
+    words, name, pick = source.choice(EXTREMES)
+    x, other = source.sample((*SCALARS, *map(str, range(1, 10))), 2)
+    if x.isdigit():
+        x, other = source.choice(SCALARS), x
+    body = f"{INDENT}return {name}({x}, {other})"
+    if other.isdigit():
+        return Sketch((x,), f"the {words} of {x} and {other}", body, lambda value: pick(value, int(other)))
+    return Sketch((x, other), f"the {words} of {x} and {other}", body, pick)
 
 
 def _fold(source: Source) -> Sketch:
@@ -164,7 +174,7 @@ def _choice(source: Source) -> Sketch:
 
 
 _SKETCHES: dict[int, tuple[Callable[[Source], Sketch], ...]] = {
-    1: (_one_operation, _two_arguments),
+    1: (_one_operation, _two_arguments, _extreme),
     2: (_fold, _two_steps),
     3: (_filter, _each, _choice),
 }

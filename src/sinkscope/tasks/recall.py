@@ -1,7 +1,7 @@
 """Find one fact in a list of facts; `length` sets how many there are, for contexts as long as wanted."""
 
 from sinkscope.errors import TaskError
-from sinkscope.tasks.problem import Problem, Source, Task, same_final
+from sinkscope.tasks.problem import Problem, Source, Task, is_whole, same_final
 from sinkscope.tasks.words import COLOURS, NAMES, THINGS
 
 LENGTHS = {1: 3, 2: 5, 3: 7}
@@ -13,7 +13,7 @@ LONGEST = NUMBERS * NUMBERS
 def draw(source: Source, difficulty: int, length: int | None = None) -> Problem:
     """As many facts as `length` says, or 3, 5 or 7 by difficulty, each about another person or box."""
     count = LENGTHS[difficulty] if length is None else length
-    if not isinstance(count, int) or not 1 <= count <= LONGEST:
+    if not (is_whole(count) and 1 <= count <= LONGEST):
         raise TaskError(f"Expected the number of facts as a length of 1 to {LONGEST}, but got {length!r}.")
     if count <= len(NAMES) and source.random() < 0.5:
         subjects, verb, values = list(source.sample(NAMES, count)), "likes", COLOURS

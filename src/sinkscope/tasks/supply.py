@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from sinkscope.errors import TaskError
-from sinkscope.tasks.problem import DIFFICULTIES, Problem, Task, find
+from sinkscope.tasks.problem import DIFFICULTIES, Problem, Task, find, is_whole
 
 SPLITS = ("train", "validation", "test")
 # Of a hundred buckets of content: 10 are test, 5 validation, the rest train.
 _TEST, _VALIDATION = 10, 15
-_PATIENCE = 10_000
+_PATIENCE = 10_000  # draws before a split is taken to be empty
+_REPEATS = 100  # prompts seen already, in a row, before the fresh ones are taken to have run out
 
 
 def split_of(kind: str, key: str) -> str:
@@ -36,7 +37,7 @@ def problems(
     kind has fresh ones. Further options go to the kind, such as `length` of recall.
     """
     task = find(kind)
-    if n is not None and (not isinstance(n, int) or n < 0):
+    if n is not None and not (is_whole(n) and n >= 0):
         raise TaskError(f"Expected the number of problems as n ≥ 0, or None for no end, but got {n!r}.")
     if split not in SPLITS:
         raise TaskError(f"Expected a split out of {', '.join(SPLITS)}, but got {split!r}.")
@@ -56,11 +57,13 @@ def _supply(task: Task, split: str, seed: int, difficulty: int | None, options: 
     seen: set[str] = set()
     while True:
         level = difficulty or source.choice(DIFFICULTIES)
-        for attempt in range(_PATIENCE):
+        repeats = 0
+        for _ in range(_PATIENCE):
             problem = task.draw(source, level, **options)
             if split_of(task.name, problem.key) != split:
                 continue
-            if problem.prompt not in seen or attempt >= _PATIENCE // 2:
+            repeats += problem.prompt in seen
+            if problem.prompt not in seen or repeats > _REPEATS:
                 break
         else:
             raise TaskError(f"The task {task.name!r} has no {split} problem of difficulty {level} with these options.")

@@ -35,13 +35,13 @@ run soft sweet swim values walk wet xs ys
 """
 # Words and signs as they stand in a sentence, behind a space.
 AFTER_SPACE = """
-* + - < = > [ A Ann Bob Box Cid Dan Eve Fay Gus Ida If Is It Leo Mia Sam Shelf The Then Tom a above after and apples
-are at b ball balls becomes below black blue books box buys cards cat coins cold crawl cup cups dance does dog down
-eggs else every f faster fastest finds for fox friend g gives go goal gold green grey has heavy hop if in is it items
-jump keys largest left len length like likes look loses loud many max min minus moons n new no now of old older oldest
-pens pink plus red right robot round run sells shells shortest slowest smallest soft solve stars stone sum sweet swim
-takes taller tallest task than that the then there thrice times trees twice up values walk wall way wet white work x
-xs y yes you youngest ys z
+Its stands home h find make test larger smaller * + - < = > [ A Ann Bob Box Cid Dan Eve Fay Gus Ida If Is It Leo Mia
+Sam Shelf The Then Tom a above after and apples are at b ball balls becomes below black blue books box buys cards cat
+coins cold crawl cup cups dance does dog down eggs else every f faster fastest finds for fox friend g gives go goal
+gold green grey has heavy hop if in is it items jump keys largest left len length like likes look loses loud many max
+min minus moons n new no now of old older oldest pens pink plus red right robot round run sells shells shortest
+slowest smallest soft solve stars stone sum sweet swim takes taller tallest task than that the then there thrice times
+trees twice up values walk wall way wet white work x xs y yes you youngest ys z
 """
 
 
@@ -70,7 +70,7 @@ def build_tokenizer(pictures: bool = False) -> "PreTrainedTokenizerFast":
     if pictures:
         # Not special: a described or drawn picture belongs to the text, and decoding must not skip it.
         tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in PICTURE_TOKENS])
-    return PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer,
         bos_token=BEGIN,
         eos_token=END,
