@@ -1,0 +1,173 @@
+"""A checkpoint that is ready to run: the native transformers module and the facts that its family adds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, overload
+
+import torch
+from torch import Tensor, nn
+
+from sinkscope.errors import PromptError, TokenizerError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from sinkscope.decode.settings import Decode
+    from sinkscope.models.family import Family
+
+
+@dataclass
+class Model:
+    """A loaded model of any family; `module` is a plain transformers class, with no remote code."""
+
+    module: nn.Module
+    tokenizer: PreTrainedTokenizerBase | None
+    family: str
+    name: str
+    mask_id: int | None
+    shift: bool  # logits at position i predict token i + 1
+    causal: bool  # autoregressive
+    context: int  # positions that fit
+    eos_ids: tuple[int, ...]
+    pad_id: int | None
+    eot_id: int | None
+    recipe: Family = field(repr=False)
+    fingerprint: str = ""
+
+    @property
+    def eos_id(self) -> int | None:
+        return self.eos_ids[0] if self.eos_ids else None
+
+    @property
+    def config(self) -> Any:
+        return self.module.config
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.module.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(self.module.parameters()).dtype
+
+    @property
+    def vocabulary(self) -> int:
+        """Rows of the output head; may exceed what the tokenizer knows."""
+        return int(self.config.vocab_size)
+
+    @property
+    def chat_template(self) -> str | None:
+        template = getattr(self.tokenizer, "chat_template", None)
+        return template if isinstance(template, str) else None
+
+    @property
+    def nameless_from(self) -> int | None:
+        """First head row that stands for no token and must never be chosen; None where every row may be."""
+        return self.recipe.nameless_from(self)
+
+    @property
+    def defaults(self) -> Decode:
+        """The decode settings that this family's authors use, fitted to this model."""
+        return self.recipe.defaults(self)
+
+    def positions(self, attention_mask: Tensor | None) -> Tensor | None:
+        """Position ids for a padded batch in this family's convention; None means 0, 1, 2, …"""
+        return self.recipe.positions(attention_mask)
+
+    @torch.inference_mode()
+    def logits(self, ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """ids [batch, position] → raw logits [batch, position, vocab]; for shifted families row i predicts i + 1."""
+        ids = check_ids(ids, self)
+        mask = None if attention_mask is None or bool(attention_mask.all()) else attention_mask.to(self.device)
+        output = self.module(
+            ids, attention_mask=mask, position_ids=self.positions(mask), use_cache=False, **self.direction()
+        )
+        logits: Tensor = output.logits
+        return logits
+
+    def direction(self) -> dict[str, bool]:
+        """Keyword that every forward of a bidirectional model needs: transformers' classes are causal by themselves."""
+        return {} if self.causal else {"is_causal": False}
+
+    def encode(self, text: str, chat: bool | None = None) -> Tensor:
+        """Text → ids [1, position]; through the chat template where there is one, unless chat=False."""
+        tokenizer = self.require_tokenizer()
+        if not text.strip():
+            raise PromptError("Expected a prompt with some text, got an empty one; give the model something to answer.")
+        return self.recipe.encode(tokenizer, text, self.chat_template is not None if chat is None else chat)
+
+    def decode_text(self, ids: Tensor) -> str:
+        """ids [position] → text up to the first end token, without special tokens."""
+        tokenizer = self.require_tokenizer()
+        stops = {*self.eos_ids, self.eot_id}
+        kept: list[int] = []
+        for token in ids.tolist():
+            if token in stops:
+                break
+            kept.append(token)
+        return str(tokenizer.decode(kept, skip_special_tokens=True))
+
+    def require_tokenizer(self) -> PreTrainedTokenizerBase:
+        if self.tokenizer is None:
+            raise TokenizerError(
+                f"{self.name} was loaded without a tokenizer (its folder has no tokenizer files), so text cannot be read "
+                "or written; pass token ids, or put tokenizer.json beside config.json."
+            )
+        return self.tokenizer
+
+    @overload
+    def generate(self, text: str, settings: Decode | None = None, **words: Any) -> str: ...
+    @overload
+    def generate(self, text: list[str], settings: Decode | None = None, **words: Any) -> list[str]: ...
+    def generate(self, text: str | list[str], settings: Decode | None = None, **words: Any) -> str | list[str]:
+        """Text → text; `words` change single settings of the model's defaults (length=64, steps=32, …)."""
+        from sinkscope.decode import decode, fitted
+
+        prompts = [text] if isinstance(text, str) else text
+        if not prompts:
+            return []
+        ids, mask = pad([self.encode(prompt) for prompt in prompts], self)
+        chosen = fitted(settings or self.defaults, self, ids.shape[1], words)
+        done = decode(self, ids, chosen, attention_mask=mask, history=False)
+        texts = [self.decode_text(row[ids.shape[1] :]) for row in done.tokens]
+        return texts[0] if isinstance(text, str) else texts
+
+    def identity(self) -> dict[str, Any]:
+        """What a trace or a run records, so that results are tied to the very weights that made them."""
+        return {
+            "name": self.name,
+            "family": self.family,
+            "fingerprint": self.fingerprint,
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "parameters": sum(parameter.numel() for parameter in self.module.parameters()),
+            "layers": int(self.config.num_hidden_layers),
+            "heads": int(self.config.num_attention_heads),
+        }
+
+
+def check_ids(ids: Tensor, model: Model) -> Tensor:
+    """The prompt as int64 [batch, position] on the model's device, or one clear sentence."""
+    if not isinstance(ids, Tensor) or ids.dim() != 2 or ids.is_floating_point() or ids.dtype == torch.bool:
+        came = f"{tuple(ids.shape)} {ids.dtype}" if isinstance(ids, Tensor) else type(ids).__name__
+        raise PromptError(f"Expected token ids as an integer tensor [batch, position], got {came}.")
+    if ids.numel() == 0:
+        raise PromptError("Expected a prompt of at least one token, got an empty one; give the model something to answer.")
+    if int(ids.min()) < 0 or int(ids.max()) >= model.vocabulary:
+        raise PromptError(
+            f"Expected token ids from 0 to {model.vocabulary - 1}, got {int(ids.min())} to {int(ids.max())}; "
+            f"was the prompt made with the tokenizer of {model.name}?"
+        )
+    return ids.to(model.device, torch.int64)
+
+
+def pad(prompts: list[Tensor], model: Model) -> tuple[Tensor, Tensor]:
+    """Left-pad prompts [1, position] to one batch; returns ids and attention mask [batch, position]."""
+    longest = max(prompt.shape[1] for prompt in prompts)
+    fill = next((i for i in (model.pad_id, model.eos_id) if i is not None), 0)
+    ids = torch.full((len(prompts), longest), fill, dtype=torch.int64)
+    mask = torch.zeros_like(ids)
+    for row, prompt in enumerate(prompts):
+        ids[row, longest - prompt.shape[1] :] = prompt[0]
+        mask[row, longest - prompt.shape[1] :] = 1
+    return ids, mask

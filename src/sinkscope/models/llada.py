@@ -1,0 +1,104 @@
+"""LLaDA: Llama's mathematics under OLMo's names, bidirectional, logits at their own position."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import nn
+
+from sinkscope.errors import CheckpointError
+from sinkscope.models.family import Family
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+    from sinkscope.decode.settings import Decode
+    from sinkscope.models.base import Model
+
+BLOCK = r"^model\.transformer\.blocks\.(\d+)\."
+
+# config.json values under which the mathematics is Llama's; anything else would load and compute something different.
+LLAMA_LIKE = {
+    "activation_type": "silu",
+    "alibi": False,
+    "attention_layer_norm": False,
+    "bias_for_layer_norm": False,
+    "block_group_size": 1,
+    "block_type": "llama",
+    "include_bias": False,
+    "include_qkv_bias": False,
+    "input_emb_norm": False,
+    "layer_norm_type": "rms",
+    "rope": True,
+    "scale_logits": False,
+}
+
+
+class LLaDA(Family):
+    """GSAI-ML/LLaDA-8B-Base, -Instruct and LLaDA-1.5."""
+
+    name: ClassVar[str] = "llada"
+    mask_token: ClassVar[str | None] = "<|mdm_mask|>"
+    end_of_turn: ClassVar[str | None] = "<|eot_id|>"
+    key_mapping: ClassVar[dict[str, str]] = {
+        r"^model\.transformer\.wte\.": "model.embed_tokens.",
+        r"^model\.transformer\.ln_f\.": "model.norm.",
+        r"^model\.transformer\.ff_out\.": "lm_head.",
+        BLOCK + r"attn_norm\.": r"model.layers.\1.input_layernorm.",
+        BLOCK + r"ff_norm\.": r"model.layers.\1.post_attention_layernorm.",
+        # One line each: transformers fills in a single group only.
+        BLOCK + r"q_proj\.": r"model.layers.\1.self_attn.q_proj.",
+        BLOCK + r"k_proj\.": r"model.layers.\1.self_attn.k_proj.",
+        BLOCK + r"v_proj\.": r"model.layers.\1.self_attn.v_proj.",
+        BLOCK + r"attn_out\.": r"model.layers.\1.self_attn.o_proj.",
+        BLOCK + r"ff_proj\.": r"model.layers.\1.mlp.gate_proj.",
+        BLOCK + r"up_proj\.": r"model.layers.\1.mlp.up_proj.",
+        BLOCK + r"ff_out\.": r"model.layers.\1.mlp.down_proj.",
+    }
+
+    def knows(self, config: dict[str, Any], folder: Path) -> bool:
+        return str(config.get("model_type", "")).lower() == "llada"
+
+    def native_config(self, config: dict[str, Any]) -> PretrainedConfig:
+        from transformers import LlamaConfig
+
+        for field, expected in LLAMA_LIKE.items():
+            if field in config and config[field] != expected:
+                raise CheckpointError(
+                    f"Expected {field} = {expected!r} in config.json, got {config[field]!r}; "
+                    "this variant of LLaDA computes something else than Llama does and is not supported."
+                )
+        heads = int(config["n_heads"])
+        kv_heads = config.get("n_kv_heads") or (1 if config.get("multi_query_attention") else heads)
+        return LlamaConfig(
+            vocab_size=config.get("embedding_size") or config["vocab_size"],
+            hidden_size=config["d_model"],
+            intermediate_size=config.get("mlp_hidden_size") or config["d_model"] * config["mlp_ratio"],
+            num_hidden_layers=config["n_layers"],
+            num_attention_heads=heads,
+            num_key_value_heads=int(kv_heads),
+            max_position_embeddings=config["max_sequence_length"],
+            rms_norm_eps=config["rms_norm_eps"],
+            rope_parameters={"rope_type": "default", "rope_theta": float(config["rope_theta"])},
+            tie_word_embeddings=bool(config.get("weight_tying", False)),
+            attention_bias=False,
+            mlp_bias=False,
+            hidden_act="silu",
+            bos_token_id=config.get("bos_token_id"),
+            eos_token_id=config.get("eos_token_id"),
+            pad_token_id=config.get("pad_token_id"),
+            is_causal=False,
+        )
+
+    def adapt(self, module: nn.Module, config: dict[str, Any]) -> None:
+        if config.get("rope_full_precision", True) and next(module.parameters()).dtype != torch.float32:
+            from sinkscope.models.rope import rotate_in_float32
+
+            rotate_in_float32(module)
+
+    def defaults(self, model: Model) -> Decode:
+        from sinkscope.decode.settings import Decode
+
+        return Decode.llada(length=128, block=32, steps=128)

@@ -1,0 +1,256 @@
+"""`load`: a zoo name, a folder, a GGUF file or a Hub id becomes a Model that has passed its self-tests."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from sinkscope.errors import CheckpointError, UnknownFamilyError
+from sinkscope.models import checkpoint, zoo
+from sinkscope.models.a2d import AdaptedToDiffusion
+from sinkscope.models.base import Model
+from sinkscope.models.dream import Dream
+from sinkscope.models.family import Family, has_tokenizer
+from sinkscope.models.llada import LLaDA
+from sinkscope.models.llama import Llama
+from sinkscope.models.mmada import MMaDA
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
+
+# Asked in this order; Llama takes every causal checkpoint that nobody claimed before it.
+FAMILIES: list[Family] = [MMaDA(), LLaDA(), Dream(), AdaptedToDiffusion(), Llama()]
+
+HUB_PATTERNS = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
+
+
+def register(family: Family) -> None:
+    """Make a family of your own known to `load`; it is asked before the families of the package."""
+    FAMILIES[:] = [family, *(known for known in FAMILIES if known.name != family.name)]
+
+
+def load(
+    name: str | os.PathLike[str], dtype: torch.dtype | str | None = None, device: str | torch.device | None = None
+) -> Model:
+    """Load a model by zoo name, folder, GGUF file or Hub id.
+
+    dtype: as stored on an accelerator and float32 on a CPU, unless given. device: "auto" spreads over all devices.
+    """
+    asked = os.fspath(name)
+    folder = zoo.find(asked) or find_folder(asked)
+    wanted = _dtype(dtype, device)
+    if folder.suffix == ".gguf":
+        return _self_tested(_load_gguf(asked, folder, wanted, device))
+    config = checkpoint.read_config(folder)
+    family = family_of(config, folder)
+    files = checkpoint.weight_files(folder)
+    try:
+        native = family.native_config(config)
+    except KeyError as error:
+        raise CheckpointError(
+            f"config.json of {asked} lacks {error}, which every {family.name} checkpoint has; fetch the file again."
+        ) from None
+    native.is_causal = family.causal
+    tokenizer = _tokenizer(family, folder)
+    mask_id = family.mask_id(config, tokenizer)
+    module = _load_weights(family, folder, native, wanted, device)
+    family.adapt(module, config)
+    return _self_tested(_assemble(family, module, tokenizer, asked, mask_id, checkpoint.fingerprint(files)))
+
+
+def find_folder(asked: str) -> Path:
+    """A folder or GGUF file on disk, else a snapshot of the Hub id."""
+    path = Path(asked).expanduser()
+    if path.suffix == ".gguf" and path.is_file():
+        return path
+    if path.is_dir():
+        packed = sorted(path.glob("*.gguf"))
+        return packed[0] if len(packed) == 1 and not (path / "config.json").is_file() else path
+    if path.exists():
+        raise CheckpointError(f"Expected a checkpoint folder, got the file {asked}; name the folder that holds it.")
+    parts = asked.split("/")
+    if len(parts) != 2 or not all(parts) or parts[0] in (".", "..", "~"):
+        raise CheckpointError(
+            f"Expected a zoo name ({', '.join(zoo.names())}), a folder or a Hub id such as GSAI-ML/LLaDA-8B-Instruct, "
+            f"got {asked!r}, which is none of them."
+        )
+    return _snapshot(asked)
+
+
+def _snapshot(hub_id: str) -> Path:
+    from huggingface_hub import constants, snapshot_download
+    from huggingface_hub.errors import HFValidationError, HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(hub_id, allow_patterns=HUB_PATTERNS))
+    except (LocalEntryNotFoundError, OSError, HfHubHTTPError, HFValidationError) as error:
+        offline = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "the Hub did not answer or refused"
+        raise CheckpointError(
+            f"{hub_id} is not a folder here, not in the Hub cache {constants.HF_HUB_CACHE}, and {offline} "
+            f"({type(error).__name__}); unset HF_HUB_OFFLINE and connect, set HF_HOME to a cache that has it, or name a folder."
+        ) from None
+
+
+def family_of(config: dict[str, Any], folder: Path) -> Family:
+    for family in FAMILIES:
+        if family.knows(config, folder):
+            return family
+    raise UnknownFamilyError(
+        f"Expected a config.json of a known family ({', '.join(family.name for family in FAMILIES)}, or a causal model that "
+        f"transformers has), got model_type {config.get('model_type')!r}; "
+        "write a Family and hand it to sinkscope.models.register (see CONTRIBUTING.md)."
+    )
+
+
+def _dtype(dtype: torch.dtype | str | None, device: str | torch.device | None) -> torch.dtype | str:
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    if dtype is None:
+        on_cpu = str(device or "cpu").startswith("cpu") or (str(device) == "auto" and not torch.cuda.is_available())
+        return torch.float32 if on_cpu else "auto"
+    found = getattr(torch, dtype, None)
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        raise CheckpointError(f"Expected a dtype such as float32, bfloat16 or float16, got {dtype!r}.")
+    return found
+
+
+def _placement(device: str | torch.device | None) -> dict[str, Any]:
+    return {} if device is None or str(device) == "cpu" else {"device_map": str(device)}
+
+
+def _tokenizer(family: Family, folder: Path) -> PreTrainedTokenizerBase | None:
+    if not has_tokenizer(folder):
+        return None
+    try:
+        return family.load_tokenizer(folder)
+    except Exception as error:
+        # transformers raises half a dozen types here, from the Rust side too; each means the same to the user.
+        raise CheckpointError(
+            f"The tokenizer files in {folder} cannot be read ({type(error).__name__}: {str(error)[:160]}); fetch them again, "
+            "or remove them to load the model for ids only."
+        ) from error
+
+
+def _load_weights(
+    family: Family, folder: Path, native: PretrainedConfig, dtype: torch.dtype | str, device: str | torch.device | None
+) -> torch.nn.Module:
+    from transformers import AutoModelForCausalLM
+
+    try:
+        with _quiet():
+            module, info = AutoModelForCausalLM.from_pretrained(
+                str(folder), config=native, key_mapping=family.key_mapping or None, output_loading_info=True, dtype=dtype,
+                trust_remote_code=False, use_safetensors=True, **_placement(device),
+            )  # fmt: skip
+    except (RuntimeError, ValueError, OSError) as error:
+        raise CheckpointError(
+            f"The weights in {folder} do not fit its config.json: {_first_lines(error)}; fetch both again."
+        ) from error
+    for kind, keys in (("missing", info["missing_keys"]), ("unexpected", info["unexpected_keys"])):
+        if keys:
+            raise CheckpointError(
+                f"Expected every weight of a {family.name} checkpoint and no other, got {len(keys)} {kind} keys in {folder} "
+                f"({', '.join(sorted(keys)[:4])}{', …' if len(keys) > 4 else ''}); is this the right config.json?"
+            )
+    if info.get("mismatched_keys"):
+        key, came, expected = sorted(info["mismatched_keys"])[0]
+        raise CheckpointError(
+            f"Expected {key} of shape {tuple(expected)} by config.json, got {tuple(came)} in {folder}; "
+            "weights and config.json are not of one checkpoint."
+        )
+    if not family.causal:
+        for part in module.modules():
+            if hasattr(part, "is_causal"):
+                part.is_causal = False
+    return torch.nn.Module.eval(module)
+
+
+def _load_gguf(asked: str, path: Path, dtype: torch.dtype | str, device: str | torch.device | None) -> Model:
+    """A causal model from one GGUF file, its quantised layers turned into plain ones."""
+    try:
+        import gguf  # noqa: F401
+        from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+    except ImportError:
+        raise CheckpointError(
+            f"{asked} is a GGUF file, and reading one needs the package gguf; install it with: pip install sinkscope[smollm]"
+        ) from None
+    try:
+        with _quiet():
+            module = AutoModelForCausalLM.from_pretrained(
+                str(path.parent), gguf_file=path.name, dtype=dtype, quantization_config=GgufConfig(dequantize=True),
+                **_placement(device),
+            )  # fmt: skip
+            tokenizer = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
+    except (RuntimeError, ValueError, OSError, KeyError, IndexError) as error:
+        raise CheckpointError(f"{path} cannot be read as a GGUF model: {_first_lines(error)}; fetch it again.") from error
+    import hashlib
+
+    with path.open("rb") as file:
+        digest = hashlib.sha256(file.read(1 << 20)).hexdigest()
+    return _assemble(Llama(), module.eval(), tokenizer, asked, None, digest)
+
+
+def _assemble(
+    family: Family, module: Any, tokenizer: PreTrainedTokenizerBase | None, name: str, mask_id: int | None, digest: str
+) -> Model:
+    config = module.config
+    eos = config.eos_token_id if config.eos_token_id is not None else getattr(tokenizer, "eos_token_id", None)
+    ends = tuple(eos) if isinstance(eos, list | tuple) else () if eos is None else (int(eos),)
+    known = tokenizer.get_vocab() if tokenizer is not None else {}
+    eot = known.get(family.end_of_turn) if family.end_of_turn else None
+    pad = config.pad_token_id if config.pad_token_id is not None else getattr(tokenizer, "pad_token_id", None)
+    if family.causal and eot is not None and eot not in ends:
+        ends = (*ends, eot)
+    return Model(
+        module=module, tokenizer=tokenizer, family=family.name, name=name, mask_id=mask_id, shift=family.shift,
+        causal=family.causal, context=int(config.max_position_embeddings), eos_ids=ends, pad_id=pad, eot_id=eot,
+        recipe=family, fingerprint=digest,
+    )  # fmt: skip
+
+
+def _self_tested(model: Model) -> Model:
+    """Refuse weights with NaN, and a direction of attention that is not the family's."""
+    for key, parameter in model.module.named_parameters():
+        if not bool(torch.isfinite(parameter).all()):
+            raise CheckpointError(f"{model.name} has NaN or infinite numbers in {key}; the checkpoint is damaged: fetch it again.")
+    if looks_ahead(model) == model.causal:
+        expected, came = ("causal", "bidirectional") if model.causal else ("bidirectional", "causal")
+        raise CheckpointError(
+            f"Expected {expected} attention in {model.name}, and it is {came} with this transformers; version 5.2 or newer is needed."
+        )
+    return model
+
+
+def looks_ahead(model: Model) -> bool:
+    """Whether a change of the last token moves the logits at position 0, as it must in a diffusion model."""
+    ids = torch.arange(4).remainder(model.vocabulary).unsqueeze(0)
+    changed = ids.clone()
+    changed[0, -1] = model.vocabulary - 1
+    return not torch.equal(model.logits(ids)[0, 0], model.logits(changed)[0, 0])
+
+
+def _first_lines(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[:3])[:300] or type(error).__name__
+
+
+class _quiet:  # noqa: N801
+    """Keep transformers' loading report and bar off the screen: what matters of it becomes an error of ours."""
+
+    def __enter__(self) -> None:
+        from transformers.utils import logging
+
+        self.level = logging.get_verbosity()
+        self.bar = logging.is_progress_bar_enabled()
+        logging.set_verbosity(logging.CRITICAL)
+        logging.disable_progress_bar()
+
+    def __exit__(self, *caught: object) -> None:
+        from transformers.utils import logging
+
+        logging.set_verbosity(self.level)
+        if self.bar:
+            logging.enable_progress_bar()

