@@ -1,0 +1,235 @@
+"""Run code that a model wrote: own process, no network, an empty file tree, hard limits, a verdict it cannot forge.
+
+What holds: user, mount, process, network and shared-memory namespaces; a file tree of its own in which only the
+system's libraries and Python's standard library exist (read-only) beside a small /tmp; no program to start; no rights;
+limits on time, memory, files, processes and output; a system-call filter on x86_64 and aarch64. Tests run in a process
+apart from the candidate's, and only plain data (numbers, text, lists, …) crosses, so that leaving early, patching
+builtins or returning an object that equals everything cannot pass.
+
+What does not: a bug in the kernel. Memory is limited per process, so that a candidate that forks may hold
+`processes + 1` times `memory_mb`. A candidate can read the time and the kernel's version.
+"""
+
+import ast
+import builtins
+import functools
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import IO, Any
+
+from sinkscope.errors import SandboxError
+
+# Imported, not run as a script, so that Python keeps its compiled form; last on the path, so that it shadows nothing.
+START = "import sys; sys.path.append(sys.argv[1]); import cell.start; sys.path.pop(); cell.start.main(int(sys.argv[2]))"
+GRACE = 5.0  # seconds between asking the sandbox to end and killing it
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What generated code may use: seconds on the wall clock, megabytes a process, kilobytes printed, …"""
+
+    seconds: float = 5.0
+    memory_mb: int = 512
+    output_kb: int = 64
+    files_mb: int = 16
+    processes: int = 8
+    allow_network: bool = False
+
+
+@dataclass(frozen=True)
+class SandboxResult:
+    """How a run ended; `reason` is ok, failed (a test), error, exit, timeout, memory, output or killed."""
+
+    ok: bool
+    output: str
+    reason: str
+    seconds: float
+    detail: str = ""
+    isolation: str = "namespaces"
+
+
+def run_python(
+    code: str,
+    *,
+    seconds: float = 5.0,
+    memory_mb: int = 512,
+    output_kb: int = 64,
+    files_mb: int = 16,
+    processes: int = 8,
+    allow_network: bool = False,
+) -> SandboxResult:
+    """Run a script; ok means that it reached its end, which hostile code could pretend: for verdicts use `check`."""
+    limits = Limits(seconds, memory_mb, output_kb, files_mb, processes, allow_network)
+    return _run(code, "__main__", {"tests": None}, limits)
+
+
+def check(
+    code: str, tests: str, *, setup: str = "", names: Sequence[str] | None = None, limits: Limits | None = None
+) -> SandboxResult:
+    """Run `tests` (asserts) against functions that `code` defines; ok only when the last line of the tests was reached.
+
+    `setup` is trusted code that the tests need. `names` are what the tests take from the candidate; left out, these are
+    the names that neither the tests, nor the setup, nor Python define. Arguments and results are copies.
+    """
+    wanted = list(names) if names is not None else sorted(_free_names(setup + "\n" + tests))
+    return _run(code, "candidate", {"tests": tests, "setup": setup, "names": wanted}, limits or Limits())
+
+
+def passes(code: str, tests: str, *, setup: str = "", names: Sequence[str] | None = None, **limits: Any) -> bool:
+    """Say whether `code` passes `tests`; a verdict that the code cannot forge (see `check`; limits as in `Limits`)."""
+    return check(code, tests, setup=setup, names=names, limits=Limits(**limits)).ok
+
+
+def check_many(jobs: Iterable[dict[str, Any]], *, workers: int | None = None) -> list[SandboxResult]:
+    """Run `check` over many jobs (its arguments as dictionaries), several sandboxes at a time, in order."""
+    with ThreadPoolExecutor(workers or min(8, os.cpu_count() or 1)) as pool:
+        return list(pool.map(lambda job: check(**job), jobs))
+
+
+def require_sandbox() -> None:
+    """Raise SandboxError, in one sentence, where this machine cannot run generated code safely."""
+    run_python("pass")
+
+
+def _free_names(code: str) -> set[str]:
+    """Names that the code reads but neither binds anywhere nor finds in Python."""
+    read: set[str] = set()
+    bound = {*dir(builtins), "__name__"}
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Name):
+            (read if isinstance(node.ctx, ast.Load) else bound).add(node.id)
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            bound.add(node.name)
+        elif isinstance(node, ast.arg):
+            bound.add(node.arg)
+        elif isinstance(node, ast.alias):
+            bound.add((node.asname or node.name).partition(".")[0])
+        elif isinstance(node, ast.ExceptHandler) and node.name:
+            bound.add(node.name)
+    return read - bound
+
+
+@functools.cache
+def _visible() -> tuple[str, ...]:
+    """Paths that exist inside: libraries, Python's standard library, harmless devices. No program, no home."""
+    libraries = ["/usr/lib", "/usr/lib64", "/usr/lib32", "/lib", "/lib64", "/lib32", "/etc/ld.so.cache", "/nix/store"]
+    devices = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"]
+    python = [
+        os.path.dirname(os.__file__),
+        os.path.join(sys.base_prefix, "lib"),
+        os.path.join(sys.base_exec_prefix, "lib"),
+    ]
+    inside: list[str] = []
+    for path in [*libraries, *sorted({os.path.realpath(p) for p in python}, key=len), *devices]:
+        if not any(os.path.realpath(path).startswith(os.path.realpath(other) + "/") for other in inside):
+            inside.append(path)
+    return tuple(inside)
+
+
+def _job_file(*messages: dict[str, Any]) -> IO[bytes]:
+    """The job as the sandbox's standard input: length and JSON, message by message, in a file without a name."""
+    file = tempfile.TemporaryFile()  # noqa: SIM115
+    for message in messages:
+        data = json.dumps(message).encode()
+        file.write(len(data).to_bytes(8, "big") + data)
+    file.seek(0)
+    return file
+
+
+def _run(code: str, name: str, judging: dict[str, Any], limits: Limits) -> SandboxResult:
+    if not sys.platform.startswith("linux"):
+        raise SandboxError(
+            f"Generated code runs only on Linux, where it can be walled in, not on {sys.platform}: use a Linux machine."
+        )
+    result = _start(code, name, judging, limits, without_walls=False)
+    if isinstance(result, SandboxResult):
+        return result
+    if limits.allow_network:
+        result = _start(code, name, judging, limits, without_walls=True)
+        if isinstance(result, SandboxResult):
+            return result
+    raise SandboxError(
+        f"Generated code needs user and network namespaces, which this kernel refuses ({result}); allow unprivileged"
+        " user namespaces, or pass allow_network=True to run it with limits only, without walls."
+    )
+
+
+def _start(code: str, name: str, judging: dict[str, Any], limits: Limits, without_walls: bool) -> SandboxResult | str:
+    """One sandbox from start to end; text instead of a result says what the kernel refused."""
+    began = time.monotonic()
+    job = {"code": code, "name": name, "limits": asdict(limits), "visible": _visible(), "without_walls": without_walls}
+    interpreter = getattr(sys, "_base_executable", sys.executable)
+    report_end, report = os.pipe()
+    with tempfile.TemporaryDirectory(prefix="sinkscope-") as home, _job_file(job, judging) as stdin:
+        try:
+            process = subprocess.Popen(
+                [interpreter, "-I", "-S", "-X", "utf8", "-c", START, os.path.dirname(__file__), str(report)],
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=(report,),
+                cwd=home,
+                env={"HOME": home, "TMPDIR": home, "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"},
+                start_new_session=True,
+            )
+        finally:
+            os.close(report)
+        try:
+            output, told, ended = _listen(process, report_end, began + limits.seconds, limits.output_kb << 10)
+        finally:
+            os.close(report_end)
+            _end(process)
+    text = output.decode("utf-8", "replace")
+    seconds = time.monotonic() - began
+    isolation = "limits" if without_walls else "namespaces"
+    if ended:
+        return SandboxResult(False, text, ended, seconds, isolation=isolation)
+    verdict = json.loads(told) if told else {"reason": "killed", "text": "the judge was killed"}
+    if "refused" in verdict:
+        return str(verdict["refused"])
+    reason = str(verdict["reason"])
+    return SandboxResult(reason == "ok", text, reason, seconds, str(verdict["text"]), isolation)
+
+
+def _listen(
+    process: subprocess.Popen[bytes], report: int, deadline: float, most: int
+) -> tuple[bytes, bytes, str | None]:
+    """Read output and report until the sandbox is empty; stop it at the deadline or when it prints too much."""
+    assert process.stdout is not None
+    output, told = bytearray(), bytearray()
+    streams = {process.stdout.fileno(): output, report: told}
+    while streams:
+        left = deadline - time.monotonic()
+        ready = select.select(list(streams), [], [], left)[0] if left > 0 else []
+        if not ready:
+            return bytes(output[:most]), b"", "timeout"
+        for stream in ready:
+            data = os.read(stream, 65536)
+            if not data:
+                del streams[stream]
+            streams.get(stream, bytearray()).extend(data)
+        if len(output) > most or len(told) > 1 << 20:
+            return bytes(output[:most]), b"", "output"
+    return bytes(output), bytes(told), None
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Leave nothing behind: ask, then kill; the kernel ends the namespace's processes with its first."""
+    assert process.stdout is not None
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(GRACE)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    process.stdout.close()
