@@ -1,0 +1,81 @@
+"""Which kind of head: static, moving, flash, split or none, by stated thresholds that anyone may move.
+
+The first of these that holds names the head:
+1. none: no step has a sink.
+2. split: masked and committed queries have different largest sinks in at least `split` of the steps that compare (both
+   kinds have `split_queries` queries and a sink), and there are at least `split_steps` such steps.
+3. flash: in at least `flash` of the steps with a sink, the largest one lives for that step only, and the path has no
+   trend. A path that moves a little every step has a trend (|correlation with the step| ≥ `trend` over at least
+   `trend_steps` steps) and is no flash.
+4. static: the home key, the one that is the largest sink most often, is a sink in at least `static` of *all* steps.
+5. moving: everything else; the sink stays for some steps, then moves or vanishes.
+"""
+
+import math
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from sinkscope.errors import RuleError
+
+NAMES = ("none", "split", "flash", "static", "moving")
+
+
+@dataclass(frozen=True)
+class Classes:
+    """The thresholds between the classes of heads."""
+
+    static: float = 0.8  # share of all steps
+    flash: float = 0.5  # share of the steps with a sink
+    split: float = 0.5  # share of the steps that can be compared
+    split_steps: int = 2
+    split_queries: int = 4  # a single row has a favourite key by nature: a few rows are needed to speak of a kind
+    split_prompt: bool = False  # count prompt queries to the committed ones ("unmasked", in the paper's word)
+    trend: float = 0.8
+    trend_steps: int = 6
+    direction: float = 0.5  # |trend| from which a moving head is said to go right or left
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if f.type is float and not (isinstance(value, int | float) and 0 <= value <= 1):
+                raise RuleError(f"{f.name} of Classes must be a share from 0 to 1, not {value!r}.")
+            if f.type is int and not (isinstance(value, int) and value >= 1):
+                raise RuleError(f"{f.name} of Classes must be a whole number of at least 1, not {value!r}.")
+
+
+def classify(
+    classes: Classes,
+    steps_with_sink: Tensor,
+    split_share: Tensor,
+    split_steps: Tensor,
+    one_step_share: Tensor,
+    trend: Tensor,
+    home_share: Tensor,
+) -> list[str]:
+    """The name of each head's class; all arguments are vectors with an entry a head, NaN where not measured."""
+    trending = (trend.abs() >= classes.trend) & (steps_with_sink >= classes.trend_steps)
+    holds = torch.stack(  # [class, head], in the order of NAMES; comparisons with NaN are False
+        [
+            steps_with_sink == 0,
+            (split_share >= classes.split) & (split_steps >= classes.split_steps),
+            (one_step_share >= classes.flash) & ~trending,
+            home_share >= classes.static,
+            torch.ones_like(trending),
+        ]
+    )
+    return [NAMES[i] for i in holds.to(torch.int8).numpy().argmax(0)]
+
+
+def directions(classes: Classes, names: list[str], trend: Tensor) -> list[str | None]:
+    """Right, left or wander for heads whose sink moves; None for the others, and for a sink that only vanishes."""
+    return [_way(classes, t) if name == "moving" else None for name, t in zip(names, trend.tolist(), strict=True)]
+
+
+def _way(classes: Classes, trend: float) -> str | None:
+    if math.isnan(trend):
+        return None
+    if abs(trend) < classes.direction:
+        return "wander"
+    return "right" if trend > 0 else "left"

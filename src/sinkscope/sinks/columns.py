@@ -1,0 +1,125 @@
+"""What the findings need of a trace: columns of attention a group and a few layers at a time, and which keys exist."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from sinkscope.errors import TraceError
+from sinkscope.sinks.rules import Rule, Threshold
+
+# The group axis of `Trace.received`, in this order.
+QUERY_KINDS = ("masked", "committed", "prompt")
+# Values of one group worked on at once: 16 MB in fp32, so that a trace of gigabytes needs little beside itself.
+CHUNK = 1 << 22
+
+
+class TraceLike(Protocol):
+    """The part of a Trace that is read here."""
+
+    @property
+    def received(self) -> Any: ...  # [step, layer, head, group, key] column sums, or None in summary form
+    @property
+    def queries(self) -> Tensor: ...  # [step, group]
+    @property
+    def canvas(self) -> Tensor: ...  # [step + 1, position]
+    @property
+    def blocks(self) -> Tensor: ...  # [step, 2] start and stop of the active block
+    @property
+    def vocabulary(self) -> dict[int, tuple[str, str]]: ...
+    @property
+    def value_norms(self) -> Tensor | None: ...  # [step, layer, kv head, key]
+    @property
+    def prompt_length(self) -> int: ...
+    @property
+    def mask_id(self) -> int | None: ...
+    @property
+    def causal(self) -> bool: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def layers(self) -> int: ...
+    @property
+    def positions(self) -> int: ...
+    def scores(self, group: str = "all", unit: str = "sum") -> Tensor: ...  # [step, layer, head, key]
+
+
+def default_rule(trace: TraceLike) -> Rule:
+    """The paper's epsilon = 3: column sums, or multiples of the uniform share where a step has one row (causal)."""
+    return Threshold(3.0, unit="uniform" if trace.causal else "sum")
+
+
+def check(trace: TraceLike) -> None:
+    """Refuse a trace in which nothing can be found."""
+    if trace.steps == 0 or trace.positions == 0:
+        raise TraceError(
+            f"A trace with at least one step was expected, this one has {trace.steps} steps over {trace.positions} "
+            "positions: generate at least one token."
+        )
+
+
+def alive_keys(trace: TraceLike) -> Tensor:
+    """Which keys exist at each step, `[step, key]` bool: all of them, or a growing prefix if the model is causal."""
+    if not trace.causal:
+        return torch.ones(trace.steps, trace.positions, dtype=torch.bool)
+    there = trace.prompt_length + torch.arange(trace.steps)
+    return torch.arange(trace.positions) < there[:, None]
+
+
+def query_count(trace: TraceLike, group: str) -> Tensor:
+    """How many queries of a group each step had, `[step]`."""
+    if group == "all":
+        return trace.queries.sum(-1)
+    return trace.queries[:, QUERY_KINDS.index(group)]
+
+
+def seen_by(trace: TraceLike, group: str) -> Tensor | None:
+    """How many queries of a group may look at each key, `[step, key]`; None where all of them may.
+
+    Only the prompt of an autoregressive trace has rows that see less than others: key k is seen by the rows from k on.
+    """
+    if not trace.causal:
+        return None
+    seen = query_count(trace, group)[:, None] * alive_keys(trace)
+    if group in ("all", "prompt"):
+        rows = (trace.prompt_length - torch.arange(trace.positions)).clamp(min=0)
+        # A prefilled prefix may leave fewer prompt rows than prompt keys: no key is seen by more rows than there are.
+        seen[0] = torch.minimum(rows, seen[0])
+    return seen
+
+
+def columns_by_layer(trace: TraceLike, groups: Sequence[str]) -> Iterator[tuple[slice, list[Tensor]]]:
+    """Column sums `[step, layer, head, key]` fp32 of the groups asked for, a few layers at a time."""
+    check(trace)
+    full = trace.received
+    whole = None if full is not None and full.ndim == 5 else [trace.scores(group, "sum") for group in groups]
+    heads = full.shape[2] if whole is None else whole[0].shape[2]
+    step = max(1, CHUNK // max(1, trace.steps * heads * trace.positions))
+    for start in range(0, trace.layers, step):
+        layers = slice(start, min(start + step, trace.layers))
+        if whole is None:
+            part = full[:, layers].float()  # [step, layer, head, group, key]
+            columns = [part.sum(3) if g == "all" else part[:, :, :, QUERY_KINDS.index(g)] for g in groups]
+        else:
+            columns = [scores[:, layers] for scores in whole]
+        for group, values in zip(groups, columns, strict=True):
+            _refuse_nan(values, group, start)
+        yield layers, columns
+
+
+def _refuse_nan(values: Tensor, group: str, layer: int) -> None:
+    # The sum is NaN or infinite if one value is, and needs no copy of the scores.
+    if not bool(torch.isfinite(values.sum(dtype=torch.float64))):
+        raise TraceError(
+            f"Received attention must be finite, but layer {layer} or one just above has NaN or infinite scores "
+            f"(group {group}): record the trace again in fp32."
+        )
+
+
+def marks_by_layer(trace: TraceLike, rule: Rule) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
+    """Layers, column sums, scores in the rule's unit and sinks, each `[step, layer, head, key]`."""
+    queries, alive, seen = query_count(trace, rule.group), alive_keys(trace), seen_by(trace, rule.group)
+    for layers, (received,) in columns_by_layer(trace, [rule.group]):
+        scores = rule.scores(received, queries, alive, seen)
+        yield layers, received, scores, rule.marks(received, queries, alive, seen)

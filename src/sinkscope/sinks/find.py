@@ -1,0 +1,91 @@
+"""The tables of sinks: every sink, the largest one a step, and each life from birth to death."""
+
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import torch
+from torch import Tensor
+
+from sinkscope.sinks.columns import TraceLike, alive_keys, default_rule, marks_by_layer
+from sinkscope.sinks.dynamics import lives as lives_of
+from sinkscope.sinks.dynamics import main_key
+from sinkscope.sinks.rules import Rule
+
+Array = npt.NDArray[np.int64]
+
+
+def find(trace: TraceLike, rule: Rule | None = None) -> pl.DataFrame:
+    """Every sink of a trace: step, layer, head, position, id, token, kind, score, and the unit that the score is in."""
+    rule = rule or default_rule(trace)
+    places, values = [], []
+    for layers, _, scores, marks in marks_by_layer(trace, rule):
+        place = marks.nonzero()
+        values.append(scores[marks])
+        place[:, 1] += layers.start
+        places.append(place)
+    place, value = torch.cat(places), torch.cat(values)
+    if trace.layers > 1:  # chunks came layer by layer; readers expect the steps in order
+        order = torch.from_numpy(np.lexsort([column.numpy() for column in place.unbind(-1)[::-1]]))
+        place, value = place[order], value[order]
+    step, layer, head, key = (column.numpy() for column in place.unbind(-1))
+    frame = pl.DataFrame({"step": step, "layer": layer, "head": head, "position": key})
+    return _named(frame.with_columns(*token_columns(trace, step, key), score=pl.Series(value.numpy())), rule)
+
+
+def paths(trace: TraceLike, group: str | None = None, rule: Rule | None = None) -> pl.DataFrame:
+    """The largest key of each head at each step, with its score and whether the rule calls it a sink (`is_sink`)."""
+    rule = rule or default_rule(trace)
+    if group is not None:
+        rule = dataclasses.replace(rule, group=group)
+    alive = alive_keys(trace)
+    mains = [main_key(scores, marks, alive) for _, _, scores, marks in marks_by_layer(trace, rule)]
+    key, score, present = (torch.cat(list(part), 1) for part in zip(*mains, strict=True))  # [step, layer, head]
+    step, layer, head = (grid.reshape(-1) for grid in np.indices(key.shape))
+    position = key.reshape(-1).numpy()
+    frame = pl.DataFrame({"step": step, "layer": layer, "head": head, "position": position})
+    frame = frame.with_columns(
+        *token_columns(trace, step, position),
+        score=pl.Series(score.reshape(-1).numpy()),
+        is_sink=pl.Series(present.reshape(-1).numpy()),
+    )
+    return _named(frame, rule)
+
+
+def lives(trace: TraceLike, rule: Rule | None = None) -> pl.DataFrame:
+    """Each unbroken run of steps in which a key is a sink of a head, with the token that stood there at its birth."""
+    rule = rule or default_rule(trace)
+    parts = []
+    for layers, _, _, marks in marks_by_layer(trace, rule):
+        found = lives_of(marks)
+        parts.append(torch.stack([found.layer + layers.start, found.head, found.key, found.first, found.last]))
+    layer, head, key, first, last = (column.numpy() for column in torch.cat(parts, 1))
+    frame = pl.DataFrame(
+        {"layer": layer, "head": head, "position": key, "birth": first, "last": last, "lifetime": last - first + 1}
+    )
+    return _named(frame.with_columns(*token_columns(trace, first, key)), rule)
+
+
+def _named(frame: pl.DataFrame, rule: Rule) -> pl.DataFrame:
+    """The unit, the group and the rule stand in every table: a score without them says nothing."""
+    return frame.with_columns(unit=pl.lit(rule.unit), group=pl.lit(rule.group), rule=pl.lit(rule.name))
+
+
+def token_columns(trace: TraceLike, step: Array, position: Array) -> list[pl.Series]:
+    """What stood on the canvas before the forward of a step: id, text shown and kind."""
+    known, places = _codes(trace.canvas)
+    code = places[step, position]
+    described = [trace.vocabulary.get(i, (f"#{i}", "unknown")) for i in known.tolist()]
+    texts, kinds = pl.Series([text for text, _ in described]), pl.Series([kind for _, kind in described])
+    return [
+        pl.Series("id", known[code]),
+        texts.gather(code).alias("token"),
+        kinds.gather(code).alias("kind"),
+    ]
+
+
+def _codes(canvas: Tensor) -> tuple[Array, Array]:
+    """The different ids of a canvas, and each place's index among them."""
+    known, places = np.unique(canvas.numpy(), return_inverse=True)
+    return known, places.reshape(canvas.shape)

@@ -1,0 +1,245 @@
+"""What counts as a sink: each definition is one frozen dataclass with its unit, for traces and for live maps alike.
+
+A rule looks at columns of attention maps: `received [..., key]`, the plain column sums over the queries that count, and
+`queries [...]`, how many those were. It does not care where the columns came from, so that the same object marks the
+sinks of a stored trace ([step, layer, head, key]) and chooses keys inside a running model ([batch, head, key]).
+
+To add a rule: write a dataclass under `Rule` with `score` and `mark`, and put `@register` above it.
+"""
+
+import dataclasses
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor
+
+from sinkscope.errors import RuleError
+
+GROUPS = ("all", "masked", "committed", "prompt")
+UNITS = ("sum", "percent", "mean", "uniform")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of attention maps, ready for a rule: fp32, and 0 at keys that do not exist."""
+
+    received: Tensor  # [..., key] plain column sums
+    queries: Tensor  # [..., 1] how many queries were summed
+    alive: Tensor  # [..., key] or [key]: which keys exist
+    keys: Tensor  # [..., 1] how many keys exist
+    seen: Tensor  # [..., key] or [..., 1]: how many of the queries may look at the key (fewer than all if causal)
+
+    @classmethod
+    def of(
+        cls, received: Tensor, queries: Tensor | float, alive: Tensor | None = None, seen: Tensor | None = None
+    ) -> "Columns":
+        """Bring what a caller has into one form: counts become [..., 1], missing keys become 0."""
+        received = received.float()
+        count = torch.as_tensor(queries, dtype=torch.float32, device=received.device)
+        count = count.reshape(count.shape + (1,) * (received.ndim - count.ndim))
+        if alive is None:
+            alive = torch.ones(received.shape[-1:], dtype=torch.bool, device=received.device)
+        else:
+            alive = _spread(alive.to(device=received.device, dtype=torch.bool), received.ndim)
+            received = received.masked_fill(~alive, 0.0)
+        keys = alive.sum(-1, keepdim=True).float()
+        seen = count if seen is None else _spread(seen.to(device=received.device, dtype=torch.float32), received.ndim)
+        return cls(received, count, alive, keys, seen)
+
+
+def _spread(table: Tensor, ndim: int) -> Tensor:
+    """[step, key] beside [step, layer, head, key]: leading dimensions belong together, and so do the keys."""
+    lead = table.shape[:-1]
+    return table.reshape(lead + (1,) * (ndim - table.ndim) + table.shape[-1:]) if lead else table
+
+
+@dataclass(frozen=True)
+class Rule(ABC):
+    """A definition of a sink: which keys draw so much attention that they count."""
+
+    name: ClassVar[str]
+    group: str = field(default="all", kw_only=True)  # the kind of query whose attention counts
+
+    def __post_init__(self) -> None:
+        if self.group not in GROUPS:
+            raise RuleError(f"The group of queries must be one of {', '.join(GROUPS)}, not {self.group!r}.")
+
+    @property
+    @abstractmethod
+    def unit(self) -> str:
+        """The unit of the scores, as it stands in every table."""
+
+    @abstractmethod
+    def score(self, columns: Columns) -> Tensor:
+        """Score of each key in this rule's unit, `[..., key]`."""
+
+    @abstractmethod
+    def mark(self, columns: Columns) -> Tensor:
+        """Which keys are sinks, `[..., key]` bool; missing keys and empty groups are dealt with by `marks`."""
+
+    def scores(
+        self, received: Tensor, queries: Tensor | float, alive: Tensor | None = None, seen: Tensor | None = None
+    ) -> Tensor:
+        """Score of each key in this rule's unit, `[..., key]` fp32; 0 at keys that do not exist.
+
+        received: [..., key] column sums of the rule's group; queries: how many queries that was, a number or [...];
+        alive: [..., key] which keys exist (default all); seen: [..., key] how many of the queries may look at each key
+        (default all of them; an autoregressive prompt has fewer for later keys). Tables may stop early: queries [step]
+        and alive [step, key] fit received [step, layer, head, key], and [batch, key] fits [batch, head, key].
+        """
+        columns = Columns.of(received, queries, alive, seen)
+        return self.score(columns).masked_fill(~columns.alive, 0.0)
+
+    def marks(
+        self, received: Tensor, queries: Tensor | float, alive: Tensor | None = None, seen: Tensor | None = None
+    ) -> Tensor:
+        """Which keys are sinks, `[..., key]` bool; arguments as for `scores`. Without queries there is no sink."""
+        columns = Columns.of(received, queries, alive, seen)
+        return self.mark(columns) & columns.alive & (columns.queries > 0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The rule as plain data, for a study file or a trace's header."""
+        return {"rule": self.name, **dataclasses.asdict(self)}
+
+
+RULES: dict[str, type[Rule]] = {}
+R = TypeVar("R", bound=type[Rule])
+
+
+def register(rule: R) -> R:
+    """Make a rule known by its name, so that study files and `rule_from_dict` find it; use it as a decorator."""
+    name = getattr(rule, "name", "")
+    if not name:
+        raise RuleError(f"A rule needs a class attribute `name`, and {rule.__name__} has none: add one.")
+    if RULES.get(name, rule) is not rule:
+        raise RuleError(f"A rule named {name!r} is there already ({RULES[name].__name__}): choose another name.")
+    RULES[name] = rule
+    return rule
+
+
+def rule_from_dict(data: Mapping[str, Any]) -> Rule:
+    """The rule that `to_dict` wrote, or a study file names: {"rule": "threshold", "epsilon": 3, "unit": "sum"}."""
+    words = dict(data)
+    name = words.pop("rule", None)
+    if name not in RULES:
+        raise RuleError(f"A rule must be one of {', '.join(sorted(RULES))}, not {name!r}.")
+    known = [f.name for f in dataclasses.fields(RULES[name])]
+    unknown = sorted(set(words) - set(known))
+    if unknown:
+        raise RuleError(f"The rule {name} takes {', '.join(known)}, not {', '.join(unknown)}: leave that out.")
+    return RULES[name](**words)
+
+
+def _at_least_zero(rule: str, word: str, value: object) -> None:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or value < 0:  # type: ignore[operator, arg-type]
+        raise RuleError(f"{word} of {rule} must be a finite number of at least 0, not {value!r}.")
+
+
+@register
+@dataclass(frozen=True)
+class Threshold(Rule):
+    """A sink draws more than the mean of all *other* keys plus epsilon (Eq. 3 of the paper; strict).
+
+    The paper leaves epsilon's unit open. `sum`: column sums, uniform = 1 where every position is a query. `percent`: of
+    the group's attention. `mean`: as printed, where epsilon = 3 can never be reached. `uniform`: multiples of the
+    uniform share; equals `sum` for a whole bidirectional map, and stays comparable for a group of few queries or for a
+    single row. The mean over the other keys is taken from the scores themselves, not from "they sum to the number of
+    queries": scores kept in fp16 sum to that only within 0.05 %.
+    """
+
+    name: ClassVar[str] = "threshold"
+    epsilon: float = 3.0
+    unit: str = "sum"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _at_least_zero("Threshold", "epsilon", self.epsilon)
+        if self.unit not in UNITS:
+            raise RuleError(f"The unit of Threshold must be one of {', '.join(UNITS)}, not {self.unit!r}.")
+
+    def _scale(self, columns: Columns) -> Tensor | float:
+        queries = columns.queries.clamp(min=1)
+        scales: dict[str, Tensor | float] = {
+            "sum": 1.0,
+            "mean": 1 / queries,
+            "percent": 100 / queries,
+            "uniform": columns.keys / queries,
+        }
+        return scales[self.unit]
+
+    def score(self, columns: Columns) -> Tensor:
+        return columns.received * self._scale(columns)
+
+    def excess(self, columns: Columns) -> Tensor:
+        """How far each key lies above the mean of the others, in the unit; 0 where there is no other key."""
+        received = columns.received
+        others = (received.sum(-1, keepdim=True) - received) / (columns.keys - 1).clamp(min=1)
+        return (received - others) * self._scale(columns) * (columns.keys > 1)
+
+    def mark(self, columns: Columns) -> Tensor:
+        return self.excess(columns) > self.epsilon
+
+
+@register
+@dataclass(frozen=True)
+class ZScore(Rule):
+    """A sink draws more than the mean of all keys plus k standard deviations (population form, strict).
+
+    Among n keys no z can exceed √(n − 1), so a short sequence may have no sink whatever its attention does. Where the
+    deviation is below 0.1 % of the mean, which is as fine as fp16 scores resolve, all z are 0.
+    """
+
+    name: ClassVar[str] = "zscore"
+    k: float = 3.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _at_least_zero("ZScore", "k", self.k)
+
+    @property
+    def unit(self) -> str:
+        return "z"
+
+    def score(self, columns: Columns) -> Tensor:
+        keys = columns.keys.clamp(min=1)
+        mean = columns.received.sum(-1, keepdim=True) / keys
+        off = (columns.received - mean).masked_fill(~columns.alive, 0.0)
+        deviation = (off.square().sum(-1, keepdim=True) / keys).sqrt()
+        flat = deviation <= 1e-3 * mean
+        return off / deviation.masked_fill(flat, torch.inf)
+
+    def mark(self, columns: Columns) -> Tensor:
+        return self.score(columns) > self.k
+
+
+@register
+@dataclass(frozen=True)
+class HeadShare(Rule):
+    """A sink receives on average more than epsilon of what each query that sees it has to give (Gu et al.).
+
+    A causal map divides column k by the queries i ≥ k; a bidirectional one by all queries. The last keys of a causal
+    prompt are seen by few queries, mostly by themselves: read them with care. Their head-level figure, the share of
+    (layer, head) pairs in which a position is a sink, is `sinks.sink_rate`.
+    """
+
+    name: ClassVar[str] = "head_share"
+    epsilon: float = 0.3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _at_least_zero("HeadShare", "epsilon", self.epsilon)
+
+    @property
+    def unit(self) -> str:
+        return "share"
+
+    def score(self, columns: Columns) -> Tensor:
+        return columns.received / columns.seen.clamp(min=1)
+
+    def mark(self, columns: Columns) -> Tensor:
+        return self.score(columns) > self.epsilon

@@ -1,0 +1,116 @@
+"""Which tokens are sinks (Table 2), and whether that is more often than they occur at all."""
+
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from sinkscope.errors import TraceError
+from sinkscope.sinks.columns import TraceLike, alive_keys, default_rule, marks_by_layer, query_count
+from sinkscope.sinks.rules import Rule
+
+DRAWS = 2000  # of the bootstrap
+Counts = npt.NDArray[np.float64]  # [generation, row]
+
+
+def token_shares(
+    traces: TraceLike | Sequence[TraceLike],
+    rule: Rule | None = None,
+    by: str = "token",
+    seed: int = 0,
+) -> pl.DataFrame:
+    """Share of the sinks that falls on each token (or kind), its base rate, and the ratio of the two.
+
+    A sink counts once a (step, layer, head); `base` is how often the token stands on the canvas, a count a (step,
+    position). `enrichment` = share / base: at 1 the token is a sink as often as its frequency alone would make it.
+    low and high are 95 % bootstrap intervals over generations (whole generations are drawn, since the sinks within one
+    depend on each other); null for a single generation. by: "token" gives a row an id, "kind" a row a kind.
+    """
+    several = list(traces) if isinstance(traces, Sequence) else [traces]
+    if not several:
+        raise TraceError("At least one trace was expected, none came: trace a generation first.")
+    if by not in ("token", "kind"):
+        raise TraceError(f"Shares are counted by token or by kind, not by {by!r}.")
+    rule = rule or default_rule(several[0])
+    vocabulary = _common_vocabulary(several)
+    ids = sorted(vocabulary)
+    counts = [sink_counts(trace, rule, ids) for trace in several]
+    sinks, base = np.stack([c[0] for c in counts]), np.stack([c[1] for c in counts])  # [generation, id]
+    keys: dict[str, list[object]]
+    if by == "kind":
+        names = sorted({vocabulary[i][1] for i in ids})
+        member = np.array([[vocabulary[i][1] == name for name in names] for i in ids], dtype=np.float64)
+        sinks, base = sinks @ member, base @ member
+        keys = {"kind": list(names)}
+    else:
+        keys = {"id": list(ids), "token": [vocabulary[i][0] for i in ids], "kind": [vocabulary[i][1] for i in ids]}
+    frame = pl.DataFrame({**keys, **_shares(sinks, base, seed)})
+    # The share first, as in the paper's table; the base rate orders tokens that were never sinks.
+    return frame.sort("share", "base", *keys, descending=[True, True, *[False] * len(keys)]).with_columns(
+        generations=pl.lit(len(several)), unit=pl.lit(rule.unit), group=pl.lit(rule.group), rule=pl.lit(rule.name)
+    )
+
+
+def sink_counts(trace: TraceLike, rule: Rule, ids: Sequence[int]) -> tuple[Counts, Counts]:
+    """How often each id was a sink (a count a step, layer and head) and how often it was there (a count a step)."""
+    there = (alive_keys(trace) & (query_count(trace, rule.group) > 0)[:, None]).numpy()
+    marked = np.zeros(there.shape)
+    for _, _, _, marks in marks_by_layer(trace, rule):
+        marked += marks.sum((1, 2)).numpy()
+    place = np.searchsorted(np.asarray(ids), trace.canvas[:-1].numpy()).clip(max=len(ids) - 1)[there]
+    weights = marked[there], np.ones(len(place))
+    sinks, base = (np.bincount(place, weight, minlength=len(ids)).astype(np.float64) for weight in weights)
+    return sinks, base
+
+
+def _common_vocabulary(traces: Sequence[TraceLike]) -> dict[int, tuple[str, str]]:
+    vocabulary: dict[int, tuple[str, str]] = {}
+    for trace in traces:
+        there = alive_keys(trace)
+        for i in np.unique(trace.canvas[:-1][there].numpy()).tolist():
+            entry = trace.vocabulary.get(i, (f"#{i}", "unknown"))
+            if vocabulary.setdefault(i, entry) != entry:
+                raise TraceError(
+                    f"Traces of one vocabulary were expected, but token {i} is {vocabulary[i][0]!r} in one and "
+                    f"{entry[0]!r} in another: count the models apart."
+                )
+    return vocabulary
+
+
+def _shares(sinks: Counts, base: Counts, seed: int) -> dict[str, pl.Series]:
+    """Shares over all generations together, with intervals; sinks and base are `[generation, row]`."""
+    generations, rows = sinks.shape
+    share, enrichment = _ratios(sinks.sum(0), base.sum(0))
+    limits = np.full((2, 2, rows), np.nan)  # [share or enrichment, low or high, row]
+    if generations > 1:
+        # How often each generation is in a draw of as many, with replacement.
+        weight = np.random.default_rng(seed).multinomial(generations, np.full(generations, 1 / generations), DRAWS)
+        with warnings.catch_warnings():  # a token may be in no draw at all: its limits stay NaN
+            warnings.simplefilter("ignore", RuntimeWarning)
+            for i, drawn in enumerate(_ratios(weight @ sinks, weight @ base)):
+                limits[i] = np.nanquantile(drawn, [0.025, 0.975], axis=0)
+    columns = {
+        "share": share,
+        "share_low": limits[0, 0],
+        "share_high": limits[0, 1],
+        "base": _part(base.sum(0)),
+        "enrichment": enrichment,
+        "enrichment_low": limits[1, 0],
+        "enrichment_high": limits[1, 1],
+    }
+    count = pl.Series(sinks.sum(0).astype(np.int64))
+    return {"sinks": count, **{name: pl.Series(values).fill_nan(None) for name, values in columns.items()}}
+
+
+def _ratios(sinks: Counts, base: Counts) -> tuple[Counts, Counts]:
+    share, rate = _part(sinks), _part(base)
+    return share, np.divide(share, rate, out=np.full(share.shape, np.nan), where=rate > 0)
+
+
+def _part(counts: Counts) -> Counts:
+    """Counts as parts of their sum, along the last axis; NaN where nothing was counted."""
+    total: Counts = counts.sum(-1, keepdims=True)
+    empty: Counts = np.full(counts.shape, np.nan)
+    return np.divide(counts, total, out=empty, where=total > 0)
