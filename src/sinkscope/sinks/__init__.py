@@ -1,1 +1,34 @@
+"""From received attention to findings: which keys are sinks, how they move, which tokens they are, what heads do."""
 
+from sinkscope.sinks.classes import Classes
+from sinkscope.sinks.columns import TraceLike, default_rule
+from sinkscope.sinks.curves import histogram, sweep
+from sinkscope.sinks.heads import by_layer, head_dynamics, sink_rate
+from sinkscope.sinks.rules import RULES, Columns, HeadShare, Rule, Threshold, ZScore, register, rule_from_dict
+from sinkscope.sinks.shares import token_shares
+from sinkscope.sinks.tables import find, lives, paths
+from sinkscope.sinks.tokens import describe
+
+__all__ = [
+    "RULES",
+    "Classes",
+    "Columns",
+    "HeadShare",
+    "Rule",
+    "Threshold",
+    "TraceLike",
+    "ZScore",
+    "by_layer",
+    "default_rule",
+    "describe",
+    "find",
+    "head_dynamics",
+    "histogram",
+    "lives",
+    "paths",
+    "register",
+    "rule_from_dict",
+    "sink_rate",
+    "sweep",
+    "token_shares",
+]

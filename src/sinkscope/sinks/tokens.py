@@ -1,0 +1,186 @@
+"""What a token is: the text to show and one of a few kinds, decided from the tokenizer.
+
+Kinds: mask, begin, end, template, special, newline, word, digit, punctuation, space, unknown. A role decides first
+(mask; chat markers such as <|im_start|> are `template`; whatever ends a text or a turn is `end`; whatever begins a text
+is `begin`; other markers are `special`). Everything else is decided by its characters, and since a token can mix them
+(".⏎⏎" is one token of Dream's), in this order: a line break anywhere makes it a `newline`, else a letter makes it a
+`word` (piece), else a digit a `digit`, else a visible sign `punctuation`, else it is `space`. So " world" is a word,
+"3." a digit, " =" punctuation. `ingredients` gives all kinds that a text contains, for other orders.
+"""
+
+import json
+import re
+import unicodedata
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+KINDS = (
+    "mask",
+    "begin",
+    "end",
+    "template",
+    "special",
+    "newline",
+    "word",
+    "digit",
+    "punctuation",
+    "space",
+    "unknown",
+)
+# Names that say their role themselves. They are needed because a tokenizer's own roles are incomplete (LLaDA's names no
+# mask token) or misleading (SmolLM2 calls <|im_start|> its begin token).
+MASK_NAMES = frozenset({"<|mdm_mask|>", "<|mask|>", "[MASK]", "<mask>", "<|mask_token|>"})
+TEMPLATE_NAMES = re.compile(
+    r"im_start|im_sep|(start|end)_header|start_of_turn|role_(start|end)|^\[/?INST\]$|^\[/?SYS", re.I
+)
+END_NAMES = re.compile(r"im_end|eot|eom|end_?of_?(turn|text|sentence|message)|^</s>$|^<eos>$", re.I)
+BEGIN_NAMES = re.compile(r"(start|begin)_?of_?(text|sentence)|^<s>$|^<bos>$", re.I)
+MARKER = re.compile(r"^(<[^\s<>]+>|\[[^\s\[\]]+\])$")
+BYTE = re.compile(r"^<0x([0-9A-Fa-f]{2})>$")
+
+
+def describe(
+    tokenizer: "PreTrainedTokenizerBase | None", ids: Iterable[int], mask_id: int | None = None
+) -> dict[int, tuple[str, str]]:
+    """Text to show and kind of each id: {198: ("⏎", "newline"), …}; without a tokenizer only the mask is known.
+
+    Line breaks show as ⏎, tabs as ⇥, and a token of nothing but spaces as ␠, so that tables stay whole.
+    """
+    wanted = sorted({int(i) for i in ids})
+    if tokenizer is None:
+        return {i: (f"#{i}", "mask" if i == mask_id else "unknown") for i in wanted}
+    spelling = _Spelling(tokenizer)
+    roles = _Roles(tokenizer, mask_id)
+    found = {}
+    for i in wanted:
+        piece = spelling.piece(i)
+        if piece is None:  # a row of the embedding that no token belongs to
+            found[i] = (f"#{i}", "mask" if i == mask_id else "unknown")
+            continue
+        role = roles.of(i, piece)
+        text = piece if role else spelling.text(piece)
+        found[i] = (shown(text), role or kind_of_text(text))
+    return found
+
+
+def kind_of_text(text: str) -> str:
+    """The kind of a token by its characters, the first in the stated order that occurs."""
+    inside = ingredients(text)
+    return next((kind for kind in ("newline", "word", "digit", "punctuation") if kind in inside), "space")
+
+
+def ingredients(text: str) -> frozenset[str]:
+    """All kinds of character in a text: newline, word, digit, punctuation, space."""
+    return frozenset(map(_kind_of_character, text))
+
+
+def _kind_of_character(character: str) -> str:
+    if character in "\n\r\v\f\x85\u2028\u2029":
+        return "newline"
+    if character == "\N{REPLACEMENT CHARACTER}":  # part of a character that is spread over several tokens
+        return "word"
+    category = unicodedata.category(character)
+    by_category = {"L": "word", "M": "word", "N": "digit", "P": "punctuation", "S": "punctuation"}
+    return by_category.get(category[0], "space")  # separators, and what cannot be seen
+
+
+def shown(text: str) -> str:
+    """A text as tables show it: one line, with white space that can be seen where there is nothing else."""
+    if text and not text.strip(" "):
+        return "␠" * len(text)
+    signs = {"\n": "⏎", "\t": "⇥", "\r": "␍"}
+    return "".join(signs.get(c, c if c.isprintable() else f"\\u{ord(c):04x}") for c in text)
+
+
+class _Roles:
+    """Which tokens have a role beside their text."""
+
+    def __init__(self, tokenizer: Any, mask_id: int | None) -> None:
+        self.mask = {mask_id, getattr(tokenizer, "mask_token_id", None)} - {None}
+        self.end = {getattr(tokenizer, f"{role}_token_id", None) for role in ("eos", "sep")} - {None}
+        self.begin = {getattr(tokenizer, f"{role}_token_id", None) for role in ("bos", "cls")} - {None}
+        added = getattr(tokenizer, "added_tokens_decoder", {})
+        self.special = {*getattr(tokenizer, "all_special_ids", ()), *(i for i, token in added.items() if token.special)}
+        self.added = set(added)
+        template = getattr(tokenizer, "chat_template", None)
+        self.template = template if isinstance(template, str) else json.dumps(template or "")
+
+    def of(self, i: int, piece: str) -> str | None:
+        """The role of a token, None if it is plain text."""
+        marker = i in self.special or (i in self.added and bool(MARKER.match(piece)))
+        if i in self.mask or (marker and not self.mask and piece in MASK_NAMES):
+            return "mask"
+        if marker and TEMPLATE_NAMES.search(piece):
+            return "template"
+        if i in self.end or (marker and END_NAMES.search(piece)):
+            return "end"
+        if i in self.begin or (marker and BEGIN_NAMES.search(piece)):
+            return "begin"
+        if marker:
+            return "template" if piece in self.template else "special"
+        return None
+
+
+class _Spelling:
+    """How a vocabulary writes text: byte-level BPE, SentencePiece, WordPiece, or plainly."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        self.scheme = _scheme(tokenizer)
+        self.bytes = _byte_alphabet() if self.scheme == "bytes" else {}
+        self.added = {token.content for token in getattr(tokenizer, "added_tokens_decoder", {}).values()}
+
+    def piece(self, i: int) -> str | None:
+        """The entry of the vocabulary as it is written there."""
+        try:
+            piece = self.tokenizer.convert_ids_to_tokens(i)
+        except (IndexError, KeyError, OverflowError, ValueError):
+            return None
+        return piece if isinstance(piece, str) else None
+
+    def text(self, piece: str) -> str:
+        """The text that an entry stands for."""
+        if piece in self.added:  # added tokens are written plainly in every scheme
+            return piece
+        if self.scheme == "bytes":
+            known = all(c in self.bytes for c in piece)
+            return bytes(self.bytes[c] for c in piece).decode("utf-8", "replace") if known else piece
+        if byte := BYTE.match(piece):
+            return bytes.fromhex(byte[1]).decode("utf-8", "replace")
+        if self.scheme == "sentencepiece":
+            return piece.replace("▁", " ")
+        if self.scheme == "wordpiece" and len(piece) > 2:
+            return piece.removeprefix("##")
+        return piece
+
+
+def _scheme(tokenizer: Any) -> str:
+    """From the tokenizer's decoder where it has one, else from the spaces of its vocabulary."""
+    decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
+    if decoder is not None:
+        state = decoder.__getstate__().decode()
+        for sign, scheme in (
+            ("ByteLevel", "bytes"),
+            ("Metaspace", "sentencepiece"),
+            ("▁", "sentencepiece"),
+            ('"WordPiece"', "wordpiece"),
+        ):
+            if sign in state or json.dumps(sign).strip('"') in state:
+                return scheme
+        return "plain"
+    vocabulary = tokenizer.get_vocab()
+    if "Ġ" in vocabulary:
+        return "bytes"
+    if any(piece.startswith("▁") for piece in vocabulary):
+        return "sentencepiece"
+    return "wordpiece" if any(piece.startswith("##") and len(piece) > 2 for piece in vocabulary) else "plain"
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """Byte-level BPE writes each byte as a printable character: itself if it is one, else the next free from 256 on."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in set(printable)]
+    return {chr(b): b for b in printable} | {chr(256 + place): b for place, b in enumerate(others)}
