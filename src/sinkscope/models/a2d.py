@@ -12,7 +12,7 @@ from sinkscope.models.family import Family
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
-    from sinkscope.decode.settings import Decode
+    from sinkscope.decoding.settings import Decode
     from sinkscope.models.base import Model
 
 NATIVE = ("qwen3", "qwen2", "llama")
@@ -45,7 +45,7 @@ class AdaptedToDiffusion(Family):
         return tokenizer
 
     def defaults(self, model: Model) -> Decode:
-        from sinkscope.decode.settings import Decode
+        from sinkscope.decoding.settings import Decode
 
         return Decode.llada(length=128, block=32, steps=128)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, overload
 
 import torch
@@ -13,7 +13,7 @@ from sinkscope.errors import PromptError, TokenizerError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from sinkscope.decode.settings import Decode
+    from sinkscope.decoding.settings import Decode
     from sinkscope.models.family import Family
 
 
@@ -34,6 +34,7 @@ class Model:
     eot_id: int | None
     recipe: Family = field(repr=False)
     fingerprint: str = ""
+    preset: dict[str, Any] = field(default_factory=dict)  # decode settings that the checkpoint itself asks for
 
     @property
     def eos_id(self) -> int | None:
@@ -68,8 +69,8 @@ class Model:
 
     @property
     def defaults(self) -> Decode:
-        """The decode settings that this family's authors use, fitted to this model."""
-        return self.recipe.defaults(self)
+        """The decode settings that this family's authors use, or that the checkpoint names under sinkscope_decode."""
+        return replace(self.recipe.defaults(self), **self.preset)
 
     def positions(self, attention_mask: Tensor | None) -> Tensor | None:
         """Position ids for a padded batch in this family's convention; None means 0, 1, 2, …"""
@@ -122,7 +123,7 @@ class Model:
     def generate(self, text: list[str], settings: Decode | None = None, **words: Any) -> list[str]: ...
     def generate(self, text: str | list[str], settings: Decode | None = None, **words: Any) -> str | list[str]:
         """Text → text; `words` change single settings of the model's defaults (length=64, steps=32, …)."""
-        from sinkscope.decode import decode, fitted
+        from sinkscope.decoding import decode, fitted
 
         prompts = [text] if isinstance(text, str) else text
         if not prompts:

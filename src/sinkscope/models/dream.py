@@ -14,7 +14,7 @@ from sinkscope.models.family import Family
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
-    from sinkscope.decode.settings import Decode
+    from sinkscope.decoding.settings import Decode
     from sinkscope.models.base import Model
 
 
@@ -60,6 +60,6 @@ class Dream(Family):
         return None if model.tokenizer is None else max(model.tokenizer.get_vocab().values()) + 1
 
     def defaults(self, model: Model) -> Decode:
-        from sinkscope.decode.settings import Decode
+        from sinkscope.decoding.settings import Decode
 
         return Decode.dream(length=128, steps=128, algorithm="entropy", temperature=0.0, top_p=None, top_k=None)

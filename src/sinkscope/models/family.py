@@ -12,7 +12,7 @@ from sinkscope.errors import TokenizerError
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
-    from sinkscope.decode.settings import Decode
+    from sinkscope.decoding.settings import Decode
     from sinkscope.models.base import Model
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
@@ -76,6 +76,11 @@ class Family:
     def positions(self, attention_mask: Tensor | None) -> Tensor | None:
         """Position ids [batch, position] of a padded batch; None counts from the first column, padding included."""
         return None
+
+    def head(self, module: Any, hidden: Tensor) -> Tensor:
+        """hidden [n, width] → logits [n, vocab]; override where logits are scaled or capped after the head."""
+        logits: Tensor = module.get_output_embeddings()(hidden)
+        return logits
 
     def nameless_from(self, model: Model) -> int | None:
         return None

@@ -14,7 +14,7 @@ from sinkscope.models.family import Family
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-    from sinkscope.decode.settings import Decode
+    from sinkscope.decoding.settings import Decode
     from sinkscope.models.base import Model
 
 BLOCK = r"^model\.transformer\.blocks\.(\d+)\."
@@ -99,6 +99,6 @@ class LLaDA(Family):
             rotate_in_float32(module)
 
     def defaults(self, model: Model) -> Decode:
-        from sinkscope.decode.settings import Decode
+        from sinkscope.decoding.settings import Decode
 
         return Decode.llada(length=128, block=32, steps=128)

@@ -13,7 +13,7 @@ from sinkscope.models.family import Family
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-    from sinkscope.decode.settings import Decode
+    from sinkscope.decoding.settings import Decode
     from sinkscope.models.base import Model
 
 
@@ -44,6 +44,6 @@ class Llama(Family):
         return counted.masked_fill(attention_mask == 0, 1)
 
     def defaults(self, model: Model) -> Decode:
-        from sinkscope.decode.settings import Decode
+        from sinkscope.decoding.settings import Decode
 
         return Decode.autoregressive(length=128)

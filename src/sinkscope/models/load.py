@@ -58,7 +58,9 @@ def load(
     mask_id = family.mask_id(config, tokenizer)
     module = _load_weights(family, folder, native, wanted, device)
     family.adapt(module, config)
-    return _self_tested(_assemble(family, module, tokenizer, asked, mask_id, checkpoint.fingerprint(files)))
+    model = _assemble(family, module, tokenizer, asked, mask_id, checkpoint.fingerprint(files))
+    model.preset = dict(config.get("sinkscope_decode") or {})
+    return _self_tested(model)
 
 
 def find_folder(asked: str) -> Path:

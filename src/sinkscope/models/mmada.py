@@ -10,7 +10,7 @@ from transformers import PretrainedConfig
 from sinkscope.models.llada import LLaDA
 
 if TYPE_CHECKING:
-    from sinkscope.decode.settings import Decode
+    from sinkscope.decoding.settings import Decode
     from sinkscope.models.base import Model
 
 
@@ -30,6 +30,6 @@ class MMaDA(LLaDA):
         return super().native_config({**config, "embedding_size": rows})
 
     def defaults(self, model: Model) -> Decode:
-        from sinkscope.decode.settings import Decode
+        from sinkscope.decoding.settings import Decode
 
         return Decode.mmada(length=128, block=32, steps=128)

@@ -1,0 +1,39 @@
+"""What the forward that is running now is: the decoder says it, observers and interventions read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from torch import Tensor
+
+GROUPS = ("masked", "committed", "prompt")  # kinds of query, in the order of the group axis
+MASKED, COMMITTED, PROMPT = range(len(GROUPS))
+
+
+@dataclass(frozen=True)
+class Forward:
+    """One forward of a generation."""
+
+    run: object  # identity of the generation: a new one resets whatever was remembered from the last forward
+    step: int
+    labels: Tensor  # [batch, query]: index into GROUPS, −1 where padded
+    rows: int  # rows of the batch that count; with guidance the second half is the unconditional copy
+
+
+_running: ContextVar[Forward | None] = ContextVar("sinkscope_forward", default=None)
+
+
+def running() -> Forward | None:
+    return _running.get()
+
+
+@contextmanager
+def announce(forward: Forward) -> Iterator[None]:
+    token = _running.set(forward)
+    try:
+        yield
+    finally:
+        _running.reset(token)

@@ -1,0 +1,91 @@
+"""Canvas to text: one denoising loop for all families, and left-to-right decoding beside it."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sinkscope.decoding.run import Decoded, OnStep, Run, Step
+from sinkscope.decoding.settings import Decode
+from sinkscope.errors import DecodeError, PromptError
+from sinkscope.models.base import Model, check_ids
+
+__all__ = ["Decode", "Decoded", "Step", "decode", "fitted"]
+
+
+@torch.inference_mode()
+def decode(
+    model: Model,
+    ids: Tensor,
+    settings: Decode,
+    attention_mask: Tensor | None = None,
+    history: bool = True,
+    on_step: OnStep | None = None,
+) -> Decoded:
+    """Generate from ids [batch, position]; attention_mask has 0 where a prompt is padded at its left."""
+    from sinkscope.decoding.autoregressive import continue_text
+    from sinkscope.decoding.diffusion import denoise
+
+    prompt = check_ids(ids, model)
+    if prompt.shape[1] + settings.length > model.context:
+        raise PromptError(
+            f"Expected prompt and answer to fit the {model.context} positions of {model.name}, got a prompt of {prompt.shape[1]} "
+            f"and length {settings.length}; shorten one of them."
+        )
+    mask = _checked_mask(attention_mask, prompt)
+    run = Run(history)
+    way = continue_text if settings.family == "autoregressive" else denoise
+    return run.finish(way(model, prompt, settings, mask, run, on_step))
+
+
+def fitted(settings: Decode, model: Model, prompt_length: int, words: dict[str, Any]) -> Decode:
+    """Settings with single words changed, and with what the words leave open made to fit them.
+
+    Left-to-right decoding has no steps or blocks, so those words are dropped for it: one call serves all families.
+    """
+    if strange := sorted(set(words) - {field.name for field in fields(Decode)} - {"algorithm"}):
+        raise DecodeError(
+            f"Expected decode settings such as length, steps, block, temperature or seed, got {', '.join(strange)}."
+        )
+    words = dict(words)
+    if settings.family == "autoregressive":
+        words = {name: value for name, value in words.items() if name not in ("steps", "block")}
+    if "algorithm" in words:
+        return _with_algorithm(settings, model, prompt_length, words)
+    room = model.context - prompt_length
+    length = int(words.get("length") or min(settings.length, max(room, 1)))
+    block = words.get("block", settings.block)
+    if "block" not in words and block is not None:
+        # The default block gives way to the length that was asked for.
+        block = max(size for size in range(1, min(block, length) + 1) if length % size == 0)
+    steps = words.get("steps", settings.steps)
+    if "steps" not in words and steps is not None:
+        steps = length
+    return replace(settings, **{**words, "length": length, "block": block, "steps": steps})
+
+
+def _with_algorithm(settings: Decode, model: Model, prompt_length: int, words: dict[str, Any]) -> Decode:
+    from sinkscope.decoding.settings import DREAM_ALGORITHMS
+
+    algorithm = words.pop("algorithm")
+    if settings.family != "dream" or algorithm not in DREAM_ALGORITHMS:
+        raise DecodeError(f"Expected one of {', '.join(DREAM_ALGORITHMS)} for a Dream model, got {algorithm!r}.")
+    confidence, commit = DREAM_ALGORITHMS[algorithm]
+    return fitted(replace(settings, confidence=confidence, commit=commit), model, prompt_length, words)
+
+
+def _checked_mask(mask: Tensor | None, prompt: Tensor) -> Tensor | None:
+    if mask is None:
+        return None
+    mask = mask.to(prompt.device)
+    if mask.shape[0] == prompt.shape[0] and mask.shape[1] > prompt.shape[1] and bool(mask[:, prompt.shape[1] :].all()):
+        mask = mask[:, : prompt.shape[1]]  # some decoders want the mask over prompt and canvas; the canvas is always real
+    if mask.shape != prompt.shape:
+        raise PromptError(f"Expected an attention mask of shape {tuple(prompt.shape)}, got {tuple(mask.shape)}.")
+    real = mask.bool()
+    if bool((real[:, :-1] & ~real[:, 1:]).any()) or not bool(real[:, -1].all()):
+        raise PromptError("Expected padding at the left of each prompt only, got a mask with a 0 after a 1, or no real token.")
+    return None if bool(real.all()) else mask

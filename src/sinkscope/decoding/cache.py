@@ -1,0 +1,81 @@
+"""Forwards of a denoising step: over the whole canvas, or over a part of it with keys and values kept from before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
+
+from sinkscope.models.base import Model
+
+
+class Forwards:
+    """Hidden states of the canvas, and from which column on; counts how many forwards were made."""
+
+    def __init__(self, model: Model, attention_mask: Tensor | None, kind: str | None) -> None:
+        self.model = model
+        self.attention_mask = attention_mask
+        self.kind = kind
+        self.cache: DynamicCache | None = None
+        self.block: tuple[int, int] | None = None
+
+    def window(self, block: tuple[int, int], columns: int) -> tuple[int, int]:
+        """Which columns of the canvas the next forward will take as queries."""
+        if self.kind is None or self.block != block:
+            return 0, columns
+        # A shifted family predicts the first token of the block from the column before it.
+        start = max(block[0] - int(self.model.shift), 0)
+        return start, block[1] if self.kind == "dual" else columns
+
+    def __call__(self, canvas: Tensor, block: tuple[int, int]) -> Tensor:
+        """canvas [batch, position] → hidden [batch, window, width]."""
+        start, stop = self.window(block, canvas.shape[1])
+        positions = self.model.positions(self.attention_mask)
+        if positions is None:
+            positions = torch.arange(canvas.shape[1], device=canvas.device).unsqueeze(0)
+        if self.kind is None:
+            return self._run(canvas, positions, None)
+        if self.block != block:  # a block's first forward is over everything, and fills the cache
+            self.cache = DynamicCache()
+            hidden = self._run(canvas, positions, self.cache)
+            self.block = block
+            start, stop = self.window(block, canvas.shape[1])
+            if self.kind == "dual":
+                for layer in self.cache.layers:
+                    layer.__class__ = OverwritingLayer
+                    layer.window = (start, stop)  # type: ignore[attr-defined]
+            else:
+                self.cache.crop(start - canvas.shape[1])
+            return hidden
+        assert self.cache is not None
+        hidden = self._run(canvas[:, start:stop], positions[:, start:stop], self.cache)
+        if self.kind == "prefix":
+            self.cache.crop(start - stop)
+        return hidden
+
+    def _run(self, ids: Tensor, positions: Tensor, cache: DynamicCache | None) -> Tensor:
+        base: Any = self.model.module.base_model
+        output = base(
+            ids, attention_mask=self.attention_mask, position_ids=positions.expand(ids.shape[0], -1), past_key_values=cache,
+            use_cache=cache is not None, **self.model.direction(),
+        )  # fmt: skip
+        hidden: Tensor = output.last_hidden_state
+        return hidden
+
+
+class OverwritingLayer(DynamicLayer):  # type: ignore[misc]
+    """Keys and values of the whole canvas, of which each forward replaces its own window."""
+
+    window: tuple[int, int]
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        start, stop = self.window
+        self.keys[..., start:stop, :] = key_states
+        self.values[..., start:stop, :] = value_states
+        return self.keys, self.values
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.keys.shape[-2], 0

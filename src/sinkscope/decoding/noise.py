@@ -1,0 +1,117 @@
+"""Random numbers of a decoder: the authors' stream to the last bit, or one that no other row can disturb."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+CHUNK = 1 << 21  # numbers drawn at a time while a stream is walked
+
+
+class Noise(Protocol):
+    """Where maps are flat indices into [batch × position], in increasing order."""
+
+    def begin_step(self) -> None: ...
+    def token_uniform(self, where: Tensor, vocabulary: int) -> Tensor: ...  # [n, vocabulary] float64
+    def end_step(self, vocabulary: int) -> None: ...
+    def canvas_uniform(self) -> Tensor: ...  # [batch, position] float32
+    def uniform(self, where: Tensor) -> Tensor: ...  # [n] float32
+    def draw(self, probabilities: Tensor, where: Tensor) -> Tensor: ...  # [n, vocabulary] → [n]
+    def subset(self, weights: Tensor, count: int) -> Tensor: ...  # [batch, position] → [batch, count]
+
+
+class ReferenceNoise:
+    """One CPU generator for the whole batch, used in the order of the authors' code.
+
+    LLaDA's code draws a number for every entry of [batch, position, vocabulary]; the stream is walked in
+    chunks here and only the rows that are needed are kept, so memory stays that of the needed rows.
+    """
+
+    def __init__(self, seed: int, batch: int, positions: int) -> None:
+        self.generator = torch.Generator().manual_seed(seed)
+        self.batch, self.positions = batch, positions
+        self.cursor = 0
+
+    def begin_step(self) -> None:
+        self.cursor = 0
+
+    def token_uniform(self, where: Tensor, vocabulary: int) -> Tensor:
+        kept = torch.empty(len(where), vocabulary, dtype=torch.float64)
+        for slot, flat in enumerate(where.tolist()):
+            self._skip(flat - self.cursor, vocabulary)
+            torch.rand(vocabulary, dtype=torch.float64, generator=self.generator, out=kept[slot])
+            self.cursor = flat + 1
+        return kept
+
+    def end_step(self, vocabulary: int) -> None:
+        self._skip(self.batch * self.positions - self.cursor, vocabulary)
+        self.cursor = self.batch * self.positions
+
+    def _skip(self, rows: int, vocabulary: int) -> None:
+        left = rows * vocabulary
+        while left > 0:
+            torch.rand(min(left, CHUNK), dtype=torch.float64, generator=self.generator)
+            left -= CHUNK
+
+    def canvas_uniform(self) -> Tensor:
+        return torch.rand(self.batch, self.positions, generator=self.generator)
+
+    def uniform(self, where: Tensor) -> Tensor:
+        return torch.rand(len(where), generator=self.generator)
+
+    def draw(self, probabilities: Tensor, where: Tensor) -> Tensor:
+        # Normalised first, and with replacement, as torch.distributions.Categorical does.
+        shares = probabilities / probabilities.sum(-1, keepdim=True)
+        return torch.multinomial(shares, 1, replacement=True, generator=self.generator).squeeze(-1)
+
+    def subset(self, weights: Tensor, count: int) -> Tensor:
+        return torch.multinomial(weights, count, generator=self.generator)
+
+
+class RowNoise:
+    """A generator a row, all with the same seed: a row's numbers do not depend on its neighbours or its padding."""
+
+    def __init__(self, seed: int, padding: Tensor, positions: int) -> None:
+        self.padding = padding.tolist()  # [batch]: padded columns at the left of each row
+        self.generators = [torch.Generator().manual_seed(seed) for _ in self.padding]
+        self.positions = positions
+
+    def begin_step(self) -> None:
+        pass
+
+    def end_step(self, vocabulary: int) -> None:
+        pass
+
+    def _by_row(self, where: Tensor, *shape: int, dtype: torch.dtype) -> Tensor:
+        counts = torch.bincount(where // self.positions, minlength=len(self.generators)).tolist()
+        parts = [
+            torch.rand(count, *shape, dtype=dtype, generator=generator)
+            for count, generator in zip(counts, self.generators, strict=True)
+        ]
+        return torch.cat(parts)
+
+    def token_uniform(self, where: Tensor, vocabulary: int) -> Tensor:
+        return self._by_row(where.cpu(), vocabulary, dtype=torch.float64)
+
+    def canvas_uniform(self) -> Tensor:
+        drawn = torch.zeros(len(self.generators), self.positions)
+        for row, (padded, generator) in enumerate(zip(self.padding, self.generators, strict=True)):
+            drawn[row, padded:] = torch.rand(self.positions - padded, generator=generator)
+        return drawn
+
+    def uniform(self, where: Tensor) -> Tensor:
+        return self._by_row(where.cpu(), dtype=torch.float32)
+
+    def draw(self, probabilities: Tensor, where: Tensor) -> Tensor:
+        # The largest of p / Exponential(1) is a draw from p; exponentials made from uniforms are the same in any chunk.
+        waiting = -torch.log1p(-self.token_uniform(where, probabilities.shape[-1]))
+        return (probabilities.to(torch.float64) / waiting.clamp(min=1e-300)).argmax(-1)
+
+    def subset(self, weights: Tensor, count: int) -> Tensor:
+        rows = [
+            padded + torch.multinomial(row[padded:], count, generator=generator)
+            for row, padded, generator in zip(weights, self.padding, self.generators, strict=True)
+        ]
+        return torch.stack(rows)

@@ -1,0 +1,53 @@
+"""What a decoder gives back: the steps as they happen, and the record of the whole run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Step:
+    """One denoising step, after its commit."""
+
+    index: int
+    canvas: Tensor  # [batch, position]
+    confidence: Tensor  # [batch, position] float32, NaN where no candidate was looked at
+    committed: Tensor  # [batch, position] bool: what this step filled in
+    block: tuple[int, int]  # first column of the active block, and the one after its last
+
+
+OnStep = Callable[[Step], object]
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """A finished generation of a batch."""
+
+    tokens: Tensor  # [batch, position]: prompt and answer
+    history: Tensor | None  # [forwards + 1, batch, position]: the canvas before each forward, and the last
+    forwards: int
+
+
+@dataclass
+class Run:
+    """Collects the canvases of a run (on the CPU) if they are wanted."""
+
+    keep: bool
+    forwards: int = 0
+    canvases: list[Tensor] = field(default_factory=list)
+
+    def start(self, canvas: Tensor) -> None:
+        if self.keep:
+            self.canvases.append(canvas.cpu().clone())
+
+    def note(self, step: Step) -> None:
+        self.forwards += 1
+        if self.keep:
+            self.canvases.append(step.canvas.cpu().clone())
+
+    def finish(self, tokens: Tensor) -> Decoded:
+        return Decoded(tokens, torch.stack(self.canvases) if self.keep else None, self.forwards)
