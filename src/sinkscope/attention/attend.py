@@ -1,0 +1,128 @@
+"""One exact attention call that also says how much attention every key received.
+
+It is made for inference: `tiled` and `triton` compute no gradients; `reference` does, and is chosen where q needs one.
+"""
+
+import importlib.util
+import os
+from typing import Literal, overload
+
+import torch
+from torch import Tensor
+
+from sinkscope.attention.inputs import Inputs, Result, check
+from sinkscope.attention.reference import reference
+from sinkscope.attention.tiled import tiled
+from sinkscope.errors import AttentionError
+
+BACKENDS = ("reference", "tiled", "triton")
+
+
+@overload
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    groups: Tensor | None = None,
+    scale: float | None = None,
+    drop_keys: Tensor | None = None,
+    clean: Literal[False] = False,
+    backend: str = "auto",
+    group_count: int | None = None,
+    keep_self: bool = False,
+) -> tuple[Tensor, Tensor]: ...
+
+
+@overload
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    groups: Tensor | None = None,
+    scale: float | None = None,
+    drop_keys: Tensor | None = None,
+    *,
+    clean: Literal[True],
+    backend: str = "auto",
+    group_count: int | None = None,
+    keep_self: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]: ...
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    groups: Tensor | None = None,
+    scale: float | None = None,
+    drop_keys: Tensor | None = None,
+    clean: bool = False,
+    backend: str = "auto",
+    group_count: int | None = None,
+    keep_self: bool = False,
+) -> tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]:
+    """Attention output, and the column sums of the probabilities that made it (fp32, plain sums over queries).
+
+    q: [batch, head, query, dim]; k, v: [batch, kv head, key, dim], where head is a multiple of kv head.
+    mask: bool (True = may attend) or additive, [batch or 1, head or 1, query or 1, key].
+    causal: query i sits at position key − query + i and sees no later key; goes together with mask.
+    groups: an integer label a query, [query] or [batch, query]; −1 counts nowhere. None: one group of all.
+    group_count: how many groups there are, where not every label need occur.
+    drop_keys: bool [batch or 1, head or 1, key]; such a key gets −∞ before the softmax, from every query;
+    keep_self: except from the query at its own position.
+    clean: also give the column sums as they would be without drop_keys, from the same scores.
+
+    Returns (out, received), or with clean=True (out, received, clean received). out: [batch, head, query, value dim] in
+    the dtype of q; received: [batch, head, group, key]. A query with nothing left to attend to gives zeros in both.
+    """
+    call = check(q, k, v, mask, causal, groups, scale, drop_keys, keep_self, clean, group_count)
+    chosen = choose_backend(q, backend)
+    if call.queries == 0 or call.keys == 0 or call.batch == 0:
+        result = Result(call.empty_out().zero_(), call.zero_received(), None)
+    else:
+        result = _run(chosen, call)
+    if not clean:
+        return result.out, result.received
+    return result.out, result.received, result.received.clone() if result.clean is None else result.clean
+
+
+def choose_backend(q: Tensor, backend: str = "auto") -> str:
+    """The backend that `attend` will run for this q, to be written down beside its figures."""
+    if backend == "auto":
+        if torch.is_grad_enabled() and q.requires_grad:
+            return "reference"
+        return "triton" if q.device.type == "cuda" and _has_triton() else "tiled"
+    if backend not in BACKENDS:
+        raise AttentionError(f"backend must be auto, {', '.join(BACKENDS)}, but is {backend!r}.")
+    if backend == "triton":
+        if not _has_triton():
+            raise AttentionError(
+                "backend 'triton' needs the package triton: install sinkscope[triton], or use 'tiled'."
+            )
+        if q.device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+            raise AttentionError(f"backend 'triton' needs tensors on CUDA, but q is on {q.device}: use 'tiled'.")
+    return backend
+
+
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+def _run(backend: str, call: Inputs) -> Result:
+    if backend == "reference":
+        return reference(call)
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (call.q, call.k, call.v)):
+        raise AttentionError(
+            f"backend {backend!r} computes no gradients, but q, k or v needs one: use torch.no_grad() or 'reference'."
+        )
+    if backend == "tiled":
+        return tiled(call)
+    from sinkscope.attention.triton import triton_attention
+
+    return triton_attention(call)

@@ -1,0 +1,209 @@
+"""What one attention call was asked for, checked once, in the form that every backend reads."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from sinkscope.errors import AttentionError
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+class Result(NamedTuple):
+    """What a backend gives back; column sums are in the working precision."""
+
+    out: Tensor  # [batch, head, query, value dim], dtype of q
+    received: Tensor  # [batch, head, group, key]
+    clean: Tensor | None  # the same without drop_keys; None unless both were asked for
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Tensors that fit together; made by `check` only."""
+
+    q: Tensor  # [batch, head, query, dim]
+    k: Tensor  # [batch, kv head, key, dim]
+    v: Tensor  # [batch, kv head, key, value dim]
+    mask: Tensor | None  # [batch | 1, head | 1, query | 1, key], bool (True = may attend) or additive
+    causal: bool
+    scale: float
+    labels: Tensor  # [batch | 1, query], −1 = counts nowhere
+    group_count: int
+    drop_keys: Tensor | None  # [batch | 1, head | 1, key]
+    keep_self: bool
+    clean: bool
+
+    @property
+    def batch(self) -> int:
+        return self.q.shape[0]
+
+    @property
+    def heads(self) -> int:
+        return self.q.shape[1]
+
+    @property
+    def kv_heads(self) -> int:
+        return self.k.shape[1]
+
+    @property
+    def share(self) -> int:
+        """How many query heads read one key head."""
+        return self.heads // self.kv_heads
+
+    @property
+    def queries(self) -> int:
+        return self.q.shape[2]
+
+    @property
+    def keys(self) -> int:
+        return self.k.shape[2]
+
+    @property
+    def offset(self) -> int:
+        """Position of query 0 among the keys: what a cache already holds."""
+        return self.keys - self.queries
+
+    @property
+    def work_dtype(self) -> torch.dtype:
+        """Half types are worked out in float32; float64 stays, for tests that want an oracle of that precision."""
+        return torch.float64 if self.q.dtype == torch.float64 else torch.float32
+
+    def empty_out(self) -> Tensor:
+        """Room for the output, [batch, head, query, value dim], laid out in memory as q is."""
+        batch, heads, queries, value_dim = self.batch, self.heads, self.queries, self.v.shape[3]
+        if self.q.transpose(1, 2).is_contiguous():  # models make q as [batch, query, head, dim] and want out like that
+            return self.q.new_empty(batch, queries, heads, value_dim).transpose(1, 2)
+        return self.q.new_empty(batch, heads, queries, value_dim)
+
+    def zero_received(self) -> Tensor:
+        """Zeros of [batch, head, group, key] to sum into."""
+        shape = (self.batch, self.heads, self.group_count, self.keys)
+        return self.q.new_zeros(shape, dtype=self.work_dtype)
+
+    def one_hot(self) -> Tensor:
+        """Which queries each group counts, as 0 and 1: [batch | 1, group, query]."""
+        groups = torch.arange(self.group_count, device=self.q.device)
+        return (self.labels[:, None, :] == groups[None, :, None]).to(self.work_dtype)
+
+
+def check(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    causal: bool,
+    groups: Tensor | None,
+    scale: float | None,
+    drop_keys: Tensor | None,
+    keep_self: bool,
+    clean: bool,
+    group_count: int | None,
+) -> Inputs:
+    """Refuse what does not fit together, in one sentence; otherwise hand on what the backends need."""
+    _check_tensors(q, k, v)
+    batch, heads, queries, dim = q.shape
+    keys = k.shape[2]
+    if mask is not None:
+        _check_mask(mask, batch, heads, queries, keys, q.device)
+    if drop_keys is not None:
+        _check_drop_keys(drop_keys, batch, heads, keys, q.device)
+    labels, count = _labels(groups, batch, queries, group_count, q.device)
+    return Inputs(
+        q, k, v, mask, causal, dim**-0.5 if scale is None else scale, labels, count, drop_keys, keep_self, clean
+    )
+
+
+def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if tensor.dim() != 4:
+            raise AttentionError(f"{name} must be [batch, head, position, dim], but has shape {list(tensor.shape)}.")
+        if tensor.dtype != q.dtype or tensor.device != q.device:
+            raise AttentionError(
+                f"q, k and v must share one dtype and device, but q is {q.dtype} on {q.device} and {name} is "
+                f"{tensor.dtype} on {tensor.device}: convert one of them."
+            )
+    if q.dtype not in DTYPES:
+        raise AttentionError(f"q, k and v must be float32, bfloat16, float16 or float64, but they are {q.dtype}.")
+    if k.shape[0] != q.shape[0] or v.shape[0] != q.shape[0]:
+        raise AttentionError(
+            f"q, k and v must share the batch size, but have {q.shape[0]}, {k.shape[0]} and {v.shape[0]}."
+        )
+    if k.shape[1:3] != v.shape[1:3]:
+        raise AttentionError(
+            f"k and v must agree in heads and keys, but are {list(k.shape)} and {list(v.shape)}: only dim may differ."
+        )
+    if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
+        raise AttentionError(f"the {q.shape[1]} heads of q must be a multiple of the {k.shape[1]} heads of k and v.")
+    if k.shape[3] != q.shape[3]:
+        raise AttentionError(f"q and k must share dim, but q has {q.shape[3]} and k has {k.shape[3]}.")
+
+
+def _check_mask(mask: Tensor, batch: int, heads: int, queries: int, keys: int, device: torch.device) -> None:
+    if mask.dtype != torch.bool and not mask.is_floating_point():
+        raise AttentionError(f"mask must be bool (True = may attend) or additive floats, but is {mask.dtype}.")
+    fits = (
+        mask.dim() == 4
+        and mask.shape[0] in (1, batch)
+        and mask.shape[1] in (1, heads)
+        and mask.shape[2] in (1, queries)
+        and mask.shape[3] == keys
+    )
+    if not fits:
+        raise AttentionError(
+            f"mask must be [{batch} or 1, {heads} or 1, {queries} or 1, {keys}] for [batch, head, query, key], "
+            f"but has shape {list(mask.shape)}."
+        )
+    if mask.device != device:
+        raise AttentionError(f"mask must be on {device} with q, but is on {mask.device}: move it there.")
+
+
+def _check_drop_keys(drop_keys: Tensor, batch: int, heads: int, keys: int, device: torch.device) -> None:
+    if drop_keys.dtype != torch.bool:
+        raise AttentionError(f"drop_keys must be bool (True = nobody may attend), but is {drop_keys.dtype}.")
+    fits = (
+        drop_keys.dim() == 3
+        and drop_keys.shape[0] in (1, batch)
+        and drop_keys.shape[1] in (1, heads)
+        and drop_keys.shape[2] == keys
+    )
+    if not fits:
+        raise AttentionError(
+            f"drop_keys must be [{batch} or 1, {heads} or 1, {keys}] for [batch, head, key], "
+            f"but has shape {list(drop_keys.shape)}."
+        )
+    if drop_keys.device != device:
+        raise AttentionError(f"drop_keys must be on {device} with q, but is on {drop_keys.device}: move it there.")
+
+
+def _labels(
+    groups: Tensor | None, batch: int, queries: int, group_count: int | None, device: torch.device
+) -> tuple[Tensor, int]:
+    """Labels as [batch | 1, query], and how many groups there are."""
+    if group_count is not None and group_count < 1:
+        raise AttentionError(f"group_count must be at least 1, but is {group_count}.")
+    if groups is None:
+        return torch.zeros(1, queries, dtype=torch.long, device=device), group_count or 1
+    if groups.is_floating_point() or groups.is_complex() or groups.dtype == torch.bool:
+        raise AttentionError(f"groups must be integer labels, one a query, but is {groups.dtype}.")
+    labels = groups[None] if groups.dim() == 1 else groups
+    if labels.dim() != 2 or labels.shape[0] not in (1, batch) or labels.shape[1] != queries:
+        raise AttentionError(
+            f"groups must be [{queries}] or [{batch}, {queries}], one label a query, but has shape "
+            f"{list(groups.shape)}."
+        )
+    labels = labels.to(device=device, dtype=torch.long)
+    if group_count is not None and device.type != "cpu":
+        return labels, group_count  # looking at the labels would make the device wait at every layer
+    low, high = (int(labels.min()), int(labels.max())) if labels.numel() else (0, 0)
+    if low < -1:
+        raise AttentionError(f"groups must be labels from 0 on, or -1 for queries that count nowhere, but has {low}.")
+    if group_count is not None and high >= group_count:
+        raise AttentionError(f"groups must be below group_count = {group_count}, but has the label {high}.")
+    return labels, group_count or max(high + 1, 1)
+
+
+def masked_below(dtype: torch.dtype) -> float:
+    """An additive mask at or below this bars the key: models write finfo.min where they mean −∞."""
+    return torch.finfo(dtype).min / 2
