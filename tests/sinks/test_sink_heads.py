@@ -1,0 +1,187 @@
+"""The table of heads: every measure against plain loops, and every class on traces made to be of that class."""
+
+import dataclasses
+
+import polars as pl
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_traces import Made, autoregressive, diffusion, random_trace
+from slow_heads import slow_head
+
+from sinkscope.errors import RuleError, TraceError
+from sinkscope.sinks import Classes, HeadShare, Rule, Threshold, ZScore, by_layer, head_dynamics, sink_rate
+from sinkscope.sinks import columns as columns_module
+
+STEPS = 16  # of a made diffusion trace: 4 prompt tokens, 4 blocks of 4, a token a step
+BLOCK_STARTS = [4 + t // 4 * 4 for t in range(STEPS)]
+FRONTIER = [19 - t for t in range(STEPS)]  # the rightmost mask where tokens are committed from the right
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    steps=st.integers(1, 7),
+    layers=st.integers(1, 3),
+    rule=st.sampled_from([Threshold(1), Threshold(3), Threshold(8, unit="percent"), ZScore(1.5), HeadShare(0.2)]),
+)
+def test_every_measure_equals_plain_loops(seed: int, steps: int, layers: int, rule: Rule) -> None:
+    trace = random_trace(seed, steps=steps, layers=layers)
+    table = head_dynamics(trace, rule, Classes(split_queries=3))
+    assert len(table) == layers * 2
+    for row in table.iter_rows(named=True):
+        slow = slow_head(trace, rule, row["layer"], row["head"], least=3)
+        for name, value in slow.items():
+            expected = value if value is None else pytest.approx(value, rel=1e-4, abs=1e-4)
+            assert row[name] == expected, name
+    named = {"layer", "head", "class", "direction", "unit", "group", "rule"}
+    assert set(table.columns) == named | set(slow)  # nothing in the table is left uncompared
+
+
+def row_of(trace: Made, head: int = 0, **thresholds: float) -> dict[str, object]:
+    return head_dynamics(trace, classes=Classes(**thresholds)).row(head, named=True)  # type: ignore[arg-type]
+
+
+def test_static_at_0() -> None:
+    row = row_of(diffusion([[[0] * STEPS]]))
+    assert (row["class"], row["direction"], row["home"]) == ("static", None, 0)
+    assert (row["lives"], row["lifetime"], row["births"], row["deaths"]) == (1, 16, 0, 0)
+    assert (row["displacement"], row["drift"], row["jaccard"], row["temporal_variance"]) == (0, 0, 1, 0)
+    assert row["strength"] == pytest.approx(0.6 * 20)  # in sums: 60 % of the attention of 20 queries
+    assert row["absorption"] == pytest.approx(0.6)
+
+
+def test_moving_right_with_the_blocks() -> None:
+    row = row_of(diffusion([[BLOCK_STARTS]]))
+    assert (row["class"], row["direction"]) == ("moving", "right")
+    assert (row["to_block"], row["to_block_deviation"]) == (0, 0)
+    assert (row["lives"], row["lifetime"], row["births"], row["moves"]) == (4, 4, 3, 3)
+    assert row["drift"] == pytest.approx(1, abs=0.1)
+    assert row["to_frontier"] == pytest.approx(-1.5)  # the frontier runs ahead within each block
+
+
+def test_moving_left_with_the_frontier_though_each_key_lives_one_step() -> None:
+    row = row_of(diffusion([[FRONTIER]], order="left"))
+    assert (row["class"], row["direction"]) == ("moving", "left")
+    assert (row["to_rightmost_mask"], row["to_rightmost_mask_deviation"]) == (0, 0)
+    assert row["drift"] == pytest.approx(-1)
+    assert (row["one_step_share"], row["jaccard"]) == (1, 0)
+
+
+def test_one_step_flash() -> None:
+    once = [None] * 7 + [11] + [None] * 8
+    twice = [None, 3, *[None] * 9, 15, *[None] * 4]
+    hopping = [int(p) for p in torch.tensor([3, 9, 1, 14, 6, 2, 17, 8, 0, 12, 5, 19, 4, 10, 7, 13])]
+    table = head_dynamics(diffusion([[once], [twice], [hopping]]))
+    assert table["class"].to_list() == ["flash"] * 3
+    assert table["flashes"].to_list() == [1, 2, 16]
+    assert table["direction"].to_list() == [None] * 3
+
+
+def test_split_by_the_kind_of_query() -> None:
+    split = [[18] * STEPS, [1] * STEPS, [1] * STEPS]
+    row = row_of(diffusion([split]))
+    assert (row["class"], row["split_share"]) == ("split", 1)
+    assert row["split_steps"] == 9  # both kinds have 4 queries or more at steps 4 … 12
+    assert row_of(diffusion([split]), split_queries=6)["split_steps"] == 5
+    # All queries together hide it: the key of the committed ones is a sink of the whole map nearly always.
+    whole = row_of(diffusion([split]), split_steps=10)
+    assert (whole["class"], whole["home"]) == ("static", 1)
+    # The prompt's queries can be counted to the committed ones: then the first steps compare as well.
+    assert row_of(diffusion([split]), split_prompt=True)["split_steps"] == 13
+
+
+def test_none() -> None:
+    row = row_of(diffusion([[[None] * STEPS]]))
+    assert (row["class"], row["presence"], row["lives"]) == ("none", 0, 0)
+    for name in ("home", "lifetime", "jaccard", "drift", "to_block", "spatial_variance"):
+        assert row[name] is None
+    assert row["entropy_relative"] == pytest.approx(1)
+
+
+def test_a_sink_that_vanishes_is_moving_without_direction() -> None:
+    row = row_of(diffusion([[[5] * 6 + [None] * 10]]))
+    assert (row["class"], row["direction"], row["deaths"]) == ("moving", None, 1)
+
+
+def test_thresholds_can_be_moved() -> None:
+    trace = diffusion([[[5] * 6 + [None] * 10]])
+    assert row_of(trace, static=0.3)["class"] == "static"
+    assert row_of(diffusion([[FRONTIER]], order="left"), trend_steps=17)["class"] == "flash"
+    for wrong in ({"static": 1.5}, {"flash": -0.1}, {"split_steps": 0}, {"trend": float("nan")}, {"trend_steps": 2.5}):
+        with pytest.raises(RuleError, match=next(iter(wrong))):
+            Classes(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_sink_of_a_single_step_generation_is_static() -> None:
+    trace = diffusion([[[3] * STEPS]])
+    one = dataclasses.replace(
+        trace, received=trace.received[:1], queries=trace.queries[:1], canvas=trace.canvas[:2], blocks=trace.blocks[:1]
+    )
+    row = row_of(one)
+    assert (row["class"], row["jaccard"], row["drift"]) == ("static", None, None)
+
+
+def test_an_autoregressive_trace_has_a_static_sink_at_0() -> None:
+    table = head_dynamics(autoregressive())
+    row = table.row(0, named=True)
+    assert (row["class"], row["home"], row["home_share"], row["unit"]) == ("static", 0, 1, "uniform")
+    assert (row["to_rightmost_mask"], row["split_share"]) == (None, None)
+    assert row["to_frontier"] == pytest.approx(-(5 + 3.5))
+
+
+def test_a_group_without_queries_at_a_step_has_no_sink_there() -> None:
+    trace = diffusion([[[0] * STEPS]])
+    row = head_dynamics(trace, Threshold(3, unit="uniform", group="committed")).row(0, named=True)
+    assert row["presence"] == pytest.approx(15 / 16)  # nothing is committed before the first step
+    assert row["strength"] == pytest.approx(0.6 * 20)
+
+
+def test_layers_in_chunks_give_the_same_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = random_trace(5, steps=6, layers=5)
+    whole = head_dynamics(trace, Threshold(1))
+    monkeypatch.setattr(columns_module, "CHUNK", 1)
+    assert head_dynamics(trace, Threshold(1)).equals(whole)
+
+
+def test_summary_form_goes_through_scores() -> None:
+    trace = random_trace(6)
+    scores = trace.scores
+    summary = dataclasses.replace(trace)
+    summary.__class__ = type("Summary", (Made,), {"received": None, "steps": 5, "layers": 2, "positions": 12})
+    summary.scores = scores  # type: ignore[method-assign]
+    assert head_dynamics(summary, Threshold(1)).equals(head_dynamics(trace, Threshold(1)))
+
+
+def test_sinks_by_depth() -> None:
+    trace = diffusion([[[0] * STEPS], [[None] * STEPS]])
+    two = dataclasses.replace(trace, received=torch.cat([trace.received, trace.received[:, :, [0, 0]]], 1))
+    layers = by_layer(head_dynamics(two))
+    assert layers["layer"].to_list() == [0, 1]
+    assert layers["static"].to_list() == [0.5, 1]
+    assert layers["none"].to_list() == [0.5, 0]
+    assert layers["sinks"].to_list() == [0.5, 1]
+    assert layers["agreement"].to_list() == [1, 1]  # both layers' mean over heads peaks at key 0
+
+
+def test_sink_rate_is_the_share_of_heads() -> None:
+    trace = diffusion([[[0] * STEPS], [[0] * 8 + [5] * 8], [[None] * STEPS], [[None] * STEPS]])
+    rate = sink_rate(trace)
+    assert rate["share"][0] == pytest.approx((1 + 0.5) / 4)
+    assert rate["share"][5] == pytest.approx(0.5 / 4)
+    assert rate["share"].sum() == pytest.approx(0.5)
+    # The last prompt key is seen by its own row only, which gives it 0.075; the sink is one at every step.
+    assert sink_rate(autoregressive()).filter(pl.col("share") > 0)["position"].to_list() == [0]
+
+
+def test_nan_and_emptiness_are_refused() -> None:
+    trace = diffusion([[[0] * STEPS]])
+    trace.received[3, 0, 0, 1, 2] = torch.nan
+    with pytest.raises(TraceError, match="NaN"):
+        head_dynamics(trace)
+    empty = dataclasses.replace(
+        trace, received=trace.received[:0], queries=trace.queries[:0], canvas=trace.canvas[:1], blocks=trace.blocks[:0]
+    )
+    with pytest.raises(TraceError, match="at least one step"):
+        head_dynamics(empty)
