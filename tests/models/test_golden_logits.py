@@ -1,0 +1,54 @@
+"""Logits equal what the authors' own code computes on the same weights."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from golden_sets import Golden, by_family, golden
+
+
+@pytest.mark.parametrize("found", by_family())
+def test_logits(found: Golden) -> None:
+    names = found.facts["forward"]["unpadded"]
+    logits = found.model.logits(found.tensor(names["input_ids"]))
+    torch.testing.assert_close(logits, found.tensor(names["logits"]), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("found", by_family())
+def test_padded_logits(found: Golden) -> None:
+    names = found.facts["forward"]["left_padded"]
+    mask = found.tensor(names["attention_mask"])
+    logits, expected = found.model.logits(found.tensor(names["input_ids"]), mask), found.tensor(names["logits"])
+    if found.family != "llada":  # the other two authors' codes leave padded queries undefined
+        logits, expected = logits[mask.bool()], expected[mask.bool()]
+    # MMaDA's code leaves +1 on every visible score; it cancels in the softmax up to rounding (the next test shows it).
+    atol = 2e-5 if found.family == "mmada" else 1e-5
+    torch.testing.assert_close(logits, expected, atol=atol, rtol=0)
+
+
+@pytest.mark.parametrize("found", [pytest.param(p.values[0], id=p.id) for p in by_family() if "mmada" in p.id])
+def test_mmada_padding_differs_only_by_the_authors_plus_one(found: Golden) -> None:
+    names = found.facts["forward"]["left_padded"]
+    real = found.tensor(names["attention_mask"]).bool()
+    visible = (real[:, None, :, None] & real[:, None, None, :]).float()  # [batch, 1, query, key]
+    theirs = visible.masked_fill(visible == 0, torch.finfo(torch.float32).min)
+    with torch.inference_mode():
+        logits = found.model.module(found.tensor(names["input_ids"]), attention_mask=theirs, is_causal=False).logits
+    torch.testing.assert_close(logits, found.tensor(names["logits"]), atol=1e-6, rtol=0)
+
+
+def test_positions_of_a_padded_dream_batch_are_the_authors() -> None:
+    found = golden("dream")
+    names = found.facts["forward"]["left_padded"]
+    assert torch.equal(found.model.positions(found.tensor(names["attention_mask"])), found.tensor(names["position_ids"]))
+
+
+@pytest.mark.parametrize("found", by_family())
+def test_facts_come_from_the_checkpoint(found: Golden) -> None:
+    special = found.facts["special_ids"]
+    assert found.model.mask_id == special["mask"]
+    assert found.model.pad_id == special["pad"]
+    assert found.model.eos_id == special["eos"]
+    assert found.model.family == found.family
+    assert found.model.tokenizer is None
+    assert found.model.shift == (found.family == "dream")
