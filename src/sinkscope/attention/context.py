@@ -21,6 +21,9 @@ class Forward:
     step: int
     labels: Tensor  # [batch, query]: index into GROUPS, −1 where padded
     rows: int  # rows of the batch that count; with guidance the second half is the unconditional copy
+    start: int  # column of the first query
+    padding: Tensor | None  # [batch]: padded columns at the left; None where there are none
+    prompt: int  # columns of the prompt, padding included
 
 
 _running: ContextVar[Forward | None] = ContextVar("sinkscope_forward", default=None)

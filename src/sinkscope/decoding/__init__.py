@@ -82,10 +82,14 @@ def _checked_mask(mask: Tensor | None, prompt: Tensor) -> Tensor | None:
         return None
     mask = mask.to(prompt.device)
     if mask.shape[0] == prompt.shape[0] and mask.shape[1] > prompt.shape[1] and bool(mask[:, prompt.shape[1] :].all()):
-        mask = mask[:, : prompt.shape[1]]  # some decoders want the mask over prompt and canvas; the canvas is always real
+        mask = mask[
+            :, : prompt.shape[1]
+        ]  # some decoders want the mask over prompt and canvas; the canvas is always real
     if mask.shape != prompt.shape:
         raise PromptError(f"Expected an attention mask of shape {tuple(prompt.shape)}, got {tuple(mask.shape)}.")
     real = mask.bool()
     if bool((real[:, :-1] & ~real[:, 1:]).any()) or not bool(real[:, -1].all()):
-        raise PromptError("Expected padding at the left of each prompt only, got a mask with a 0 after a 1, or no real token.")
+        raise PromptError(
+            "Expected padding at the left of each prompt only, got a mask with a 0 after a 1, or no real token."
+        )
     return None if bool(real.all()) else mask

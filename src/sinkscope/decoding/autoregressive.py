@@ -49,7 +49,7 @@ def continue_text(
         start = 0 if index == 0 else column - 1
         labels = torch.full((batch, column - start), PROMPT if index == 0 else COMMITTED, device=prompt.device)
         labels = labels.masked_fill(~real[:, start:column] | (finished.unsqueeze(1) & (index > 0)), -1)
-        with announce(Forward(identity, index, labels, batch)):
+        with announce(Forward(identity, index, labels, batch, start, padding if padded else None, width)):
             output = module(
                 canvas[:, start:column], attention_mask=real[:, :column].to(torch.int64) if padded else None,
                 position_ids=positions[:, start:column], past_key_values=cache, use_cache=True, logits_to_keep=1,
@@ -57,7 +57,9 @@ def continue_text(
         where = torch.arange(batch, device=prompt.device) * canvas.shape[1] + column
         ids, sure = dream_candidates(output.logits[:, -1], settings, noise, where)
         ids = ids.masked_fill(finished, fill)
-        canvas = canvas.index_put((torch.arange(batch, device=prompt.device), torch.tensor(column, device=prompt.device)), ids)
+        canvas = canvas.index_put(
+            (torch.arange(batch, device=prompt.device), torch.tensor(column, device=prompt.device)), ids
+        )
         committed = torch.zeros_like(canvas, dtype=torch.bool)
         committed[:, column] = ~finished
         confidence = torch.full(canvas.shape, torch.nan, device=canvas.device)

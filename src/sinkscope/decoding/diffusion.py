@@ -69,7 +69,10 @@ class Denoiser:
         if self.guided:
             canvas = torch.cat([canvas, canvas.masked_fill(self.given, self.mask_id)])
             labels = torch.cat([labels, labels])
-        with announce(Forward(self.identity, self.step, labels, len(self.canvas))):
+        padding = self.padding if int(self.padding.max()) else None
+        if padding is not None and self.guided:
+            padding = torch.cat([padding, padding])
+        with announce(Forward(self.identity, self.step, labels, len(self.canvas), start, padding, self.prompt_length)):
             hidden = self.forwards(canvas, block)
         return hidden, start
 
@@ -116,8 +119,7 @@ class Denoiser:
         if noisy and not dream:
             self.noise.end_step(vocabulary)
         if settings.confidence == "random":
-            drawn = self.noise.canvas_uniform().to(confidence)
-            confidence = torch.where(wanted, drawn, torch.nan)
+            confidence[rows, columns] = self.noise.canvas_uniform(where).to(confidence)
         return chosen, confidence
 
     def commit(self, chosen: Tensor, confidence: Tensor, picked: Tensor, block: tuple[int, int]) -> Step:

@@ -16,7 +16,7 @@ class Noise(Protocol):
     def begin_step(self) -> None: ...
     def token_uniform(self, where: Tensor, vocabulary: int) -> Tensor: ...  # [n, vocabulary] float64
     def end_step(self, vocabulary: int) -> None: ...
-    def canvas_uniform(self) -> Tensor: ...  # [batch, position] float32
+    def canvas_uniform(self, where: Tensor) -> Tensor: ...  # [n] float32, of a draw over the whole canvas
     def uniform(self, where: Tensor) -> Tensor: ...  # [n] float32
     def draw(self, probabilities: Tensor, where: Tensor) -> Tensor: ...  # [n, vocabulary] → [n]
     def subset(self, weights: Tensor, count: int) -> Tensor: ...  # [batch, position] → [batch, count]
@@ -55,8 +55,8 @@ class ReferenceNoise:
             torch.rand(min(left, CHUNK), dtype=torch.float64, generator=self.generator)
             left -= CHUNK
 
-    def canvas_uniform(self) -> Tensor:
-        return torch.rand(self.batch, self.positions, generator=self.generator)
+    def canvas_uniform(self, where: Tensor) -> Tensor:
+        return torch.rand(self.batch * self.positions, generator=self.generator)[where.cpu()]
 
     def uniform(self, where: Tensor) -> Tensor:
         return torch.rand(len(where), generator=self.generator)
@@ -95,11 +95,9 @@ class RowNoise:
     def token_uniform(self, where: Tensor, vocabulary: int) -> Tensor:
         return self._by_row(where.cpu(), vocabulary, dtype=torch.float64)
 
-    def canvas_uniform(self) -> Tensor:
-        drawn = torch.zeros(len(self.generators), self.positions)
-        for row, (padded, generator) in enumerate(zip(self.padding, self.generators, strict=True)):
-            drawn[row, padded:] = torch.rand(self.positions - padded, generator=generator)
-        return drawn
+    def canvas_uniform(self, where: Tensor) -> Tensor:
+        # Only where it is wanted: a row that is done draws nothing while it waits for the others.
+        return self.uniform(where)
 
     def uniform(self, where: Tensor) -> Tensor:
         return self._by_row(where.cpu(), dtype=torch.float32)

@@ -117,7 +117,9 @@ class Decode:
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
-                raise DecodeError(f"Expected {name} to be one of {', '.join(map(repr, choices))}, got {getattr(self, name)!r}.")
+                raise DecodeError(
+                    f"Expected {name} to be one of {', '.join(map(repr, choices))}, got {getattr(self, name)!r}."
+                )
         for name in ("length", "block", "steps", "top_k"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
@@ -126,7 +128,9 @@ class Decode:
                                 ("algorithm_temperature", 0, None), ("epsilon", 0, 1), ("guidance", 0, None)):  # fmt: skip
             value = getattr(self, name)
             if value is not None and not (low <= value and (high is None or value <= high)):  # false for NaN too
-                raise DecodeError(f"Expected {name} {f'from {low} to {high}' if high else f'of at least {low}'}, got {value}.")
+                raise DecodeError(
+                    f"Expected {name} {f'from {low} to {high}' if high else f'of at least {low}'}, got {value}."
+                )
         self._check_sizes()
         self._check_combination()
 
@@ -153,9 +157,15 @@ class Decode:
         if self.cache is not None and self.guidance > 0:
             raise DecodeError("Guidance and a cache were both asked for, and no published decoder has both; drop one.")
         if self.cache is not None and self.commit in ("origin", "schedule", "next"):
-            raise DecodeError(f"A {self.cache} cache goes with Decode.parallel or Decode.llada, not with {self.family}.")
-        if (self.commit == "threshold") != (self.threshold is not None) or (self.commit == "factor") != (self.factor is not None):
-            raise DecodeError(f"Commit rule {self.commit!r} does not go with threshold {self.threshold} and factor {self.factor}.")
+            raise DecodeError(
+                f"A {self.cache} cache goes with Decode.parallel or Decode.llada, not with {self.family}."
+            )
+        if (self.commit == "threshold") != (self.threshold is not None) or (self.commit == "factor") != (
+            self.factor is not None
+        ):
+            raise DecodeError(
+                f"Commit rule {self.commit!r} does not go with threshold {self.threshold} and factor {self.factor}."
+            )
 
 
 CHOICES: dict[str, tuple[Any, ...]] = {

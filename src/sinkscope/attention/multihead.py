@@ -1,0 +1,79 @@
+"""torch.nn.MultiheadAttention: it gives its weights when asked, which is all that a tap needs (it holds S × S)."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from sinkscope.attention.calls import Call, Outcome, Tap, merged
+from sinkscope.attention.context import running
+from sinkscope.errors import CaptureError
+
+SIGNATURE = inspect.signature(functional.multi_head_attention_forward)
+
+
+def multi_head(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], layer: int, tap: Tap) -> Any:
+    """Stands in for torch.nn.functional.multi_head_attention_forward; inputs there are [position, batch, width]."""
+    bound = SIGNATURE.bind(*args, **kwargs)
+    bound.apply_defaults()
+    given = bound.arguments
+    if given["training"] and given["dropout_p"] > 0:
+        raise CaptureError("Expected a module in evaluation mode, got one with active attention dropout; call .eval() first.")
+    query, key, heads = given["query"], given["key"], given["num_heads"]
+    if query.dim() != 3 or given["bias_k"] is not None or given["add_zero_attn"]:
+        raise CaptureError("MultiheadAttention without a batch, or with bias_kv or zero attention, cannot be observed.")
+    (queries, batch), keys = query.shape[:2], key.shape[0]
+    padded = given["key_padding_mask"]
+    real = None if padded is None else ~_as_bool(padded)[:, None, None, :]
+    shape = (batch, heads, queries, keys)
+    call = Call(
+        layer, query.new_empty(batch, heads, queries, 0), key.new_empty(batch, heads, keys, 0),
+        key.new_empty(batch, heads, keys, 0), real, False, None, running(), lambda: torch.empty(0), bool(given["is_causal"]),
+    )  # fmt: skip
+    changes = tap.change(call)
+    if not changes and not tap.watches(call) and not tap.ranks(call):
+        tap.done(call)
+        return func(*args, **kwargs)
+    if any(change.values is not None or change.keep_self for change in changes):
+        raise CaptureError("Changed values and keep_self are not possible inside torch.nn.MultiheadAttention.")
+    drop, hide, _ = merged(call, changes)
+    wanted, averaged = given["need_weights"], given["average_attn_weights"]
+    asked = {**given, "need_weights": True, "average_attn_weights": False}
+    clean = _column_sums(func(**asked)[1], call) if drop is not None else None
+    if changes:
+        asked["attn_mask"] = _with_hidden(given["attn_mask"], drop, hide, shape)
+    out, weights = func(**asked)
+    received = _column_sums(weights, call)
+    tap.take(call, Outcome(received, received if clean is None else clean, drop, drop))
+    tap.done(call)
+    return out, (weights.mean(1) if averaged else weights) if wanted else None
+
+
+def _column_sums(weights: Tensor, call: Call) -> Tensor:
+    """weights [batch, head, query, key] → received [batch, head, group, key]."""
+    groups = torch.arange(call.group_count, device=weights.device)
+    counted = (call.labels[:, None, :] == groups[None, :, None]).to(torch.float32)  # [batch, group, query]
+    return torch.einsum("bgq,bhqk->bhgk", counted, weights.to(torch.float32).nan_to_num(0.0))
+
+
+def _with_hidden(given: Tensor | None, drop: Tensor | None, may: Tensor | None, shape: tuple[int, int, int, int]) -> Tensor:
+    """MultiheadAttention's own mask, [batch × head, query, key] additive, with the dropped keys at −∞."""
+    batch, heads, queries, keys = shape
+    mask = torch.zeros(shape, device=(drop if drop is not None else may).device)  # type: ignore[union-attr]
+    if given is not None:
+        own = torch.zeros_like(given, dtype=mask.dtype).masked_fill(given, -torch.inf) if given.dtype == torch.bool else given
+        mask = mask + (own if own.dim() == 2 else own.view(shape))
+    if drop is not None:
+        mask = mask.masked_fill(drop[:, :, None, :], -torch.inf)
+    if may is not None:
+        mask = mask.masked_fill(~may, -torch.inf)
+    return mask.view(batch * heads, queries, keys)
+
+
+def _as_bool(padded: Tensor) -> Tensor:
+    return padded if padded.dtype == torch.bool else padded < 0

@@ -1,0 +1,58 @@
+"""`observe`: what every key received, from any torch module, while the module runs as it always does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from torch import Tensor, nn
+
+from sinkscope.attention.calls import Call, Outcome, Tap
+from sinkscope.attention.capture import listening
+from sinkscope.errors import CaptureError
+from sinkscope.models.base import Model
+
+Keep = Callable[[int, Tensor], Tensor]
+
+
+@dataclass
+class Seen(Tap):
+    """What `observe` saw; the lists run in step, one entry a call."""
+
+    every: int = 1
+    only: frozenset[int] | None = None
+    keep: Keep | None = None
+    received: list[Tensor] = field(default_factory=list)  # [batch, head, group, key] each, or what `keep` made of it
+    layers: list[int] = field(default_factory=list)
+    backends: list[str] = field(default_factory=list)
+    calls: dict[int, int] = field(default_factory=dict)  # layer → calls so far, kept or not
+
+    def watches(self, call: Call) -> bool:
+        return (self.only is None or call.layer in self.only) and self.calls.get(call.layer, 0) % self.every == 0
+
+    def done(self, call: Call) -> None:
+        self.calls[call.layer] = self.calls.get(call.layer, 0) + 1
+
+    def take(self, call: Call, outcome: Outcome) -> None:
+        if self.watches(call):
+            received = outcome.received
+            self.received.append(received if self.keep is None else self.keep(call.layer, received))
+            self.layers.append(call.layer)
+            self.backends.append(call.backend)
+
+
+@contextmanager
+def observe(
+    module: nn.Module | Model, every: int = 1, layers: Collection[int] | None = None, keep: Keep | None = None
+) -> Iterator[Seen]:
+    """Collect the attention that keys receive while `module` runs inside the `with`.
+
+    every: only each n-th call of a layer. layers: only these. keep: a function (layer, received) → what to keep of it.
+    Inside sk.decode the groups are (masked, committed, prompt); elsewhere there is one group of all queries.
+    """
+    if every < 1:
+        raise CaptureError(f"Expected `every` of at least 1, got {every}.")
+    seen = Seen(every, None if layers is None else frozenset(layers), keep)
+    with listening(module.module if isinstance(module, Model) else module, seen):
+        yield seen

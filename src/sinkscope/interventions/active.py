@@ -1,0 +1,89 @@
+"""`intervene`: put interventions into a model, know what they did, and take them out again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from torch import Tensor, nn
+
+from sinkscope.attention.calls import Call, Change, Outcome, Tap
+from sinkscope.attention.capture import listening
+from sinkscope.errors import InterventionError
+from sinkscope.interventions.base import Intervention
+from sinkscope.interventions.memory import Memory
+from sinkscope.models.base import Model
+
+
+@dataclass
+class Effect:
+    """What was taken away, summed over all calls that were ranked: shares make models of different size comparable."""
+
+    keys: int = 0
+    keys_seen: int = 0
+    mass: float = 0.0
+    mass_seen: float = 0.0
+    leak: float = 0.0  # most attention that a masked key still received; 0 when masking took effect
+
+    @property
+    def key_share(self) -> float:
+        return self.keys / self.keys_seen if self.keys_seen else 0.0
+
+    @property
+    def mass_share(self) -> float:
+        """Share of the attention that the masked keys would have drawn at that very step."""
+        return self.mass / self.mass_seen if self.mass_seen else 0.0
+
+    def to_dict(self) -> dict[str, float]:
+        return {"key_share": self.key_share, "mass_share": self.mass_share, "leak": self.leak}
+
+
+@dataclass
+class Active(Tap):
+    """Interventions at work in one model."""
+
+    interventions: tuple[Intervention, ...]
+    memory: Memory = field(default_factory=Memory)
+    effect: Effect = field(default_factory=Effect)
+    masked: list[Tensor] | None = None  # with record=True: bool [batch, head, key] of every call, in order
+
+    def change(self, call: Call) -> list[Change]:
+        self.memory.open(call)
+        changes = (each.change(call, self.memory) for each in self.interventions if not each.is_noop)
+        return [change for change in changes if change is not None]
+
+    def ranks(self, call: Call) -> bool:
+        return any(each.maps() for each in self.interventions if not each.is_noop)
+
+    def take(self, call: Call, outcome: Outcome) -> None:
+        if wanted := {name for each in self.interventions if not each.is_noop for name in each.maps()}:
+            self.memory.keep(call, outcome, wanted)
+        rows = call.q.shape[0] if call.forward is None else call.forward.rows
+        clean = outcome.clean[:rows].sum(2)
+        real = clean.shape[0] * call.keys if call.real_keys is None else int(call.real_keys[:rows].sum())
+        self.effect.keys_seen += real * clean.shape[1]
+        self.effect.mass_seen += float(clean.sum())
+        if outcome.touched is not None:
+            self.effect.keys += int(outcome.touched[:rows].sum())
+            self.effect.mass += float((clean * outcome.touched[:rows]).sum())
+        if outcome.drop is not None:
+            left = outcome.received[:rows].sum(2) * outcome.drop[:rows]
+            self.effect.leak = max(self.effect.leak, float(left.max()))
+        if self.masked is not None:
+            self.masked.append(clean.new_zeros(clean.shape).bool() if outcome.drop is None else outcome.drop[:rows].clone())
+
+    def done(self, call: Call) -> None:
+        self.memory.close(call)
+
+
+@contextmanager
+def intervene(model: Model | nn.Module, *interventions: Intervention, record: bool = False) -> Iterator[Active]:
+    """Change the attention of `model` until the `with` ends; several interventions act together in the same call."""
+    for each in interventions:
+        if not isinstance(each, Intervention):
+            raise InterventionError(f"Expected interventions such as MaskSinks(k=5), got {each!r}.")
+    active = Active(interventions, masked=[] if record else None)
+    with listening(model.module if isinstance(model, Model) else model, active):
+        yield active
+

@@ -1,0 +1,102 @@
+"""Keys hidden by where they stand: given positions, a cut in the context, everything outside a window."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sinkscope.attention.calls import Call, Change
+from sinkscope.errors import InterventionError
+from sinkscope.interventions.base import Intervention, Selector, at_least, limited
+from sinkscope.interventions.memory import Memory
+
+
+def own_positions(call: Call) -> Tensor:
+    """[batch | 1, key]: the position of every key counted from its row's first real token; negative in the padding."""
+    columns = torch.arange(call.keys, device=call.q.device)
+    padding = None if call.forward is None else call.forward.padding
+    return columns[None] if padding is None else columns[None] - padding.to(columns.device)[:, None]
+
+
+@dataclass(frozen=True)
+class MaskPositions(Selector):
+    """Hide the keys at these positions from every query, at every step; negative ones count from the end."""
+
+    positions: tuple[int, ...]
+    keep_self: bool = False
+    layers: tuple[int, ...] | None = None
+    heads: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "positions", tuple(self.positions))
+        if not all(isinstance(position, int) for position in self.positions):
+            raise InterventionError(f"Expected positions as whole numbers, got {self.positions!r}.")
+
+    @property
+    def is_noop(self) -> bool:
+        return not self.positions
+
+    def select(self, call: Call, memory: Memory) -> Tensor | None:
+        own = own_positions(call)
+        wanted = torch.tensor(self.positions, device=own.device)
+        picked = torch.isin(own, wanted[wanted >= 0]) | torch.isin(own - own[:, -1:] - 1, wanted[wanted < 0])
+        picked = picked & (own >= 0)
+        return limited(picked[:, None].expand(call.q.shape[0], call.q.shape[1], -1), call, self.layers, self.heads)
+
+
+@dataclass(frozen=True)
+class CutContext(Selector):
+    """Hide a stretch of the context from every query: [start, stop) in positions, or in shares of the prompt (0.0 … 1.0)."""
+
+    start: int | float
+    stop: int | float
+    keep_self: bool = False
+    layers: tuple[int, ...] | None = None
+    heads: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.start < 0 or self.stop < self.start:
+            raise InterventionError(f"Expected 0 ≤ start ≤ stop, got {self.start} and {self.stop}.")
+        if isinstance(self.start, float) != isinstance(self.stop, float) or (isinstance(self.stop, float) and self.stop > 1):
+            raise InterventionError(f"Expected two positions or two shares of the prompt, got {self.start} and {self.stop}.")
+
+    @property
+    def is_noop(self) -> bool:
+        return self.start == self.stop
+
+    def select(self, call: Call, memory: Memory) -> Tensor | None:
+        own = own_positions(call)
+        start: Tensor | int | float = self.start
+        stop: Tensor | int | float = self.stop
+        if isinstance(self.stop, float):
+            if call.forward is None:
+                raise InterventionError("A cut in shares of the prompt needs a decoder that knows the prompt; give positions.")
+            prompt = own[:, call.forward.prompt - 1, None] + 1  # [batch | 1, 1]
+            start, stop = (prompt * self.start).floor(), (prompt * self.stop).floor()
+        picked = (own >= start) & (own < stop)
+        return limited(picked[:, None].expand(call.q.shape[0], call.q.shape[1], -1), call, self.layers, self.heads)
+
+
+@dataclass(frozen=True)
+class Window(Intervention):
+    """Attention limited to a band: a query sees keys at most `radius` positions away; None: no limit."""
+
+    radius: int | None
+    layers: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.radius is not None:
+            at_least("radius", self.radius, 0)
+
+    @property
+    def is_noop(self) -> bool:
+        return self.radius is None
+
+    def change(self, call: Call, memory: Memory) -> Change | None:
+        if self.radius is None or (self.layers is not None and call.layer not in self.layers):
+            return None
+        queries = torch.arange(call.start, call.start + call.queries, device=call.q.device)
+        keys = torch.arange(call.keys, device=call.q.device)
+        return Change(hide=((queries[:, None] - keys[None]).abs() > self.radius)[None, None])

@@ -1,0 +1,77 @@
+"""`MaskRandom`: the control. As many keys as MaskSinks hides, or as much attention, but not the sinks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from sinkscope.attention.calls import Call
+from sinkscope.interventions.base import Selector, at_least, limited, one_of, top
+from sinkscope.interventions.memory import Map, Memory, Rank, Rows
+
+
+@dataclass(frozen=True)
+class MaskRandom(Selector):
+    """Hide random keys with the budget of MaskSinks(k, rank, rows), head by head, from the second forward on.
+
+    match: "count" hides k keys; "mass" hides keys in random order until they received, at the last forward, at least what
+    the k sinks received there (or all that are not sinks). avoid_sinks: never the k sinks themselves.
+    """
+
+    k: int
+    seed: int = 0
+    match: Literal["count", "mass"] = "count"
+    avoid_sinks: bool = True
+    rank: Rank = "clean"
+    rows: Rows = "all"
+    keep_self: bool = False
+    layers: tuple[int, ...] | None = None
+    heads: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        at_least("k", self.k, 0)
+        at_least("seed", self.seed, 0)
+        one_of("match", self.match, ("count", "mass"))
+        one_of("rank", self.rank, ("clean", "as_run"))
+        one_of("rows", self.rows, ("all", "last"))
+
+    @property
+    def is_noop(self) -> bool:
+        return self.k == 0
+
+    def maps(self) -> set[Map]:
+        return {(self.rank, self.rows)}
+
+    def select(self, call: Call, memory: Memory) -> Tensor | None:
+        scores = memory.scores(call, self.rank, self.rows)
+        if scores is None:
+            return None
+        sinks = top(scores, self.k)
+        chance = self._chance(call, memory).to(scores.device)
+        may = scores > 0  # padding and keys that are not there yet score 0
+        if self.avoid_sinks:
+            may = may & ~sinks
+        chance = chance.masked_fill(~may, -1.0)
+        order = chance.sort(dim=-1, descending=True, stable=True).indices
+        if self.match == "count":
+            enough = torch.arange(call.keys, device=scores.device).expand_as(order) < self.k
+        else:
+            mass = scores.gather(-1, order)
+            target = (scores * sinks).sum(-1, keepdim=True)
+            enough = mass.cumsum(-1) - mass < target  # as long as those before it do not yet suffice
+        picked = torch.zeros_like(may).scatter(-1, order, enough) & may
+        return limited(picked, call, self.layers, self.heads)
+
+    def _chance(self, call: Call, memory: Memory) -> Tensor:
+        """Uniform numbers [batch, head, key] of this step and layer, the same for a row alone or in a padded batch."""
+        mixed = ((self.seed * 1_000_003 + memory.step(call)) * 1_000_003 + call.layer) % (2**63 - 1)
+        drawn = torch.rand(call.keys, call.q.shape[1], generator=torch.Generator().manual_seed(mixed)).T
+        drawn = drawn.expand(call.q.shape[0], -1, -1)
+        padding = None if call.forward is None else call.forward.padding
+        if padding is None:
+            return drawn
+        shifted = (torch.arange(call.keys) - padding[:, None]).clamp(min=0)
+        return drawn.gather(-1, shifted[:, None, :].expand_as(drawn))

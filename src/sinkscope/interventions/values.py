@@ -1,0 +1,62 @@
+"""The key keeps its attention, but what it carries is taken away: does a sink store anything?"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from sinkscope.attention.calls import Call, Change
+from sinkscope.errors import InterventionError
+from sinkscope.interventions.base import Intervention, Selector
+from sinkscope.interventions.memory import Map, Memory
+
+
+@dataclass(frozen=True)
+class _ChangedValues(Intervention):
+    of: Selector  # MaskSinks, MaskRandom, MaskPositions or CutContext: whose keys, not whether they are hidden
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.of, Selector):
+            raise InterventionError(f"Expected of=MaskSinks(…) or another intervention that picks keys, got {self.of!r}.")
+
+    @property
+    def is_noop(self) -> bool:
+        return self.of.is_noop
+
+    def maps(self) -> set[Map]:
+        return self.of.maps()
+
+    def change(self, call: Call, memory: Memory) -> Change | None:
+        picked = self.of.select(call, memory)
+        if picked is None:
+            return None
+        return Change(values=lambda values: self.replaced(values, picked, call.real_keys), touched=picked)
+
+    @abstractmethod
+    def replaced(self, values: Tensor, picked: Tensor, real: Tensor | None) -> Tensor:
+        """values [batch, head, key, dim], picked bool [batch, head, key] → values."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"name": type(self).__name__, "of": self.of.to_dict()}
+
+
+class ZeroValues(_ChangedValues):
+    """The picked keys carry nothing: their value is 0."""
+
+    def replaced(self, values: Tensor, picked: Tensor, real: Tensor | None) -> Tensor:
+        return values.masked_fill(picked.unsqueeze(-1), 0.0)
+
+
+class MeanValues(_ChangedValues):
+    """The picked keys carry the mean value of all real keys of their head."""
+
+    def replaced(self, values: Tensor, picked: Tensor, real: Tensor | None) -> Tensor:
+        if real is None:
+            mean = values.mean(2, keepdim=True)
+        else:
+            weights = real[:, None, :, None].to(values.dtype)
+            mean = (values * weights).sum(2, keepdim=True) / weights.sum(2, keepdim=True)
+        return values.where(~picked.unsqueeze(-1), mean)
