@@ -15,7 +15,7 @@ Phrase = tuple[str, str, str]  # verb, turn, times
 
 
 def draw(source: Source, difficulty: int) -> Problem:
-    """Two phrases without turns; two with turns; two or three, where `after` may swap the order."""
+    """Two phrases without turns; two with at least one; two that `after` swaps, or three."""
     while True:
         count = source.choice((2, 3)) if difficulty == 3 else 2
         phrases: list[Phrase] = [_phrase(source, difficulty) for _ in range(count)]
@@ -27,7 +27,8 @@ def draw(source: Source, difficulty: int) -> Problem:
         else:
             command = _say(phrases[0]) + source.choice((" and ", ", then ")) + _say(phrases[1])
         actions = [_act(phrase) for phrase in done]
-        if sum(map(len, actions)) <= MOST_ACTIONS:
+        turns = any(turn for _, turn, _ in phrases)
+        if sum(map(len, actions)) <= MOST_ACTIONS and (turns or difficulty != 2):
             break
     prompt = source.choice(("Now {}.", "Please {}.", "Can you {}?")).format(command)
     answer = "".join(" ".join(line) + ".\n" for line in actions) + END

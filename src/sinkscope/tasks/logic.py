@@ -21,11 +21,13 @@ def draw(source: Source, difficulty: int) -> Problem:
 
 
 def _ordering(source: Source, difficulty: int) -> Problem:
-    """Two facts in order, two in any order, or three in any order."""
+    """Two facts in order, two against it, or three in any order."""
     comparative, first, last = source.choice(ORDERS)
     people = source.sample(NAMES, 4 if difficulty == 3 else 3)
     pairs = list(itertools.pairwise(people))
-    if difficulty > 1:
+    if difficulty == 2:
+        pairs.reverse()
+    elif difficulty == 3:
         source.shuffle(pairs)
     asked = source.choice((first, last))
     found = people[0] if asked == first else people[-1]

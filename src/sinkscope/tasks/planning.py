@@ -10,18 +10,18 @@ MOVES = {"left": (-1, 0), "right": (1, 0), "up": (0, 1), "down": (0, -1)}
 STANDS = ("is", "stands")
 GOALS = ("The goal is", "Its home is")
 WALKERS = ("robot", "cat", "dog", "fox")
-# The longest way at each difficulty; a wall stands on the grid at the last.
-LONGEST = {1: 3, 2: 6, 3: 5}
+# How many moves a way has at each difficulty; a wall stands on the grid at the last.
+MOVES_TO_GOAL = {1: range(1, 4), 2: range(4, 7), 3: range(1, 6)}
 
 Square = tuple[int, int]
 
 
 def draw(source: Source, difficulty: int) -> Problem:
-    """A start, a goal at most so far away, and at the highest difficulty a wall."""
+    """A start, a goal so far away, and at the highest difficulty a wall."""
     while True:
         start, goal, wall = _square(source), _square(source), _square(source) if difficulty == 3 else None
         distance = abs(start[0] - goal[0]) + abs(start[1] - goal[1])
-        if not 0 < distance <= LONGEST[difficulty] or wall in (start, goal):
+        if distance not in MOVES_TO_GOAL[difficulty] or wall in (start, goal):
             continue
         plan = _plan(start, goal, wall)
         if plan is None:

@@ -25,12 +25,17 @@ class Operation:
     words: str
     code: str
     apply: Callable[[int, int], int]
+    least: int = 1  # the smallest constant that it is worth writing with
+
+    def constant(self, source: Source) -> int:
+        """A constant for its right side."""
+        return source.randint(self.least, 9)
 
 
 OPERATIONS = (
     Operation("plus", "{} + {}", lambda a, b: a + b),
     Operation("minus", "{} - {}", lambda a, b: a - b),
-    Operation("times", "{} * {}", lambda a, b: a * b),
+    Operation("times", "{} * {}", lambda a, b: a * b, least=2),
 )
 COMPARISONS: tuple[tuple[str, str, Callable[[int, int], bool]], ...] = (
     ("above", ">", lambda a, b: a > b),
@@ -99,19 +104,23 @@ def _first_block(text: str) -> str:
 
 
 def _inputs(arguments: tuple[str, ...], key: str) -> list[tuple[Any, ...]]:
-    """Six calls a problem, drawn from its key so that the same problem always has the same hidden tests."""
+    """The calls of the hidden tests: around every constant that occurs, so that a wrong one or a wrong sign shows.
+
+    Drawn from the key, so that the same problem always has the same tests.
+    """
     source = Source(key)
-    return [tuple(_value(source, argument) for argument in arguments) for _ in range(6)]
-
-
-def _value(source: Source, argument: str) -> Any:
-    if argument in LISTS:
-        return [source.randint(-9, 19) for _ in range(source.randint(3, 7))]
-    return source.randint(-9, 19)
+    near = range(-2, 13)
+    if arguments[0] in LISTS:
+        lists = [[source.randint(-9, 19) for _ in range(source.randint(3, 7))] for _ in range(5)]
+        return [(source.sample(near, len(near)),), *((values,) for values in lists)]
+    if len(arguments) == 1:
+        return [(value,) for value in near]
+    return [tuple(source.sample(near, len(arguments))) for _ in range(8)]
 
 
 def _one_operation(source: Source) -> Sketch:
-    operation, x, c = source.choice(OPERATIONS), source.choice(SCALARS), source.randint(1, 9)
+    operation, x = source.choice(OPERATIONS), source.choice(SCALARS)
+    c = operation.constant(source)
     body = f"{INDENT}return {operation.code.format(x, c)}"
     return Sketch((x,), f"{x} {operation.words} {c}", body, lambda value: operation.apply(value, c))
 
@@ -135,7 +144,8 @@ def _extreme(source: Source) -> Sketch:
 
 def _fold(source: Source) -> Sketch:
     (words, name, fold), xs = source.choice(FOLDS), source.choice(LISTS)
-    operation, c = source.choice(OPERATIONS), source.randint(1, 9)
+    operation = source.choice(OPERATIONS)
+    c = operation.constant(source)
     body = f"{INDENT}return {operation.code.format(f'{name}({xs})', c)}"
     words = f"the {words} of {xs} {operation.words} {c}"
     return Sketch((xs,), words, body, lambda values: operation.apply(fold(values), c))
@@ -143,7 +153,7 @@ def _fold(source: Source) -> Sketch:
 
 def _two_steps(source: Source) -> Sketch:
     first, second, x = source.choice(OPERATIONS), source.choice(OPERATIONS), source.choice(SCALARS)
-    c, d = source.randint(1, 9), source.randint(1, 9)
+    c, d = first.constant(source), second.constant(source)
     body = f"{INDENT}{x} = {first.code.format(x, c)}\n{INDENT}return {second.code.format(x, d)}"
     words = f"{x} {first.words} {c}, then {second.words} {d}"
     return Sketch((x,), words, body, lambda value: second.apply(first.apply(value, c), d))
@@ -158,7 +168,8 @@ def _filter(source: Source) -> Sketch:
 
 
 def _each(source: Source) -> Sketch:
-    operation, xs, x, c = source.choice(OPERATIONS), source.choice(LISTS), source.choice(SCALARS), source.randint(1, 9)
+    operation, xs, x = source.choice(OPERATIONS), source.choice(LISTS), source.choice(SCALARS)
+    c = operation.constant(source)
     body = f"{INDENT}return [{operation.code.format(x, c)} for {x} in {xs}]"
     words = f"{x} {operation.words} {c} for every {x} of {xs}"
     return Sketch((xs,), words, body, lambda values: [operation.apply(value, c) for value in values])
@@ -167,7 +178,7 @@ def _each(source: Source) -> Sketch:
 def _choice(source: Source) -> Sketch:
     (words, sign, compare), x = source.choice(COMPARISONS), source.choice(SCALARS)
     operation = source.choice(OPERATIONS)
-    c, d = source.randint(1, 9), source.randint(1, 9)
+    c, d = source.randint(1, 9), operation.constant(source)
     body = f"{INDENT}if {x} {sign} {c}:\n{INDENT * 2}return {operation.code.format(x, d)}\n{INDENT}return {x}"
     words = f"{x} {operation.words} {d} if {x} is {words} {c}, else {x}"
     return Sketch((x,), words, body, lambda value: operation.apply(value, d) if compare(value, c) else value)

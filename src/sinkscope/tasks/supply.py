@@ -54,7 +54,7 @@ def problems(
 
 def _supply(task: Task, split: str, seed: int, difficulty: int | None, options: dict[str, Any]) -> Iterator[Problem]:
     source = random.Random(f"{task.name}|{split}|{seed}|{difficulty}|{sorted(options.items())}")
-    seen: set[str] = set()
+    seen: dict[int, set[str]] = {level: set() for level in DIFFICULTIES}
     while True:
         level = difficulty or source.choice(DIFFICULTIES)
         repeats = 0
@@ -62,11 +62,13 @@ def _supply(task: Task, split: str, seed: int, difficulty: int | None, options: 
             problem = task.draw(source, level, **options)
             if split_of(task.name, problem.key) != split:
                 continue
-            repeats += problem.prompt in seen
-            if problem.prompt not in seen or repeats > _REPEATS:
+            repeats += problem.prompt in seen[level]
+            if repeats > _REPEATS:
+                seen[level].clear()  # a second round
+            if problem.prompt not in seen[level]:
                 break
         else:
             raise TaskError(f"The task {task.name!r} has no {split} problem of difficulty {level} with these options.")
         if split != "train":
-            seen.add(problem.prompt)
+            seen[level].add(problem.prompt)
         yield problem
