@@ -145,6 +145,21 @@ def test_layers_in_chunks_give_the_same_table(monkeypatch: pytest.MonkeyPatch) -
     assert head_dynamics(trace, Threshold(1)).equals(whole)
 
 
+def test_the_number_of_threads_is_given_back_on_error_too() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(before + 1)
+    try:
+        head_dynamics(random_trace(1))
+        assert torch.get_num_threads() == before + 1
+        broken = random_trace(1)
+        broken.received[0] = torch.inf
+        with pytest.raises(TraceError):
+            head_dynamics(broken)
+        assert torch.get_num_threads() == before + 1
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_summary_form_goes_through_scores() -> None:
     trace = random_trace(6)
     scores = trace.scores

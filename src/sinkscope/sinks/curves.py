@@ -8,12 +8,13 @@ import polars as pl
 import torch
 
 from sinkscope.errors import RuleError
-from sinkscope.sinks.columns import TraceLike, alive_keys, columns_by_layer, query_count
+from sinkscope.sinks.columns import TraceLike, alive_keys, columns_by_layer, missing_keys, on_one_core, query_count
 from sinkscope.sinks.rules import Columns, Threshold
 
 PAPER_EPSILONS = tuple(range(11))  # Fig. 10 runs from 0 to 10
 
 
+@on_one_core
 def sweep(
     trace: TraceLike,
     epsilons: Sequence[float] = PAPER_EPSILONS,
@@ -27,19 +28,18 @@ def sweep(
     rules = [[Threshold(float(epsilon), unit=unit, group=group) for epsilon in epsilons] for unit in units]
     if not rules or not rules[0]:
         raise RuleError("A sweep needs at least one epsilon and one unit, and got none: name some.")
-    queries, alive = query_count(trace, group), alive_keys(trace)
-    counted = alive & (queries > 0)[:, None]
-    sinks = torch.zeros(len(units), len(epsilons), dtype=torch.int64)
+    queries, alive = query_count(trace, group), missing_keys(trace)
+    sinks = np.zeros((len(units), len(epsilons)), dtype=np.int64)
     heads = 0
     for _, (received,) in columns_by_layer(trace, [group]):
         columns = Columns.of(received, queries, alive)
         heads += received.shape[1] * received.shape[2]
+        values = columns.received.numpy()
         for u, row in enumerate(rules):
-            excess = row[0].excess(columns)  # does not depend on epsilon
-            excess = excess.masked_fill(~counted[:, None, None, :], -torch.inf)
             for e, rule in enumerate(row):
-                sinks[u, e] += (excess > rule.epsilon).sum()
-    keys = int(counted.sum()) * heads
+                # Missing keys and steps without queries are 0, which is never above a limit.
+                sinks[u, e] += np.count_nonzero(values > rule.limit(columns).numpy())
+    keys = int((alive_keys(trace) & (queries > 0)[:, None]).sum()) * heads
     rows = [
         {"unit": unit, "epsilon": float(epsilon), "sinks": int(sinks[u, e]), "keys": keys}
         for u, unit in enumerate(units)
@@ -51,6 +51,7 @@ def sweep(
     )
 
 
+@on_one_core
 def histogram(trace: TraceLike, bins: int = 50, unit: str = "sum", group: str = "all") -> pl.DataFrame:
     """How many keys have which score: low, high (exclusive, but for the last bin), count, share, and the unit.
 
@@ -59,8 +60,8 @@ def histogram(trace: TraceLike, bins: int = 50, unit: str = "sum", group: str = 
     if bins < 1:
         raise RuleError(f"A histogram needs at least one bin, not {bins}.")
     rule = Threshold(0.0, unit=unit, group=group)
-    queries, alive = query_count(trace, group), alive_keys(trace)
-    counted = (alive & (queries > 0)[:, None])[:, None, None, :]
+    queries, alive = query_count(trace, group), missing_keys(trace)
+    counted = (alive_keys(trace) & (queries > 0)[:, None])[:, None, None, :]
     top = 0.0
     for _, (received,) in columns_by_layer(trace, [group]):
         top = max(top, float(rule.scores(received, queries, alive).amax()))
@@ -69,7 +70,8 @@ def histogram(trace: TraceLike, bins: int = 50, unit: str = "sum", group: str = 
     for _, (received,) in columns_by_layer(trace, [group]):
         scores = rule.scores(received, queries, alive)
         values = scores if bool(counted.all()) else scores[counted.expand_as(scores)]
-        count += torch.histc(values, bins, 0.0, top).long().numpy()
+        place = (values.flatten() * (bins / top)).int().clamp_(max=bins - 1)
+        count += torch.bincount(place, minlength=bins).numpy()
     edges = np.linspace(0.0, top, bins + 1)
     return pl.DataFrame({"low": edges[:-1], "high": edges[1:], "count": count}).with_columns(
         share=pl.col("count") / max(1, int(count.sum())), unit=pl.lit(unit), group=pl.lit(group)

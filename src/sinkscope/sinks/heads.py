@@ -12,6 +12,8 @@ from sinkscope.sinks.columns import (
     columns_by_layer,
     default_rule,
     marks_by_layer,
+    missing_keys,
+    on_one_core,
     query_count,
     seen_by,
 )
@@ -21,6 +23,7 @@ from sinkscope.sinks.split import split
 Measures = dict[str, Tensor]  # name -> [layer, head]
 
 
+@on_one_core
 def head_dynamics(trace: TraceLike, rule: Rule | None = None, classes: Classes | None = None) -> pl.DataFrame:
     """A row a (layer, head): class, lives, path, distances, strength, entropy; null where there is nothing to measure.
 
@@ -28,16 +31,17 @@ def head_dynamics(trace: TraceLike, rule: Rule | None = None, classes: Classes |
     explained one by one in docs/explanation/sinks.md.
     """
     rule, classes = rule or default_rule(trace), classes or Classes()
-    queries, alive, seen = query_count(trace, rule.group), alive_keys(trace), seen_by(trace, rule.group)
+    queries, alive = query_count(trace, rule.group), alive_keys(trace)
+    missing, seen = missing_keys(trace), seen_by(trace, rule.group)
     unmasked = ["committed", "prompt"] if classes.split_prompt else ["committed"]
     kinds = query_count(trace, "masked"), torch.stack([query_count(trace, kind) for kind in unmasked]).sum(0)
     parts: list[Measures] = []
     mains, presents, layer_mains = [], [], []
     for layers, (received, masked, *others) in columns_by_layer(trace, [rule.group, "masked", *unmasked]):
-        scores, marks = rule.scores(received, queries, alive, seen), rule.marks(received, queries, alive, seen)
-        main, score, present = dynamics.main_key(scores, marks, alive)
+        scores, marks = rule.scores(received, queries, missing, seen), rule.marks(received, queries, missing, seen)
+        main, score, present = dynamics.main_key(scores, marks)
         other = others[0] + others[1] if len(others) > 1 else others[0]
-        share, compared = split(rule, (masked, other), kinds, alive, classes.split_queries)
+        share, compared = split(rule, (masked, other), kinds, classes.split_queries)
         norms = trace.value_norms
         ratio = torch.full(marks.shape[1:3], torch.nan)
         parts.append(
@@ -173,6 +177,7 @@ def by_layer(heads: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+@on_one_core
 def sink_rate(trace: TraceLike, rule: Rule | None = None) -> pl.DataFrame:
     """Share of (layer, head) pairs in which each position is a sink, averaged over the steps in which it exists.
 

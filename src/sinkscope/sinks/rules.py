@@ -92,14 +92,16 @@ class Rule(ABC):
         and alive [step, key] fit received [step, layer, head, key], and [batch, key] fits [batch, head, key].
         """
         columns = Columns.of(received, queries, alive, seen)
-        return self.score(columns).masked_fill(~columns.alive, 0.0)
+        scores = self.score(columns)
+        return scores if alive is None else scores.masked_fill(~columns.alive, 0.0)
 
     def marks(
         self, received: Tensor, queries: Tensor | float, alive: Tensor | None = None, seen: Tensor | None = None
     ) -> Tensor:
         """Which keys are sinks, `[..., key]` bool; arguments as for `scores`. Without queries there is no sink."""
         columns = Columns.of(received, queries, alive, seen)
-        return self.mark(columns) & columns.alive & (columns.queries > 0)
+        marks = self.mark(columns) & (columns.queries > 0)
+        return marks if alive is None else marks & columns.alive
 
     def to_dict(self) -> dict[str, Any]:
         """The rule as plain data, for a study file or a trace's header."""
@@ -173,16 +175,19 @@ class Threshold(Rule):
         return scales[self.unit]
 
     def score(self, columns: Columns) -> Tensor:
-        return columns.received * self._scale(columns)
+        return columns.received if self.unit == "sum" else columns.received * self._scale(columns)
 
-    def excess(self, columns: Columns) -> Tensor:
-        """How far each key lies above the mean of the others, in the unit; 0 where there is no other key."""
-        received = columns.received
-        others = (received.sum(-1, keepdim=True) - received) / (columns.keys - 1).clamp(min=1)
-        return (received - others) * self._scale(columns) * (columns.keys > 1)
+    def limit(self, columns: Columns) -> Tensor:
+        """The column sum above which a key is a sink, `[..., 1]`.
+
+        Eq. 3 solved for the key itself: x > (T − x) / (n − 1) + ε becomes x > (T + ε (n − 1)) / n, with T the sum over
+        the n keys and ε in sums. One number a map instead of one a key; and a key without others is never above it.
+        """
+        total = columns.received.sum(-1, keepdim=True)
+        return (total + self.epsilon / self._scale(columns) * (columns.keys - 1)) / columns.keys.clamp(min=1)
 
     def mark(self, columns: Columns) -> Tensor:
-        return self.excess(columns) > self.epsilon
+        return columns.received > self.limit(columns)
 
 
 @register

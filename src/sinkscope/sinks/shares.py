@@ -8,13 +8,14 @@ import numpy.typing as npt
 import polars as pl
 
 from sinkscope.errors import TraceError
-from sinkscope.sinks.columns import TraceLike, alive_keys, default_rule, marks_by_layer, query_count
+from sinkscope.sinks.columns import TraceLike, alive_keys, default_rule, marks_by_layer, on_one_core, query_count
 from sinkscope.sinks.rules import Rule
 
 DRAWS = 2000  # of the bootstrap
 Counts = npt.NDArray[np.float64]  # [generation, row]
 
 
+@on_one_core
 def token_shares(
     traces: TraceLike | Sequence[TraceLike],
     rule: Rule | None = None,

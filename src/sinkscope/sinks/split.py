@@ -8,7 +8,7 @@ from sinkscope.sinks.rules import Rule
 
 
 def split(
-    rule: Rule, received: tuple[Tensor, Tensor], queries: tuple[Tensor, Tensor], alive: Tensor, least: int = 4
+    rule: Rule, received: tuple[Tensor, Tensor], queries: tuple[Tensor, Tensor], least: int = 4
 ) -> tuple[Tensor, Tensor]:
     """Share of the comparable steps in which two kinds of query have different largest sinks, and how many compare.
 
@@ -18,12 +18,11 @@ def split(
     Both results are `[layer, head]`.
     """
     steps = ((queries[0] >= least) & (queries[1] >= least)).nonzero().squeeze(-1)
-    there = alive[steps]
-    keys = there.sum(-1)
+    keys = received[0].shape[-1]  # only bidirectional maps have masked queries, and there every key exists
     found = []
     for columns, count in zip(received, queries, strict=True):
         whole = columns[steps] * (keys / count[steps])[:, None, None, None]
-        found.append(main_key(rule.scores(whole, keys, there), rule.marks(whole, keys, there), there))
+        found.append(main_key(rule.scores(whole, keys), rule.marks(whole, keys)))
     (one, _, one_there), (other, _, other_there) = found
     both = torch.logical_and(one_there, other_there)
     return mean_where((one != other).float(), both), both.sum(0)

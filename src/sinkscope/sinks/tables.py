@@ -8,7 +8,7 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from sinkscope.sinks.columns import TraceLike, alive_keys, default_rule, marks_by_layer
+from sinkscope.sinks.columns import TraceLike, default_rule, marks_by_layer, on_one_core
 from sinkscope.sinks.dynamics import lives as lives_of
 from sinkscope.sinks.dynamics import main_key
 from sinkscope.sinks.rules import Rule
@@ -16,6 +16,7 @@ from sinkscope.sinks.rules import Rule
 Array = npt.NDArray[np.int64]
 
 
+@on_one_core
 def find(trace: TraceLike, rule: Rule | None = None) -> pl.DataFrame:
     """Every sink of a trace: step, layer, head, position, id, token, kind, score, and the unit that the score is in."""
     rule = rule or default_rule(trace)
@@ -34,13 +35,13 @@ def find(trace: TraceLike, rule: Rule | None = None) -> pl.DataFrame:
     return _named(frame.with_columns(*token_columns(trace, step, key), score=pl.Series(value.numpy())), rule)
 
 
+@on_one_core
 def paths(trace: TraceLike, group: str | None = None, rule: Rule | None = None) -> pl.DataFrame:
     """The largest key of each head at each step, with its score and whether the rule calls it a sink (`is_sink`)."""
     rule = rule or default_rule(trace)
     if group is not None:
         rule = dataclasses.replace(rule, group=group)
-    alive = alive_keys(trace)
-    mains = [main_key(scores, marks, alive) for _, _, scores, marks in marks_by_layer(trace, rule)]
+    mains = [main_key(scores, marks) for _, _, scores, marks in marks_by_layer(trace, rule)]
     key, score, present = (torch.cat(list(part), 1) for part in zip(*mains, strict=True))  # [step, layer, head]
     step, layer, head = (grid.reshape(-1) for grid in np.indices(key.shape))
     position = key.reshape(-1).numpy()
@@ -53,6 +54,7 @@ def paths(trace: TraceLike, group: str | None = None, rule: Rule | None = None) 
     return _named(frame, rule)
 
 
+@on_one_core
 def lives(trace: TraceLike, rule: Rule | None = None) -> pl.DataFrame:
     """Each unbroken run of steps in which a key is a sink of a head, with the token that stood there at its birth."""
     rule = rule or default_rule(trace)
