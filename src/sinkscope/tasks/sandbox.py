@@ -6,8 +6,9 @@ limits on time, memory, files, processes and output; a system-call filter on x86
 apart from the candidate's, and only plain data (numbers, text, lists, …) crosses, so that leaving early, patching
 builtins or returning an object that equals everything cannot pass.
 
-What does not: a bug in the kernel. Memory is limited per process, so that a candidate that forks may hold
-`processes + 1` times `memory_mb`. A candidate can read the time and the kernel's version.
+What does not: a bug in the kernel. Without namespaces (allow_network=True where the kernel refuses them) only the
+limits hold, and the code runs with this user's rights. Memory is limited per process, so that a candidate that forks
+may hold `processes + 1` times `memory_mb`. A candidate can read the time and the kernel's version.
 """
 
 import ast
@@ -16,21 +17,19 @@ import functools
 import json
 import os
 import select
-import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import IO, Any
 
 from sinkscope.errors import SandboxError
+from sinkscope.tasks import keeper
 
-# Imported, not run as a script, so that Python keeps its compiled form; last on the path, so that it shadows nothing.
-START = "import sys; sys.path.append(sys.argv[1]); import cell.start; sys.path.pop(); cell.start.main(int(sys.argv[2]))"
-GRACE = 5.0  # seconds between asking the sandbox to end and killing it
+GRACE = 5.0  # seconds between asking a sandbox to end and ending the process that keeps it
 
 
 @dataclass(frozen=True)
@@ -165,29 +164,15 @@ def _run(code: str, name: str, judging: dict[str, Any], limits: Limits) -> Sandb
 
 def _start(code: str, name: str, judging: dict[str, Any], limits: Limits, without_walls: bool) -> SandboxResult | str:
     """One sandbox from start to end; text instead of a result says what the kernel refused."""
-    began = time.monotonic()
-    job = {"code": code, "name": name, "limits": asdict(limits), "visible": _visible(), "without_walls": without_walls}
-    interpreter = getattr(sys, "_base_executable", sys.executable)
-    report_end, report = os.pipe()
-    with tempfile.TemporaryDirectory(prefix="sinkscope-") as home, _job_file(job, judging) as stdin:
-        try:
-            process = subprocess.Popen(
-                [interpreter, "-I", "-S", "-X", "utf8", "-c", START, os.path.dirname(__file__), str(report)],
-                stdin=stdin,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                pass_fds=(report,),
-                cwd=home,
-                env={"HOME": home, "TMPDIR": home, "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"},
-                start_new_session=True,
-            )
-        finally:
-            os.close(report)
-        try:
-            output, told, ended = _listen(process, report_end, began + limits.seconds, limits.output_kb << 10)
-        finally:
-            os.close(report_end)
-            _end(process)
+    with ExitStack() as stack:
+        # Inside the walls the home is made of memory; without them it is a real folder.
+        home = stack.enter_context(tempfile.TemporaryDirectory(prefix="sinkscope-")) if without_walls else ""
+        job = {
+            "code": code, "name": name, "limits": asdict(limits), "visible": _visible(), "without_walls": without_walls,
+            "home": home,
+        }  # fmt: skip
+        began = time.monotonic()
+        output, told, ended = _follow(stack.enter_context(_job_file(job, judging)), limits)
     text = output.decode("utf-8", "replace")
     seconds = time.monotonic() - began
     isolation = "limits" if without_walls else "namespaces"
@@ -200,36 +185,46 @@ def _start(code: str, name: str, judging: dict[str, Any], limits: Limits, withou
     return SandboxResult(reason == "ok", text, reason, seconds, str(verdict["text"]), isolation)
 
 
-def _listen(
-    process: subprocess.Popen[bytes], report: int, deadline: float, most: int
-) -> tuple[bytes, bytes, str | None]:
-    """Read output and report until the sandbox is empty; stop it at the deadline or when it prints too much."""
-    assert process.stdout is not None
-    output, told = bytearray(), bytearray()
-    streams = {process.stdout.fileno(): output, report: told}
-    while streams:
-        left = deadline - time.monotonic()
-        ready = select.select(list(streams), [], [], left)[0] if left > 0 else []
-        if not ready:
-            return bytes(output[:most]), b"", "timeout"
-        for stream in ready:
-            data = os.read(stream, 65536)
-            if not data:
-                del streams[stream]
-            streams.get(stream, bytearray()).extend(data)
-        if len(output) > most or len(told) > 1 << 20:
-            return bytes(output[:most]), b"", "output"
-    return bytes(output), bytes(told), None
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Leave nothing behind: ask, then kill; the kernel ends the namespace's processes with its first."""
-    assert process.stdout is not None
-    if process.poll() is None:
-        process.send_signal(signal.SIGTERM)
+def _follow(job: IO[bytes], limits: Limits) -> tuple[bytes, bytes, str | None]:
+    """Start a job, read its output and report until it is over, or stop it; then wait until nothing of it is left."""
+    (output, output_in), (report, report_in), (control_out, control) = os.pipe(), os.pipe(), os.pipe()
+    try:
         try:
-            process.wait(GRACE)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    process.stdout.close()
+            keeper.start((job.fileno(), output_in, report_in, control_out))
+        finally:
+            for descriptor in (output_in, report_in, control_out):
+                os.close(descriptor)
+        most = limits.output_kb << 10
+        printed, told, ended = _listen(output, report, time.monotonic() + limits.seconds, most)
+        os.close(control)
+        control = -1
+        if ended and _listen(-1, report, time.monotonic() + GRACE, most)[2]:
+            keeper.end()
+        return printed, told, ended
+    finally:
+        for descriptor in (output, report, control):
+            if descriptor >= 0:
+                os.close(descriptor)
+
+
+def _listen(output: int, report: int, deadline: float, most: int) -> tuple[bytes, bytes, str | None]:
+    """Read until both pipes close, which is when no process of the sandbox is left; or say why it must be stopped."""
+    heard = {descriptor: bytearray() for descriptor in (output, report) if descriptor >= 0}
+    poll = select.poll()  # select() knows no descriptors above 1024
+    for descriptor in heard:
+        poll.register(descriptor, select.POLLIN)
+    printed, told = heard.get(output, bytearray()), heard[report]
+    while heard:
+        left = deadline - time.monotonic()
+        ready = poll.poll(left * 1000) if left > 0 else []
+        if not ready:
+            return bytes(printed[:most]), b"", "timeout"
+        for descriptor, _ in ready:
+            data = os.read(descriptor, 65536)
+            heard[descriptor].extend(data)
+            if not data:
+                poll.unregister(descriptor)
+                del heard[descriptor]
+        if len(printed) > most or len(told) > 1 << 20:
+            return bytes(printed[:most]), b"", "output"
+    return bytes(printed), bytes(told), None

@@ -1,4 +1,4 @@
-"""The processes of one sandbox: this one waits outside → init → judge (tests) → candidate.
+"""The processes of one sandbox: one waits outside → init → judge (tests) → candidate.
 
 The candidate never shares memory with the judge: what crosses is plain data, so no object that equals everything, no
 patched builtin and no early exit can pass a test. When init ends, the kernel ends all that still runs within.
@@ -10,7 +10,9 @@ import itertools
 import json
 import os
 import resource
+import select
 import signal
+import socket
 import sys
 
 from .judge import Line, candidate, judge
@@ -48,6 +50,7 @@ def run_judge(job: dict[str, Any], report: int, processes: int) -> NoReturn:
         candidate(job["code"], job["name"], asked, answer)
     os.close(asked)
     os.close(answer)
+    call("prctl", 4, 0, 0, 0, 0)  # not dumpable: the candidate may not trace or read this process
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     verdict = judge(read_message(), Line(pid, ask, answered))  # the tests are read only now: the candidate has no copy
     for stream in (sys.stdout, sys.stderr):
@@ -85,57 +88,78 @@ def end_children() -> None:
                 continue
 
 
-def main(report: int) -> None:
-    parent = os.getppid()
+def serve(door: int) -> None:
+    """Start a sandbox for every job that comes through the socket; end with whoever holds its other end."""
+    call("prctl", 1, signal.SIGKILL, 0, 0, 0)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the sandboxes here: the kernel buries them
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asked
+    entrance = socket.socket(fileno=door)
+    while True:
+        word, passed, _, _ = socket.recv_fds(entrance, 1, 4)
+        if not word:
+            os._exit(0)
+        if os.fork() == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            entrance.detach()
+            job, output, report, control = passed
+            for source, target in ((job, 0), (output, 1), (output, 2)):
+                os.dup2(source, target)
+            close_all_but(report, control)
+            main(report, control)
+        for descriptor in passed:
+            os.close(descriptor)
+
+
+def main(report: int, control: int) -> NoReturn:
+    """One sandbox: it ends by itself, or when the other end of `control` is closed, by will or by death."""
     call("prctl", 1, signal.SIGKILL, 0, 0, 0)  # die with the parent
     call("prctl", 36, 1, 0, 0, 0)  # inherit orphans
-    if os.getppid() != parent:
-        os._exit(1)
     job = read_message()
-    limits = job["limits"]
     walls = not job["without_walls"]
     try:
         if walls:
-            enter_namespaces(limits["allow_network"])
+            enter_namespaces(job["limits"]["allow_network"])
+        first = os.fork()
+        if first == 0:
+            os.close(control)
+            be_init(job, report, walls)
+        alive = os.pidfd_open(first)
     except (RefusedError, OSError) as error:
         os.write(report, json.dumps({"refused": str(error)}).encode())
         os._exit(0)
-    first = os.fork()
-    if first == 0:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        call("prctl", 1, signal.SIGKILL, 0, 0, 0)
-        close_all_but(report)
-        try:
-            processes = limits["processes"] + 4  # this one, its parent, the judge, the candidate
-            if walls:
-                build_root(job["visible"], limits["files_mb"])
-                os.environ.update(HOME="/tmp/home", TMPDIR="/tmp")
-                os.mkdir("/tmp/home", 0o777)
-                os.chmod("/tmp/home", 0o777)
-                os.chdir("/tmp/home")
-                drop_rights()
-            else:
-                processes += tasks_of_user()
-        except (RefusedError, OSError) as error:
-            os.write(report, json.dumps({"refused": str(error)}).encode())
-            os._exit(0)
-        second = os.fork()
-        if second == 0:
-            run_judge(job, report, processes)
-        os.close(report)
-        # Only the judge is waited for: when this process ends, the kernel ends whatever else still runs inside.
-        while os.waitpid(-1, 0)[0] != second:
-            pass
-        os._exit(0)
-    os.close(report)
-
-    def stop(*_: Any) -> None:
+    if control in select.select([alive, control], [], [])[0]:
         os.kill(first, signal.SIGKILL)
-
-    signal.signal(signal.SIGTERM, stop)
     while os.waitpid(-1, 0)[0] != first:  # the first process is gone only when all of its namespace are
         pass
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if not walls:
         end_children()
     os._exit(0)
+
+
+def be_init(job: dict[str, Any], report: int, walls: bool) -> NoReturn:
+    """Process 1 of the sandbox: builds the rest of the walls, starts the judge and waits for it alone."""
+    call("prctl", 1, signal.SIGKILL, 0, 0, 0)
+    limits = job["limits"]
+    processes = limits["processes"] + 4  # this one, its parent, the judge, the candidate
+    home = "/tmp/home"
+    try:
+        if walls:
+            build_root(job["visible"], limits["files_mb"])
+            os.mkdir(home, 0o777)
+            os.chmod(home, 0o777)
+            drop_rights()
+        else:
+            home = job["home"]
+            processes += tasks_of_user()
+        os.environ.update(HOME=home, TMPDIR=os.path.dirname(home) if walls else home)
+        os.chdir(home)
+    except (RefusedError, OSError) as error:
+        os.write(report, json.dumps({"refused": str(error)}).encode())
+        os._exit(0)
+    judging = os.fork()
+    if judging == 0:
+        run_judge(job, report, processes)
+    os.close(report)
+    while os.waitpid(-1, 0)[0] != judging:
+        pass
+    os._exit(0)  # and with it whatever still runs inside

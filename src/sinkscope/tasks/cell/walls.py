@@ -114,7 +114,6 @@ def drop_rights() -> None:
     class Header(ctypes.Structure):
         _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
 
-    call("prctl", 38, 1, 0, 0, 0)  # no new privileges, also not through setuid programs
     call("capset", ctypes.byref(Header(0x20080522, 0)), ctypes.byref((ctypes.c_uint32 * 6)()))
     call("prctl", 4, 0, 0, 0, 0)  # not dumpable: no other process of this user may read or trace it
     call("prctl", 1, signal.SIGKILL, 0, 0, 0)  # a change of user forgets that this process must die with its parent
@@ -149,6 +148,8 @@ DENIED = {
 
 
 def filter_calls(network: bool) -> None:
+    """Refuse system calls for good, and new privileges (through setuid programs) too."""
+    call("prctl", 38, 1, 0, 0, 0)
     machine = os.uname().machine
     if machine not in ("x86_64", "aarch64") or sys.maxsize < 1 << 32:
         return
