@@ -1,0 +1,180 @@
+"""`evaluate`: a model, under an intervention, through the benchmarks; scores with intervals, resumable by request."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sinkscope.decoding.settings import Decode
+from sinkscope.errors import TaskError
+from sinkscope.tasks.presets import in_full, settings_for
+
+if TYPE_CHECKING:
+    from sinkscope.models.base import Model
+
+# What a task counts as right, first match first; the other numbers stand beside it in the results.
+MAIN = ("exact_match,flexible-extract", "pass@1,create_test", "acc,none", "exact_match,none", "acc_norm,none")
+
+
+def evaluate(
+    model: str | Model,
+    tasks: Sequence[str],
+    *,
+    intervention: Any = None,
+    settings: Decode | Mapping[str, Any] | None = None,
+    data: Path | str | None = None,
+    out: Path | str | None = None,
+    limit: int | None = None,
+    fewshot: int | None = None,
+    chat: bool | None = None,
+    batch_size: int = 8,
+    repeats: int = 1,
+    pass_at: Sequence[int] = (1,),
+    samples: int = 128,
+    problems: int = 100,
+    seed: int = 0,
+    dtype: str | None = None,
+    device: str | None = None,
+    say: Callable[[str], object] | None = None,
+) -> dict[str, Any]:
+    """Score a model on harness tasks; with `out`, a killed run goes on where it was, and its score is the same.
+
+    tasks: gsm8k (and its forms gsm8k_cot, gsm8k_cot_zeroshot, gsm8k_cot_llama), humaneval, humaneval_instruct,
+    sinkscope (our suite, or sinkscope_arithmetic, …), or any task of the harness. data: folder with the benchmarks'
+    JSON lines, for machines without a network. settings: a Decode, or words that change single settings of the task's
+    preset. limit: the first so many problems. fewshot: examples, where the task does not fix their number. chat: the
+    model's chat template (by default wherever it has one). repeats, pass_at: answers a problem, and the k of pass@k,
+    for humaneval. samples: maskings in a diffusion model's likelihood. problems: size of each task of our suite. say:
+    is given one line for each thing worth printing.
+    """
+    names = [name.strip() for name in tasks if name.strip()]
+    if not names:
+        raise TaskError("Expected at least one task, got none; try gsm8k, humaneval or sinkscope.")
+    folder = _folder(data)
+    from sinkscope.tasks.harness import HarnessLM  # checks for lm_eval before a model is loaded
+
+    loaded = _loaded(model, dtype, device)
+    say = say or (lambda line: None)
+    target = Path(out) if out is not None else None
+    found = _quietly(
+        names, data=folder, fewshot=fewshot, repeats=repeats, pass_at=pass_at, problems=problems, seed=seed
+    )  # fmt: skip
+    for name in found:
+        say(f"{name}: {in_full(settings_for(loaded, name, settings))}")
+    lm = HarnessLM(
+        loaded, intervention, settings, batch_size=batch_size, samples=samples, seed=seed,
+        store=target / "requests.jsonl" if target else None,
+    )  # fmt: skip
+    results = _run(lm, found, limit, loaded.chat_template is not None if chat is None else chat)
+    summary = summarise(results, lm.get_model_info()["sinkscope"])
+    summary["options"] = {
+        "limit": limit, "fewshot": fewshot, "chat": chat, "repeats": repeats, "samples": samples, "seed": seed,
+        "problems": problems,
+    }  # fmt: skip
+    if target is not None:
+        _write(target, summary, results)
+    return summary
+
+
+def summarise(results: dict[str, Any], info: dict[str, Any]) -> dict[str, Any]:
+    """The harness's results as ours: each task with its problems, right answers, accuracy and 95 % interval."""
+    tasks: dict[str, Any] = {}
+    for task, numbers in results["results"].items():
+        values = {name: value for name, value in numbers.items() if isinstance(value, float) and "stderr" not in name}
+        main = next((name for name in MAIN if name in values), next(iter(values), None))
+        samples = results["samples"].get(task, [])
+        count = len({sample["doc_id"] for sample in samples})
+        tasks[task] = {
+            "n": count,
+            "metric": main,
+            "scores": {name: _score(name, value, samples, count) for name, value in values.items()},
+            "version": results["versions"].get(task),
+            "metadata": _plain(results["configs"].get(task, {}).get("metadata", {})),
+            "examples": results["n-shot"].get(task),
+        }
+    return {"schema": 1, "tasks": tasks, "sinkscope": info}
+
+
+def right_answers(summary: dict[str, Any], task: str) -> list[bool]:
+    """One verdict a problem, in the order of the benchmark, for paired tests; only where a score is right or wrong."""
+    entry = summary["tasks"][task]
+    return list(entry["scores"][entry["metric"]]["right"])
+
+
+def _score(name: str, value: float, samples: list[dict[str, Any]], count: int) -> dict[str, Any]:
+    metric, _, kept = name.partition(",")
+    own = {sample["doc_id"]: sample[metric] for sample in samples if sample["filter"] == kept and metric in sample}
+    score: dict[str, Any] = {"value": value}
+    if own and all(one in (0, 1) for one in own.values()):
+        right = [bool(own[index]) for index in sorted(own)]
+        low, high = interval(sum(right), count)
+        score |= {"correct": sum(right), "low": low, "high": high, "right": right}
+    return score
+
+
+def interval(correct: int, n: int) -> tuple[float, float]:
+    """95 % Wilson interval of a share."""
+    from scipy.stats import binomtest
+
+    found = binomtest(correct, n).proportion_ci(method="wilson")
+    return float(found.low), float(found.high)
+
+
+def _folder(data: Path | str | None) -> Path | None:
+    if data is None:
+        return None
+    folder = Path(data).expanduser()
+    if not folder.is_dir():
+        raise TaskError(f"Expected a folder with the benchmarks' JSON lines, got {data}, which is none.")
+    return folder
+
+
+def _loaded(model: str | Model, dtype: str | None, device: str | None) -> Model:
+    if not isinstance(model, str):
+        return model
+    from sinkscope.models.load import load
+
+    return load(model, dtype=dtype, device=device)
+
+
+def _quietly(names: Sequence[str], **options: Any) -> dict[str, Any]:
+    """The tasks, without the harness's advice on options that we set ourselves."""
+    from sinkscope.tasks.benchmarks import load_tasks
+
+    logger = logging.getLogger("lm_eval")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        return load_tasks(names, **options)
+    finally:
+        logger.setLevel(level)
+
+
+def _run(lm: Any, tasks: dict[str, Any], limit: int | None, chat: bool) -> dict[str, Any]:
+    from lm_eval.evaluator import evaluate as run_harness
+
+    results: dict[str, Any] = run_harness(
+        lm, {"tasks": tasks}, limit=limit, bootstrap_iters=0, log_samples=True, apply_chat_template=chat,
+        fewshot_as_multiturn=chat,
+    )  # fmt: skip
+    return results
+
+
+def _plain(value: Any) -> Any:
+    return json.loads(json.dumps(value, default=str))
+
+
+def _write(folder: Path, summary: dict[str, Any], results: dict[str, Any]) -> None:
+    """results.json last, under a temporary name first: when it is there, the run is whole."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for task, samples in results["samples"].items():
+        lines = "".join(json.dumps(sample, default=str, ensure_ascii=False) + "\n" for sample in samples)
+        (folder / f"samples_{task}.jsonl").write_text(lines, encoding="utf-8")
+    kept = {name: results[name] for name in ("results", "versions", "n-shot", "higher_is_better", "n-samples")}
+    text = json.dumps({**summary, "harness": kept}, indent=1, default=str, ensure_ascii=False)
+    waiting = folder / "results.json.part"
+    waiting.write_text(text, encoding="utf-8")
+    waiting.rename(folder / "results.json")

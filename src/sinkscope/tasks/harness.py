@@ -1,0 +1,330 @@
+"""`HarnessLM`: any sinkscope model, under any intervention, as a model of lm-evaluation-harness."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from sinkscope.decoding import Decode, Step, decode
+from sinkscope.errors import TaskError
+from sinkscope.models.base import Model, pad
+from sinkscope.tasks.answers import Answers, key
+from sinkscope.tasks.conditions import as_list, described, made_of_words
+from sinkscope.tasks.likelihood import Likelihood, chain_likelihoods, masked_likelihood
+from sinkscope.tasks.presets import settings_for
+
+try:
+    from lm_eval.api.model import TemplateLM
+    from lm_eval.api.registry import register_model
+    from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+except ImportError as error:  # pragma: no cover - the environment of the tests has it
+    raise TaskError(
+        f"Benchmarks need lm-evaluation-harness, which is not here ({error}); install it with: "
+        "pip install sinkscope[eval]"
+    ) from error
+
+if TYPE_CHECKING:
+    from lm_eval.api.instance import Instance
+
+CHECK_EVERY = 8  # tokens between two looks for stop strings in a left-to-right generation
+
+
+class _EnoughError(Exception):
+    """Every row of the batch has reached one of its stop strings; what follows would be cut off anyway."""
+
+    def __init__(self, canvas: Tensor) -> None:
+        super().__init__()
+        self.canvas = canvas
+
+
+@register_model("sinkscope")
+class HarnessLM(TemplateLM):  # type: ignore[misc]
+    """A model for `lm_eval.simple_evaluate(model=HarnessLM(model, intervention), …)`.
+
+    `settings` is a Decode for all tasks, or words that replace single settings of each task's preset. `samples` is the
+    number of maskings in a diffusion model's likelihood. With `store`, finished requests are kept in that file and not
+    redone. As a registered model (`--model sinkscope --model_args model=tiny-llada,mask_sinks=5`) it takes words.
+    """
+
+    backend = "causal"  # how the base class splits context and continuation: tokenised together, then cut
+
+    def __init__(
+        self,
+        model: Model | str,
+        intervention: Any = None,
+        settings: Decode | Mapping[str, Any] | None = None,
+        *,
+        batch_size: int | str | None = 8,
+        samples: int = 128,
+        seed: int = 0,
+        store: Path | str | None = None,
+        mask_sinks: int | None = None,
+        mask_random: int | None = None,
+        rank: str = "clean",
+        dtype: str | None = None,
+        device: str | None = None,
+        max_batch_size: int | None = None,
+        **words: Any,
+    ) -> None:
+        super().__init__()
+        if isinstance(model, str):
+            from sinkscope.models.load import load
+
+            model = load(model, dtype=dtype, device=device)
+        self.model = model
+        self.intervention = intervention if intervention is not None else made_of_words(mask_sinks, mask_random, rank)
+        self.asked: Decode | Mapping[str, Any] | None = words or settings
+        self.batch_size = _whole(batch_size, max_batch_size)
+        self.samples, self.seed = samples, seed
+        self.tokenizer = model.require_tokenizer()
+        self.answers = Answers(Path(store) if store is not None else None)
+        self.used: dict[str, Decode] = {}  # settings that each task was run with
+        self.counts: Counter[str] = Counter()
+        self.errors: list[float] = []  # standard errors of the likelihoods
+        self._rendered: set[str] = set()
+
+    # ---- text and tokens
+
+    @property
+    def eot_token_id(self) -> int:
+        found = self.model.eos_id
+        if found is None:
+            raise TaskError(
+                f"{self.model.name} names no end-of-text token, which likelihoods without a context start from."
+            )
+        return found
+
+    @property
+    def prefix_token_id(self) -> int:
+        begin = self.tokenizer.bos_token_id
+        return int(begin) if begin is not None else self.eot_token_id
+
+    @property
+    def tokenizer_name(self) -> str:
+        return str(getattr(self.tokenizer, "name_or_path", None) or self.model.name).replace("/", "__")
+
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        """Messages as the model's own prompt; a last message of the assistant becomes the start of its answer."""
+        last = chat_history[-1]
+        prefill = "" if add_generation_prompt or last["role"] != "assistant" else last["content"]
+        # Asked to leave the answer's header out, some templates add it all the same and close the turn before it: so
+        # the start of the answer is written behind the header here.
+        messages = chat_history[:-1] if prefill else chat_history
+        text = str(self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)) + prefill
+        self._rendered.add(text)
+        return text
+
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
+        """Text to ids; a rendered chat has its begin token already."""
+        if add_special_tokens is None:
+            begin = self.tokenizer.bos_token
+            started = bool(begin) and string.startswith(str(begin))
+            add_special_tokens = not (started or string in self._rendered)
+        ids: list[int] = self.tokenizer(string, add_special_tokens=add_special_tokens)["input_ids"]
+        return ids
+
+    # ---- generation
+
+    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
+        """Answers in the order of the requests, made in padded batches of like length, each cut at its own stops."""
+        asked = [self._generation(request, nth) for request, nth in zip(requests, _occurrences(requests), strict=True)]
+        waiting: dict[Decode, dict[str, tuple[Tensor, list[str]]]] = {}
+        for name, settings, prompt, stops in asked:
+            if self.answers.get(name) is None:
+                waiting.setdefault(settings, {})[name] = (prompt, stops)
+            else:
+                self.counts["found"] += 1
+        total = sum(map(len, waiting.values()))
+        with _bar(total, disable_tqdm, "generating") as bar:
+            for settings, group in waiting.items():
+                # Longest first: what does not fit into memory fails at once, and not after hours.
+                order = sorted(group, key=lambda name: -group[name][0].shape[1])
+                for start in range(0, len(order), self.batch_size):
+                    names = order[start : start + self.batch_size]
+                    rows = self.tokens([group[n][0] for n in names], settings, [group[n][1] for n in names])
+                    for name, row in zip(names, rows, strict=True):
+                        self.answers.add(name, text=self._text(row, group[name][1]))
+                        bar.update()
+        return [str(self._answer(name)["text"]) for name, *_ in asked]
+
+    def _generation(self, request: Instance, nth: int) -> tuple[str, Decode, Tensor, list[str]]:
+        text, words = request.args[0], dict(request.args[1])
+        task = str(request.task_name or "")
+        settings = settings_for(self.model, task, self.asked, words.get("max_gen_toks"))
+        self.used[task] = settings
+        if nth and (settings.temperature > 0 or settings.confidence == "random" or settings.commit == "origin"):
+            settings = replace(settings, seed=settings.seed + nth)
+        until = words.get("until") or []
+        stops = [stop for stop in ([until] if isinstance(until, str) else until) if stop]
+        ids = self._fit(self.tok_encode(text), self.model.context - settings.length)
+        name = key(kind="generate", prompt=ids, settings=settings.to_dict(), until=stops, **self._dependence())
+        return name, settings, torch.tensor([ids]), stops
+
+    def _fit(self, ids: list[int], room: int) -> list[int]:
+        """The last `room` tokens of a prompt that is too long, counted so that the results can say it."""
+        if room < 1:
+            raise TaskError(f"The answer's length leaves no room for a prompt in the {self.model.context} positions.")
+        if len(ids) > room:
+            self.counts["truncated"] += 1
+        return ids[-room:]
+
+    def tokens(self, prompts: list[Tensor], settings: Decode, stops: Sequence[list[str]] = ()) -> list[list[int]]:
+        """Prompts [1, position] → answer ids, in one batch; ends as soon as every row has reached one of its stops."""
+        ids, mask = pad(prompts, self.model)
+        width = ids.shape[1]
+        stops = stops or [[] for _ in prompts]
+
+        def look(step: Step) -> None:
+            stop = step.block[1]
+            if settings.family == "autoregressive" and step.index % CHECK_EVERY:
+                return
+            whole = step.canvas[:, width:stop]
+            if self.model.mask_id is not None and bool((whole == self.model.mask_id).any()):
+                return
+            if all(self._stopped(row, own) for row, own in zip(whole.tolist(), stops, strict=True)):
+                raise _EnoughError(step.canvas[:, :stop])
+
+        with self._intervened():
+            try:
+                done = decode(
+                    self.model, ids, settings, mask, history=False, on_step=look if all(stops) else None
+                ).tokens
+            except _EnoughError as enough:
+                done = enough.canvas
+        self.counts["generated"] += len(prompts)
+        rows: list[list[int]] = done[:, width:].tolist()
+        return rows
+
+    def _stopped(self, ids: list[int], stops: list[str]) -> bool:
+        text, ended = self._cut(ids, stops)
+        return ended or any(stop in text for stop in stops)
+
+    def _cut(self, ids: list[int], stops: list[str]) -> tuple[str, bool]:
+        """Text before the first end token or stop string that is a token of its own, and whether there was one."""
+        known = self.tokenizer.get_added_vocab()
+        ends = {*self.model.eos_ids, self.model.eot_id, *(known[stop] for stop in stops if stop in known)}
+        first = next((index for index, token in enumerate(ids) if token in ends), None)
+        # Cleaning up would take the space before a comma away, in program text too.
+        text = self.tokenizer.decode(ids[:first], skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return str(text), first is not None
+
+    def _text(self, ids: list[int], stops: list[str]) -> str:
+        text, _ = self._cut(ids, stops)
+        for stop in stops:
+            text = text.partition(stop)[0]
+        return text
+
+    # ---- likelihoods
+
+    def _loglikelihood_tokens(
+        self, requests: list[tuple[Any, list[int], list[int]]], disable_tqdm: bool = False, **_: Any
+    ) -> list[tuple[float, bool]]:
+        pairs = [(self._fit(context, self.model.context - len(answer)), answer) for _, context, answer in requests]
+        names = [
+            key(kind="likelihood", pair=pair, samples=self.samples, seed=self.seed, **self._dependence())
+            for pair in pairs
+        ]
+        waiting = {name: pair for name, pair in zip(names, pairs, strict=True) if self.answers.get(name) is None}
+        with _bar(len(waiting), disable_tqdm, "scoring") as bar, self._intervened():
+            if self.model.causal:
+                found = chain_likelihoods(
+                    self.model, list(waiting.values()), batch_size=self.batch_size, settle=self.intervention is not None
+                )
+                for name, likelihood in zip(waiting, found, strict=True):
+                    self.answers.add(name, **likelihood.to_dict())
+                    bar.update()
+            else:
+                for name, (context, answer) in waiting.items():
+                    self.answers.add(name, **self._masked(context, answer).to_dict())
+                    bar.update()
+        results = [self._answer(name) for name in names]
+        self.errors += [record["error"] for record in results]
+        return [(record["value"], record["greedy"]) for record in results]
+
+    def _masked(self, context: list[int], answer: list[int]) -> Likelihood:
+        return masked_likelihood(
+            self.model, context, answer, samples=self.samples, batch_size=self.batch_size, seed=self.seed,
+            settle=self.intervention is not None,
+        )  # fmt: skip
+
+    def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
+        """Log-likelihood of whole texts, in windows of the model's context that overlap in what is given only."""
+        spans, windows = [], []
+        for request in requests:
+            ids = self.tok_encode(request.args[0], add_special_tokens=False)
+            cut = get_rolling_token_windows(
+                token_list=ids, prefix_token=self.prefix_token_id, max_seq_len=self.model.context - 1, context_len=1
+            )
+            own = [(None, *pair) for pair in map(make_disjoint_window, cut)]
+            spans.append(len(own))
+            windows += own
+        values = iter(self._loglikelihood_tokens(windows, disable_tqdm=disable_tqdm))
+        return [sum(next(values)[0] for _ in range(span)) for span in spans]
+
+    # ---- what the results say about us
+
+    def _intervened(self) -> AbstractContextManager[Any]:
+        if self.intervention is None:
+            return nullcontext()
+        from sinkscope.interventions import intervene
+
+        context: AbstractContextManager[Any] = intervene(self.model, *as_list(self.intervention))
+        return context
+
+    def _dependence(self) -> dict[str, Any]:
+        """What every answer of this model depends on, beside the request."""
+        return {"model": self.model.identity(), "intervention": described(self.intervention)}
+
+    def _answer(self, name: str) -> dict[str, Any]:
+        record = self.answers.get(name)
+        assert record is not None
+        return record
+
+    def get_model_info(self) -> dict[str, Any]:
+        """Taken into the harness's results, under `config`."""
+        info: dict[str, Any] = {
+            **self._dependence(),
+            "settings": {task: settings.to_dict() for task, settings in self.used.items()},
+            "requests": dict(self.counts),
+            "versions": {name: version(name) for name in ("sinkscope", "lm_eval", "torch", "transformers")},
+        }
+        if self.errors:
+            info["likelihood"] = {
+                "estimate": "chain rule, exact" if self.model.causal else "mean over maskings, a lower bound of log p",
+                "samples": 1 if self.model.causal else self.samples,
+                "requests": len(self.errors),
+                "largest_standard_error": max(self.errors),
+                "mean_standard_error": sum(self.errors) / len(self.errors),
+            }
+        return {"sinkscope": info}
+
+
+def _whole(batch_size: int | str | None, most: int | None) -> int:
+    """The harness hands `None` or "auto" on where nobody gave a batch size."""
+    asked = str(batch_size)
+    size = int(asked) if asked.isdigit() else 8
+    return max(1, min(size, most or size))
+
+
+def _occurrences(requests: list[Instance]) -> list[int]:
+    """Of each request, how often the same object came before: the harness asks for repeats by handing it in again."""
+    seen: Counter[int] = Counter()
+    counted = []
+    for request in requests:
+        counted.append(seen[id(request)])
+        seen[id(request)] += 1
+    return counted
+
+
+def _bar(total: int, disabled: bool, what: str) -> Any:
+    from tqdm import tqdm  # type: ignore[import-untyped]
+
+    return tqdm(total=total, disable=disabled or total == 0, desc=what)

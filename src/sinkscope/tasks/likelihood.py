@@ -1,0 +1,177 @@
+"""How likely a text is: the exact chain rule for autoregressive models, a masked estimate for diffusion models.
+
+A diffusion model has no order of its own. With m of the n answer tokens masked at random, m uniform in 1…n, the mean of
+n/m · Σ log p(masked token | the rest) is the chain rule averaged over all orders: a lower bound of log p, and what the
+published evaluations report. Where all 2ⁿ − 1 maskings are no more than the samples asked for, all are taken: exact.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sinkscope.attention.context import COMMITTED, MASKED, PROMPT, Forward, announce
+from sinkscope.decoding import decode, fitted
+from sinkscope.decoding.cache import Forwards
+from sinkscope.errors import PromptError
+from sinkscope.models.base import Model, pad
+
+
+@dataclass(frozen=True)
+class Likelihood:
+    """Natural log-likelihood of an answer, its standard error (0 where exact), and whether greedy decoding says it."""
+
+    value: float
+    error: float
+    greedy: bool
+    tokens: int
+    forwards: int
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@torch.inference_mode()
+def masked_likelihood(
+    model: Model,
+    context: list[int],
+    answer: list[int],
+    *,
+    samples: int = 128,
+    batch_size: int = 8,
+    seed: int = 0,
+    settle: bool = False,
+    greedy: bool = True,
+) -> Likelihood:
+    """Estimate for a diffusion model; `settle` runs each canvas twice, for interventions that rank the map before."""
+    _check(model, context, answer)
+    count = len(answer)
+    exact = 2**count - 1 <= samples
+    patterns = list(_all_patterns(count) if exact else _drawn_patterns(count, samples, seed))
+    scores: list[float] = []
+    for start in range(0, len(patterns), batch_size):
+        scores += _score(model, context, answer, torch.stack(patterns[start : start + batch_size]), settle)
+    if exact:  # sizes are equally likely, and so are the patterns of one size
+        value = sum(
+            score / (count * math.comb(count, int(pattern.sum())))
+            for score, pattern in zip(scores, patterns, strict=True)
+        )
+        error = 0.0
+    else:
+        value = sum(scores) / len(scores)
+        error = _systematic_error(scores)
+    said = greedy and _says(model, context, answer)
+    return Likelihood(value, error, said, count, len(patterns) * (2 if settle else 1))
+
+
+def _all_patterns(count: int) -> Iterator[Tensor]:
+    for bits in itertools.product((False, True), repeat=count):
+        if any(bits):
+            yield torch.tensor(bits)
+
+
+def _drawn_patterns(count: int, samples: int, seed: int) -> Iterator[Tensor]:
+    """bool [token]: numbers of masks spread evenly over 1…count from one random start, positions drawn each time."""
+    generator = torch.Generator().manual_seed(seed)
+    start = float(torch.rand(1, generator=generator))
+    for index in range(samples):
+        masks = 1 + min(int(count * (index + start) / samples), count - 1)
+        pattern = torch.zeros(count, dtype=torch.bool)
+        pattern[torch.randperm(count, generator=generator)[:masks]] = True
+        yield pattern
+
+
+def _systematic_error(scores: list[float]) -> float:
+    """Standard error of the mean of an evenly spread sample, from differences of neighbours."""
+    differences = sum((a - b) ** 2 for a, b in itertools.pairwise(scores))
+    return math.sqrt(differences / (2 * (len(scores) - 1) * len(scores))) if len(scores) > 1 else math.nan
+
+
+def _score(model: Model, context: list[int], answer: list[int], patterns: Tensor, settle: bool) -> list[float]:
+    """patterns bool [batch, token] → n/m · Σ log p of the masked tokens, one number a row."""
+    assert model.mask_id is not None
+    rows, width = len(patterns), len(context)
+    patterns = patterns.to(model.device)
+    tokens = torch.tensor(answer, device=model.device)
+    canvas = torch.tensor(context + answer, device=model.device).repeat(rows, 1)
+    canvas[:, width:] = torch.where(patterns, model.mask_id, canvas[:, width:])
+    hidden = _hidden(model, canvas, width, settle)
+    where, which = patterns.nonzero(as_tuple=True)
+    sources = width + which - int(model.shift)
+    logits = model.recipe.head(model.module, hidden[where, sources]).float()
+    if (nameless := model.nameless_from) is not None:
+        logits[:, nameless:] = -torch.inf
+    found = logits.log_softmax(-1).gather(-1, tokens[which].unsqueeze(-1)).squeeze(-1).double()
+    sums = torch.zeros(rows, dtype=torch.float64, device=found.device).index_add(0, where, found)
+    scores: list[float] = (sums * len(answer) / patterns.sum(1)).tolist()
+    return scores
+
+
+def _hidden(model: Model, canvas: Tensor, width: int, settle: bool) -> Tensor:
+    labels = torch.full_like(canvas, COMMITTED).masked_fill(canvas.eq(model.mask_id or 0), MASKED)
+    labels[:, :width] = PROMPT
+    run = object()
+    forwards = Forwards(model, None, None)
+    for step in range(2 if settle else 1):
+        with announce(Forward(run, step, labels, len(canvas), 0, None, width)):
+            hidden = forwards(canvas, (width, canvas.shape[1]))
+    return hidden
+
+
+def _says(model: Model, context: list[int], answer: list[int]) -> bool:
+    """Whether the family's decoder, one commit a step and without noise, gives this answer."""
+    words: dict[str, Any] = {"length": len(answer), "temperature": 0.0, "guidance": 0.0}
+    if model.defaults.steps is not None:
+        words |= {"steps": len(answer), "block": None}
+    settings = fitted(model.defaults, model, len(context), words)
+    done = decode(model, torch.tensor([context]), settings, history=False)
+    return bool(done.tokens[0, len(context) :].tolist() == answer)
+
+
+@torch.inference_mode()
+def chain_likelihoods(
+    model: Model, pairs: list[tuple[list[int], list[int]]], *, batch_size: int = 8, settle: bool = False
+) -> list[Likelihood]:
+    """Exact log-likelihoods of (context, answer) pairs under an autoregressive model, in padded batches."""
+    for context, answer in pairs:
+        _check(model, context, answer)
+    order = sorted(range(len(pairs)), key=lambda index: -sum(map(len, pairs[index])))
+    found: dict[int, Likelihood] = {}
+    for start in range(0, len(order), batch_size):
+        chunk = order[start : start + batch_size]
+        ids, mask = pad([torch.tensor([pairs[index][0] + pairs[index][1]]) for index in chunk], model)
+        for index, row in zip(chunk, _chain_logits(model, ids, mask, settle), strict=True):
+            answer = pairs[index][1]
+            tokens = torch.tensor(answer, device=row.device)
+            scores = row[-len(answer) - 1 : -1].float().log_softmax(-1)
+            value = float(scores.gather(-1, tokens.unsqueeze(-1)).double().sum())
+            found[index] = Likelihood(value, 0.0, bool((scores.argmax(-1) == tokens).all()), len(answer), 1)
+    return [found[index] for index in range(len(pairs))]
+
+
+def _chain_logits(model: Model, ids: Tensor, mask: Tensor, settle: bool) -> Tensor:
+    labels = torch.where(mask.bool(), PROMPT, -1).to(model.device)
+    padding = None if bool(mask.all()) else (mask == 0).sum(1)
+    run = object()
+    for step in range(2 if settle else 1):
+        with announce(Forward(run, step, labels, len(ids), 0, padding, ids.shape[1])):
+            logits = model.logits(ids, mask)
+    return logits
+
+
+def _check(model: Model, context: list[int], answer: list[int]) -> None:
+    if not context or not answer:
+        raise PromptError(
+            f"Expected a context and an answer of at least one token each, got {len(context)} and {len(answer)}."
+        )
+    if len(context) + len(answer) > model.context:
+        raise PromptError(
+            f"Expected context and answer to fit the {model.context} positions of {model.name}, got {len(context)} and "
+            f"{len(answer)} tokens; shorten the context."
+        )
