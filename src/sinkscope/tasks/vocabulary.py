@@ -70,7 +70,7 @@ def build_tokenizer(pictures: bool = False) -> "PreTrainedTokenizerFast":
     if pictures:
         # Not special: a described or drawn picture belongs to the text, and decoding must not skip it.
         tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in PICTURE_TOKENS])
-    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+    return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         bos_token=BEGIN,
         eos_token=END,
