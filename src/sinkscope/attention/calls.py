@@ -145,9 +145,13 @@ def _answer(call: Call, taps: Sequence[Tap]) -> Tensor:
 def merged(call: Call, changes: Sequence[Change]) -> tuple[Tensor | None, Tensor | None, Tensor]:
     """Several changes as one: dropped keys, mask, values."""
     if len({change.keep_self for change in changes if change.drop is not None}) > 1:
-        raise InterventionError("keep_self must be the same for all interventions that mask keys in one call; choose one.")
+        raise InterventionError(
+            "keep_self must be the same for all interventions that mask keys in one call; choose one."
+        )
     if any(change.keep_self for change in changes) and call.start != call.keys - call.queries:
-        raise InterventionError("keep_self does not go with a dual cache, whose queries stand in the middle; use another cache.")
+        raise InterventionError(
+            "keep_self does not go with a dual cache, whose queries stand in the middle; use another cache."
+        )
     drop, mask, values = None, call.mask, call.v
     for change in changes:
         if change.drop is not None:

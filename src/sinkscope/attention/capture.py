@@ -133,9 +133,13 @@ def _interface_attention(
     """What transformers calls in place of sdpa while someone listens."""
     for refused in ("softcap", "s_aux", "position_bias"):
         if options.get(refused) is not None:
-            raise CaptureError(f"{type(module).__name__} uses attention with {refused}, whose column sums are not defined here.")
+            raise CaptureError(
+                f"{type(module).__name__} uses attention with {refused}, whose column sums are not defined here."
+            )
     if module.training and options.get("dropout", 0.0):
-        raise CaptureError("Expected a module in evaluation mode, got one with active attention dropout; call .eval() first.")
+        raise CaptureError(
+            "Expected a module in evaluation mode, got one with active attention dropout; call .eval() first."
+        )
     query, key = query.to(value.dtype), key.to(value.dtype)  # a float32 rotary embedding promotes both
     directed = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     causal = directed and attention_mask is None and query.shape[2] > 1
@@ -213,7 +217,11 @@ class _Catcher(TorchFunctionMode):  # type: ignore[misc]
         self.calls = 0
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         if self.depth:
@@ -228,7 +236,9 @@ class _Catcher(TorchFunctionMode):  # type: ignore[misc]
         dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
     ) -> Tensor:  # fmt: skip
         if dropout_p > 0:
-            raise CaptureError("Expected a module in evaluation mode, got one with active attention dropout; call .eval() first.")
+            raise CaptureError(
+                "Expected a module in evaluation mode, got one with active attention dropout; call .eval() first."
+            )
         q, k, v = (part if part.dim() == 4 else part.reshape(-1, 1, *part.shape[-2:]) for part in (query, key, value))
 
         def untouched() -> Tensor:

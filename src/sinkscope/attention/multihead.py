@@ -23,7 +23,9 @@ def multi_head(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
     bound.apply_defaults()
     given = bound.arguments
     if given["training"] and given["dropout_p"] > 0:
-        raise CaptureError("Expected a module in evaluation mode, got one with active attention dropout; call .eval() first.")
+        raise CaptureError(
+            "Expected a module in evaluation mode, got one with active attention dropout; call .eval() first."
+        )
     query, key, heads = given["query"], given["key"], given["num_heads"]
     if query.dim() != 3 or given["bias_k"] is not None or given["add_zero_attn"]:
         raise CaptureError("MultiheadAttention without a batch, or with bias_kv or zero attention, cannot be observed.")
@@ -61,12 +63,18 @@ def _column_sums(weights: Tensor, call: Call) -> Tensor:
     return torch.einsum("bgq,bhqk->bhgk", counted, weights.to(torch.float32).nan_to_num(0.0))
 
 
-def _with_hidden(given: Tensor | None, drop: Tensor | None, may: Tensor | None, shape: tuple[int, int, int, int]) -> Tensor:
+def _with_hidden(
+    given: Tensor | None, drop: Tensor | None, may: Tensor | None, shape: tuple[int, int, int, int]
+) -> Tensor:
     """MultiheadAttention's own mask, [batch × head, query, key] additive, with the dropped keys at −∞."""
     batch, heads, queries, keys = shape
     mask = torch.zeros(shape, device=(drop if drop is not None else may).device)  # type: ignore[union-attr]
     if given is not None:
-        own = torch.zeros_like(given, dtype=mask.dtype).masked_fill(given, -torch.inf) if given.dtype == torch.bool else given
+        own = (
+            torch.zeros_like(given, dtype=mask.dtype).masked_fill(given, -torch.inf)
+            if given.dtype == torch.bool
+            else given
+        )
         mask = mask + (own if own.dim() == 2 else own.view(shape))
     if drop is not None:
         mask = mask.masked_fill(drop[:, :, None, :], -torch.inf)

@@ -71,7 +71,9 @@ class Active(Tap):
             left = outcome.received[:rows].sum(2) * outcome.drop[:rows]
             self.effect.leak = max(self.effect.leak, float(left.max()))
         if self.masked is not None:
-            self.masked.append(clean.new_zeros(clean.shape).bool() if outcome.drop is None else outcome.drop[:rows].clone())
+            self.masked.append(
+                clean.new_zeros(clean.shape).bool() if outcome.drop is None else outcome.drop[:rows].clone()
+            )
 
     def done(self, call: Call) -> None:
         self.memory.close(call)
@@ -86,4 +88,3 @@ def intervene(model: Model | nn.Module, *interventions: Intervention, record: bo
     active = Active(interventions, masked=[] if record else None)
     with listening(model.module if isinstance(model, Model) else model, active):
         yield active
-

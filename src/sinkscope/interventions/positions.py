@@ -59,8 +59,12 @@ class CutContext(Selector):
     def __post_init__(self) -> None:
         if self.start < 0 or self.stop < self.start:
             raise InterventionError(f"Expected 0 ≤ start ≤ stop, got {self.start} and {self.stop}.")
-        if isinstance(self.start, float) != isinstance(self.stop, float) or (isinstance(self.stop, float) and self.stop > 1):
-            raise InterventionError(f"Expected two positions or two shares of the prompt, got {self.start} and {self.stop}.")
+        if isinstance(self.start, float) != isinstance(self.stop, float) or (
+            isinstance(self.stop, float) and self.stop > 1
+        ):
+            raise InterventionError(
+                f"Expected two positions or two shares of the prompt, got {self.start} and {self.stop}."
+            )
 
     @property
     def is_noop(self) -> bool:
@@ -72,7 +76,9 @@ class CutContext(Selector):
         stop: Tensor | int | float = self.stop
         if isinstance(self.stop, float):
             if call.forward is None:
-                raise InterventionError("A cut in shares of the prompt needs a decoder that knows the prompt; give positions.")
+                raise InterventionError(
+                    "A cut in shares of the prompt needs a decoder that knows the prompt; give positions."
+                )
             prompt = own[:, call.forward.prompt - 1, None] + 1  # [batch | 1, 1]
             start, stop = (prompt * self.start).floor(), (prompt * self.stop).floor()
         picked = (own >= start) & (own < stop)

@@ -20,7 +20,9 @@ class _ChangedValues(Intervention):
 
     def __post_init__(self) -> None:
         if not isinstance(self.of, Selector):
-            raise InterventionError(f"Expected of=MaskSinks(…) or another intervention that picks keys, got {self.of!r}.")
+            raise InterventionError(
+                f"Expected of=MaskSinks(…) or another intervention that picks keys, got {self.of!r}."
+            )
 
     @property
     def is_noop(self) -> bool:

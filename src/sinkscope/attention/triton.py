@@ -1,0 +1,246 @@
+# mypy: disable-error-code="untyped-decorator,no-untyped-def"
+"""Attention and column sums in Triton, for CUDA: checked in Triton's interpreter, not timed on a GPU.
+
+Two passes, neither holds query × key. The first is the usual online softmax: a program has some query rows, walks over
+the keys, and keeps each row's log-sum-exp. The second turns that round: a program has some keys, walks over the
+queries, and sums exp(score − log-sum-exp) a group. Every sum has one owner and one order, so there are no atomic adds
+and two runs give the same bits.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from sinkscope.attention.inputs import Inputs, Result, masked_below
+from sinkscope.errors import AttentionError
+
+NO_MASK, BOOL_MASK, ADDITIVE_MASK = 0, 1, 2
+# tl.dot wants at least 16 on every side.
+SMALLEST = 16
+
+
+@triton.jit
+def load_rows(pointer, rows, stride_row, columns, stride_column, row_count, column_count, WIDEN: tl.constexpr):
+    """A block [row, column], zeros beyond the edges."""
+    inside = (rows[:, None] < row_count) & (columns[None, :] < column_count)
+    block = tl.load(pointer + rows[:, None] * stride_row + columns[None, :] * stride_column, mask=inside, other=0.0)
+    return block.to(tl.float32) if WIDEN else block
+
+
+@triton.jit
+def masked_scores(
+    q, k, scale, rows, keys, row_count, key_count, offset,
+    mask, mask_row, mask_key, masked_at,
+    MASK: tl.constexpr, CAUSAL: tl.constexpr,
+):  # fmt: skip
+    """Scores [row, key] of one block with −∞ where mask, causal order or the edges bar a key."""
+    scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+    inside = (rows[:, None] < row_count) & (keys[None, :] < key_count)
+    allowed = inside
+    if CAUSAL:
+        allowed = allowed & (keys[None, :] <= rows[:, None] + offset)
+    if MASK != 0:
+        where = mask + rows[:, None] * mask_row + keys[None, :] * mask_key
+        if MASK == 1:
+            allowed = allowed & (tl.load(where, mask=inside, other=0) != 0)
+        else:
+            bias = tl.load(where, mask=inside, other=0.0).to(tl.float32)
+            allowed = allowed & (bias > masked_at)
+            scores += bias
+    return tl.where(allowed, scores, float("-inf"))
+
+
+@triton.jit
+def without_dropped(scores, rows, keys, key_count, offset, drop, drop_key, KEEP_SELF: tl.constexpr):
+    """The same scores with −∞ at dropped keys."""
+    dropped = (tl.load(drop + keys * drop_key, mask=keys < key_count, other=0) != 0)[None, :]
+    if KEEP_SELF:
+        dropped = dropped & (keys[None, :] != rows[:, None] + offset)
+    return tl.where(dropped, float("-inf"), scores)
+
+
+@triton.jit
+def log_sum_exp(largest, total):
+    """What exp(score − it) needs to be the probability; +∞ for a row with nothing to attend to, which makes 0."""
+    return tl.where(largest == float("-inf"), float("inf"), largest + tl.log(total))
+
+
+@triton.jit
+def output_kernel(
+    q, k, v, out, lse, clean_lse, mask, drop,
+    q_batch, q_head, q_row, q_dim, k_batch, k_head, k_key, k_dim, v_batch, v_head, v_key, v_dim,
+    out_batch, out_head, out_row, out_dim, mask_batch, mask_head, mask_row, mask_key, drop_batch, drop_head, drop_key,
+    heads, share, row_count, key_count, dim_count, value_count, scale, masked_at,
+    MASK: tl.constexpr, CAUSAL: tl.constexpr, DROP: tl.constexpr, KEEP_SELF: tl.constexpr, CLEAN: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, DIM: tl.constexpr, VALUE: tl.constexpr,
+    WIDEN: tl.constexpr,
+):  # fmt: skip
+    """Output of some rows of one head, and their log-sum-exp with and without the dropped keys."""
+    batch = (tl.program_id(1) // heads).to(tl.int64)
+    head = (tl.program_id(1) % heads).to(tl.int64)
+    first = tl.program_id(0) * ROWS
+    rows = first + tl.arange(0, ROWS)
+    dims, values = tl.arange(0, DIM), tl.arange(0, VALUE)
+    offset = key_count - row_count
+    k += batch * k_batch + head // share * k_head
+    v += batch * v_batch + head // share * v_head
+    mask += batch * mask_batch + head * mask_head
+    drop += batch * drop_batch + head * drop_head
+    q_block = load_rows(q + batch * q_batch + head * q_head, rows, q_row, dims, q_dim, row_count, dim_count, WIDEN)
+
+    largest = tl.full([ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    clean_largest = tl.full([ROWS], float("-inf"), tl.float32)
+    clean_total = tl.zeros([ROWS], tl.float32)
+    sums = tl.zeros([ROWS, VALUE], tl.float32)
+    stop = tl.maximum(0, tl.minimum(key_count, offset + first + ROWS)) if CAUSAL else key_count
+    for start in range(0, stop, KEYS):
+        keys = start + tl.arange(0, KEYS)
+        k_block = load_rows(k, keys, k_key, dims, k_dim, key_count, dim_count, WIDEN)
+        scores = masked_scores(
+            q_block, k_block, scale, rows, keys, row_count, key_count, offset,
+            mask, mask_row, mask_key, masked_at, MASK, CAUSAL,
+        )  # fmt: skip
+        if CLEAN:
+            higher = tl.maximum(clean_largest, tl.max(scores, 1))
+            base = tl.where(higher == float("-inf"), 0.0, higher)
+            clean_total = clean_total * tl.exp(clean_largest - base) + tl.sum(tl.exp(scores - base[:, None]), 1)
+            clean_largest = higher
+        if DROP:
+            scores = without_dropped(scores, rows, keys, key_count, offset, drop, drop_key, KEEP_SELF)
+        higher = tl.maximum(largest, tl.max(scores, 1))
+        base = tl.where(higher == float("-inf"), 0.0, higher)  # −∞ − (−∞) would be NaN
+        weights = tl.exp(scores - base[:, None])
+        shrink = tl.exp(largest - base)
+        total = total * shrink + tl.sum(weights, 1)
+        v_block = load_rows(v, keys, v_key, values, v_dim, key_count, value_count, WIDEN)
+        sums = sums * shrink[:, None] + tl.dot(weights.to(v_block.dtype), v_block, input_precision="ieee")
+        largest = higher
+
+    sums = sums / tl.where(total == 0.0, 1.0, total)[:, None]
+    inside = (rows[:, None] < row_count) & (values[None, :] < value_count)
+    out += batch * out_batch + head * out_head
+    tl.store(out + rows[:, None] * out_row + values[None, :] * out_dim, sums.to(out.dtype.element_ty), mask=inside)
+    at = (batch * heads + head) * row_count + rows
+    tl.store(lse + at, log_sum_exp(largest, total), mask=rows < row_count)
+    if CLEAN:
+        tl.store(clean_lse + at, log_sum_exp(clean_largest, clean_total), mask=rows < row_count)
+
+
+@triton.jit
+def received_kernel(
+    q, k, lse, labels, received, mask, drop,
+    q_batch, q_head, q_row, q_dim, k_batch, k_head, k_key, k_dim, labels_batch,
+    mask_batch, mask_head, mask_row, mask_key, drop_batch, drop_head, drop_key,
+    heads, share, row_count, key_count, dim_count, group_count, scale, masked_at,
+    MASK: tl.constexpr, CAUSAL: tl.constexpr, DROP: tl.constexpr, KEEP_SELF: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, DIM: tl.constexpr, GROUPS: tl.constexpr,
+    WIDEN: tl.constexpr,
+):  # fmt: skip
+    """What some keys of one head received from each group of queries."""
+    batch = (tl.program_id(1) // heads).to(tl.int64)
+    head = (tl.program_id(1) % heads).to(tl.int64)
+    first = tl.program_id(0) * KEYS
+    keys = first + tl.arange(0, KEYS)
+    dims, groups = tl.arange(0, DIM), tl.arange(0, GROUPS)
+    offset = key_count - row_count
+    q += batch * q_batch + head * q_head
+    mask += batch * mask_batch + head * mask_head
+    drop += batch * drop_batch + head * drop_head
+    lse += (batch * heads + head) * row_count
+    labels += batch * labels_batch
+    k_block = load_rows(
+        k + batch * k_batch + head // share * k_head, keys, k_key, dims, k_dim, key_count, dim_count, WIDEN
+    )
+
+    sums = tl.zeros([GROUPS, KEYS], tl.float32)
+    # Rows before the first key of this block see none of it; stay on a block boundary.
+    begin = tl.maximum(0, first - offset) // ROWS * ROWS if CAUSAL else 0
+    for start in range(begin, row_count, ROWS):
+        rows = start + tl.arange(0, ROWS)
+        q_block = load_rows(q, rows, q_row, dims, q_dim, row_count, dim_count, WIDEN)
+        scores = masked_scores(
+            q_block, k_block, scale, rows, keys, row_count, key_count, offset,
+            mask, mask_row, mask_key, masked_at, MASK, CAUSAL,
+        )  # fmt: skip
+        if DROP:
+            scores = without_dropped(scores, rows, keys, key_count, offset, drop, drop_key, KEEP_SELF)
+        row_lse = tl.load(lse + rows, mask=rows < row_count, other=float("inf"))
+        label = tl.load(labels + rows, mask=rows < row_count, other=-1)
+        one_hot = (groups[:, None] == label[None, :]).to(tl.float32)
+        sums += tl.dot(one_hot, tl.exp(scores - row_lse[:, None]), input_precision="ieee")
+
+    inside = (groups[:, None] < group_count) & (keys[None, :] < key_count)
+    at = ((batch * heads + head) * group_count + groups[:, None]) * key_count + keys[None, :]
+    tl.store(received + at, sums, mask=inside)
+
+
+@torch.no_grad()
+def triton_attention(call: Inputs, rows: int = 64, keys: int = 64) -> Result:
+    """Softmax attention, its output, and what every key received."""
+    if call.q.dtype == torch.float64:
+        raise AttentionError("backend 'triton' takes float32, bfloat16 and float16, but q is float64: use 'tiled'.")
+    q, k, v = call.q, call.k, call.v
+    out, received = call.empty_out(), call.zero_received()
+    lse = q.new_empty(call.batch, call.heads, call.queries, dtype=torch.float32)
+    both = call.clean and call.drop_keys is not None
+    clean_lse = torch.empty_like(lse) if both else lse
+    mask, mask_strides, kind = mask_arguments(call)
+    drop, drop_strides = drop_arguments(call)
+    labels = call.labels.to(torch.int32).contiguous()
+    labels_batch = labels.stride(0) if len(labels) > 1 else 0
+    masked_at = masked_below(call.mask.dtype) if kind == ADDITIVE_MASK and call.mask is not None else 0.0
+    rows, keys = fitting(call.queries, rows), fitting(call.keys, keys)
+    dim, value = fitting(q.shape[3]), fitting(v.shape[3])
+    sizes = (call.heads, call.share, call.queries, call.keys, q.shape[3])
+    # Triton's interpreter multiplies the bit patterns of bfloat16 (triton issue 11584): there, and only there, widen.
+    widen = q.dtype == torch.bfloat16 and q.device.type == "cpu"
+    blocks: dict[str, Any] = {
+        "CAUSAL": call.causal, "MASK": kind, "ROWS": rows, "KEYS": keys, "DIM": dim, "WIDEN": widen,
+    }  # fmt: skip
+
+    output_kernel[(triton.cdiv(call.queries, rows), call.batch * call.heads)](
+        q, k, v, out, lse, clean_lse, mask, drop,
+        *q.stride(), *k.stride(), *v.stride(), *out.stride(), *mask_strides, *drop_strides,
+        *sizes, v.shape[3], call.scale, masked_at,
+        DROP=call.drop_keys is not None, KEEP_SELF=call.keep_self, CLEAN=both, VALUE=value, **blocks,
+    )  # fmt: skip
+
+    def column_sums(row_lse: Tensor, into: Tensor, with_drop: bool) -> Tensor:
+        received_kernel[(triton.cdiv(call.keys, keys), call.batch * call.heads)](
+            q, k, row_lse, labels, into, mask, drop,
+            *q.stride(), *k.stride(), labels_batch, *mask_strides, *drop_strides,
+            *sizes, call.group_count, call.scale, masked_at,
+            DROP=with_drop, KEEP_SELF=call.keep_self, GROUPS=fitting(call.group_count), **blocks,
+        )  # fmt: skip
+        return into
+
+    column_sums(lse, received, call.drop_keys is not None)
+    clean = column_sums(clean_lse, call.zero_received(), False) if both else None
+    return Result(out, received, clean)
+
+
+def fitting(size: int, most: int | None = None) -> int:
+    """A block side for this size: a power of two, no smaller than tl.dot takes and no larger than `most`."""
+    side = max(SMALLEST, 1 << (size - 1).bit_length())
+    return side if most is None else min(side, most)
+
+
+def mask_arguments(call: Inputs) -> tuple[Tensor, tuple[int, ...], int]:
+    """The mask as the kernels take it: tensor, strides (0 where it is shared), kind."""
+    if call.mask is None:
+        return call.q, (0, 0, 0, 0), NO_MASK
+    shared = call.mask.expand(call.batch, call.heads, call.queries, call.keys)
+    if call.mask.dtype == torch.bool:
+        return call.mask.view(torch.uint8), shared.stride(), BOOL_MASK
+    return call.mask, shared.stride(), ADDITIVE_MASK
+
+
+def drop_arguments(call: Inputs) -> tuple[Tensor, tuple[int, ...]]:
+    """drop_keys as the kernels take it: tensor and strides (0 where it is shared)."""
+    if call.drop_keys is None:
+        return call.q, (0, 0, 0)
+    return call.drop_keys.view(torch.uint8), call.drop_keys.expand(call.batch, call.heads, call.keys).stride()

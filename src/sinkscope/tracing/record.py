@@ -1,0 +1,190 @@
+"""`Trace`: received attention, canvas, confidence and commits of one generation, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from sinkscope.attention.context import GROUPS
+from sinkscope.decoding.settings import Decode
+from sinkscope.errors import TraceError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from sinkscope.sinks.classes import Classes
+    from sinkscope.sinks.rules import Rule
+
+Picked = slice | Sequence[int]
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """One generation. An autoregressive one has the same shape: a step a token, 0 at keys that are not there yet."""
+
+    received: Tensor | None  # [step, layer, head, group, key]: plain column sums; None in summary form
+    queries: Tensor  # [step, group] int32: how many queries each group had
+    canvas: Tensor  # [step + 1, position] int64: before each forward, and the last
+    confidence: Tensor  # [step, position] fp32, NaN where no candidate was looked at
+    committed_at: Tensor  # [position] int32: step of the commit, −1 for the prompt
+    blocks: Tensor  # [step, 2] int32: first column of the active block, and the one after its last
+    prompt_length: int
+    settings: Decode
+    model: dict[str, Any]  # Model.identity()
+    backend: str
+    vocabulary: dict[int, tuple[str, str]]  # id → text shown, kind
+    mask_id: int | None
+    causal: bool
+    prompt: str
+    text: str
+    interventions: list[dict[str, Any]] = field(default_factory=list)
+    layer_mean: Tensor | None = None  # summary form: [step, layer, group, key]
+    top_keys: Tensor | None = None  # summary form: [step, layer, head, group, n] int32
+    top_scores: Tensor | None = None
+    value_norms: Tensor | None = None  # [step, layer, kv head, key], on request
+    hidden_norms: Tensor | None = (
+        None  # [step, layer, key]: norm of the hidden state that enters each layer, on request
+    )
+    maps: Tensor | None = None  # [n, step, query, key]: attention of the heads in map_heads, on request
+    map_heads: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def form(self) -> str:
+        return "summary" if self.received is None else "full"
+
+    @property
+    def steps(self) -> int:
+        return self.queries.shape[0]
+
+    @property
+    def layers(self) -> int:
+        return self._scored.shape[1]
+
+    @property
+    def heads_count(self) -> int:
+        return self._scored.shape[2]
+
+    @property
+    def positions(self) -> int:
+        return self.canvas.shape[1]
+
+    @property
+    def _scored(self) -> Tensor:
+        scored = self.top_scores if self.received is None else self.received
+        if scored is None:
+            raise TraceError(
+                "Expected a trace with received attention, full or in summary form, and this one has neither."
+            )
+        return scored
+
+    def scores(self, group: str = "all", unit: str = "sum") -> Tensor:
+        """What each key received from a group of queries, [step, layer, head, key] fp32.
+
+        unit: "sum" column sums; "mean" divided by the number of queries; "percent" 100 × that. In summary form the top
+        keys are exact and what is left of the attention is spread evenly over the others.
+        """
+        if group not in ("all", *GROUPS):
+            raise TraceError(f"Expected a group of queries among all, {', '.join(GROUPS)}, got {group!r}.")
+        if unit not in ("sum", "mean", "percent"):
+            raise TraceError(f"Expected the unit sum, mean or percent, got {unit!r}.")
+        index = range(len(GROUPS)) if group == "all" else [GROUPS.index(group)]
+        scores = self._group(index[0]).clone()
+        for other in index[1:]:
+            scores += self._group(other)
+        if unit == "sum":
+            return scores
+        queries = self.queries[:, list(index)].sum(1).clamp(min=1)[:, None, None, None]
+        return scores / queries * (100 if unit == "percent" else 1)
+
+    def _group(self, group: int) -> Tensor:
+        if self.received is not None:
+            return self.received[:, :, :, group].float()
+        assert self.top_keys is not None and self.top_scores is not None
+        keys, top = self.top_keys[:, :, :, group].long(), self.top_scores[:, :, :, group].float()
+        alive = self._alive()  # [step]
+        total = self.queries[:, group].float()[:, None, None]
+        rest = (total - top.sum(-1)).clamp(min=0) / (alive - top.shape[-1]).clamp(min=1)[:, None, None]
+        scores = rest.unsqueeze(-1).expand(*rest.shape, self.positions).clone()
+        columns = torch.arange(self.positions)
+        scores *= (columns[None] < alive[:, None])[:, None, None]
+        return scores.scatter(-1, keys, top)
+
+    def _alive(self) -> Tensor:
+        """[step]: how many keys exist; all of them, unless the model is autoregressive."""
+        if not self.causal:
+            return torch.full((self.steps,), self.positions)
+        return self.prompt_length + torch.arange(self.steps)
+
+    def select(self, steps: slice | None = None, layers: Picked | None = None, heads: Picked | None = None) -> Trace:
+        """A part of the trace; steps as a slice without stride, layers and heads in any choice (numbered anew)."""
+        first, last, stride = (steps or slice(None)).indices(self.steps)
+        if stride != 1 or last <= first:
+            raise TraceError(f"Expected a slice of steps within 0 and {self.steps}, without stride, got {steps}.")
+        time = slice(first, last)
+        cut: dict[str, Any] = {
+            name: None if getattr(self, name) is None else getattr(self, name)[time] for name in BY_STEP
+        }
+        for name in BY_LAYER:
+            if cut[name] is not None and layers is not None:
+                cut[name] = cut[name][:, layers]
+        for name in BY_HEAD:
+            if cut[name] is not None and heads is not None:
+                cut[name] = cut[name][:, :, heads]
+        if heads is not None:
+            cut["value_norms"] = None  # kept by kv head, which query heads share
+        return replace(
+            self, **cut, canvas=self.canvas[first : last + 1], maps=None, map_heads=(),
+            committed_at=(self.committed_at - first).clamp(min=-1),
+        )  # fmt: skip
+
+    def sinks(self, rule: Rule | None = None) -> pl.DataFrame:
+        """Every sink: step, layer, head, position, token, kind, score, unit."""
+        from sinkscope.sinks import find
+
+        return find(self, rule)
+
+    def heads(self, rule: Rule | None = None, classes: Classes | None = None) -> pl.DataFrame:
+        """A row a head: how its sinks behave over the steps, and what class that makes it."""
+        from sinkscope.sinks import head_dynamics
+
+        return head_dynamics(self, rule, classes)
+
+    def tokens(self, rule: Rule | None = None) -> pl.DataFrame:
+        """Which tokens the sinks are, and how much oftener than such tokens occur."""
+        from sinkscope.sinks import token_shares
+
+        return token_shares([self], rule)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the trace as one safetensors file (to a temporary name, then renamed)."""
+        from sinkscope.tracing.files import save
+
+        return save(self, Path(path))
+
+    @staticmethod
+    def load(path: str | Path) -> Trace:
+        """Read a trace; tensors are mapped from the file, so that only what is used is read."""
+        from sinkscope.tracing.files import load
+
+        return load(Path(path))
+
+
+BY_STEP = (
+    "received",
+    "queries",
+    "confidence",
+    "blocks",
+    "layer_mean",
+    "top_keys",
+    "top_scores",
+    "value_norms",
+    "hidden_norms",
+)
+BY_LAYER = ("received", "layer_mean", "top_keys", "top_scores", "value_norms", "hidden_norms")
+BY_HEAD = ("received", "top_keys", "top_scores")
+TENSORS = tuple(item.name for item in fields(Trace) if item.type in ("Tensor", "Tensor | None"))

@@ -1,0 +1,187 @@
+"""The tap that fills traces while a decoder runs, within a memory budget that is known before it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from sinkscope.attention.calls import Call, Outcome, Tap
+from sinkscope.attention.context import GROUPS
+from sinkscope.decoding.run import Step
+from sinkscope.decoding.settings import Decode
+from sinkscope.errors import BudgetError, TraceError
+from sinkscope.models.base import Model
+
+Form = Literal["auto", "full", "summary"]
+TOP = 16  # keys kept a head and group in summary form
+
+
+@dataclass(frozen=True)
+class Keep:
+    """What a recorder keeps."""
+
+    form: Form = "auto"
+    dtype: torch.dtype = torch.float16
+    budget: int = 2 << 30  # bytes
+    value_norms: bool = False
+    hidden_norms: bool = False
+    maps: tuple[tuple[int, int], ...] = ()  # (layer, head) whose whole attention map is kept
+
+    def __post_init__(self) -> None:
+        if self.form not in ("auto", "full", "summary") or self.dtype not in (torch.float16, torch.float32):
+            raise TraceError(
+                f"Expected form auto, full or summary and float16 or float32, got {self.form} and {self.dtype}."
+            )
+
+
+def most_steps(settings: Decode) -> int:
+    """The most forwards that these settings can make."""
+    return settings.length if settings.steps is None else settings.steps
+
+
+def planned_form(model: Model, batch: int, positions: int, settings: Decode, keep: Keep) -> tuple[str, int]:
+    """The form that fits the budget, and its bytes; stated before anything runs."""
+    steps, layers, heads = most_steps(settings), model.config.num_hidden_layers, model.config.num_attention_heads
+    size = keep.dtype.itemsize
+    cells = batch * steps * layers * len(GROUPS)
+    extra = batch * steps * len(keep.maps) * positions**2 * size
+    if keep.value_norms:
+        extra += batch * steps * layers * _kv_heads(model) * positions * size
+    full = cells * heads * positions * size + extra
+    summary = cells * (positions * size + heads * min(TOP, positions) * (size + 4)) + extra
+    if keep.form != "summary" and full <= keep.budget:
+        return "full", full
+    if keep.form != "full" and summary <= keep.budget:
+        return "summary", summary
+    needed = full if keep.form == "full" else summary
+    advice = "form='summary' (layer means and top keys)" if keep.form == "full" else "fewer prompts, steps or maps"
+    raise BudgetError(
+        f"Recording {steps} steps of {layers} layers × {heads} heads × {positions} keys for {batch} prompts needs "
+        f"{needed / 2**20:,.0f} MB, more than the budget of {keep.budget / 2**20:,.0f} MB; use {advice}, or raise budget=…"
+    )
+
+
+class Recorder(Tap):
+    """Buffers for a batch of traces; rows are cut out of it when the run is over."""
+
+    def __init__(self, model: Model, ids: Tensor, settings: Decode, keep: Keep) -> None:
+        self.model, self.settings, self.keep = model, settings, keep
+        batch, self.width = ids.shape[0], ids.shape[1] + settings.length
+        self.form, self.bytes = planned_form(model, batch, self.width, settings, keep)
+        steps, layers, heads = most_steps(settings), model.config.num_hidden_layers, model.config.num_attention_heads
+        groups, dtype = len(GROUPS), keep.dtype
+        self.steps = 0
+        self.backend = ""
+        self.queries = torch.zeros(batch, steps, groups, dtype=torch.int32)
+        self.canvas = torch.zeros(batch, steps + 1, self.width, dtype=torch.int64)
+        self.confidence = torch.full((batch, steps, self.width), torch.nan)
+        self.committed_at = torch.full((batch, self.width), -1, dtype=torch.int32)
+        self.blocks = torch.zeros(steps, 2, dtype=torch.int32)
+        self.received = self.mean = self.top_keys = self.top_scores = None
+        if self.form == "full":
+            self.received = torch.zeros(batch, steps, layers, heads, groups, self.width, dtype=dtype)
+        else:
+            kept = min(TOP, self.width)
+            self.mean = torch.zeros(batch, steps, layers, groups, self.width, dtype=dtype)
+            self.top_keys = torch.zeros(batch, steps, layers, heads, groups, kept, dtype=torch.int32)
+            self.top_scores = torch.zeros(batch, steps, layers, heads, groups, kept, dtype=dtype)
+        self.values = torch.zeros(batch, steps, layers, _kv_heads(model), self.width) if keep.value_norms else None
+        self.hidden = torch.zeros(batch, steps, layers, self.width) if keep.hidden_norms else None
+        self.maps = (
+            torch.zeros(len(keep.maps), batch, steps, self.width, self.width, dtype=dtype) if keep.maps else None
+        )
+        fill = ids.new_full((batch, settings.length), self._blank())
+        self.canvas[:, 0] = torch.cat([ids, fill], 1).cpu()
+
+    def _blank(self) -> int:
+        if self.model.mask_id is not None:
+            return self.model.mask_id
+        return next((token for token in (self.model.pad_id, self.model.eos_id) if token is not None), 0)
+
+    def watches(self, call: Call) -> bool:
+        return True
+
+    def take(self, call: Call, outcome: Outcome) -> None:
+        forward = call.forward
+        if forward is None:
+            raise TraceError("A recorder listens to sinkscope's decoders only; use sk.observe for plain forwards.")
+        rows, step, layer = forward.rows, forward.step, call.layer
+        received = outcome.received[:rows].cpu()
+        keys = received.shape[-1]
+        if self.received is not None:
+            self.received[:, step, layer, ..., :keys] = received.to(self.keep.dtype)
+        else:
+            assert self.mean is not None and self.top_keys is not None and self.top_scores is not None
+            self.mean[:, step, layer, :, :keys] = received.mean(1).to(self.keep.dtype)
+            top = received.topk(min(self.top_keys.shape[-1], keys), dim=-1)
+            self.top_keys[:, step, layer, ..., : top.indices.shape[-1]] = top.indices.to(torch.int32)
+            self.top_scores[:, step, layer, ..., : top.values.shape[-1]] = top.values.to(self.keep.dtype)
+        if layer == 0 or not self.backend:
+            groups = torch.arange(len(GROUPS))
+            self.queries[:, step] = (forward.labels[:rows].cpu()[:, :, None] == groups).sum(1).to(torch.int32)
+            self.backend = call.backend
+        if self.values is not None:
+            self.values[:, step, layer, :, :keys] = call.v[:rows].float().norm(dim=-1).cpu()
+        if self.maps is not None:
+            self._keep_maps(call, outcome, step, rows)
+
+    def _keep_maps(self, call: Call, outcome: Outcome, step: int, rows: int) -> None:
+        assert self.maps is not None
+        share = call.q.shape[1] // call.k.shape[1]
+        for slot, (layer, head) in enumerate(self.keep.maps):
+            if layer != call.layer:
+                continue
+            scale = call.q.shape[-1] ** -0.5 if call.scale is None else call.scale
+            scores = call.q[:rows, head].float() @ call.k[:rows, head // share].float().mT * scale
+            if call.mask is not None:
+                mask = call.mask.expand(-1, call.q.shape[1], -1, -1)[:rows, head]
+                scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
+            if call.causal:
+                later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1 + call.start)
+                scores = scores.masked_fill(later, -torch.inf)
+            if outcome.drop is not None:
+                scores = scores.masked_fill(outcome.drop[:rows, head, None], -torch.inf)
+            window = slice(call.start, call.start + call.queries)
+            kept = scores.softmax(-1).nan_to_num(0.0).to(self.keep.dtype).cpu()
+            self.maps[slot, :, step, window, : call.keys] = kept
+
+    def on_step(self, step: Step) -> None:
+        """Called by the decoder after each commit."""
+        index = step.index
+        self.canvas[:, index + 1] = step.canvas.cpu()
+        self.confidence[:, index] = step.confidence.cpu()
+        self.committed_at[step.committed.cpu()] = index
+        self.blocks[index] = torch.tensor(step.block)
+        self.steps = index + 1
+
+    def hooks(self, stack: ExitStack) -> None:
+        """Put in what is needed for hidden-state norms; taken out when the stack closes."""
+        if self.hidden is None:
+            return
+        from sinkscope.attention.context import running
+
+        layers: Sequence[nn.Module] = getattr(self.model.module.base_model, "layers", [])
+        if len(layers) != self.hidden.shape[2]:
+            raise TraceError(f"Hidden-state norms need a module with a list of layers, and {self.model.name} has none.")
+
+        def listen(layer: int) -> Any:
+            def take(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+                forward = running()
+                hidden = args[0] if args else kwargs["hidden_states"]
+                if forward is not None and self.hidden is not None:
+                    window = slice(forward.start, forward.start + hidden.shape[1])
+                    self.hidden[:, forward.step, layer, window] = hidden[: forward.rows].float().norm(dim=-1).cpu()
+
+            return take
+
+        for index, part in enumerate(layers):
+            stack.callback(part.register_forward_pre_hook(listen(index), with_kwargs=True).remove)
+
+
+def _kv_heads(model: Model) -> int:
+    return int(getattr(model.config, "num_key_value_heads", None) or model.config.num_attention_heads)

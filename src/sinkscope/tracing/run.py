@@ -1,0 +1,133 @@
+"""`trace`: decode a prompt, or a batch of them, with a recorder listening."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any, overload
+
+from torch import Tensor
+
+from sinkscope.attention.capture import listening
+from sinkscope.decoding import OnStep, Step, decode, fitted
+from sinkscope.decoding.settings import Decode
+from sinkscope.interventions import Intervention, intervene
+from sinkscope.models.base import Model, check_ids, pad
+from sinkscope.models.load import load
+from sinkscope.tracing.record import Trace
+from sinkscope.tracing.recorder import Keep, Recorder
+
+
+@overload
+def trace(model: Model | str, prompt: str, settings: Decode | None = None, **options: Any) -> Trace: ...
+@overload
+def trace(model: Model | str, prompt: list[str], settings: Decode | None = None, **options: Any) -> list[Trace]: ...
+@overload
+def trace(
+    model: Model | str, prompt: Tensor, settings: Decode | None = None, **options: Any
+) -> Trace | list[Trace]: ...
+def trace(
+    model: Model | str,
+    prompt: str | list[str] | Tensor,
+    settings: Decode | None = None,
+    *,
+    attention_mask: Tensor | None = None,
+    interventions: Sequence[Intervention] = (),
+    keep: Keep | None = None,
+    on_step: OnStep | None = None,
+    **words: Any,
+) -> Trace | list[Trace]:
+    """Generate from `prompt` and record it; one prompt gives a Trace, a list or a batch of ids gives a list.
+
+    `words` are single decode settings (steps=32, length=32, block=8, …) on top of `settings` or the model's defaults.
+    keep: what to record and within which memory. interventions: act while the trace is taken.
+    """
+    loaded = load(model) if isinstance(model, str) else model
+    ids, mask = _prompts(loaded, prompt, attention_mask)
+    chosen = fitted(settings or loaded.defaults, loaded, ids.shape[1], words) if words or settings is None else settings
+    ids = check_ids(ids, loaded)
+    recorder = Recorder(loaded, ids, chosen, keep or Keep())
+
+    def both(step: Step) -> None:
+        recorder.on_step(step)
+        if on_step is not None:
+            on_step(step)
+
+    with ExitStack() as stack:
+        recorder.hooks(stack)
+        if interventions:
+            stack.enter_context(intervene(loaded, *interventions))
+        stack.enter_context(listening(loaded.module, recorder))
+        decode(loaded, ids, chosen, attention_mask=mask, history=False, on_step=both)
+    padding = [0] * len(ids) if mask is None else (mask == 0).sum(1).tolist()
+    texts = [prompt] if isinstance(prompt, str) else prompt if isinstance(prompt, list) else [None] * len(ids)
+    traces = [
+        cut_row(recorder, row, padded, ids.shape[1], text, interventions)
+        for row, (padded, text) in enumerate(zip(padding, texts, strict=True))
+    ]
+    return traces[0] if isinstance(prompt, str) or (isinstance(prompt, Tensor) and len(ids) == 1) else traces
+
+
+def _prompts(model: Model, prompt: str | list[str] | Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    if isinstance(prompt, Tensor):
+        return prompt, mask
+    texts = [prompt] if isinstance(prompt, str) else prompt
+    return pad([model.encode(text) for text in texts], model)
+
+
+def cut_row(
+    recorder: Recorder,
+    row: int,
+    padding: int,
+    prompt_width: int,
+    prompt: str | None,
+    interventions: Sequence[Intervention],
+) -> Trace:
+    """One row of a recorded batch as a Trace of its own, without its padding and without steps after its end."""
+    from sinkscope.sinks.tokens import describe
+
+    model, steps = recorder.model, recorder.steps
+    if model.causal:  # a row of a batch may be done before the others
+        steps = int(recorder.committed_at[row].max()) + 1
+    stop = recorder.width if not model.causal else prompt_width + steps
+    real = slice(padding, stop)
+    canvas = recorder.canvas[row, : steps + 1, real]
+    ids = sorted(set(canvas.unique().tolist()))
+
+    def part(buffer: Tensor | None) -> Tensor | None:
+        return None if buffer is None else buffer[row, :steps, ..., real].clone()
+
+    def whole(buffer: Tensor | None) -> Tensor | None:
+        return None if buffer is None else buffer[row, :steps].clone()
+
+    top_keys = whole(recorder.top_keys)
+    tokens = canvas[-1, prompt_width - padding :]
+    return Trace(
+        received=part(recorder.received),
+        queries=recorder.queries[row, :steps].clone(),
+        canvas=canvas.clone(),
+        confidence=recorder.confidence[row, :steps, real].clone(),
+        committed_at=recorder.committed_at[row, real].clone(),
+        blocks=recorder.blocks[:steps] - padding,
+        prompt_length=prompt_width - padding,
+        settings=recorder.settings,
+        model=model.identity(),
+        backend=recorder.backend,
+        vocabulary=describe(model.tokenizer, ids, model.mask_id),
+        mask_id=model.mask_id,
+        causal=model.causal,
+        prompt=prompt if prompt is not None else _text(model, canvas[0, : prompt_width - padding]),
+        text="" if model.tokenizer is None else model.decode_text(tokens),
+        interventions=[each.to_dict() for each in interventions],
+        layer_mean=part(recorder.mean),
+        top_keys=None if top_keys is None else (top_keys - padding).clamp(min=0),
+        top_scores=whole(recorder.top_scores),
+        value_norms=part(recorder.values),
+        hidden_norms=part(recorder.hidden),
+        maps=None if recorder.maps is None else recorder.maps[:, row, :steps, real, real].clone(),
+        map_heads=recorder.keep.maps,
+    )
+
+
+def _text(model: Model, ids: Tensor) -> str:
+    return "" if model.tokenizer is None else str(model.tokenizer.decode(ids.tolist()))
