@@ -52,14 +52,15 @@ class Golden:
         if self.family == "dream":
             used = case["effective"]
             return Decode.dream(
-                length=used["max_new_tokens"], steps=used["steps"], algorithm=used["alg"], epsilon=used["eps"], seed=seed,
-                algorithm_temperature=used["alg_temp"], temperature=used["temperature"], top_p=used["top_p"],
+                length=used["max_new_tokens"], steps=used["steps"], algorithm=used["alg"], epsilon=used["eps"],
+                seed=seed, algorithm_temperature=used["alg_temp"], temperature=used["temperature"], top_p=used["top_p"],
                 top_k=used["top_k"],
             )  # fmt: skip
         used = case["settings"]
         words = {
             "length": used["gen_length"], "block": used["block_length"], "steps": used["steps"], "seed": seed,
-            "temperature": used["temperature"], "guidance": used["cfg_scale"], "confidence": CONFIDENCE[used["remasking"]],
+            "temperature": used["temperature"], "guidance": used["cfg_scale"],
+            "confidence": CONFIDENCE[used["remasking"]],
         }  # fmt: skip
         if self.family == "llada":
             words["forbid_eos"] = used.get("logits_eos_inf", False)

@@ -7,16 +7,19 @@ from typing import Any
 
 import pytest
 import torch
-from golden_sets import Golden, generations, golden_sets, parallel_cases
 from torch import Tensor
 
+from golden_sets import Golden, generations, golden_sets, parallel_cases
 from sinkscope.decoding import Decode, decode
 
 
 @pytest.mark.parametrize(("found", "case"), generations())
 def test_generation(found: Golden, case: dict[str, Any]) -> None:
     done = decode(
-        found.model, found.tensor(case["prompt"]), found.settings(case), attention_mask=found.optional(case["attention_mask"])
+        found.model,
+        found.tensor(case["prompt"]),
+        found.settings(case),
+        attention_mask=found.optional(case["attention_mask"]),
     )
     assert done.forwards == case["forwards"]
     assert done.history is not None
@@ -72,6 +75,8 @@ def test_parallel_generation(found: Golden, case: dict[str, Any]) -> None:
 
 def test_the_sets_are_whole() -> None:
     """A set that lost its cases would pass every test above."""
-    counts = {found.family: len(found.facts["generation"]) for name, found in golden_sets() if name.startswith("golden-")}
+    counts = {
+        found.family: len(found.facts["generation"]) for name, found in golden_sets() if name.startswith("golden-")
+    }
     assert counts == {"llada": 24, "dream": 29, "mmada": 11}
     assert len([case for case in parallel_cases() if case.id.startswith("golden-")]) == 17

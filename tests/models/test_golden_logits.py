@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from golden_sets import Golden, by_family, golden
 
 
@@ -40,7 +41,9 @@ def test_mmada_padding_differs_only_by_the_authors_plus_one(found: Golden) -> No
 def test_positions_of_a_padded_dream_batch_are_the_authors() -> None:
     found = golden("dream")
     names = found.facts["forward"]["left_padded"]
-    assert torch.equal(found.model.positions(found.tensor(names["attention_mask"])), found.tensor(names["position_ids"]))
+    assert torch.equal(
+        found.model.positions(found.tensor(names["attention_mask"])), found.tensor(names["position_ids"])
+    )
 
 
 @pytest.mark.parametrize("found", by_family())

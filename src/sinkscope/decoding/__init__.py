@@ -32,8 +32,8 @@ def decode(
     prompt = check_ids(ids, model)
     if prompt.shape[1] + settings.length > model.context:
         raise PromptError(
-            f"Expected prompt and answer to fit the {model.context} positions of {model.name}, got a prompt of {prompt.shape[1]} "
-            f"and length {settings.length}; shorten one of them."
+            f"Expected prompt and answer to fit the {model.context} positions of {model.name}, "
+            f"got a prompt of {prompt.shape[1]} and length {settings.length}; shorten one of them."
         )
     mask = _checked_mask(attention_mask, prompt)
     run = Run(history)

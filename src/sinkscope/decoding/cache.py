@@ -44,9 +44,7 @@ class Forwards:
             self.block = block
             start, stop = self.window(block, canvas.shape[1])
             if self.kind == "dual":
-                for layer in self.cache.layers:
-                    layer.__class__ = OverwritingLayer
-                    layer.window = (start, stop)  # type: ignore[attr-defined]
+                self.cache.layers = [OverwritingLayer(layer, (start, stop)) for layer in self.cache.layers]
             else:
                 self.cache.crop(start - canvas.shape[1])
             return hidden
@@ -59,23 +57,28 @@ class Forwards:
     def _run(self, ids: Tensor, positions: Tensor, cache: DynamicCache | None) -> Tensor:
         base: Any = self.model.module.base_model
         output = base(
-            ids, attention_mask=self.attention_mask, position_ids=positions.expand(ids.shape[0], -1), past_key_values=cache,
-            use_cache=cache is not None, **self.model.direction(),
+            ids, attention_mask=self.attention_mask, position_ids=positions.expand(ids.shape[0], -1),
+            past_key_values=cache, use_cache=cache is not None, **self.model.direction(),
         )  # fmt: skip
         hidden: Tensor = output.last_hidden_state
         return hidden
 
 
-class OverwritingLayer(DynamicLayer):  # type: ignore[misc]
+class OverwritingLayer(DynamicLayer):
     """Keys and values of the whole canvas, of which each forward replaces its own window."""
 
-    window: tuple[int, int]
+    def __init__(self, filled: Any, window: tuple[int, int]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.lazy_initialization(filled.keys, filled.values)
+        self.whole: tuple[Tensor, Tensor] = (filled.keys, filled.values)  # [batch, kv head, position, dim]
+        self.keys, self.values = self.whole
+        self.window = window
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         start, stop = self.window
-        self.keys[..., start:stop, :] = key_states
-        self.values[..., start:stop, :] = value_states
-        return self.keys, self.values
+        self.whole[0][..., start:stop, :] = key_states
+        self.whole[1][..., start:stop, :] = value_states
+        return self.whole
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.keys.shape[-2], 0
+        return self.whole[0].shape[-2], 0

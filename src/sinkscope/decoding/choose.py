@@ -73,4 +73,5 @@ def truncated(logits: Tensor, top_p: float | None, top_k: int | None) -> Tensor:
 
 
 def confidence_dtype(settings: Decode, model: torch.dtype) -> torch.dtype:
-    return model if settings.confidence_dtype == "model" else getattr(torch, settings.confidence_dtype)  # type: ignore[no-any-return]
+    """The dtype of the softmax; in bfloat16 many confidences tie at 1."""
+    return {"model": model, "float32": torch.float32, "float64": torch.float64}[settings.confidence_dtype]

@@ -11,7 +11,7 @@ from sinkscope.decoding.noise import Noise
 def most_confident(confidence: Tensor, counts: list[int], padding: Tensor) -> Tensor:
     """The `counts[row]` most confident positions of each row → bool [batch, position].
 
-    Ranked by torch.topk over the row without its padding: ties fall as in the authors' code, and as if the row were alone.
+    Ranked by torch.topk over the row without its padding: ties fall as in the authors' code, and as in the row alone.
     """
     chosen = torch.zeros_like(confidence, dtype=torch.bool)
     for row, (count, start) in enumerate(zip(counts, padding.tolist(), strict=True)):

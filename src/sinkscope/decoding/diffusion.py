@@ -95,7 +95,7 @@ class Denoiser:
         return logits
 
     def candidates(self, hidden: Tensor, start: int, wanted: Tensor) -> tuple[Tensor, Tensor]:
-        """For the wanted positions: candidate ids and confidence, both [batch, position] (mask id and NaN elsewhere)."""
+        """Candidate ids and confidence at the wanted positions, both [batch, position] (mask id and NaN elsewhere)."""
         settings, vocabulary = self.settings, self.model.vocabulary
         chosen = self.canvas.clone()
         confidence = torch.full(self.canvas.shape, torch.nan, dtype=torch.float64, device=self.canvas.device)

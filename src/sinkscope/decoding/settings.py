@@ -50,18 +50,19 @@ class Decode:
 
     @classmethod
     def llada(
-        cls, length: int, block: int | None = None, steps: int | None = None, temperature: float = 0.0, guidance: float = 0.0,
-        confidence: Confidence = "probability", forbid_eos: bool = False, late_eos: bool = False, eos_id: int | None = None,
-        eot_id: int | None = None, **more: Any,
+        cls, length: int, block: int | None = None, steps: int | None = None, temperature: float = 0.0,
+        guidance: float = 0.0, confidence: Confidence = "probability", forbid_eos: bool = False, late_eos: bool = False,
+        eos_id: int | None = None, eot_id: int | None = None, **more: Any,
     ) -> Decode:  # fmt: skip
         """LLaDA's semi-autoregressive sampler: blocks left to right, the same number of commits every step."""
         return cls("llada", length, block, length if steps is None else steps, temperature, guidance=guidance,
-                   confidence=confidence, forbid_eos=forbid_eos, late_eos=late_eos, eos_id=eos_id, eot_id=eot_id, **more)  # fmt: skip
+                   confidence=confidence, forbid_eos=forbid_eos, late_eos=late_eos, eos_id=eos_id, eot_id=eot_id,
+                   **more)  # fmt: skip
 
     @classmethod
     def mmada(
-        cls, length: int, block: int | None = None, steps: int | None = None, temperature: float = 0.0, guidance: float = 0.0,
-        confidence: Confidence = "probability", **more: Any,
+        cls, length: int, block: int | None = None, steps: int | None = None, temperature: float = 0.0,
+        guidance: float = 0.0, confidence: Confidence = "probability", **more: Any,
     ) -> Decode:  # fmt: skip
         """MMaDA's sampler: LLaDA's with float64 confidence; stop="eot" is its fast variant."""
         more = {"confidence_dtype": "float64", **more}
@@ -70,23 +71,24 @@ class Decode:
 
     @classmethod
     def dream(
-        cls, length: int, steps: int | None = None, algorithm: str = "origin", algorithm_temperature: float | None = None,
-        temperature: float = 1.0, top_p: float | None = 1.0, top_k: int | None = 50, epsilon: float = 1e-3, **more: Any,
+        cls, length: int, steps: int | None = None, algorithm: str = "origin",
+        algorithm_temperature: float | None = None, temperature: float = 1.0, top_p: float | None = 1.0,
+        top_k: int | None = 50, epsilon: float = 1e-3, **more: Any,
     ) -> Decode:  # fmt: skip
-        """Dream's sampler. Arguments left out are what its code takes then, top_k = 50 included: pass None to switch off."""
+        """Dream's sampler; arguments left out are what its code takes then, top_k = 50 included (None switches off)."""
         if algorithm not in DREAM_ALGORITHMS:
             raise DecodeError(f"Expected algorithm to be one of {', '.join(DREAM_ALGORITHMS)}, got {algorithm!r}.")
         confidence, commit = DREAM_ALGORITHMS[algorithm]
-        return cls("dream", length, steps=length if steps is None else steps, temperature=temperature, top_p=top_p, top_k=top_k,
-                   confidence=confidence, commit=commit, algorithm_temperature=algorithm_temperature, epsilon=epsilon,
-                   **more)  # fmt: skip
+        return cls("dream", length, steps=length if steps is None else steps, temperature=temperature, top_p=top_p,
+                   top_k=top_k, confidence=confidence, commit=commit, algorithm_temperature=algorithm_temperature,
+                   epsilon=epsilon, **more)  # fmt: skip
 
     @classmethod
     def parallel(
         cls, length: int, block: int | None = None, threshold: float | None = 0.9, factor: float | None = None,
         cache: Literal["prefix", "dual", "none"] | None = None, steps: int | None = None, **more: Any,
     ) -> Decode:  # fmt: skip
-        """Fast-dLLM: commit whatever is confident enough; `factor` replaces `threshold`; with neither, a quota of `steps`."""
+        """Fast-dLLM: commit what is confident enough, by `factor` instead of `threshold`, or a quota of `steps`."""
         commit: Commit = "factor" if factor is not None else "threshold" if threshold is not None else "quota"
         more = {"confidence_dtype": "float64", **more}
         return cls("parallel", length, block, (length if steps is None else steps) if commit == "quota" else None,
@@ -124,8 +126,7 @@ class Decode:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise DecodeError(f"Expected {name} to be a whole number of at least 1, got {value!r}.")
-        for name, low, high in (("temperature", 0, None), ("top_p", 0, 1), ("threshold", 0, 1), ("factor", 0, None),
-                                ("algorithm_temperature", 0, None), ("epsilon", 0, 1), ("guidance", 0, None)):  # fmt: skip
+        for name, low, high in RANGES:
             value = getattr(self, name)
             if value is not None and not (low <= value and (high is None or value <= high)):  # false for NaN too
                 raise DecodeError(
@@ -168,6 +169,15 @@ class Decode:
             )
 
 
+RANGES: tuple[tuple[str, float, float | None], ...] = (
+    ("temperature", 0, None),
+    ("top_p", 0, 1),
+    ("threshold", 0, 1),
+    ("factor", 0, None),
+    ("algorithm_temperature", 0, None),
+    ("epsilon", 0, 1),
+    ("guidance", 0, None),
+)
 CHOICES: dict[str, tuple[Any, ...]] = {
     "family": get_args(Kind),
     "confidence": get_args(Confidence),

@@ -27,7 +27,9 @@ class AdaptedToDiffusion(Family):
 
     def knows(self, config: dict[str, Any], folder: Path) -> bool:
         kind = str(config.get("model_type", "")).lower()
-        if "a2d-" in kind or any(str(name).startswith(("A2D", "TinyA2D")) for name in config.get("architectures") or ()):
+        if "a2d-" in kind or any(
+            str(name).startswith(("A2D", "TinyA2D")) for name in config.get("architectures") or ()
+        ):
             return native_type(kind) in NATIVE
         return kind in NATIVE and (config.get("mask_token_id") is not None or _tokenizer_has_mask(folder))
 
@@ -35,7 +37,7 @@ class AdaptedToDiffusion(Family):
         from transformers import AutoConfig
 
         kept = {field: value for field, value in config.items() if field not in ("model_type", "auto_map", "is_causal")}
-        made: PretrainedConfig = AutoConfig.for_model(native_type(str(config["model_type"])), **kept, is_causal=False)
+        made: PretrainedConfig = AutoConfig.for_model(native_type(str(config["model_type"])), **kept)
         return made
 
     def load_tokenizer(self, folder: Path) -> PreTrainedTokenizerBase:

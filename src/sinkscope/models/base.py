@@ -112,8 +112,8 @@ class Model:
     def require_tokenizer(self) -> PreTrainedTokenizerBase:
         if self.tokenizer is None:
             raise TokenizerError(
-                f"{self.name} was loaded without a tokenizer (its folder has no tokenizer files), so text cannot be read "
-                "or written; pass token ids, or put tokenizer.json beside config.json."
+                f"{self.name} was loaded without a tokenizer (its folder has no tokenizer files), so text cannot be "
+                "read or written; pass token ids, or put tokenizer.json beside config.json."
             )
         return self.tokenizer
 
@@ -147,19 +147,22 @@ class Model:
         }
 
 
-def check_ids(ids: Tensor, model: Model) -> Tensor:
+def check_ids(ids: Any, model: Model) -> Tensor:
     """The prompt as int64 [batch, position] on the model's device, or one clear sentence."""
     if not isinstance(ids, Tensor) or ids.dim() != 2 or ids.is_floating_point() or ids.dtype == torch.bool:
         came = f"{tuple(ids.shape)} {ids.dtype}" if isinstance(ids, Tensor) else type(ids).__name__
         raise PromptError(f"Expected token ids as an integer tensor [batch, position], got {came}.")
     if ids.numel() == 0:
-        raise PromptError("Expected a prompt of at least one token, got an empty one; give the model something to answer.")
+        raise PromptError(
+            "Expected a prompt of at least one token, got an empty one; give the model something to answer."
+        )
     if int(ids.min()) < 0 or int(ids.max()) >= model.vocabulary:
         raise PromptError(
             f"Expected token ids from 0 to {model.vocabulary - 1}, got {int(ids.min())} to {int(ids.max())}; "
             f"was the prompt made with the tokenizer of {model.name}?"
         )
-    return ids.to(model.device, torch.int64)
+    placed: Tensor = ids.to(model.device, torch.int64)
+    return placed
 
 
 def pad(prompts: list[Tensor], model: Model) -> tuple[Tensor, Tensor]:

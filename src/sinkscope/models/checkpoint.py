@@ -23,7 +23,9 @@ def read_config(folder: Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"Expected JSON in {path}, and it cannot be read ({error}); fetch the file again.") from None
+        raise CheckpointError(
+            f"Expected JSON in {path}, and it cannot be read ({error}); fetch the file again."
+        ) from None
     if not isinstance(config, dict):
         raise CheckpointError(f"Expected a JSON object in {path}, got a {type(config).__name__}; fetch the file again.")
     return config
@@ -51,8 +53,8 @@ def weight_files(folder: Path) -> list[Path]:
         pickled = sorted(path.name for pattern in PICKLED for path in folder.glob(pattern))
         if pickled:
             raise CheckpointError(
-                f"Expected .safetensors weights in {folder}, found only pickle ({', '.join(pickled[:3])}), which can run "
-                "code when opened and is refused; convert it to safetensors on a machine where you trust it."
+                f"Expected .safetensors weights in {folder}, found only pickle ({', '.join(pickled[:3])}), which can "
+                "run code when opened and is refused; convert it to safetensors on a machine where you trust it."
             )
         raise CheckpointError(f"Expected .safetensors weights in {folder}, found none; is the download complete?")
     for path in files:
@@ -74,7 +76,9 @@ def read_header(path: Path) -> dict[str, Any]:
     ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
     expected = 8 + length + max(ends, default=0)
     if size != expected:
-        raise CheckpointError(f"Expected {expected} bytes in {path}, got {size}: the file is cut short; fetch it again.")
+        raise CheckpointError(
+            f"Expected {expected} bytes in {path}, got {size}: the file is cut short; fetch it again."
+        )
     return dict(header)
 
 
@@ -87,4 +91,13 @@ def fingerprint(files: list[Path]) -> str:
             digest.update(start)
             digest.update(file.read(min(int.from_bytes(start, "little"), 1 << 26)))
             digest.update(file.read(FIRST_BYTES))
+    return digest.hexdigest()
+
+
+def gguf_fingerprint(path: Path) -> str:
+    """sha256 of a GGUF file's first and last MiB: its tokenizer, names and shapes, and some of its weights."""
+    with path.open("rb") as file:
+        digest = hashlib.sha256(file.read(1 << 20))
+        file.seek(max(path.stat().st_size - (1 << 20), 0))
+        digest.update(file.read())
     return digest.hexdigest()

@@ -36,7 +36,7 @@ class Dream(Family):
                    "_name_or_path", "transformers_version", "torch_dtype", "dtype", "use_mrope"}  # fmt: skip
         kept = {field: value for field, value in config.items() if field not in foreign}
         rope = {"rope_type": "default", **(config.get("rope_scaling") or {}), "rope_theta": float(config["rope_theta"])}
-        return Qwen2Config(**kept, rope_parameters=rope, is_causal=False)
+        return Qwen2Config(**kept, rope_parameters=rope)
 
     def load_tokenizer(self, folder: Path) -> PreTrainedTokenizerBase:
         from transformers import PreTrainedTokenizerFast, Qwen2Tokenizer

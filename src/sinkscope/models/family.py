@@ -58,8 +58,8 @@ class Family:
             if self.mask_token is not None and self.mask_token in tokenizer.get_vocab():
                 return int(tokenizer.get_vocab()[self.mask_token])
         raise TokenizerError(
-            "Expected a mask token, as mask_token_id in config.json or as the tokenizer's mask_token, and found neither; "
-            "a diffusion model cannot start without one."
+            "Expected a mask token, as mask_token_id in config.json or as the tokenizer's mask_token, and found "
+            "neither; a diffusion model cannot start without one."
         )
 
     def encode(self, tokenizer: PreTrainedTokenizerBase, text: str, chat: bool) -> Tensor:

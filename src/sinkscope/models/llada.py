@@ -89,7 +89,6 @@ class LLaDA(Family):
             bos_token_id=config.get("bos_token_id"),
             eos_token_id=config.get("eos_token_id"),
             pad_token_id=config.get("pad_token_id"),
-            is_causal=False,
         )
 
     def adapt(self, module: nn.Module, config: dict[str, Any]) -> None:

