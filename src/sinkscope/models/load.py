@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from sinkscope.errors import CheckpointError, UnknownFamilyError
+from sinkscope.errors import CheckpointError, DecodeError, UnknownFamilyError
 from sinkscope.models import checkpoint, zoo
 from sinkscope.models.a2d import AdaptedToDiffusion
 from sinkscope.models.base import Model
@@ -62,6 +62,10 @@ def load(
     family.adapt(module, config)
     model = _assemble(family, module, tokenizer, asked, mask_id, checkpoint.fingerprint(files))
     model.preset = dict(config.get("sinkscope_decode") or {})
+    try:
+        _ = model.defaults
+    except (TypeError, DecodeError) as error:
+        raise CheckpointError(f"config.json of {asked} has sinkscope_decode settings that cannot be used: {error}") from None
     return _self_tested(model)
 
 
