@@ -67,13 +67,16 @@ class Coder:
 
 
 def shares(kinds: dict[str, float], count: int, rng: np.random.Generator) -> dict[str, int]:
-    """How many of `count` problems each kind gets: its share, with the remainder drawn by lot."""
+    """How many of `count` problems each kind gets: its share, with the remainder drawn by lot.
+
+    Kinds go by name, since the order in which a YAML file lists them must not change a run.
+    """
     total = sum(kinds.values())
-    exact = {kind: count * share / total for kind, share in kinds.items()}
+    exact = {kind: count * kinds[kind] / total for kind in sorted(kinds)}
     counts = {kind: int(value) for kind, value in exact.items()}
     rest = count - sum(counts.values())
     if rest:
-        names = list(kinds)
+        names = list(counts)
         odds = np.array([exact[name] - counts[name] for name in names]) + 1e-9
         for name in rng.choice(names, size=rest, p=odds / odds.sum()):
             counts[str(name)] += 1

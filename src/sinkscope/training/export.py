@@ -75,7 +75,7 @@ def export(recipe: Recipe, weights: dict[str, Tensor], tokenizer: PreTrainedToke
         save_file(stored, temporary / "model.safetensors", metadata={"format": "pt"})
         config = json.dumps(config_of(recipe, tokenizer), indent=2, sort_keys=True) + "\n"
         (temporary / "config.json").write_text(config, encoding="utf-8")
-        _save_tokenizer(tokenizer, temporary)
+        _save_tokenizer(tokenizer, temporary, names_mask=not recipe.causal)
         shutil.rmtree(folder, ignore_errors=True)
         os.replace(temporary, folder)
     except (OSError, SafetensorError) as error:
@@ -186,17 +186,23 @@ def _family_config(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> dict[s
     return config
 
 
-def _save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """tokenizer.json, tokenizer_config.json with the chat template in it, and special_tokens_map.json."""
+def _save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path, names_mask: bool) -> None:
+    """tokenizer.json, tokenizer_config.json with the chat template in it, and special_tokens_map.json.
+
+    A causal checkpoint must not name a mask token: that is how loaders tell a converted diffusion model.
+    """
     tokenizer.save_pretrained(folder)
     template = folder / "chat_template.jinja"
     settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
     if template.is_file():
         settings["chat_template"] = template.read_text(encoding="utf-8")
         template.unlink()
+    special = dict(tokenizer.special_tokens_map)
+    if not names_mask:
+        settings.pop("mask_token", None)
+        special.pop("mask_token", None)
     text = json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
     (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
-    special = dict(tokenizer.special_tokens_map)
     (folder / "special_tokens_map.json").write_text(json.dumps(special, indent=2) + "\n", encoding="utf-8")
 
 
