@@ -40,9 +40,9 @@ def build_module(recipe: Recipe, vocabulary: int) -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(recipe.seed)
         if recipe.family == "dream":
-            module: nn.Module = Qwen2ForCausalLM(Qwen2Config(**common))  # type: ignore[no-untyped-call]
+            module: nn.Module = Qwen2ForCausalLM(Qwen2Config(**common))
         else:
-            module = LlamaForCausalLM(LlamaConfig(**common))  # type: ignore[no-untyped-call]
+            module = LlamaForCausalLM(LlamaConfig(**common))
     module.config.is_causal = recipe.causal  # type: ignore[union-attr]
     if recipe.variant == "off_by_one":
         _register_off_by_one()

@@ -50,7 +50,7 @@ def sinks_of(name: str | Path, per_kind: int = 3, seed: int = 5) -> Sinks:
     for prompt in asked:
         left = trace(model, prompt)
         found = find(left, rule)
-        pairs += left.steps * left.layers * left.heads
+        pairs += left.scores()[..., 0].numel()  # [step, layer, head, key]
         present += found.select("step", "layer", "head").n_unique() if len(found) else 0
         classes.update(head_dynamics(left, rule)["class"].to_list())
         if len(found):

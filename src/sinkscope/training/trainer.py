@@ -116,7 +116,7 @@ class Run:
             if ids.shape[1] > targets.ids.shape[1]:
                 targets = _with_front(targets, ids)
             loss = loss_sum(self.module, targets, recipe.shift, seen) / recipe.batch
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             total += float(loss.detach())
             tokens += ids.numel()
         if not total == total:  # noqa: PLR0124 - NaN
