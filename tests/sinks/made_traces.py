@@ -1,46 +1,54 @@
 """Traces made by hand, whose sinks are known because they were put there."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+
+from sinkscope.decoding.settings import Decode
+from sinkscope.tracing import Trace
 
 GROUPS = ("masked", "committed", "prompt")
 MASK, NEWLINE, STOP, WORD = 99, 1, 2, 3
 VOCABULARY = {MASK: ("<mask>", "mask"), NEWLINE: ("⏎", "newline"), STOP: (".", "punctuation"), WORD: ("cat", "word")}
 
 
-@dataclass
-class Made:
-    """The part of a trace that the findings read."""
+def made(
+    received: Tensor,
+    queries: Tensor,
+    canvas: Tensor,
+    blocks: Tensor,
+    prompt: int,
+    committed_at: Tensor,
+    causal: bool = False,
+    value_norms: Tensor | None = None,
+) -> Trace:
+    """A trace of the given attention; committed_at is that of the generated tokens."""
+    length = canvas.shape[1] - prompt
+    return Trace(
+        received=received,
+        queries=queries,
+        canvas=canvas,
+        confidence=torch.full((len(queries), canvas.shape[1]), torch.nan),
+        committed_at=torch.cat([torch.full((prompt,), -1), committed_at]).int(),
+        blocks=blocks,
+        prompt_length=prompt,
+        settings=Decode.autoregressive(length) if causal else Decode.llada(length),
+        model={},
+        backend="made",
+        vocabulary=dict(VOCABULARY),
+        mask_id=None if causal else MASK,
+        causal=causal,
+        prompt="",
+        text="",
+        value_norms=value_norms,
+    )
 
-    received: Tensor
-    queries: Tensor
-    canvas: Tensor
-    blocks: Tensor
-    prompt_length: int
-    mask_id: int | None = MASK
-    causal: bool = False
-    value_norms: Tensor | None = None
-    vocabulary: dict[int, tuple[str, str]] = field(default_factory=lambda: dict(VOCABULARY))
 
-    @property
-    def steps(self) -> int:
-        return self.received.shape[0]
-
-    @property
-    def layers(self) -> int:
-        return self.received.shape[1]
-
-    @property
-    def positions(self) -> int:
-        return self.received.shape[-1]
-
-    def scores(self, group: str = "all", unit: str = "sum") -> Tensor:
-        assert unit == "sum"
-        part = self.received.float()
-        return part.sum(3) if group == "all" else part[:, :, :, GROUPS.index(group)]
+def full(trace: Trace) -> Tensor:
+    """The received attention of a trace that is not in summary form."""
+    assert trace.received is not None
+    return trace.received
 
 
 def diffusion(
@@ -51,7 +59,7 @@ def diffusion(
     order: str = "right",
     share: float = 0.6,
     dtype: torch.dtype = torch.float32,
-) -> Made:
+) -> Trace:
     """A trace of one layer: sinks[head][group][step] is the key that draws `share` of that group's attention, or None.
 
     A token a step is committed, from the left ("right") or from the right ("left"); a head with one path uses it for
@@ -78,10 +86,11 @@ def diffusion(
                 received[t, 0, h, g] = row * queries[t, g]
     active = torch.arange(steps) // block * block
     blocks = torch.stack([prompt + active, prompt + active + block], -1).int()
-    return Made(received.to(dtype), queries, canvas, blocks, prompt)
+    time = torch.arange(length) if order == "right" else torch.arange(length).flip(0)
+    return made(received.to(dtype), queries, canvas, blocks, prompt, time)
 
 
-def autoregressive(prompt: int = 5, length: int = 8, sink: int | None = 0, share: float = 0.7) -> Made:
+def autoregressive(prompt: int = 5, length: int = 8, sink: int | None = 0, share: float = 0.7) -> Trace:
     """A causal trace of one layer and head: each row gives `share` to the sink and the rest evenly to what it sees."""
     size = prompt + length
     rows = torch.zeros(size, size)
@@ -96,10 +105,10 @@ def autoregressive(prompt: int = 5, length: int = 8, sink: int | None = 0, share
         received[t, 0, 0, 1], queries[t, 1] = rows[prompt + t - 1], 1
     canvas = torch.full((length + 1, size), WORD)
     blocks = torch.stack([prompt + torch.arange(length), prompt + 1 + torch.arange(length)], -1).int()
-    return Made(received, queries, canvas, blocks, prompt, mask_id=None, causal=True)
+    return made(received, queries, canvas, blocks, prompt, torch.arange(length), causal=True)
 
 
-def random_trace(seed: int, steps: int = 5, layers: int = 2, heads: int = 2, size: int = 12, prompt: int = 3) -> Made:
+def random_trace(seed: int, steps: int = 5, layers: int = 2, heads: int = 2, size: int = 12, prompt: int = 3) -> Trace:
     """Peaky random attention with all three groups, on a canvas of random tokens that loses its masks at random."""
     generator = torch.Generator().manual_seed(seed)
     length = size - prompt
@@ -116,11 +125,5 @@ def random_trace(seed: int, steps: int = 5, layers: int = 2, heads: int = 2, siz
     received = torch.einsum("tgq,tlhqk->tlhgk", kinds.float(), logits.softmax(-1))
     start = torch.randint(prompt, size - 1, (steps,), generator=generator)
     norms = torch.rand(steps, layers, 1, size, generator=generator) + 0.1
-    return Made(
-        received,
-        kinds.sum(-1).int(),
-        canvas,
-        torch.stack([start, start + 2], -1).int(),
-        prompt,
-        value_norms=norms,
-    )
+    blocks = torch.stack([start, start + 2], -1).int()
+    return made(received, kinds.sum(-1).int(), canvas, blocks, prompt, committed_at, value_norms=norms)

@@ -4,9 +4,10 @@ import math
 from statistics import fmean, pstdev
 from typing import Any
 
-from made_traces import GROUPS, MASK, Made
+from made_traces import GROUPS, MASK, full
 
 from sinkscope.sinks.rules import Rule
+from sinkscope.tracing import Trace
 
 Row = dict[str, Any]
 
@@ -15,12 +16,12 @@ def mean(values: list[float]) -> float | None:
     return fmean(values) if values else None
 
 
-def slow_head(trace: Made, rule: Rule, layer: int, head: int, least: int = 4) -> Row:
+def slow_head(trace: Trace, rule: Rule, layer: int, head: int, least: int = 4) -> Row:
     """Every measure of one head of a diffusion trace whose rule counts all queries."""
     steps, size = trace.steps, trace.positions
     received, scores, sinks, mains = [], [], [], []
     for t in range(steps):
-        column = trace.received[t, layer, head].float().sum(0)
+        column = full(trace)[t, layer, head].float().sum(0)
         queries = int(trace.queries[t].sum())
         received.append(column.tolist())
         scores.append(rule.scores(column, queries).tolist())
@@ -94,7 +95,7 @@ def slow_centres(scores: list[list[float]], sinks: list[set[int]], present: list
     return {"spatial_variance": mean(spreads), "temporal_variance": pstdev(centres) ** 2 if centres else None}
 
 
-def slow_distances(trace: Made, mains: list[int], present: list[int]) -> Row:
+def slow_distances(trace: Trace, mains: list[int], present: list[int]) -> Row:
     found: dict[str, list[float]] = {"block": [], "rightmost_mask": [], "frontier": []}
     for t in present:
         start, stop = trace.blocks[t].tolist()
@@ -111,7 +112,7 @@ def slow_distances(trace: Made, mains: list[int], present: list[int]) -> Row:
     return row
 
 
-def slow_split(trace: Made, rule: Rule, layer: int, head: int, least: int) -> Row:
+def slow_split(trace: Trace, rule: Rule, layer: int, head: int, least: int) -> Row:
     differ = []
     for t in range(trace.steps):
         favourite = []
@@ -120,7 +121,7 @@ def slow_split(trace: Made, rule: Rule, layer: int, head: int, least: int) -> Ro
             queries = int(trace.queries[t, g])
             if queries < least:
                 continue
-            whole = trace.received[t, layer, head, g].float() * trace.positions / queries
+            whole = full(trace)[t, layer, head, g].float() * trace.positions / queries
             if rule.marks(whole, trace.positions).any():
                 favourite.append(int(rule.scores(whole, trace.positions).argmax()))
         if len(favourite) == 2:
@@ -128,11 +129,11 @@ def slow_split(trace: Made, rule: Rule, layer: int, head: int, least: int) -> Ro
     return {"split_share": mean(differ), "split_steps": len(differ)}
 
 
-def slow_value_ratio(trace: Made, layer: int, head: int, sinks: list[set[int]]) -> float | None:
+def slow_value_ratio(trace: Trace, layer: int, head: int, sinks: list[set[int]]) -> float | None:
     if trace.value_norms is None:
         return None
     ratios = []
-    per_norm = trace.received.shape[2] // trace.value_norms.shape[2]
+    per_norm = full(trace).shape[2] // trace.value_norms.shape[2]
     for t, there in enumerate(sinks):
         norms = trace.value_norms[t, layer, head // per_norm].tolist()
         others = [norms[j] for j in range(trace.positions) if j not in there]
@@ -141,10 +142,10 @@ def slow_value_ratio(trace: Made, layer: int, head: int, sinks: list[set[int]]) 
     return mean(ratios)
 
 
-def slow_agreement(trace: Made, layer: int, mains: list[int], present: list[int]) -> float | None:
+def slow_agreement(trace: Trace, layer: int, mains: list[int], present: list[int]) -> float | None:
     shares = []
     for t in present:
-        tops = [int(trace.received[t, other].float().sum(1).mean(0).argmax()) for other in range(trace.layers)]
+        tops = [int(full(trace)[t, other].float().sum(1).mean(0).argmax()) for other in range(trace.layers)]
         others = [top for other, top in enumerate(tops) if other != layer]
         if others:
             shares.append(fmean(top == mains[t] for top in others))

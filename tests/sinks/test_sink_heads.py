@@ -7,12 +7,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_traces import Made, autoregressive, diffusion, random_trace
+from made_traces import autoregressive, diffusion, full, random_trace
 from slow_heads import slow_head
 
 from sinkscope.errors import RuleError, TraceError
 from sinkscope.sinks import Classes, HeadShare, Rule, Threshold, ZScore, by_layer, head_dynamics, sink_rate
 from sinkscope.sinks import columns as columns_module
+from sinkscope.tracing import Trace
 
 STEPS = 16  # of a made diffusion trace: 4 prompt tokens, 4 blocks of 4, a token a step
 BLOCK_STARTS = [4 + t // 4 * 4 for t in range(STEPS)]
@@ -39,7 +40,7 @@ def test_every_measure_equals_plain_loops(seed: int, steps: int, layers: int, ru
     assert set(table.columns) == named | set(slow)  # nothing in the table is left uncompared
 
 
-def row_of(trace: Made, head: int = 0, **thresholds: float) -> dict[str, object]:
+def row_of(trace: Trace, head: int = 0, **thresholds: float) -> dict[str, object]:
     return head_dynamics(trace, classes=Classes(**thresholds)).row(head, named=True)  # type: ignore[arg-type]
 
 
@@ -116,10 +117,7 @@ def test_thresholds_can_be_moved() -> None:
 
 def test_a_sink_of_a_single_step_generation_is_static() -> None:
     trace = diffusion([[[3] * STEPS]])
-    one = dataclasses.replace(
-        trace, received=trace.received[:1], queries=trace.queries[:1], canvas=trace.canvas[:2], blocks=trace.blocks[:1]
-    )
-    row = row_of(one)
+    row = row_of(trace.select(steps=slice(0, 1)))
     assert (row["class"], row["jaccard"], row["drift"]) == ("static", None, None)
 
 
@@ -129,6 +127,14 @@ def test_an_autoregressive_trace_has_a_static_sink_at_0() -> None:
     assert (row["class"], row["home"], row["home_share"], row["unit"]) == ("static", 0, 1, "uniform")
     assert (row["to_rightmost_mask"], row["split_share"]) == (None, None)
     assert row["to_frontier"] == pytest.approx(-(5 + 3.5))
+
+
+def test_an_autoregressive_trace_can_be_cut_to_its_later_steps() -> None:
+    trace = autoregressive(prompt=5, length=8)
+    cut = head_dynamics(trace.select(steps=slice(3, 8)), HeadShare(0.3)).row(0, named=True)
+    assert (cut["class"], cut["home"], cut["presence"]) == ("static", 0, 1)
+    assert cut["to_frontier"] == pytest.approx(-(5 + 3 + 2))  # steps 3 … 7 decide the positions 8 … 12
+    assert cut["strength"] == pytest.approx(0.7)
 
 
 def test_a_group_without_queries_at_a_step_has_no_sink_there() -> None:
@@ -152,7 +158,7 @@ def test_the_number_of_threads_is_given_back_on_error_too() -> None:
         head_dynamics(random_trace(1))
         assert torch.get_num_threads() == before + 1
         broken = random_trace(1)
-        broken.received[0] = torch.inf
+        full(broken)[0] = torch.inf
         with pytest.raises(TraceError):
             head_dynamics(broken)
         assert torch.get_num_threads() == before + 1
@@ -160,18 +166,30 @@ def test_the_number_of_threads_is_given_back_on_error_too() -> None:
         torch.set_num_threads(before)
 
 
-def test_summary_form_goes_through_scores() -> None:
-    trace = random_trace(6)
-    scores = trace.scores
-    summary = dataclasses.replace(trace)
-    summary.__class__ = type("Summary", (Made,), {"received": None, "steps": 5, "layers": 2, "positions": 12})
-    summary.scores = scores  # type: ignore[method-assign]
-    assert head_dynamics(summary, Threshold(1)).equals(head_dynamics(trace, Threshold(1)))
+def summary(trace: Trace, kept: int) -> Trace:
+    top = full(trace).topk(kept, -1)
+    return dataclasses.replace(
+        trace, received=None, layer_mean=full(trace).mean(2), top_keys=top.indices.int(), top_scores=top.values
+    )
+
+
+def test_summary_form_that_kept_every_key_gives_the_same_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = random_trace(6, layers=3)
+    monkeypatch.setattr(columns_module, "CHUNK", 1)
+    assert head_dynamics(summary(trace, 12), Threshold(1)).equals(head_dynamics(trace, Threshold(1)))
+
+
+def test_summary_form_with_few_keys_still_has_the_sinks() -> None:
+    trace = diffusion([[[0] * STEPS], [BLOCK_STARTS]])
+    table, whole = head_dynamics(summary(trace, 2)), head_dynamics(trace)
+    exact = ["class", "home", "lives", "lifetime", "drift", "to_block", "presence"]
+    assert table.select(exact).equals(whole.select(exact))
+    assert table["strength"].to_list() == pytest.approx(whole["strength"].to_list())
 
 
 def test_sinks_by_depth() -> None:
     trace = diffusion([[[0] * STEPS], [[None] * STEPS]])
-    two = dataclasses.replace(trace, received=torch.cat([trace.received, trace.received[:, :, [0, 0]]], 1))
+    two = dataclasses.replace(trace, received=torch.cat([full(trace), full(trace)[:, :, [0, 0]]], 1))
     layers = by_layer(head_dynamics(two))
     assert layers["layer"].to_list() == [0, 1]
     assert layers["static"].to_list() == [0.5, 1]
@@ -192,11 +210,11 @@ def test_sink_rate_is_the_share_of_heads() -> None:
 
 def test_nan_and_emptiness_are_refused() -> None:
     trace = diffusion([[[0] * STEPS]])
-    trace.received[3, 0, 0, 1, 2] = torch.nan
+    full(trace)[3, 0, 0, 1, 2] = torch.nan
     with pytest.raises(TraceError, match="NaN"):
         head_dynamics(trace)
     empty = dataclasses.replace(
-        trace, received=trace.received[:0], queries=trace.queries[:0], canvas=trace.canvas[:1], blocks=trace.blocks[:0]
+        trace, received=full(trace)[:0], queries=trace.queries[:0], canvas=trace.canvas[:1], blocks=trace.blocks[:0]
     )
     with pytest.raises(TraceError, match="at least one step"):
         head_dynamics(empty)

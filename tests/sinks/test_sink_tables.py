@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_traces import MASK, NEWLINE, STOP, VOCABULARY, WORD, Made, autoregressive, diffusion, random_trace
+from made_traces import MASK, NEWLINE, STOP, VOCABULARY, WORD, autoregressive, diffusion, full, random_trace
 
 from sinkscope.errors import RuleError, TraceError
 from sinkscope.sinks import (
@@ -23,6 +23,7 @@ from sinkscope.sinks import (
     sweep,
     token_shares,
 )
+from sinkscope.tracing import Trace
 
 FEW = settings(max_examples=20, deadline=None)
 RULES = st.sampled_from(
@@ -31,12 +32,12 @@ RULES = st.sampled_from(
 GROUP_AXIS = ("masked", "committed", "prompt")
 
 
-def slow_sinks(trace: Made, rule: Rule) -> list[tuple[int, int, int, int, float]]:
+def slow_sinks(trace: Trace, rule: Rule) -> list[tuple[int, int, int, int, float]]:
     found = []
     for t in range(trace.steps):
         for layer in range(trace.layers):
-            for head in range(trace.received.shape[2]):
-                maps, counts = trace.received[t, layer, head], trace.queries[t]
+            for head in range(trace.heads_count):
+                maps, counts = full(trace)[t, layer, head], trace.queries[t]
                 g = GROUP_AXIS.index(rule.group) if rule.group != "all" else None
                 column, queries = (maps.sum(0), int(counts.sum())) if g is None else (maps[g], int(counts[g]))
                 marks, scores = rule.marks(column, queries), rule.scores(column, queries)
@@ -67,8 +68,7 @@ def test_find_without_sinks_is_an_empty_table_with_all_columns() -> None:
 
 
 def test_an_id_outside_the_vocabulary_is_shown_by_its_number() -> None:
-    trace = diffusion([[[0] * 16]])
-    trace.vocabulary = {}
+    trace = dataclasses.replace(diffusion([[[0] * 16]]), vocabulary={})
     assert find(trace)["token"][0] == f"#{WORD}"
 
 
@@ -200,11 +200,11 @@ def test_an_autoregressive_trace_counts_only_keys_that_exist() -> None:
 @pytest.mark.parametrize("function", [find, paths, lives, sweep, histogram, token_shares])
 def test_nan_and_emptiness_are_refused_everywhere(function: object) -> None:
     trace = diffusion([[[0] * 16]])
-    trace.received[3, 0, 0, 1, 2] = torch.nan
+    full(trace)[3, 0, 0, 1, 2] = torch.nan
     with pytest.raises(TraceError, match="NaN"):
         function(trace)  # type: ignore[operator]
     empty = dataclasses.replace(
-        trace, received=trace.received[:0], queries=trace.queries[:0], canvas=trace.canvas[:1], blocks=trace.blocks[:0]
+        trace, received=full(trace)[:0], queries=trace.queries[:0], canvas=trace.canvas[:1], blocks=trace.blocks[:0]
     )
     with pytest.raises(TraceError, match="at least one step"):
         function(empty)  # type: ignore[operator]

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import ParamSpec, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,11 +20,13 @@ class TraceLike(Protocol):
     """The part of a Trace that is read here."""
 
     @property
-    def received(self) -> Any: ...  # [step, layer, head, group, key] column sums, or None in summary form
+    def received(self) -> Tensor | None: ...  # [step, layer, head, group, key] column sums, or None in summary form
     @property
     def queries(self) -> Tensor: ...  # [step, group]
     @property
     def canvas(self) -> Tensor: ...  # [step + 1, position]
+    @property
+    def committed_at(self) -> Tensor: ...  # [position], −1 for the prompt
     @property
     def blocks(self) -> Tensor: ...  # [step, 2] start and stop of the active block
     @property
@@ -42,8 +44,11 @@ class TraceLike(Protocol):
     @property
     def layers(self) -> int: ...
     @property
+    def heads_count(self) -> int: ...
+    @property
     def positions(self) -> int: ...
     def scores(self, group: str = "all", unit: str = "sum") -> Tensor: ...  # [step, layer, head, key]
+    def select(self, steps: slice | None = None, layers: slice | None = None) -> "TraceLike": ...
 
 
 P = ParamSpec("P")
@@ -84,11 +89,13 @@ def check(trace: TraceLike) -> None:
 
 
 def alive_keys(trace: TraceLike) -> Tensor:
-    """Which keys exist at each step, `[step, key]` bool: all of them, or a growing prefix if the model is causal."""
+    """Which keys exist at each step, `[step, key]` bool: all of them, or a growing prefix if the model is causal.
+
+    There, a token becomes a key at the step after its commit. Commits tell it also in a trace cut to some of its steps.
+    """
     if not trace.causal:
         return torch.ones(trace.steps, trace.positions, dtype=torch.bool)
-    there = trace.prompt_length + torch.arange(trace.steps)
-    return torch.arange(trace.positions) < there[:, None]
+    return trace.committed_at < torch.arange(trace.steps)[:, None]
 
 
 def missing_keys(trace: TraceLike) -> Tensor | None:
@@ -110,28 +117,27 @@ def seen_by(trace: TraceLike, group: str) -> Tensor | None:
     """
     if not trace.causal:
         return None
-    seen = query_count(trace, group)[:, None] * alive_keys(trace)
-    if group in ("all", "prompt"):
-        rows = (trace.prompt_length - torch.arange(trace.positions)).clamp(min=0)
-        # A prefilled prefix may leave fewer prompt rows than prompt keys: no key is seen by more rows than there are.
-        seen[0] = torch.minimum(rows, seen[0])
-    return seen
+    later = trace.prompt_length - torch.arange(trace.positions)  # rows of the prompt from the key's own on
+    by_prompt = torch.minimum(query_count(trace, "prompt")[:, None], later.clamp(min=0))
+    if group == "prompt":
+        return by_prompt
+    if group == "all":
+        return by_prompt + query_count(trace, "committed")[:, None] * alive_keys(trace)
+    return query_count(trace, group)[:, None] * alive_keys(trace)
 
 
 def columns_by_layer(trace: TraceLike, groups: Sequence[str]) -> Iterator[tuple[slice, list[Tensor]]]:
     """Column sums `[step, layer, head, key]` fp32 of the groups asked for, a few layers at a time."""
     check(trace)
-    full = trace.received
-    whole = None if full is not None and full.ndim == 5 else [trace.scores(group, "sum") for group in groups]
-    heads = full.shape[2] if whole is None else whole[0].shape[2]
-    step = max(1, CHUNK // max(1, trace.steps * heads * trace.positions))
+    step = max(1, CHUNK // max(1, trace.steps * trace.heads_count * trace.positions))
     for start in range(0, trace.layers, step):
         layers = slice(start, min(start + step, trace.layers))
-        if whole is None:
-            kinds = full[:, layers].unbind(3)  # [step, layer, head, key] each
+        if trace.received is not None:
+            kinds = trace.received[:, layers].unbind(3)  # [step, layer, head, key] each
             columns = [_added(kinds) if g == "all" else kinds[QUERY_KINDS.index(g)].float() for g in groups]
-        else:
-            columns = [scores[:, layers] for scores in whole]
+        else:  # summary form: written out for these layers only
+            part = trace.select(layers=layers)
+            columns = [part.scores(group, "sum") for group in groups]
         for group, values in zip(groups, columns, strict=True):
             _refuse_nan(values, group, start)
         yield layers, columns

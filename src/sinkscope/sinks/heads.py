@@ -106,7 +106,7 @@ def _lifetimes(marks: Tensor) -> Measures:
 
 def _places(trace: TraceLike, main: Tensor, present: Tensor) -> Measures:
     if trace.causal:  # nothing is masked; the frontier is the position that the step decides
-        front = trace.prompt_length + torch.arange(trace.steps, dtype=torch.float32)
+        front = alive_keys(trace).sum(-1).float()
         right = torch.full_like(front, torch.nan)
     else:
         front = dynamics.frontier(trace.canvas, trace.mask_id)
