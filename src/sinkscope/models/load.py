@@ -65,7 +65,9 @@ def load(
     try:
         _ = model.defaults
     except (TypeError, DecodeError) as error:
-        raise CheckpointError(f"config.json of {asked} has sinkscope_decode settings that cannot be used: {error}") from None
+        raise CheckpointError(
+            f"config.json of {asked} has sinkscope_decode settings that cannot be used: {error}"
+        ) from None
     return _self_tested(model)
 
 

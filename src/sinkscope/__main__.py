@@ -1,0 +1,5 @@
+"""`python -m sinkscope` is the command line."""
+
+from sinkscope.cli import main
+
+main()

@@ -1,0 +1,204 @@
+"""A model's health, check by check: does it load, attend as it should, decode, and obey an intervention?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from sinkscope.attention.observe import observe
+from sinkscope.decoding import Decode, Decoded, decode, fitted
+from sinkscope.errors import CheckpointError, SinkscopeError, TokenizerError, UnknownFamilyError
+from sinkscope.interventions import MaskSinks, intervene
+from sinkscope.models import Model, load, pad
+from sinkscope.models.load import looks_ahead
+
+SENTENCE = "Tom has 12 apples and gives 5 away."
+LENGTH = 8
+
+
+@dataclass(frozen=True)
+class Check:
+    """One row of the table."""
+
+    name: str
+    status: Literal["ok", "failed", "skipped"]
+    detail: str
+
+    def to_dict(self) -> dict[str, str]:
+        return asdict(self)
+
+
+class _FailedError(Exception):
+    """A check that did not hold; its text is the reason."""
+
+
+class _SkippedError(Exception):
+    """A check that has no meaning for this model; its text is the reason."""
+
+
+def checkup(name: str, dtype: str | None = None, device: str | None = None) -> Iterator[Check]:
+    """Load a model and check it; yields each result as it is known. Nothing after a failed load can be checked."""
+    started = time.perf_counter()
+    try:
+        model = load(name, dtype=dtype, device=device)
+    except (CheckpointError, UnknownFamilyError, TokenizerError) as error:
+        yield Check("loads", "failed", str(error))
+        return
+    seconds = time.perf_counter() - started
+    size = sum(part.numel() for part in model.module.parameters())
+    kind = type(model.module).__name__
+    yield Check("loads", "ok", f"{model.family}, {kind}, {size:,} parameters, {model.dtype}, {seconds:.1f} s")
+    yield from (_checked(label, check, model) for label, check in CHECKS.items())
+
+
+def _checked(name: str, check: Callable[[Model], str], model: Model) -> Check:
+    try:
+        return Check(name, "ok", check(model))
+    except _SkippedError as reason:
+        return Check(name, "skipped", str(reason))
+    except (_FailedError, SinkscopeError) as reason:
+        return Check(name, "failed", str(reason))
+
+
+def _keys(model: Model) -> str:
+    return f"{len(model.module.state_dict())} tensors, none missing, none left over"  # load refuses anything else
+
+
+def _finite(model: Model) -> str:
+    for name, part in model.module.named_parameters():
+        if not bool(torch.isfinite(part).all()):
+            raise _FailedError(f"NaN or infinite numbers in {name}")
+    return "every weight is a finite number"
+
+
+def _direction(model: Model) -> str:
+    ahead = looks_ahead(model)
+    if ahead == model.causal:
+        raise _FailedError(f"attention is {'bidirectional' if ahead else 'causal'}, which {model.family} is not")
+    return (
+        "bidirectional: the last token moves the first logits"
+        if ahead
+        else "causal: the last token moves nothing before"
+    )
+
+
+def _mask_token(model: Model) -> str:
+    if model.causal:
+        raise _SkippedError("autoregressive: needs none")
+    if model.tokenizer is None or model.mask_id is None:
+        return f"id {model.mask_id}"
+    return f"id {model.mask_id} {model.tokenizer.convert_ids_to_tokens(model.mask_id)}"
+
+
+def _tokenizer(model: Model) -> str:
+    if model.tokenizer is None:
+        raise _SkippedError("no tokenizer files: ids only")
+    back = model.tokenizer.decode(model.encode(SENTENCE, chat=False)[0], skip_special_tokens=True)
+    if str(back).strip() != SENTENCE:
+        raise _FailedError(f"{SENTENCE!r} comes back as {back!r}")
+    chat = "with a chat template" if model.chat_template else "no chat template"
+    return f"{len(model.tokenizer):,} tokens, text comes back whole, {chat}"
+
+
+def _attention(model: Model) -> str:
+    ids = _prompt(model)
+    plain = model.logits(ids)
+    with observe(model) as seen:
+        watched = model.logits(ids)
+    if not torch.allclose(plain, watched, atol=1e-3 if model.dtype == torch.float32 else 0.5, rtol=1e-3):
+        raise _FailedError(f"watching moves the logits by {float((plain - watched).abs().max()):.2g}")
+    layers = int(model.config.num_hidden_layers)
+    if len(seen.received) != layers:
+        raise _FailedError(f"saw {len(seen.received)} attention calls in {layers} layers")
+    total = torch.stack([received.sum((2, 3)) for received in seen.received])  # [layer, batch, head]
+    off = float((total - ids.shape[1]).abs().max())
+    if off > 0.05 * ids.shape[1]:
+        raise _FailedError(f"attention of {ids.shape[1]} queries sums to {float(total.max()):.3f}")
+    return f"seen in {layers} layers, every query pays 1 in all ({set(seen.backends).pop()})"
+
+
+def _decodes(model: Model) -> str:
+    ids = _prompt(model)
+    done = _generate(model, ids)
+    if model.mask_id is not None and bool((done.tokens == model.mask_id).any()):
+        raise _FailedError("masks are left on the canvas")
+    return f"{LENGTH} tokens in {done.forwards} forwards, by {_settings(model, ids).family}"
+
+
+def _padding(model: Model) -> str:
+    short, long = _prompt(model)[:, :3], _prompt(model)
+    ids, mask = pad([short, long], model)
+    together = decode(model, ids, _settings(model, ids), attention_mask=mask).tokens[0, ids.shape[1] :]
+    alone = decode(model, short, _settings(model, short)).tokens[0, short.shape[1] :]
+    if not torch.equal(together, alone):
+        if model.dtype != torch.float32:
+            raise _SkippedError(f"a padded row differs from the row alone; {model.dtype} rounds too coarsely to tell")
+        raise _FailedError("a padded row gives other tokens than the row alone")
+    return "a padded row gives what it gives alone"
+
+
+def _no_op(model: Model) -> str:
+    ids = _prompt(model)
+    plain = _generate(model, ids)
+    with intervene(model, MaskSinks(k=0)):
+        same = _generate(model, ids)
+    if not torch.equal(plain.tokens, same.tokens):
+        raise _FailedError("masking no sink changes the output")
+    return "masking 0 sinks changes no token"
+
+
+def _took_effect(model: Model) -> str:
+    rows: Literal["all", "last"] = "last" if model.causal else "all"
+    with intervene(model, MaskSinks(k=1, rows=rows)) as active:
+        _generate(model, _prompt(model))
+    if active.effect.keys == 0:
+        raise _FailedError("masking 1 sink masked no key")
+    if active.effect.leak > 0:
+        raise _FailedError(f"a masked key still received {active.effect.leak:.2g}")
+    return f"1 sink a head masked: {active.effect.mass_share:.0%} of the attention, and nothing reached it"
+
+
+def _speed(model: Model) -> str:
+    ids = _prompt(model)
+    _generate(model, ids)
+    started = time.perf_counter()
+    done = _generate(model, ids)
+    seconds = time.perf_counter() - started
+    return f"{seconds / done.forwards * 1000:.1f} ms a forward over {done.tokens.shape[1]} positions on {model.device}"
+
+
+CHECKS: dict[str, Callable[[Model], str]] = {
+    "keys": _keys,
+    "finite weights": _finite,
+    "direction": _direction,
+    "mask token": _mask_token,
+    "tokenizer": _tokenizer,
+    "attention": _attention,
+    "decodes": _decodes,
+    "padding": _padding,
+    "no-op": _no_op,
+    "took effect": _took_effect,
+    "speed": _speed,
+}
+
+
+def _prompt(model: Model) -> Tensor:
+    """Some ids [1, position] that any model has; the sentence where there is a tokenizer."""
+    if model.tokenizer is not None:
+        return model.encode(SENTENCE, chat=False)
+    special = {model.mask_id, model.pad_id, model.eot_id, *model.eos_ids}
+    return torch.tensor([[token for token in range(model.vocabulary) if token not in special][:12]])
+
+
+def _settings(model: Model, ids: Tensor) -> Decode:
+    words: dict[str, Any] = {"length": LENGTH, "block": LENGTH // 2 if model.defaults.block else None}
+    return replace(fitted(model.defaults, model, ids.shape[1], words), temperature=0.0)
+
+
+def _generate(model: Model, ids: Tensor) -> Decoded:
+    return decode(model, ids, _settings(model, ids), history=False)

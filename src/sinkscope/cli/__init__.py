@@ -1,0 +1,5 @@
+"""The command line: parse, call, print. Work happens elsewhere, and nothing here imports torch before a command runs."""
+
+from sinkscope.cli.app import main
+
+__all__ = ["main"]

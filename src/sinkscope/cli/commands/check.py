@@ -1,0 +1,41 @@
+"""`sinkscope check MODEL`: a table of checks, each ok or failed with the reason."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sinkscope.cli.screen import JsonFlag, output, print_json, printable, say_error, waiting
+
+COLOURS = {"ok": "green", "failed": "red", "skipped": "dim"}
+
+
+def register(app: typer.Typer) -> None:
+    @app.command()
+    def check(
+        model: Annotated[str, typer.Argument(help="Zoo name, folder, GGUF file or Hub id.")],
+        dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
+        device: Annotated[str | None, typer.Option(help="cpu, cuda, mps or auto.")] = None,
+        as_json: JsonFlag = False,
+    ) -> None:
+        """Check that a model loads whole, attends as its family does, decodes, and obeys an intervention."""
+        from rich.table import Table
+        from rich.text import Text
+
+        from sinkscope.checkup import checkup
+
+        with waiting(f"checking {printable(model)} …"):
+            checks = list(checkup(model, dtype, device))
+        failed = [one for one in checks if one.status == "failed"]
+        if as_json:
+            print_json({"model": model, "ok": not failed, "checks": [one.to_dict() for one in checks]})
+        else:
+            table = Table("check", "", "what was found", box=None, pad_edge=False)
+            for one in checks:
+                # The reason is a file's or a model's text: never markup.
+                table.add_row(one.name, Text(one.status, COLOURS[one.status]), Text(printable(one.detail)))
+            output().print(table)
+        if failed:
+            say_error(f"{model}: {len(failed)} of {len(checks)} checks failed; {failed[0].name}: {failed[0].detail}")
+            raise typer.Exit(1)

@@ -1,0 +1,93 @@
+"""`sinkscope generate MODEL PROMPT`: text, with the canvas filling in while it is made."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sinkscope.cli.screen import JsonFlag, output, print_json, printable, waiting
+from sinkscope.errors import PromptError
+
+if TYPE_CHECKING:
+    from sinkscope.decoding import Decode
+    from sinkscope.models import Model
+
+
+def register(app: typer.Typer) -> None:
+    @app.command()
+    def generate(
+        model: Annotated[str, typer.Argument(help="Zoo name, folder, GGUF file or Hub id.")],
+        prompt: Annotated[str, typer.Argument(help="The prompt; - reads it from stdin.")],
+        length: Annotated[int | None, typer.Option(help="Tokens to generate.")] = None,
+        block: Annotated[int | None, typer.Option(help="Tokens a block; blocks are finished left to right.")] = None,
+        steps: Annotated[int | None, typer.Option(help="Denoising steps over the whole answer.")] = None,
+        temperature: Annotated[float | None, typer.Option(help="0 takes the likeliest token.")] = None,
+        top_p: Annotated[float | None, typer.Option(help="Keep the likeliest tokens up to this probability.")] = None,
+        top_k: Annotated[int | None, typer.Option(help="Keep this many of the likeliest tokens.")] = None,
+        guidance: Annotated[float | None, typer.Option(help="Classifier-free guidance; 0 is none.")] = None,
+        algorithm: Annotated[
+            str | None, typer.Option(help="Dream: origin, maskgit_plus, topk_margin or entropy.")
+        ] = None,
+        threshold: Annotated[float | None, typer.Option(help="Parallel: commit all that are as confident.")] = None,
+        factor: Annotated[
+            float | None, typer.Option(help="Parallel: confidence asked for falls with the rank.")
+        ] = None,
+        cache: Annotated[str | None, typer.Option(help="Parallel: prefix or dual.")] = None,
+        seed: Annotated[int | None, typer.Option(help="Seed of the random numbers.")] = None,
+        noise: Annotated[str | None, typer.Option(help="reference (the authors' stream) or per_row.")] = None,
+        chat: Annotated[bool, typer.Option(help="Put the prompt into the chat template, if there is one.")] = True,
+        dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
+        device: Annotated[str | None, typer.Option(help="cpu, cuda, mps or auto.")] = None,
+        as_json: JsonFlag = False,
+    ) -> None:
+        """Generate text and watch the canvas fill in."""
+        words = {
+            "length": length, "block": block, "steps": steps, "temperature": temperature, "top_p": top_p, "top_k": top_k,
+            "guidance": guidance, "algorithm": algorithm, "threshold": threshold, "factor": factor, "cache": cache,
+            "seed": seed, "noise": noise,
+        }  # fmt: skip
+        asked = sys.stdin.read() if prompt == "-" else prompt
+        if not asked.strip():
+            raise PromptError("Expected a prompt with some text, got an empty one; give the model something to answer.")
+        from sinkscope.decoding import decode
+        from sinkscope.models import load
+
+        with waiting(f"loading {printable(model)} …"):
+            loaded = load(model, dtype=dtype, device=device)
+        ids = loaded.encode(asked, chat=None if chat else False)
+        settings = chosen(loaded, ids.shape[1], {name: value for name, value in words.items() if value is not None})
+        console = output()
+        started = time.perf_counter()
+        if console.is_terminal and not as_json:
+            from sinkscope.cli.canvas import live_canvas
+
+            with live_canvas(console, loaded, ids.shape[1]) as show:
+                done = decode(loaded, ids, settings, history=False, on_step=show)
+        else:
+            done = decode(loaded, ids, settings, history=False)
+        seconds = time.perf_counter() - started
+        answer = done.tokens[0, ids.shape[1] :]
+        text = loaded.decode_text(answer)
+        if as_json:
+            print_json(
+                {"model": loaded.identity(), "prompt": asked, "text": text, "tokens": answer.tolist(),
+                 "forwards": done.forwards, "seconds": round(seconds, 3), "settings": settings.to_dict()}
+            )  # fmt: skip
+        elif console.is_terminal:
+            console.print(f"{done.forwards} forwards in {seconds:.1f} s", style="dim")
+        else:
+            print(text)
+
+
+def chosen(model: Model, prompt_length: int, words: dict[str, Any]) -> Decode:
+    """The model's own settings with these words changed; a threshold, factor or cache asks for parallel decoding."""
+    from sinkscope.decoding import Decode, fitted
+
+    settings = model.defaults
+    if {"threshold", "factor", "cache"} & set(words) and not model.causal:
+        parallel = {name: words.pop(name) for name in ("threshold", "factor", "cache") if name in words}
+        settings = Decode.parallel(length=settings.length, block=settings.block, **parallel)
+    return fitted(settings, model, prompt_length, words)
