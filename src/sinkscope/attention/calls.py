@@ -93,6 +93,7 @@ class Outcome:
     clean: Tensor  # the same, without what was dropped
     drop: Tensor | None  # bool [batch, head, key]
     touched: Tensor | None  # bool [batch, head, key]: dropped, or with a changed value
+    mask: Tensor | None  # the mask that was really used, what interventions hide included
 
 
 class Tap:
@@ -136,7 +137,7 @@ def _answer(call: Call, taps: Sequence[Tap]) -> Tensor:
         call.q, keys, values, mask=mask, causal=call.causal, groups=call.labels, scale=call.scale, drop_keys=drop,
         clean=True, group_count=call.group_count, keep_self=any(change.keep_self for change in changes),
     )  # fmt: skip
-    outcome = Outcome(received, clean, drop, touched(changes))
+    outcome = Outcome(received, clean, drop, touched(changes), mask)
     for tap in taps:
         tap.take(call, outcome)
     return out if changes or watched else call.untouched()

@@ -36,6 +36,9 @@ class Caught:
     layers: set[int] = field(default_factory=set)
 
 
+_catchers: WeakKeyDictionary[nn.Module, _Catcher] = WeakKeyDictionary()
+
+
 @dataclass(eq=False)
 class _Listener:
     tap: Tap
@@ -89,11 +92,9 @@ def _is_native(root: nn.Module) -> bool:
 
 
 def _attention_layers(root: nn.Module) -> set[int]:
-    return {
-        int(part.layer_idx)
-        for part in root.modules()
-        if isinstance(getattr(part, "layer_idx", None), int) and "Attention" in type(part).__name__
-    }
+    parts = (part for part in root.modules() if "Attention" in type(part).__name__)
+    numbers = (getattr(part, "layer_idx", None) for part in parts)
+    return {number for number in numbers if isinstance(number, int)}
 
 
 @contextmanager
@@ -105,7 +106,7 @@ def _interface(root: nn.Module, tap: Tap, caught: Caught) -> Iterator[None]:
     AttentionMaskInterface.register(NAME, sdpa_mask)
     listener = _Listener(tap, caught)
     parts = list(root.modules())
-    configs = list({id(part.config): part.config for part in parts if _is_transformers(part)}.values())
+    configs: list[Any] = list({id(part.config): part.config for part in parts if _is_transformers(part)}.values())
     before = [(config, config._attn_implementation) for config in configs]
     hook = root.register_forward_pre_hook(lambda *_: setattr(caught, "forwards", caught.forwards + 1))
     try:
@@ -125,7 +126,7 @@ def _interface(root: nn.Module, tap: Tap, caught: Caught) -> Iterator[None]:
                 _original.pop(id(config), None)
 
 
-@torch.compiler.disable
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def _interface_attention(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, scaling: float | None = None,
     is_causal: bool | None = None, **options: Any,
@@ -187,12 +188,21 @@ def _aligned(mask: Tensor | None, causal: bool, query: Tensor, key: Tensor) -> t
 
 @contextmanager
 def _sdpa(root: nn.Module, tap: Tap, caught: Caught) -> Iterator[None]:
-    catcher = _Catcher(tap, caught)
+    listener = _Listener(tap, caught)
+    if (catcher := _catchers.get(root)) is not None:  # nested: one catcher serves all who listen to the same module
+        catcher.listeners.append(listener)
+        try:
+            yield
+        finally:
+            catcher.listeners.remove(listener)
+        return
+    catcher = _catchers[root] = _Catcher(listener)
 
     def enter(*_: object) -> None:
         catcher.depth += 1
         if catcher.depth == 1:
-            caught.forwards += not _is_transformers(root)
+            for each in catcher.listeners:
+                each.caught.forwards += not _is_transformers(root)
             catcher.calls = 0
 
     def leave(*_: object) -> None:
@@ -203,16 +213,17 @@ def _sdpa(root: nn.Module, tap: Tap, caught: Caught) -> Iterator[None]:
         with catcher:
             yield
     finally:
+        del _catchers[root]
         for hook in hooks:
             hook.remove()
 
 
-class _Catcher(TorchFunctionMode):  # type: ignore[misc]
+class _Catcher(TorchFunctionMode):
     """Sees every torch function while it is on, and takes over the attention calls inside one module's forward."""
 
-    def __init__(self, tap: Tap, caught: Caught) -> None:
+    def __init__(self, listener: _Listener) -> None:
         super().__init__()
-        self.tap, self.caught = tap, caught
+        self.listeners = [listener]
         self.depth = 0
         self.calls = 0
 
@@ -248,16 +259,21 @@ class _Catcher(TorchFunctionMode):  # type: ignore[misc]
         mask = attn_mask if attn_mask is None else attn_mask.reshape(*(1,) * (4 - attn_mask.dim()), *attn_mask.shape)
         call = Call(self.calls, q, k, v, *_aligned(mask, is_causal, q, k), scale, running(), untouched, is_causal)
         self._count()
-        return perform(call, [self.tap]).reshape(*query.shape[:-1], value.shape[-1])
+        return perform(call, self.taps).reshape(*query.shape[:-1], value.shape[-1])
 
     def _multi_head(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """torch.nn.MultiheadAttention: its own weights are asked for, since its SDPA call is out of a mode's reach."""
         from sinkscope.attention.multihead import multi_head
 
-        out = multi_head(func, args, kwargs, self.calls, self.tap)
+        out = multi_head(func, args, kwargs, self.calls, self.taps)
         self._count()
         return out
 
+    @property
+    def taps(self) -> list[Tap]:
+        return [listener.tap for listener in self.listeners]
+
     def _count(self) -> None:
         self.calls += 1
-        self.caught.through_sdpa += 1
+        for listener in self.listeners:
+            listener.caught.through_sdpa += 1

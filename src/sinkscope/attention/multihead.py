@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from sinkscope.errors import CaptureError
 SIGNATURE = inspect.signature(functional.multi_head_attention_forward)
 
 
-def multi_head(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], layer: int, tap: Tap) -> Any:
+def multi_head(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], layer: int, taps: Sequence[Tap]) -> Any:
     """Stands in for torch.nn.functional.multi_head_attention_forward; inputs there are [position, batch, width]."""
     bound = SIGNATURE.bind(*args, **kwargs)
     bound.apply_defaults()
@@ -37,9 +37,10 @@ def multi_head(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
         layer, query.new_empty(batch, heads, queries, 0), key.new_empty(batch, heads, keys, 0),
         key.new_empty(batch, heads, keys, 0), real, False, None, running(), lambda: torch.empty(0), bool(given["is_causal"]),
     )  # fmt: skip
-    changes = tap.change(call)
-    if not changes and not tap.watches(call) and not tap.ranks(call):
-        tap.done(call)
+    changes = [change for tap in taps for change in tap.change(call)]
+    if not changes and not any(tap.watches(call) or tap.ranks(call) for tap in taps):
+        for tap in taps:
+            tap.done(call)
         return func(*args, **kwargs)
     if any(change.values is not None or change.keep_self for change in changes):
         raise CaptureError("Changed values and keep_self are not possible inside torch.nn.MultiheadAttention.")
@@ -51,8 +52,9 @@ def multi_head(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
         asked["attn_mask"] = _with_hidden(given["attn_mask"], drop, hide, shape)
     out, weights = func(**asked)
     received = _column_sums(weights, call)
-    tap.take(call, Outcome(received, received if clean is None else clean, drop, drop))
-    tap.done(call)
+    for tap in taps:
+        tap.take(call, Outcome(received, received if clean is None else clean, drop, drop, hide))
+        tap.done(call)
     return out, (weights.mean(1) if averaged else weights) if wanted else None
 
 

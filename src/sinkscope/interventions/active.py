@@ -60,7 +60,7 @@ class Active(Tap):
         if wanted := {name for each in self.interventions if not each.is_noop for name in each.maps()}:
             self.memory.keep(call, outcome, wanted)
         rows = call.q.shape[0] if call.forward is None else call.forward.rows
-        clean = outcome.clean[:rows].sum(2)
+        clean = outcome.clean[:rows].detach().sum(2)
         real = clean.shape[0] * call.keys if call.real_keys is None else int(call.real_keys[:rows].sum())
         self.effect.keys_seen += real * clean.shape[1]
         self.effect.mass_seen += float(clean.sum())
@@ -68,7 +68,7 @@ class Active(Tap):
             self.effect.keys += int(outcome.touched[:rows].sum())
             self.effect.mass += float((clean * outcome.touched[:rows]).sum())
         if outcome.drop is not None:
-            left = outcome.received[:rows].sum(2) * outcome.drop[:rows]
+            left = outcome.received[:rows].detach().sum(2) * outcome.drop[:rows]
             self.effect.leak = max(self.effect.leak, float(left.max()))
         if self.masked is not None:
             self.masked.append(

@@ -65,7 +65,7 @@ def limited(picked: Tensor, call: Call, layers: Collection[int] | None, heads: C
     return picked
 
 
-def at_least(name: str, value: int, least: int) -> None:
+def at_least(name: str, value: object, least: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise InterventionError(f"Expected {name} to be a whole number of at least {least}, got {value!r}.")
 

@@ -32,7 +32,8 @@ def save(trace: Trace, path: Path) -> Path:
         save_file(tensors, str(partial), metadata)
         os.replace(partial, path)
     except (OSError, SafetensorError) as error:
-        partial.unlink(missing_ok=True)
+        if partial.is_file():
+            partial.unlink()
         raise TraceError(f"The trace could not be written to {path} ({error}); nothing was left behind.") from None
     return path
 

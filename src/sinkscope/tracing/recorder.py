@@ -138,8 +138,8 @@ class Recorder(Tap):
                 continue
             scale = call.q.shape[-1] ** -0.5 if call.scale is None else call.scale
             scores = call.q[:rows, head].float() @ call.k[:rows, head // share].float().mT * scale
-            if call.mask is not None:
-                mask = call.mask.expand(-1, call.q.shape[1], -1, -1)[:rows, head]
+            if outcome.mask is not None:
+                mask = outcome.mask.expand(call.q.shape[0], call.q.shape[1], -1, -1)[:rows, head]
                 scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
             if call.causal:
                 later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1 + call.start)

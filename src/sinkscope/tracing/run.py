@@ -9,7 +9,8 @@ from typing import Any, overload
 from torch import Tensor
 
 from sinkscope.attention.capture import listening
-from sinkscope.decoding import OnStep, Step, decode, fitted
+from sinkscope.decoding import decode, fitted
+from sinkscope.decoding.run import OnStep, Step
 from sinkscope.decoding.settings import Decode
 from sinkscope.interventions import Intervention, intervene
 from sinkscope.models.base import Model, check_ids, pad

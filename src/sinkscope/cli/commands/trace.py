@@ -83,7 +83,7 @@ def trace_one(model: Model, prompt: str | Tensor, **options: Any) -> Trace:
     """A trace of one prompt, as text or as ids [1, position]."""
     from sinkscope.tracing import Trace, trace
 
-    made = trace(model, prompt, **options) if isinstance(prompt, str) else trace(model, prompt, **options)
+    made = trace(model, prompt, **options)
     assert isinstance(made, Trace)
     return made
 
