@@ -29,6 +29,9 @@ _HOME = {
     "Threshold": "sinks",
     "ZScore": "sinks",
     "HeadShare": "sinks",
+    "Study": "study.plan",
+    "run": "study.run",
+    "HarnessLM": "tasks.harness",
 }
 # Submodules that are part of the public API under their own name.
 _MODULES = ("tasks",)
@@ -55,6 +58,9 @@ if TYPE_CHECKING:
     from sinkscope.sinks import HeadShare as HeadShare
     from sinkscope.sinks import Threshold as Threshold
     from sinkscope.sinks import ZScore as ZScore
+    from sinkscope.study.plan import Study as Study
+    from sinkscope.study.run import run as run
+    from sinkscope.tasks.harness import HarnessLM as HarnessLM
     from sinkscope.tracing import Trace as Trace
     from sinkscope.tracing import trace as trace
     from sinkscope.tracing.recorder import Keep as Keep

@@ -160,6 +160,12 @@ class Trace:
 
         return token_shares([self], rule)
 
+    def show(self) -> Any:
+        """The explorer of this trace: in a notebook as a frame, elsewhere as a page in a temporary file."""
+        from sinkscope.report.notebook import show
+
+        return show(self)
+
     def save(self, path: str | Path) -> Path:
         """Write the trace as one safetensors file (to a temporary name, then renamed)."""
         from sinkscope.tracing.files import save
