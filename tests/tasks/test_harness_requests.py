@@ -2,11 +2,14 @@
 
 import itertools
 import math
+import os
+from pathlib import Path
 
 import pytest
 import torch
 from harness_models import FAMILIES, random_model
 
+from sinkscope.tasks.answering import text_of
 from sinkscope.tasks.likelihood import chain_likelihoods, masked_likelihood
 from sinkscope.tasks.presets import PRESETS, in_full, settings_for
 
@@ -14,6 +17,8 @@ lm_eval = pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not in
 from lm_eval.api.instance import Instance  # noqa: E402
 
 from sinkscope.tasks.harness import HarnessLM  # noqa: E402
+
+DATA = Path(os.environ.get("SINKSCOPE_DATA", Path(__file__).parents[3] / "shared" / "data"))
 
 
 def request(text, until=(), task="t", **words):
@@ -133,7 +138,7 @@ def test_batch_of_mixed_lengths_is_one_by_one(family, temperature):
     together = lm.tokens(prompts, settings)
     assert together == [lm.tokens([prompt], settings)[0] for prompt in prompts]
     texts = lm.generate_until([request(text) for text in PROMPTS], disable_tqdm=True)
-    assert texts == [lm._text(ids, []) for ids in together]
+    assert texts == [text_of(model, ids, []) for ids in together]
 
 
 @pytest.mark.parametrize("family", ["llada", "llama"])
@@ -155,7 +160,7 @@ def test_generation_ends_when_every_row_has_stopped():
     lm = HarnessLM(model)
     prompt = torch.tensor([lm.tok_encode("abc")])
     (full,) = lm.tokens([prompt], settings)
-    (short,) = lm.tokens([prompt], settings, [[lm._text(full, [])[1]]])
+    (short,) = lm.tokens([prompt], settings, [[text_of(model, full, [])[1]]])
     assert len(short) < len(full)
     assert full[: len(short)] == short
 
@@ -164,9 +169,9 @@ def test_stop_string_that_is_a_special_token():
     model = random_model(FAMILIES["llada"]())
     lm = HarnessLM(model)
     ids = [*lm.tok_encode("ab"), model.tokenizer.get_vocab()["<|startoftext|>"], *lm.tok_encode("cd")]
-    assert lm._text(ids, ["<|startoftext|>"]) == "ab"
-    assert lm._text(ids, ["\n"]) == "abcd"
-    assert lm._text([*lm.tok_encode("ab"), model.eot_id, *lm.tok_encode("cd")], []) == "ab"
+    assert text_of(model, ids, ["<|startoftext|>"]) == "ab"
+    assert text_of(model, ids, ["\n"]) == "abcd"
+    assert text_of(model, [*lm.tok_encode("ab"), model.eot_id, *lm.tok_encode("cd")], []) == "ab"
 
 
 def test_long_prompts_lose_their_beginning_and_are_counted():
@@ -189,6 +194,26 @@ def test_chat_template_begins_once_and_takes_the_start_of_an_answer():
     assert started == text + "Sure:\n"
     assert lm.tokenizer_name
     assert lm.chat_template(True) == lm.tokenizer.chat_template
+
+
+@pytest.mark.parametrize("family", ["llada", "dream"])
+def test_real_chat_templates(family):
+    folder = DATA / "tokenizers" / family
+    if not folder.is_dir():
+        pytest.skip(f"the real tokenizer of {family} is not in {folder}")
+    model = random_model(FAMILIES[family]())
+    model.tokenizer = model.recipe.load_tokenizer(folder)
+    lm = HarnessLM(model)
+    messages = [{"role": "user", "content": "Add 1 and 2."}]
+    text = lm.apply_chat_template(messages)
+    # What the adapter asks is what model.generate asks.
+    assert lm.tok_encode(text) == model.recipe.encode(model.tokenizer, "Add 1 and 2.", True)[0].tolist()
+    started = lm.apply_chat_template(
+        [*messages, {"role": "assistant", "content": "Sure:"}], add_generation_prompt=False
+    )
+    assert started == text + "Sure:"
+    code = "x = [1 , 2 ] . y"
+    assert text_of(model, lm.tok_encode(code, add_special_tokens=False), []) == code
 
 
 def test_repeats_draw_other_answers_only_where_there_is_noise():

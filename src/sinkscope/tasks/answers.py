@@ -43,6 +43,9 @@ class Answers:
     def get(self, name: str) -> dict[str, Any] | None:
         return self._found.get(name)
 
+    def starting(self, prefix: str) -> list[dict[str, Any]]:
+        return [record for name, record in self._found.items() if name.startswith(prefix)]
+
     def add(self, name: str, **values: Any) -> dict[str, Any]:
         """Keep an answer; when this returns, a kill of the process cannot lose it."""
         record = {"key": name, **values}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sinkscope.decoding.settings import Decode
 from sinkscope.errors import TaskError
 from sinkscope.tasks.presets import in_full, settings_for
+from sinkscope.tasks.sandbox import require_sandbox
 
 if TYPE_CHECKING:
     from sinkscope.models.base import Model
@@ -58,6 +59,11 @@ def evaluate(
 
     loaded = _loaded(model, dtype, device)
     say = say or (lambda line: None)
+    templated = _templated(loaded, chat)
+    if any(name.startswith("humaneval") or name in ("sinkscope", "sinkscope_programs") for name in names):
+        require_sandbox()  # now, and not after hours of generating
+    if templated and "humaneval" in names:
+        say("humaneval wants a continuation, which a chat seldom is: humaneval_instruct is meant for chat templates.")
     target = Path(out) if out is not None else None
     found = _quietly(
         names, data=folder, fewshot=fewshot, repeats=repeats, pass_at=pass_at, problems=problems, seed=seed
@@ -68,10 +74,10 @@ def evaluate(
         loaded, intervention, settings, batch_size=batch_size, samples=samples, seed=seed,
         store=target / "requests.jsonl" if target else None,
     )  # fmt: skip
-    results = _run(lm, found, limit, loaded.chat_template is not None if chat is None else chat)
+    results = _run(lm, found, limit, templated)
     summary = summarise(results, lm.get_model_info()["sinkscope"])
     summary["options"] = {
-        "limit": limit, "fewshot": fewshot, "chat": chat, "repeats": repeats, "samples": samples, "seed": seed,
+        "limit": limit, "fewshot": fewshot, "chat": templated, "repeats": repeats, "samples": samples, "seed": seed,
         "problems": problems,
     }  # fmt: skip
     if target is not None:
@@ -138,6 +144,12 @@ def _loaded(model: str | Model, dtype: str | None, device: str | None) -> Model:
     from sinkscope.models.load import load
 
     return load(model, dtype=dtype, device=device)
+
+
+def _templated(model: Model, chat: bool | None) -> bool:
+    if chat and model.chat_template is None:
+        raise TaskError(f"{model.name} has no chat template; leave chat out, or give its tokenizer one.")
+    return model.chat_template is not None if chat is None else chat
 
 
 def _quietly(names: Sequence[str], **options: Any) -> dict[str, Any]:

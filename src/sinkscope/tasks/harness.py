@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from sinkscope.decoding import Decode, Step, decode
+from sinkscope.decoding import Decode
 from sinkscope.errors import TaskError
-from sinkscope.models.base import Model, pad
+from sinkscope.models.base import Model
+from sinkscope.tasks.answering import answer_tokens, text_of
 from sinkscope.tasks.answers import Answers, key
 from sinkscope.tasks.conditions import as_list, described, made_of_words
 from sinkscope.tasks.likelihood import Likelihood, chain_likelihoods, masked_likelihood
@@ -34,15 +35,7 @@ except ImportError as error:  # pragma: no cover - the environment of the tests 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
 
-CHECK_EVERY = 8  # tokens between two looks for stop strings in a left-to-right generation
-
-
-class _EnoughError(Exception):
-    """Every row of the batch has reached one of its stop strings; what follows would be cut off anyway."""
-
-    def __init__(self, canvas: Tensor) -> None:
-        super().__init__()
-        self.canvas = canvas
+    from sinkscope.interventions import Effect
 
 
 @register_model("sinkscope")
@@ -151,7 +144,7 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
                     names = order[start : start + self.batch_size]
                     rows = self.tokens([group[n][0] for n in names], settings, [group[n][1] for n in names])
                     for name, row in zip(names, rows, strict=True):
-                        self.answers.add(name, text=self._text(row, group[name][1]))
+                        self.answers.add(name, text=text_of(self.model, row, group[name][1]))
                         bar.update()
         return [str(self._answer(name)["text"]) for name, *_ in asked]
 
@@ -177,50 +170,11 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         return ids[-room:]
 
     def tokens(self, prompts: list[Tensor], settings: Decode, stops: Sequence[list[str]] = ()) -> list[list[int]]:
-        """Prompts [1, position] → answer ids, in one batch; ends as soon as every row has reached one of its stops."""
-        ids, mask = pad(prompts, self.model)
-        width = ids.shape[1]
-        stops = stops or [[] for _ in prompts]
-
-        def look(step: Step) -> None:
-            stop = step.block[1]
-            if settings.family == "autoregressive" and step.index % CHECK_EVERY:
-                return
-            whole = step.canvas[:, width:stop]
-            if self.model.mask_id is not None and bool((whole == self.model.mask_id).any()):
-                return
-            if all(self._stopped(row, own) for row, own in zip(whole.tolist(), stops, strict=True)):
-                raise _EnoughError(step.canvas[:, :stop])
-
+        """Prompts [1, position] → answer ids, in one batch, under the intervention."""
         with self._intervened():
-            try:
-                done = decode(
-                    self.model, ids, settings, mask, history=False, on_step=look if all(stops) else None
-                ).tokens
-            except _EnoughError as enough:
-                done = enough.canvas
+            rows = answer_tokens(self.model, prompts, settings, stops)
         self.counts["generated"] += len(prompts)
-        rows: list[list[int]] = done[:, width:].tolist()
         return rows
-
-    def _stopped(self, ids: list[int], stops: list[str]) -> bool:
-        text, ended = self._cut(ids, stops)
-        return ended or any(stop in text for stop in stops)
-
-    def _cut(self, ids: list[int], stops: list[str]) -> tuple[str, bool]:
-        """Text before the first end token or stop string that is a token of its own, and whether there was one."""
-        known = self.tokenizer.get_added_vocab()
-        ends = {*self.model.eos_ids, self.model.eot_id, *(known[stop] for stop in stops if stop in known)}
-        first = next((index for index, token in enumerate(ids) if token in ends), None)
-        # Cleaning up would take the space before a comma away, in program text too.
-        text = self.tokenizer.decode(ids[:first], skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        return str(text), first is not None
-
-    def _text(self, ids: list[int], stops: list[str]) -> str:
-        text, _ = self._cut(ids, stops)
-        for stop in stops:
-            text = text.partition(stop)[0]
-        return text
 
     # ---- likelihoods
 
@@ -236,7 +190,7 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         with _bar(len(waiting), disable_tqdm, "scoring") as bar, self._intervened():
             if self.model.causal:
                 found = chain_likelihoods(
-                    self.model, list(waiting.values()), batch_size=self.batch_size, settle=self.intervention is not None
+                    self.model, list(waiting.values()), batch_size=self.batch_size, settle=self._needs_two()
                 )
                 for name, likelihood in zip(waiting, found, strict=True):
                     self.answers.add(name, **likelihood.to_dict())
@@ -252,7 +206,7 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
     def _masked(self, context: list[int], answer: list[int]) -> Likelihood:
         return masked_likelihood(
             self.model, context, answer, samples=self.samples, batch_size=self.batch_size, seed=self.seed,
-            settle=self.intervention is not None,
+            settle=self._needs_two(),
         )  # fmt: skip
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
@@ -271,13 +225,38 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
 
     # ---- what the results say about us
 
-    def _intervened(self) -> AbstractContextManager[Any]:
+    @contextmanager
+    def _intervened(self) -> Iterator[None]:
+        """The intervention in force; what it took away is added up over all batches."""
         if self.intervention is None:
-            return nullcontext()
+            yield
+            return
         from sinkscope.interventions import intervene
 
-        context: AbstractContextManager[Any] = intervene(self.model, *as_list(self.intervention))
-        return context
+        with intervene(self.model, *as_list(self.intervention)) as active:
+            yield
+        self._note(active.effect)
+
+    def _note(self, effect: Effect) -> None:
+        """Kept beside the answers, so that a resumed run can still say what was taken away."""
+        prefix = f"effect-{key(**self._dependence())}-"
+        self.answers.add(f"{prefix}{len(self.answers.starting(prefix))}", **asdict(effect))
+
+    def _effect(self) -> dict[str, float] | None:
+        """Shares of keys and of attention that were taken away, and what leaked, over all batches; None without any."""
+        parts = self.answers.starting(f"effect-{key(**self._dependence())}-")
+        if not parts:
+            return None
+        from sinkscope.interventions import Effect
+
+        total = Effect(leak=max(part["leak"] for part in parts))
+        for name in ("keys", "keys_seen", "mass", "mass_seen"):
+            setattr(total, name, sum(part[name] for part in parts))
+        return total.to_dict()
+
+    def _needs_two(self) -> bool:
+        """Whether the intervention ranks the forward before: a likelihood then runs each canvas twice."""
+        return any(one.maps() for one in as_list(self.intervention) if not one.is_noop)
 
     def _dependence(self) -> dict[str, Any]:
         """What every answer of this model depends on, beside the request."""
@@ -292,6 +271,7 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         """Taken into the harness's results, under `config`."""
         info: dict[str, Any] = {
             **self._dependence(),
+            "effect": self._effect(),
             "settings": {task: settings.to_dict() for task, settings in self.used.items()},
             "requests": dict(self.counts),
             "versions": {name: version(name) for name in ("sinkscope", "lm_eval", "torch", "transformers")},

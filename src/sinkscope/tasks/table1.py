@@ -1,0 +1,203 @@
+"""`table1`: the paper's Table 1 on real checkpoints, with both rankings, random controls, intervals, paired tests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sinkscope.decoding.settings import Decode
+from sinkscope.tasks.conditions import Condition, grid
+from sinkscope.tasks.evaluation import evaluate, right_answers
+from sinkscope.tasks.presets import benchmark_of, settings_for
+
+if TYPE_CHECKING:
+    from sinkscope.models.base import Model
+
+# Accuracy in the paper, for none, 1, 5 and 10 masked sinks.
+PAPER = {
+    ("dream", "gsm8k"): {0: 0.82, 1: 0.79, 5: 0.78, 10: 0.75},
+    ("llada", "gsm8k"): {0: 0.76, 1: 0.75, 5: 0.73, 10: 0.55},
+    ("mmada", "gsm8k"): {0: 0.54, 1: 0.53, 5: 0.54, 10: 0.37},
+    ("llama", "gsm8k"): {0: 0.85, 1: 0.02, 5: 0.02, 10: 0.01},
+    ("dream", "humaneval"): {0: 0.60, 1: 0.64, 5: 0.61, 10: 0.57},
+    ("llada", "humaneval"): {0: 0.37, 1: 0.37, 5: 0.39, 10: 0.35},
+    ("mmada", "humaneval"): {0: 0.16, 1: 0.16, 5: 0.18, 10: 0.09},
+    ("llama", "humaneval"): {0: 0.66, 1: 0.00, 5: 0.00, 10: 0.00},
+}
+
+
+def table1(
+    models: Sequence[str | Model],
+    out: Path | str,
+    *,
+    tasks: Sequence[str] | None = None,
+    ks: Sequence[int] = (1, 5, 10),
+    data: Path | str | None = None,
+    limit: int | None = None,
+    fewshot: int | None = None,
+    chat: bool | None = None,
+    settings: Decode | Mapping[str, Any] | None = None,
+    batch_size: int = 8,
+    traced: int = 3,
+    problems: int = 100,
+    seed: int = 0,
+    dtype: str | None = None,
+    device: str | None = None,
+    say: Callable[[str], object] | None = None,
+) -> dict[str, Any]:
+    """Run models × tasks × {none, k sinks by clean and as_run ranking, k random keys}; returns what results.json holds.
+
+    tasks: by default gsm8k, and humaneval_instruct where a chat template is used, humaneval where none is. Every
+    request is kept as soon as it is answered: a killed run goes on where it was. `traced` problems a task are run once
+    more with a recorder, for the shares of sink tokens and the dynamics of the heads. The other words are `evaluate`'s.
+    """
+    folder = Path(out)
+    say = say or (lambda line: None)
+    cells: list[dict[str, Any]] = []
+    tokens: list[dict[str, Any]] = []
+    dynamics: list[dict[str, Any]] = []
+    runs: list[dict[str, Any]] = []
+    for asked in models:
+        model = _loaded(asked, dtype, device)
+        chatty = model.chat_template is not None if chat is None else chat
+        names = tasks or ("gsm8k", "humaneval_instruct" if chatty else "humaneval")
+        whole: dict[str, Any] | None = None
+        for condition in grid(model.causal, ks, seed):
+            say(f"{model.name}: {condition.label}")
+            summary = evaluate(
+                model, names, intervention=condition.intervention, settings=settings, data=data, limit=limit,
+                fewshot=fewshot, chat=chat, batch_size=batch_size, problems=problems, seed=seed,
+                out=folder / _safe(model.name) / condition.label, say=say if whole is None else None,
+            )  # fmt: skip
+            whole = whole or summary
+            cells += [_cell(model, task, condition, summary, whole) for task in summary["tasks"]]
+            runs.append({"condition": condition.to_dict(), **summary["sinkscope"]})
+        if traced:
+            say(f"{model.name}: tracing {traced} problems a task")
+            for task, prompts in _prompts(folder / _safe(model.name) / "none", traced).items():
+                shares, heads = _sinks(model, prompts, settings_for(model, task, settings))
+                tokens += [{"model": model.name, "task": task, **row} for row in shares]
+                dynamics += [{"model": model.name, "task": task, **row} for row in heads]
+    results = {
+        "schema": 1,
+        "cells": cells,
+        "tokens": tokens,
+        "dynamics": dynamics,
+        "verdicts": [],
+        "run": {"runs": runs},
+    }
+    _write(folder, results)
+    return results
+
+
+def _loaded(asked: str | Model, dtype: str | None, device: str | None) -> Model:
+    if not isinstance(asked, str):
+        return asked
+    from sinkscope.models.load import load
+
+    return load(asked, dtype=dtype, device=device)
+
+
+def _cell(
+    model: Model, task: str, condition: Condition, summary: dict[str, Any], whole: dict[str, Any]
+) -> dict[str, Any]:
+    entry = summary["tasks"][task]
+    score = entry["scores"][entry["metric"]]
+    cell: dict[str, Any] = {
+        "model": model.name, "task": task, "condition": condition.to_dict(), "metric": entry["metric"], "n": entry["n"],
+        "correct": score.get("correct"), "accuracy": score["value"], "low": score.get("low"), "high": score.get("high"),
+        "effect": summary["sinkscope"]["effect"],
+    }  # fmt: skip
+    known = PAPER.get((model.family, benchmark_of(task) or ""), {})
+    cell["paper"] = known.get(condition.k) if condition.name in ("none", "mask_sinks") else None
+    if "right" in score and "right" in whole["tasks"][task]["scores"][entry["metric"]]:
+        cell |= paired(right_answers(whole, task), right_answers(summary, task))
+    return cell
+
+
+def paired(before: Sequence[bool], after: Sequence[bool]) -> dict[str, float]:
+    """Difference of two accuracies on the same problems, and the exact p of McNemar's test."""
+    from scipy.stats import binomtest
+
+    lost = sum(a and not b for a, b in zip(before, after, strict=True))
+    won = sum(b and not a for a, b in zip(before, after, strict=True))
+    p = float(binomtest(lost, lost + won).pvalue) if lost + won else 1.0
+    return {"difference": (won - lost) / len(before), "p": p, "lost": lost, "won": won}
+
+
+def _prompts(folder: Path, count: int) -> dict[str, list[str]]:
+    """The first prompts of each task, as the model got them."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(folder.glob("samples_*.jsonl")):
+        texts: dict[int, str] = {}
+        for line in path.read_text(encoding="utf-8").splitlines():
+            sample = json.loads(line)
+            if sample["doc_id"] < count and isinstance(sample["arguments"][0][1], dict):
+                texts[sample["doc_id"]] = sample["arguments"][0][0]
+        found[path.stem.removeprefix("samples_")] = [texts[index] for index in sorted(texts)]
+    return found
+
+
+def _sinks(model: Model, prompts: list[str], settings: Decode) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Shares of the tokens that are sinks, and how many heads have static, moving or no sinks, over a few prompts."""
+    import torch
+
+    from sinkscope.sinks import head_dynamics, token_shares
+    from sinkscope.tasks.harness import HarnessLM
+    from sinkscope.tracing import trace
+
+    lm = HarnessLM(model, settings=settings)
+    traces = []
+    for prompt in prompts:
+        ids = lm.tok_encode(prompt)[-(model.context - settings.length) :]
+        one = trace(model, torch.tensor([ids]), settings)
+        traces += one if isinstance(one, list) else [one]
+    if not traces:
+        return [], []
+    shares = token_shares(traces).head(10).to_dicts()
+    classes = [name for one in traces for name in head_dynamics(one)["class"].to_list()]
+    counted = [{"class": name, "heads": classes.count(name), "of": len(classes)} for name in sorted(set(classes))]
+    return shares, counted
+
+
+def _safe(name: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in name).strip("._") or "model"
+
+
+def _write(folder: Path, results: dict[str, Any]) -> None:
+    for name, text in (
+        ("table1.md", as_markdown(results["cells"])),
+        ("results.json", json.dumps(results, indent=1, default=str, ensure_ascii=False)),
+    ):
+        waiting = folder / f"{name}.part"
+        waiting.write_text(text, encoding="utf-8")
+        waiting.rename(folder / name)
+
+
+def as_markdown(cells: list[dict[str, Any]]) -> str:
+    """A row a cell: accuracy with its interval, the paired difference and its p, and the paper's figure."""
+    lines = [
+        "| model | task | condition | n | accuracy | 95 % | difference | p | paper |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for cell in cells:
+        condition = Condition(**cell["condition"]).label
+        span = "" if cell["low"] is None else f"{cell['low']:.3f}–{cell['high']:.3f}"
+        shift = f"{cell['difference']:+.3f}" if "difference" in cell else ""
+        chance = f"{cell['p']:.3g}" if "p" in cell else ""
+        told = "" if cell["paper"] is None else f"{cell['paper']:.2f}"
+        words = [
+            cell["model"],
+            cell["task"],
+            condition,
+            cell["n"],
+            f"{cell['accuracy']:.3f}",
+            span,
+            shift,
+            chance,
+            told,
+        ]
+        lines.append("| " + " | ".join(map(str, words)) + " |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,130 @@
+"""Benchmarks under interventions: same answers in a batch and alone, effects told, Table 1 as a grid that resumes."""
+
+import json
+
+import pytest
+import torch
+from harness_models import FAMILIES, random_model
+
+from sinkscope.errors import InterventionError, TaskError
+from sinkscope.interventions import MaskRandom, MaskSinks
+from sinkscope.tasks.conditions import described, grid, made_of_words
+
+pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed (extra: eval)")
+from lm_eval.api.instance import Instance
+
+from sinkscope.tasks.harness import HarnessLM
+from sinkscope.tasks.presets import settings_for
+from sinkscope.tasks.table1 import as_markdown, paired, table1
+
+PROMPTS = ["a", "The quick brown fox", "0123456789" * 4, "def f(x):\n    return"]
+
+
+@pytest.mark.parametrize("family", ["llada", "dream", "llama"])
+@pytest.mark.parametrize("mask", [MaskSinks(k=2), MaskSinks(k=2, rank="as_run", rows="last"), MaskRandom(k=2)])
+def test_batch_is_one_by_one_under_an_intervention(family, mask):
+    model = random_model(FAMILIES[family]())
+    settings = settings_for(model, "t", {"length": 12})
+    lm, plain = HarnessLM(model, mask), HarnessLM(model)
+    prompts = [torch.tensor([lm.tok_encode(text)]) for text in PROMPTS]
+    together = lm.tokens(prompts, settings)
+    assert together == [lm.tokens([prompt], settings)[0] for prompt in prompts]
+    assert together != plain.tokens(prompts, settings)
+    effect = lm.get_model_info()["sinkscope"]["effect"]
+    assert effect["leak"] == 0
+    assert 0 < effect["key_share"] < 0.5
+    assert 0 < effect["mass_share"] < 1
+    assert plain.get_model_info()["sinkscope"]["effect"] is None
+
+
+def test_an_intervention_that_masks_nothing_changes_nothing():
+    model = random_model(FAMILIES["llada"]())
+    settings = settings_for(model, "t", {"length": 12})
+    prompt = [torch.tensor([HarnessLM(model).tok_encode("abc def")])]
+    assert HarnessLM(model, MaskSinks(k=0)).tokens(prompt, settings) == HarnessLM(model).tokens(prompt, settings)
+
+
+@pytest.mark.parametrize("family", ["llada", "llama"])
+def test_likelihood_is_taken_under_the_intervention(family):
+    model = random_model(FAMILIES[family]())
+    request = Instance("loglikelihood", {}, ("the cat sat", " on"), 0)
+    values = [
+        HarnessLM(model, mask).loglikelihood([request], disable_tqdm=True)[0][0]
+        for mask in (None, MaskSinks(k=0), MaskSinks(k=3))
+    ]
+    assert values[0] == values[1] != values[2]
+
+
+def test_answers_of_one_condition_are_not_taken_for_another(tmp_path):
+    model = random_model(FAMILIES["llada"]())
+    request = Instance("generate_until", {}, ("abc def ghi", {"until": []}), 0, ("t", 0, 1))
+    store = tmp_path / "requests.jsonl"
+    texts = [
+        HarnessLM(model, mask, {"length": 16}, store=store).generate_until([request], disable_tqdm=True)[0]
+        for mask in (None, MaskSinks(k=3), None)
+    ]
+    assert texts[0] == texts[2] != texts[1]
+    records = [json.loads(line) for line in store.read_text().splitlines()]
+    assert sum("text" in record for record in records) == 2
+
+
+def test_words_of_a_command_line_become_interventions():
+    assert made_of_words() is None
+    assert made_of_words(mask_sinks=0) is None
+    assert described(made_of_words(mask_sinks=5, rank="as_run"))[0]["rank"] == "as_run"
+    assert described(made_of_words(mask_random=5))[0]["name"] == "MaskRandom"
+    with pytest.raises(TaskError, match="got both"):
+        made_of_words(1, 1)
+    with pytest.raises(InterventionError, match="rank"):
+        made_of_words(1, rank="best")
+    lm = HarnessLM(random_model(FAMILIES["llada"]()), mask_sinks=2, length=8, batch_size="auto")
+    assert lm.intervention == MaskSinks(k=2)
+    assert lm.asked == {"length": 8}
+
+
+def test_grid_has_every_control():
+    labels = [condition.label for condition in grid(False, (1, 5))]
+    assert labels == [
+        "none", "mask_sinks-k1-clean-all", "mask_sinks-k1-as_run-all", "mask_random-k1-all",
+        "mask_sinks-k5-clean-all", "mask_sinks-k5-as_run-all", "mask_random-k5-all",
+    ]  # fmt: skip
+    causal = {condition.label for condition in grid(True, (1,))}
+    assert causal == {
+        "none", "mask_positions-k1", "mask_sinks-k1-clean-last", "mask_sinks-k1-as_run-last", "mask_random-k1-last",
+        "mask_sinks-k1-clean-all", "mask_sinks-k1-as_run-all", "mask_random-k1-all",
+    }  # fmt: skip
+
+
+def test_paired_test_counts_what_changed():
+    same = paired([True, False, True], [True, False, True])
+    assert (same["difference"], same["p"]) == (0, 1)
+    lost = paired([True] * 8 + [False] * 2, [False] * 8 + [True, False])
+    assert lost["difference"] == pytest.approx(-0.7)
+    assert lost["p"] == pytest.approx(20 / 512)  # two-sided, 8 against 1
+
+
+def test_table1_runs_the_grid_and_resumes(tmp_path):
+    models = [random_model(FAMILIES[family](), context=384) for family in ("llada", "llama")]
+    words = {"tasks": ["sinkscope_logic"], "ks": (1,), "problems": 3, "settings": {"length": 16}, "traced": 1}
+    lines: list[str] = []
+    results = table1(models, tmp_path / "t", say=lines.append, **words)
+    assert len(results["cells"]) == 4 + 8
+    for cell in results["cells"]:
+        assert cell["n"] == 3
+        assert cell["low"] <= cell["accuracy"] <= cell["high"]
+        assert {"difference", "p"} <= cell.keys()
+    assert results["tokens"]
+    assert sum(row["heads"] for row in results["dynamics"] if row["model"] == "test-llada") == 8
+    assert json.loads((tmp_path / "t" / "results.json").read_text())["cells"] == results["cells"]
+    table = (tmp_path / "t" / "table1.md").read_text()
+    assert table == as_markdown(results["cells"])
+    assert table.count("\n") == 2 + 12
+    assert any("temperature=" in line for line in lines)
+    stores = sorted((tmp_path / "t").rglob("requests.jsonl"))
+    before = [store.read_bytes() for store in stores]
+    assert len(stores) == 12
+    again = table1(models, tmp_path / "t", **words)
+    assert [cell["effect"] for cell in again["cells"]] == [cell["effect"] for cell in results["cells"]]
+    assert again["cells"][1]["effect"]["leak"] == 0
+    assert [store.read_bytes() for store in stores] == before
+    assert [cell["accuracy"] for cell in again["cells"]] == [cell["accuracy"] for cell in results["cells"]]
