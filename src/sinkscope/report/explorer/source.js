@@ -1,0 +1,187 @@
+// Where the numbers of a sample come from: unpacked from the page, or asked from the server of `sinkscope view`.
+// A plane is what every key received at every step: {values [step, key], totals [step], top}.
+
+import { halfTable, part, unpack } from "./decode.js";
+import { GROUPS } from "./rules.js";
+
+const f32 = Math.fround;
+
+function finish(sample, values, totals = null) {
+  let top = 0;
+  for (const value of values) if (value > top) top = value;
+  if (!totals) {
+    totals = new Float32Array(sample.steps);
+    for (let step = 0; step < sample.steps; step++) {
+      let sum = 0;
+      for (let i = step * sample.positions; i < (step + 1) * sample.positions; i++) sum += values[i];
+      totals[step] = sum;
+    }
+  }
+  return { values, totals, top };
+}
+
+class Cached {
+  constructor(sample) {
+    this.sample = sample;
+    this.planes = new Map();
+    this.trails = new Map();
+  }
+
+  // layer −1: mean of all layers; head −1: mean of the layer's heads.
+  async plane(layer, head, group) {
+    const key = `${layer}/${head}/${group}`;
+    if (!this.planes.has(key)) {
+      if (this.planes.size > 24) this.planes.delete(this.planes.keys().next().value);
+      this.planes.set(key, this.read(layer, head, group));
+    }
+    return this.planes.get(key);
+  }
+
+  // Largest key and its column sum of every head at every step: {keys, scores} [layer, head, step].
+  async paths(group) {
+    if (!this.trails.has(group)) this.trails.set(group, this.readPaths(group));
+    return this.trails.get(group);
+  }
+}
+
+class Full extends Cached {
+  open(parts) {
+    this.parts = parts;
+    const { layers, heads, steps, positions } = this.sample;
+    this.size = steps * positions;
+    this.count = layers * heads;
+  }
+
+  decoded(group, index) {
+    const start = ((GROUPS.indexOf(group) - 1) * this.count + index) * this.size;
+    const bits = this.parts.received.subarray(start, start + this.size);
+    if (bits instanceof Float32Array) return bits;
+    const halves = halfTable();
+    return Float32Array.from(bits, (b) => halves[b]);
+  }
+
+  one(index, group) {
+    if (group !== "all") return this.decoded(group, index);
+    const [masked, committed, prompt] = GROUPS.slice(1).map((name) => this.decoded(name, index));
+    return masked.map((value, i) => f32(f32(value + committed[i]) + prompt[i]));
+  }
+
+  read(layer, head, group) {
+    const { heads, steps } = this.sample;
+    if (layer >= 0 && head >= 0) {
+      const index = layer * heads + head;
+      const start = (GROUPS.indexOf(group) * this.count + index) * steps;
+      return finish(this.sample, this.one(index, group), this.parts.totals.subarray(start, start + steps));
+    }
+    const sum = new Float64Array(this.size);
+    const [from, to] = layer < 0 ? [0, this.count] : [layer * heads, (layer + 1) * heads];
+    for (let index = from; index < to; index++) {
+      const values = this.one(index, group);
+      for (let i = 0; i < sum.length; i++) sum[i] += values[i];
+    }
+    return finish(this.sample, Float32Array.from(sum, (value) => value / (to - from)));
+  }
+
+  readPaths(group) {
+    const { steps, positions } = this.sample;
+    const keys = new Uint16Array(this.count * steps), scores = new Float32Array(this.count * steps);
+    for (let index = 0; index < this.count; index++) {
+      const values = this.one(index, group);
+      for (let step = 0; step < steps; step++) {
+        const row = step * positions;
+        let best = 0;
+        for (let key = 1; key < positions; key++) if (values[row + key] > values[row + best]) best = key;
+        keys[index * steps + step] = best;
+        scores[index * steps + step] = values[row + best];
+      }
+    }
+    return { keys, scores, totals: (index, step) => this.parts.totals[(GROUPS.indexOf(group) * this.count + index) * steps + step] };
+  }
+}
+
+class Compact extends Cached {
+  open(parts) {
+    this.parts = parts;
+    this.size = this.sample.steps * this.sample.positions;
+  }
+
+  decoded(group, layer) {
+    const start = ((GROUPS.indexOf(group) - 1) * this.sample.layers + layer) * this.size;
+    return this.parts.means.subarray(start, start + this.size);
+  }
+
+  read(layer, head, group) {
+    const { layers } = this.sample, table = this.parts.table;
+    const sum = new Float32Array(this.size);
+    const [from, to] = layer < 0 ? [0, layers] : [layer, layer + 1];
+    for (const name of group === "all" ? GROUPS.slice(1) : [group]) {
+      for (let index = from; index < to; index++) {
+        const codes = this.decoded(name, index);
+        for (let i = 0; i < codes.length; i++) sum[i] += table[codes[i]];
+      }
+    }
+    if (to - from > 1) for (let i = 0; i < sum.length; i++) sum[i] /= to - from;
+    return finish(this.sample, sum);
+  }
+
+  readPaths() {
+    const table = this.parts.pathTable;
+    return { keys: this.parts.pathKeys, scores: Float32Array.from(this.parts.pathScores, (code) => table[code]), totals: null };
+  }
+}
+
+class Remote extends Cached {
+  async get(what, query = "") {
+    const answer = await fetch(`data/${this.sample.index}/${what}${query}`, { cache: "no-store" });
+    if (!answer.ok) throw new Error(await answer.text());
+    return answer.arrayBuffer();
+  }
+
+  async read(layer, head, group) {
+    const buffer = await this.get("plane", `?layer=${layer}&head=${head}&group=${group}`);
+    const { steps, positions } = this.sample;
+    return finish(this.sample, new Float32Array(buffer, 4 * steps, steps * positions), new Float32Array(buffer, 0, steps));
+  }
+
+  async readPaths(group) {
+    const buffer = await this.get("paths", `?group=${group}`);
+    const count = this.sample.layers * this.sample.heads * this.sample.steps;
+    const totals = new Float32Array(buffer, 4 * count, count), steps = this.sample.steps;
+    return { scores: new Float32Array(buffer, 0, count), totals: (index, step) => totals[index * steps + step],
+      keys: new Uint16Array(buffer, 8 * count, count) };
+  }
+
+  async map(slot, step) {
+    return new Uint8Array(await this.get("map", `?slot=${slot}&step=${step}`));
+  }
+}
+
+// A sample, ready to be asked; each is unpacked once, when it is first looked at.
+const opened = new Map();
+export function open(sample) {
+  if (!opened.has(sample.index)) opened.set(sample.index, sample.detail === "remote" ? openRemote(sample) : openPacked(sample));
+  return opened.get(sample.index);
+}
+
+async function openPacked(sample) {
+  const element = document.getElementById(`blob-${sample.index}`);
+  const bytes = await unpack(element.textContent);
+  element.remove(); // the text is as large as what came out of it
+  const parts = Object.fromEntries(Object.entries(sample.parts).map(([name, about]) => [name, part(bytes, about)]));
+  const source = sample.detail === "full" ? new Full(sample) : new Compact(sample);
+  source.open(parts);
+  source.canvas = parts.canvas;
+  source.confidence = parts.confidence;
+  const { steps, positions } = sample, area = positions * positions;
+  source.map = async (slot, step) => parts.maps.subarray((slot * steps + step) * area, (slot * steps + step + 1) * area);
+  return source;
+}
+
+async function openRemote(sample) {
+  const source = new Remote(sample);
+  const buffer = await source.get("canvas");
+  const cells = (sample.steps + 1) * sample.positions;
+  source.canvas = new Uint32Array(buffer, 0, cells);
+  source.confidence = new Uint16Array(buffer, 4 * cells);
+  return source;
+}

@@ -1,0 +1,94 @@
+"""The explorer's files put together into one page that needs nothing else and may ask for nothing else.
+
+The scripts are written as modules, one idea a file. For the page they are joined in the order of their imports and
+become one module; a name that two files define would be an error, which is checked here. Model text gets into the page
+only as JSON inside a data block, with every `<` written as an escape, and the page's policy names the hash of the one
+script that may run: text could not become code even if it broke out.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import re
+from collections.abc import Iterable
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from sinkscope.errors import ReportError
+
+START = "main.js"
+STYLES = ("palette.css", "layout.css", "panels.css", "overview.css")
+IMPORT = re.compile(r'^import \{[^}]*\} from "\./([\w-]+\.js)";\n', re.M)
+EXPORT = re.compile(r"^export (?=(async )?(function|const|class|let) )", re.M)
+DEFINED = re.compile(r"^(?:export )?(?:async )?(?:function|const|class|let) (\w+)", re.M)
+
+
+def _source(name: str) -> str:
+    return (files("sinkscope.report") / "explorer" / name).read_text(encoding="utf-8")
+
+
+@cache
+def script() -> str:
+    """All modules as one, each after those that it imports."""
+    done: dict[str, str] = {}
+    owners: dict[str, str] = {}
+
+    def visit(name: str) -> None:
+        if name in done:
+            return
+        done[name] = ""
+        source = _source(name)
+        for needed in IMPORT.findall(source):
+            visit(needed)
+        for defined in DEFINED.findall(source):
+            if owners.setdefault(defined, name) != name:
+                raise ReportError(f"{defined} is defined in {owners[defined]} and in {name}; rename one of them.")
+        del done[name]  # put it behind what it needs
+        done[name] = EXPORT.sub("", IMPORT.sub("", source))
+
+    visit(START)
+    return "".join(f"// {name}\n{body}" for name, body in done.items())
+
+
+@cache
+def style() -> str:
+    return "".join(map(_source, STYLES))
+
+
+def data_block(value: Any) -> str:
+    """JSON that is safe inside a script element: pure ASCII, and nothing that ends or opens an element."""
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def build(data: dict[str, Any], blobs: Iterable[str] = (), title: str = "sinkscope", remote: bool = False) -> str:
+    """The whole page. data: what `main.js` reads; blobs: a packed sample each; remote: samples come from the server."""
+    policy = "; ".join(
+        [
+            "default-src 'none'",
+            f"script-src '{_hash(script())}'",
+            f"style-src '{_hash(style())}'",
+            "img-src data: blob:",
+            f"connect-src {chr(39)}{'self' if remote else 'none'}{chr(39)}",
+            "base-uri 'none'",
+            "form-action 'none'",
+        ]
+    )
+    packed = "".join(f'<script type="text/plain" id="blob-{i}">{blob}</script>\n' for i, blob in enumerate(blobs))
+    slots = {
+        "policy": policy,
+        "title": html.escape(title),
+        "style": style(),
+        "data": data_block(data),
+        "blobs": packed,
+        "script": script(),
+    }
+    return re.sub(r"\{\{(\w+)\}\}", lambda slot: slots[slot[1]], _source("page.html"))
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")

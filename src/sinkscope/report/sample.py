@@ -1,0 +1,209 @@
+"""One trace as the page holds it: a header of plain data and a blob of packed arrays.
+
+Two details of a sample exist. `full` keeps received attention of every head bit for bit as the trace has it (fp16 or
+fp32), together with the total of each map as the sink rules add it up; the page repeats Eq. 3 on these numbers in fp32
+and marks exactly what `trace.sinks` says. `compact` keeps the mean over the heads of each layer, quantised to a stated
+number of bits, and of each head the largest key a step: enough for every view but a single head's whole map. The same
+rounded means are in `compact_means`, for whoever wants to check the page against Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from sinkscope.report.coding import Blob, quantise
+from sinkscope.sinks import head_dynamics
+from sinkscope.sinks.columns import (
+    QUERY_KINDS,
+    alive_keys,
+    columns_by_layer,
+    missing_keys,
+    on_one_core,
+    query_count,
+)
+from sinkscope.sinks.rules import Columns
+from sinkscope.tracing import Trace
+
+GROUPS = ("all", *QUERY_KINDS)
+LONGEST_TEXT = 4000  # characters of prompt and answer that a header holds
+LONGEST_TOKEN = 400
+MAP_BYTES = 4 << 20  # raw size up to which kept attention maps go into the page
+
+Floats = npt.NDArray[np.float32]
+
+
+def full_size(trace: Trace) -> int:
+    """Bytes of a full sample before compression."""
+    cells = trace.steps * trace.layers * trace.heads_count
+    size = 2 if trace.received is None else trace.received.dtype.itemsize
+    return cells * len(QUERY_KINDS) * trace.positions * size + cells * len(GROUPS) * 4
+
+
+def header(trace: Trace, name: str) -> dict[str, Any]:
+    """What the page knows of a sample before it unpacks anything."""
+    ids = sorted({int(i) for i in trace.canvas.unique()})
+    shown = [trace.vocabulary.get(i, (f"#{i}", "unknown")) for i in ids]
+    return {
+        "name": name,
+        "model": str(trace.model.get("name", "model")),
+        "family": str(trace.model.get("family", "")),
+        "prompt": trace.prompt[:LONGEST_TEXT],
+        "text": trace.text[:LONGEST_TEXT],
+        "steps": trace.steps,
+        "layers": trace.layers,
+        "heads": trace.heads_count,
+        "positions": trace.positions,
+        "promptLength": trace.prompt_length,
+        "causal": trace.causal,
+        "backend": trace.backend,
+        "settings": {key: value for key, value in trace.settings.to_dict().items() if value is not None},
+        "interventions": trace.interventions,
+        "queries": trace.queries.tolist(),
+        "alive": alive_keys(trace).sum(-1).tolist() if trace.causal else None,
+        "blocks": trace.blocks.tolist(),
+        "committedAt": trace.committed_at.tolist(),
+        "vocabulary": [[text[:LONGEST_TOKEN], kind] for text, kind in shown],
+        "mapHeads": [list(pair) for pair in trace.map_heads] if trace.maps is not None else [],
+        "classes": head_classes(trace),
+        "form": trace.form,
+    }
+
+
+_classes: WeakKeyDictionary[Trace, list[tuple[str, str | None]]] = WeakKeyDictionary()
+
+
+def head_classes(trace: Trace) -> list[tuple[str, str | None]]:
+    """Class and direction of each head by the default rule, layer by layer; worked out once a trace."""
+    if trace not in _classes:
+        table = head_dynamics(trace)
+        _classes[trace] = list(zip(table["class"].to_list(), table["direction"].to_list(), strict=True))
+    return _classes[trace]
+
+
+def canvas_codes(trace: Trace) -> npt.NDArray[np.uint32]:
+    """Each place's index into the header's vocabulary, `[step + 1, position]`."""
+    canvas = trace.canvas.numpy()
+    return np.searchsorted(np.unique(canvas), canvas).astype(np.uint32)
+
+
+def full(trace: Trace, name: str) -> tuple[dict[str, Any], Blob]:
+    """A sample with every head; exact."""
+    assert trace.received is not None
+    head, blob = _common(trace, name)
+    received = trace.received.permute(3, 1, 2, 0, 4).contiguous().numpy()  # [group, layer, head, step, key]
+    blob.add("received", received, "planes")
+    blob.add("totals", totals(trace), "planes")
+    lead, scores = leads(_mean_columns(trace))
+    return _finish(trace, {**head, "detail": "full", "lead": lead.tolist(), "leadScore": _short(scores)}, blob)
+
+
+def compact(trace: Trace, name: str, bits: int = 8) -> tuple[dict[str, Any], Blob]:
+    """A sample with the mean over each layer's heads, and each head's largest key."""
+    head, blob = _common(trace, name)
+    means = layer_means(trace)
+    codes, table = quantise(means, bits)
+    blob.add("means", codes, "steps")
+    blob.add("table", table, "planes")
+    key, score = largest(trace)
+    code, path_table = quantise(score, 8)
+    blob.add("pathKeys", key, "planes")
+    blob.add("pathScores", code, "planes")
+    blob.add("pathTable", path_table, "planes")
+    lead, scores = leads(means.sum(0))
+    head |= {"detail": "compact", "bits": bits, "lead": lead.tolist(), "leadScore": _short(scores)}
+    return _finish(trace, head, blob)
+
+
+def _common(trace: Trace, name: str) -> tuple[dict[str, Any], Blob]:
+    blob = Blob()
+    codes = canvas_codes(trace)
+    blob.add("canvas", codes.astype(np.uint16) if codes.max() < 2**16 else codes, "steps")
+    blob.add("confidence", trace.confidence.half().numpy(), "planes")
+    return header(trace, name), blob
+
+
+def _finish(trace: Trace, head: dict[str, Any], blob: Blob) -> tuple[dict[str, Any], Blob]:
+    if trace.maps is not None and trace.maps.numel() <= MAP_BYTES:
+        blob.add("maps", map_codes(trace.maps), "planes")
+    else:
+        head["mapHeads"] = []
+    return {**head, "parts": blob.index}, blob
+
+
+def map_codes(maps: Tensor) -> npt.NDArray[np.uint8]:
+    """Attention as 0 … 255 by its square root, which keeps small weights apart; shown, never counted with."""
+    return (maps.float().clamp(0, 1).sqrt() * 255).round().to(torch.uint8).numpy()
+
+
+@on_one_core
+def totals(trace: Trace) -> Floats:
+    """Sum of each map's columns, `[group, layer, head, step]`, added up exactly as `Threshold.limit` does it."""
+    missing, found = missing_keys(trace), []
+    for group in GROUPS:
+        queries = query_count(trace, group)
+        chunks = [Columns.of(r, queries, missing).received.sum(-1) for _, (r,) in columns_by_layer(trace, [group])]
+        found.append(torch.cat(chunks, 1).permute(1, 2, 0))
+    return torch.stack(found).numpy()
+
+
+@on_one_core
+def layer_means(trace: Trace) -> Floats:
+    """Mean over each layer's heads of what keys received, `[group, layer, step, key]`."""
+    if trace.layer_mean is not None:
+        return trace.layer_mean.float().permute(2, 1, 0, 3).contiguous().numpy()
+    chunks = []
+    for _, groups in columns_by_layer(trace, QUERY_KINDS):
+        chunks.append(torch.stack([columns.mean(2) for columns in groups]))  # [group, step, layer, key]
+    return torch.cat(chunks, 2).transpose(1, 2).contiguous().numpy()
+
+
+def _mean_columns(trace: Trace) -> Floats:
+    return layer_means(trace).sum(0)
+
+
+@on_one_core
+def largest(trace: Trace, group: str = "all") -> tuple[npt.NDArray[np.uint16], Floats]:
+    """Each head's largest key a step and its column sum, `[layer, head, step]` both."""
+    keys, scores = [], []
+    for _, (received,) in columns_by_layer(trace, [group]):
+        values = received.numpy()
+        key = values.argmax(-1)
+        keys.append(key.astype(np.uint16))
+        scores.append(np.take_along_axis(values, key[..., None], -1)[..., 0])
+    order = (1, 2, 0)
+    return np.concatenate(keys, 1).transpose(order), np.concatenate(scores, 1).transpose(order)
+
+
+def leads(means: Floats) -> tuple[npt.NDArray[np.int64], Floats]:
+    """Largest key and its score a step, `[1 + layer, step]`: of the mean of all layers first, then of each layer."""
+    stacked = np.concatenate([means.mean(0, keepdims=True), means])  # [1 + layer, step, key]
+    key = stacked.argmax(-1)
+    return key, np.take_along_axis(stacked, key[..., None], -1)[..., 0]
+
+
+def compact_means(trace: Trace, bits: int = 8) -> Floats:
+    """The layer means as a compact sample holds them after rounding, `[group, layer, step, key]`."""
+    codes, table = quantise(layer_means(trace), bits)
+    return table[codes]
+
+
+def _short(scores: Floats) -> list[list[float]]:
+    return [[round(float(value), 3) for value in row] for row in scores]
+
+
+def order_by_model(traces: Sequence[tuple[str, Trace]]) -> list[tuple[str, Trace]]:
+    """First samples of every model, then the second ones: whoever must stop early has still shown every model."""
+    seen: dict[str, int] = {}
+    ranked = []
+    for place, (name, trace) in enumerate(traces):
+        model = str(trace.model.get("name", "model"))
+        seen[model] = seen.get(model, -1) + 1
+        ranked.append((seen[model], place, name, trace))
+    return [(name, trace) for _, _, name, trace in sorted(ranked, key=lambda item: item[:2])]

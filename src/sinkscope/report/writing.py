@@ -1,0 +1,138 @@
+"""`write`: a run's folder becomes one page that opens anywhere, without network, within a size that is kept to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sinkscope import __version__
+from sinkscope.errors import ReportError
+from sinkscope.report import overview as overviews
+from sinkscope.report import page, sample
+from sinkscope.report.coding import Blob
+from sinkscope.tracing import Trace
+
+LIMIT = 15_000_000  # bytes of a page
+FULL_LIMIT = 3_000_000  # a sample that packs larger than this is kept in compact form
+SAMPLES = 4  # a model
+BITS = (8, 7, 6, 5)  # tried in this order until the page fits
+
+
+def write(run: Path | str, out: Path | str | None = None, limit: int = LIMIT) -> Path:
+    """Write report.html from a run's folder: its results, and an explorer of its traces; either may be missing."""
+    run = Path(run)
+    found = trace_files(run)
+    if not found and not (run / "results.json").is_file():
+        raise ReportError(f"Expected a run with results.json or traces/*.safetensors, and {run} has neither.")
+    named = [(path.stem, Trace.load(path)) for path in found]
+    about = overviews.overview(run, [trace for _, trace in named])
+    return _write(named, about, run.name, Path(out) if out is not None else run / "report.html", limit)
+
+
+def write_traces(traces: Sequence[Trace], out: Path | str, limit: int = LIMIT) -> Path:
+    """Write an explorer of these traces, without a study."""
+    if not traces:
+        raise ReportError("Expected at least one trace to show, none came; make one with sk.trace(model, prompt).")
+    return _write(_named(traces), overviews.empty(), "", Path(out), limit)
+
+
+def render(traces: Sequence[Trace], limit: int = LIMIT) -> str:
+    """The page of `write_traces` as text, for a notebook's frame."""
+    return _page(_named(traces), overviews.empty(), "", limit)
+
+
+def trace_files(run: Path) -> list[Path]:
+    """The traces of a run, in the order of their names."""
+    if not run.is_dir():
+        raise ReportError(f"Expected the folder of a run, and there is none at {run}.")
+    return sorted((run / "traces").rglob("*.safetensors"))
+
+
+def _named(traces: Sequence[Trace]) -> list[tuple[str, Trace]]:
+    return [(f"trace-{number}", trace) for number, trace in enumerate(traces, 1)]
+
+
+def _write(named: list[tuple[str, Trace]], about: dict[str, Any], title: str, out: Path, limit: int) -> Path:
+    text = _page(named, about, title, limit)
+    partial = out.with_name(f"{out.name}.{os.getpid()}.partial")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(text, encoding="utf-8")
+        os.replace(partial, out)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise ReportError(f"The report could not be written to {out} ({error}); choose another place.") from None
+    return out
+
+
+def _page(named: list[tuple[str, Trace]], about: dict[str, Any], title: str, limit: int) -> str:
+    chosen = choose(named)
+    data: dict[str, Any] = {"title": title, "overview": about, "samples": [], "note": ""}
+    room = limit - len(page.build(data, title=_title(title))) - 2000
+    packed = pack(chosen, room)
+    data["samples"] = [head for head, _ in packed]
+    data["note"] = note([head for head, _ in packed], len(named))
+    return page.build(data, [blob for _, blob in packed], title=_title(title))
+
+
+def choose(named: list[tuple[str, Trace]]) -> list[tuple[str, Trace]]:
+    """The first few samples of every model, models in the order in which they come."""
+    kept: dict[str, list[tuple[str, Trace]]] = {}
+    for name, trace in named:
+        some = kept.setdefault(str(trace.model.get("name", "model")), [])
+        if len(some) < SAMPLES * 2:
+            some.append((name, trace))
+    return [item for some in kept.values() for item in some[: SAMPLES if len(kept) > 1 else SAMPLES * 2]]
+
+
+def pack(chosen: list[tuple[str, Trace]], room: int) -> list[tuple[dict[str, Any], str]]:
+    """Headers and packed text that fit into `room` bytes together: full where that fits, else compact, else fewer."""
+    made = [_small(name, trace, room // max(1, len(chosen))) for name, trace in chosen]
+    for bits in BITS:
+        whole = [
+            done or _text(sample.compact(trace, name, bits)) for done, (name, trace) in zip(made, chosen, strict=True)
+        ]
+        if sum(map(_size, whole)) <= room:
+            return whole
+    ranked = [place for place, _ in sample.order_by_model([(str(i), trace) for i, (_, trace) in enumerate(chosen)])]
+    kept: list[int] = []
+    for place in map(int, ranked):
+        if sum(_size(whole[i]) for i in kept) + _size(whole[place]) <= room:
+            kept.append(place)
+    return [whole[i] for i in sorted(kept)]
+
+
+def _small(name: str, trace: Trace, room: int) -> tuple[dict[str, Any], str] | None:
+    """A full sample, if it is small enough to be kept so."""
+    if trace.received is None or sample.full_size(trace) > 4 * FULL_LIMIT:
+        return None
+    made = _text(sample.full(trace, name))
+    return made if _size(made) <= min(FULL_LIMIT, room) else None
+
+
+def _text(made: tuple[dict[str, Any], Blob]) -> tuple[dict[str, Any], str]:
+    return made[0], made[1].text()
+
+
+def _size(made: tuple[dict[str, Any], str]) -> int:
+    return len(page.data_block(made[0])) + len(made[1])
+
+
+def note(heads: Sequence[dict[str, Any]], total: int) -> str:
+    """What the page holds and what it leaves out, said at its foot."""
+    lines = [f"Written by sinkscope {__version__}; no network is needed or used."]
+    if heads:
+        lines.append(f"{len(heads)} of {total} traces are in this file.")
+    compact = [head for head in heads if head["detail"] == "compact"]
+    if compact:
+        lines.append(
+            f"{len(compact)} of them are too large to keep every head's map: they hold the mean of each layer's heads, "
+            f"rounded to {compact[0]['bits']} bits, and each head's largest key. `sinkscope view RUN` shows everything."
+        )
+    return " ".join(lines)
+
+
+def _title(name: str) -> str:
+    return f"{name} · sinkscope" if name else "sinkscope"

@@ -1,0 +1,137 @@
+"""Traces made up for the page's tests: words on a canvas, heads whose sinks are put where we want them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from sinkscope.decoding.settings import Decode
+from sinkscope.tracing import Trace
+
+WORDS = "Tom has 12 apples and gives 5 to Ann . How many are left ? ⏎ 12 − 5 = 7 , so the answer is 7 . ⏎".split()
+MASK = 0
+
+
+def made_trace(
+    model: str = "made-llada",
+    steps: int = 16,
+    layers: int = 3,
+    heads: int = 4,
+    prompt: int = 12,
+    length: int = 16,
+    way: str = "right",
+    words: list[str] | None = None,
+    dtype: torch.dtype = torch.float16,
+    seed: int = 0,
+    maps: bool = True,
+    block: int = 8,
+    **more: Any,
+) -> Trace:
+    """A diffusion trace in which even heads have a sink that goes `way` and odd heads one that stays at the start."""
+    draw = torch.Generator().manual_seed(seed)
+    texts = words or WORDS
+    positions = prompt + length
+    final = torch.tensor([1 + i % len(texts) for i in range(positions)])
+    order = torch.arange(length) if way == "right" else torch.arange(length).flip(0)
+    done_at = torch.full((positions,), -1, dtype=torch.int32)
+    done_at[prompt + order] = (torch.arange(length) * steps // length).int()
+    canvas = torch.stack([torch.where(done_at < step, final, MASK) for step in range(steps + 1)])
+    kinds = torch.stack(
+        [(canvas[:-1] == MASK), (canvas[:-1] != MASK) & (done_at >= 0), (done_at < 0).expand(steps, -1)], 1
+    )  # [step, group, position]
+    logits = torch.randn(layers, heads, 1, 1, positions, generator=draw) * 0.5
+    logits = logits + torch.randn(layers, heads, steps, 1, positions, generator=draw) * 0.3
+    logits = logits + torch.randn(layers, heads, 1, positions, positions, generator=draw) * 0.8
+    front = torch.stack([(done_at < step).sum() for step in range(steps)]).clamp(max=positions - 1)
+    if way == "left":
+        front = (positions - 1 + prompt - front).clamp(0, positions - 1)
+    for head in range(heads):
+        for step in range(steps):
+            sink = int(front[step]) if head % 2 == 0 else head // 2
+            logits[:, head, step, :, sink] += 2.5 + 0.4 * torch.arange(layers)[:, None]
+    attention = logits.softmax(-1)  # [layer, head, step, query, key]
+    received = torch.einsum("lhtqk,tgq->tlhgk", attention, kinds.float())
+    confidence = torch.rand(steps, positions, generator=draw)
+    confidence[~kinds[:, 0]] = torch.nan
+    start = prompt + torch.arange(steps) * length // steps // block * block
+    vocabulary = {MASK: ("<|mask|>", "mask")} | {i: (text, kind_of(text)) for i, text in enumerate(texts, 1)}
+    about: dict[str, Any] = {
+        "prompt": " ".join(texts[i % len(texts)] for i in range(prompt)),
+        "text": " ".join(texts[i % len(texts)] for i in range(prompt, positions)),
+        "model": {"name": model, "family": model.split("-")[-1]},
+        **more,
+    }
+    return Trace(
+        received=received.to(dtype), queries=kinds.sum(-1).int(), canvas=canvas, confidence=confidence,
+        committed_at=done_at, blocks=torch.stack([start, start + block], 1).int(), prompt_length=prompt,
+        settings=Decode.llada(length=length, block=block, steps=steps), backend="reference",
+        vocabulary=vocabulary, mask_id=MASK, causal=False,
+        maps=attention[0, :2].to(torch.float16) if maps else None, map_heads=((0, 0), (0, 1)) if maps else (), **about,
+    )  # fmt: skip
+
+
+def kind_of(text: str) -> str:
+    if text == "⏎":
+        return "newline"
+    return "digit" if text.isdigit() else "word" if text.isalpha() else "punctuation"
+
+
+def causal_trace(
+    model: str = "made-llama", prompt: int = 10, length: int = 14, layers: int = 3, heads: int = 4
+) -> Trace:
+    """An autoregressive trace: one row a step after the prompt's, most of it on the first key."""
+    draw = torch.Generator().manual_seed(1)
+    positions = prompt + length
+    canvas = torch.tensor([1 + i % len(WORDS) for i in range(positions)]).expand(length + 1, -1).clone()
+    done_at = torch.cat([torch.full((prompt,), -1), torch.arange(length)]).int()
+    received = torch.zeros(length, layers, heads, 3, positions)
+    for step in range(length):
+        rows = range(prompt) if step == 0 else [prompt + step - 1]
+        for row in rows:
+            logits = torch.randn(layers, heads, row + 1, generator=draw)
+            logits[..., 0] += 4
+            received[step, :, :, 2 if step == 0 else 1, : row + 1] += logits.softmax(-1)
+    queries = torch.tensor([[0, 0, prompt]] + [[0, 1, 0]] * (length - 1)).int()
+    return Trace(
+        received=received.half(), queries=queries, canvas=canvas, confidence=torch.rand(length, positions, generator=draw),
+        committed_at=done_at, blocks=torch.tensor([[prompt + t, prompt + t + 1] for t in range(length)]).int(),
+        prompt_length=prompt, settings=Decode.autoregressive(length=length), model={"name": model, "family": "llama"},
+        backend="reference", vocabulary={i: (text, kind_of(text)) for i, text in enumerate(WORDS, 1)}, mask_id=None,
+        causal=True, prompt=" ".join(WORDS[:prompt]), text="",
+    )  # fmt: skip
+
+
+def made_results() -> dict[str, Any]:
+    """results.json of a small study, with the fields of the schema and two that were added."""
+    cells = []
+    for model, drop in (("made-llada", 0.01), ("made-dream", 0.03), ("made-llama", 0.4)):
+        for task, base in (("arithmetic", 0.9), ("recall", 0.8)):
+            cells.append(_cell(model, task, "none", 0, base, None))
+            for k in (1, 5, 10):
+                cells.append(_cell(model, task, "mask_sinks", k, base - drop * k**0.5, -drop * k**0.5))
+                cells.append(_cell(model, task, "mask_random", k, base - 0.005 * k, -0.005 * k))
+    tokens = [
+        {"model": model, "token": token, "kind": kind, "share": share, "base": base, "enrichment": share / base}
+        for model in ("made-llada", "made-dream")
+        for token, kind, share, base in (
+            ("⏎", "newline", 0.37, 0.05),
+            ("<|mask|>", "mask", 0.33, 0.4),
+            (".", "punctuation", 0.05, 0.04),
+        )
+    ]
+    verdicts = [
+        {"model": "made-llada", "name": "sinks", "value": "moving", "because": "Sinks of 83 % of the heads move."},
+        {"model": "made-llama", "name": "arm_like", "value": True, "because": "One masked sink costs 40 points."},
+    ]
+    return {"schema": 1, "cells": cells, "tokens": tokens, "dynamics": [], "verdicts": verdicts, "run": {"seed": 0}}
+
+
+def _cell(model: str, task: str, name: str, k: int, accuracy: float, difference: float | None) -> dict[str, Any]:
+    accuracy = max(0.0, accuracy)
+    extra = {} if difference is None else {"difference_low": difference - 0.03, "difference_high": difference + 0.03}
+    return {
+        "model": model, "task": task, "condition": {"name": name, "k": k, "rank": "clean", "rows": "all"}, "n": 200,
+        "correct": round(200 * accuracy), "accuracy": accuracy, "low": max(0.0, accuracy - 0.04),
+        "high": min(1.0, accuracy + 0.03), "difference": difference, "p": None if difference is None else 0.02, **extra,
+    }  # fmt: skip
