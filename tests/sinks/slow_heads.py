@@ -4,7 +4,7 @@ import math
 from statistics import fmean, pstdev
 from typing import Any
 
-from made_traces import GROUPS, MASK, full
+from made_traces import GROUPS, full
 
 from sinkscope.sinks.rules import Rule
 from sinkscope.tracing import Trace
@@ -101,7 +101,7 @@ def slow_distances(trace: Trace, mains: list[int], present: list[int]) -> Row:
         start, stop = trace.blocks[t].tolist()
         key = mains[t]
         found["block"].append(key - start if key < start else key - stop + 1 if key >= stop else 0)
-        masks = [j for j in range(trace.positions) if trace.canvas[t, j] == MASK]
+        masks = [j for j in range(trace.positions) if trace.canvas[t, j] == trace.mask_id]
         if masks:
             found["rightmost_mask"].append(key - masks[-1])
             found["frontier"].append(key - masks[0])
