@@ -65,6 +65,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
             raise
         error.show()
         return int(error.exit_code)
+    if code == INTERRUPTED:  # newer typer turns Ctrl-C into this code without a word
+        screen.say_error("Interrupted.")
     return code if isinstance(code, int) else 0
 
 

@@ -1,0 +1,205 @@
+"""The command line: what it prints, its exit codes, and one sentence instead of a traceback."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from golden_sets import HERE
+from made_models import make_causal, make_llada, save_tokenizer
+from sinkscope.cli.app import run
+from sinkscope.decoding import Step
+from sinkscope.models import load
+
+
+@pytest.fixture(scope="module")
+def talking(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A LLaDA checkpoint that can read and write words."""
+    folder = tmp_path_factory.mktemp("talking")
+    save_tokenizer(folder, eos_token="</s>", mask_token="<m>")
+    return make_llada(folder, vocabulary=19, mask_token_id=18, eos_token_id=17, pad_token_id=17)
+
+
+@pytest.mark.parametrize("family", ["llada", "dream", "mmada"])
+def test_check_passes_on_the_golden_models(family: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["check", str(HERE / family), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["ok"]
+    found = {check["name"]: check["status"] for check in said["checks"]}
+    assert found.pop("tokenizer") == "skipped"  # no tokenizer there: ids only
+    assert set(found.values()) == {"ok"}
+    assert {"loads", "keys", "direction", "mask token", "finite weights", "no-op", "took effect", "decodes"} <= set(
+        found
+    )
+
+
+def test_check_of_a_causal_model_as_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_tokenizer(tmp_path, eos_token="</s>")
+    assert run(["check", str(make_causal(tmp_path, vocabulary=20))]) == 1
+    captured = capsys.readouterr()
+    # The made-up tokenizer does not know the sentence, and that is what the table and stderr say.
+    assert "tokenizer       failed" in captured.out
+    assert "causal: the last token" in captured.out
+    assert captured.err.count("\n") == 1
+    assert all(len(line) <= 80 for line in captured.out.splitlines())
+
+
+def test_check_of_a_broken_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make_llada(tmp_path)
+    whole = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(whole[:-9])
+    assert run(["check", str(folder), "--json"]) == 1
+    captured = capsys.readouterr()
+    said = json.loads(captured.out)
+    assert [check["status"] for check in said["checks"]] == ["failed"]
+    assert "cut short" in captured.err
+
+
+BAD = [
+    (["generate", "no-such-model", "hello"], "zoo name"),
+    (["generate", "{talking}", "  "], "empty"),
+    (["generate", "{talking}", "Tom has", "--length", "30", "--block", "8"], "block 8"),
+    (["generate", "{talking}", "Tom has", "--length", "32", "--block", "8", "--steps", "6"], "4 blocks"),
+    (["generate", "{talking}", "Tom has", "--length", "8", "--steps", "9"], "9 steps"),
+    (["generate", "{talking}", "Tom has", "--length", "2000"], "128 positions"),
+    (["generate", "{talking}", "Tom has", "--algorithm", "entropy"], "Dream"),
+    (["generate", "{talking}", "Tom has", "--dtype", "float99"], "float32"),
+    (["generate", str(HERE / "llada"), "Tom has"], "without a tokenizer"),
+    (["generate", "nobody/nothing", "Tom has"], "HF_HUB_OFFLINE"),
+    (["check", "nobody/nothing"], "HF_HUB_OFFLINE"),
+    (["check", "{talking}/config.json"], "folder"),
+    (["generate", "{talking}"], "Missing argument"),
+    (["generate", "{talking}", "Tom", "--lenght", "8"], "No such option"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "words"), BAD, ids=[" ".join(case[0][:1] + case[0][2:]) for case in BAD])
+def test_bad_input_is_one_sentence(
+    talking: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    code = run([argument.format(talking=talking) for argument in arguments])
+    captured = capsys.readouterr()
+    assert code in (1, 2)
+    assert words in captured.err
+    assert "Traceback" not in captured.err
+    if captured.err.startswith("sinkscope: "):
+        assert captured.err.count("\n") == 1
+
+
+def test_generate_plain_when_piped(talking: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["generate", str(talking), "Tom has", "--length", "8"]
+    assert run(asked) == 0
+    plain = capsys.readouterr()
+    assert run([*asked, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert plain.out == said["text"] + "\n"
+    assert plain.err == ""
+    assert said["text"] == load(talking).generate("Tom has", length=8)
+    assert (said["forwards"], len(said["tokens"]), said["settings"]["length"]) == (8, 8, 8)
+
+
+def test_generate_in_parallel_from_stdin(
+    talking: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("Tom has"))
+    assert run(["generate", str(talking), "-", "--length", "8", "--threshold", "0.1", "--cache", "dual", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["settings"]["family"] == "parallel"
+    assert said["forwards"] < 8
+
+
+def test_the_canvas_fills_in(talking: Path) -> None:
+    from sinkscope.cli.canvas import MASK, drawn, live_canvas
+
+    model = load(talking)
+    canvas = torch.tensor([[1, 2, 3, 18, 4, 18]])
+    committed = torch.tensor([[False, False, True, False, False, False]])
+    text = drawn(model, Step(0, canvas, torch.zeros(1, 6), committed, (2, 6)), prompt_length=2)
+    assert text.plain == f"of{MASK}two{MASK}"
+    assert [str(span.style) for span in text.spans] == ["bold green", "dim", "dim"]
+    screen = Console(file=io.StringIO(), force_terminal=True, width=80)
+    with live_canvas(screen, model, 2) as show:
+        show(Step(0, canvas, torch.zeros(1, 6), committed, (2, 6)))
+        show(Step(1, torch.tensor([[1, 2, 3, 5, 4, 17]]), torch.zeros(1, 6), committed, (2, 6)))
+    assert isinstance(screen.file, io.StringIO)
+    assert "of and two" in screen.file.getvalue()
+
+
+def test_generate_on_a_terminal(talking: Path) -> None:
+    """A real terminal: the live display runs, and no escape sequence of a model's text can pass."""
+    primary, secondary = pty.openpty()
+    command = [sys.executable, "-m", "sinkscope", "generate", str(talking), "Tom has", "--length", "4"]
+    child = subprocess.Popen(
+        command, stdin=secondary, stdout=secondary, stderr=secondary, env={**os.environ, "TERM": "xterm"}
+    )
+    os.close(secondary)
+    shown = b""
+    while True:
+        try:
+            part = os.read(primary, 4096)
+        except OSError:  # Linux says so at the end of a terminal
+            break
+        if not part:
+            break
+        shown += part
+    assert child.wait() == 0
+    assert b"4 forwards in" in shown
+
+
+def test_models(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["models", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert "tiny-llada" in [row["name"] for row in said["models"]]
+    assert {"llada", "dream", "mmada", "a2d", "llama"} <= set(said["families"])
+    assert run(["models"]) == 0
+    assert all(len(line) <= 80 for line in capsys.readouterr().out.splitlines())
+
+
+def test_every_command_has_json_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    import typer
+
+    from sinkscope.cli.app import build
+
+    names = list(typer.main.get_command(build()).commands)  # type: ignore[attr-defined]
+    assert {"models", "check", "generate"} <= set(names)
+    for name in names:
+        assert run([name, "--help"]) == 0
+        said = capsys.readouterr().out
+        assert "--json" in said, name
+        assert all(len(line) <= 80 for line in said.splitlines()), name
+
+
+def test_ctrl_c_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from sinkscope.models import zoo
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(zoo, "describe", interrupted)
+    assert run(["models"]) == 130
+    captured = capsys.readouterr()
+    assert captured.err.strip().splitlines()[-1] == "sinkscope: Interrupted."
+    assert "Traceback" not in captured.err
+
+
+def test_errors_of_ours_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sinkscope.models import zoo
+
+    monkeypatch.setattr(zoo, "describe", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run(["models"])
+
+
+def test_terminals_cannot_be_steered() -> None:
+    from sinkscope.cli.screen import printable
+
+    assert printable("a\x1b[2Jb\tc\nd\u202e") == "a�[2Jb\tc\nd�"
