@@ -2,9 +2,10 @@
 """Attention and column sums in Triton, for CUDA: checked in Triton's interpreter, not timed on a GPU.
 
 Two passes, neither holds query × key. The first is the usual online softmax: a program has some query rows, walks over
-the keys, and keeps each row's log-sum-exp. The second turns that round: a program has some keys, walks over the
-queries, and sums exp(score − log-sum-exp) a group. Every sum has one owner and one order, so there are no atomic adds
-and two runs give the same bits.
+the keys, and keeps each row's maximum and 1 / sum of exp(score − maximum). The second turns that round: a program has
+some keys, walks over the queries, and adds up the probabilities a group. Every sum has one owner and one order, so
+there are no atomic adds and two runs give the same bits. (Maximum and sum are kept apart: their log-sum-exp would lose
+the sum's digits next to a large maximum, as under an additive mask of −1e4.)
 """
 
 from typing import Any
@@ -63,14 +64,8 @@ def without_dropped(scores, rows, keys, key_count, offset, drop, drop_key, KEEP_
 
 
 @triton.jit
-def log_sum_exp(largest, total):
-    """What exp(score − it) needs to be the probability; +∞ for a row with nothing to attend to, which makes 0."""
-    return tl.where(largest == float("-inf"), float("inf"), largest + tl.log(total))
-
-
-@triton.jit
 def output_kernel(
-    q, k, v, out, lse, clean_lse, mask, drop,
+    q, k, v, out, peaks, shares, clean_peaks, clean_shares, mask, drop,
     q_batch, q_head, q_row, q_dim, k_batch, k_head, k_key, k_dim, v_batch, v_head, v_key, v_dim,
     out_batch, out_head, out_row, out_dim, mask_batch, mask_head, mask_row, mask_key, drop_batch, drop_head, drop_key,
     heads, share, row_count, key_count, dim_count, value_count, scale, masked_at,
@@ -78,7 +73,7 @@ def output_kernel(
     ROWS: tl.constexpr, KEYS: tl.constexpr, DIM: tl.constexpr, VALUE: tl.constexpr,
     WIDEN: tl.constexpr,
 ):  # fmt: skip
-    """Output of some rows of one head, and their log-sum-exp with and without the dropped keys."""
+    """Output of some rows of one head, and what makes their scores probabilities, with and without dropped keys."""
     batch = (tl.program_id(1) // heads).to(tl.int64)
     head = (tl.program_id(1) % heads).to(tl.int64)
     first = tl.program_id(0) * ROWS
@@ -120,19 +115,22 @@ def output_kernel(
         sums = sums * shrink[:, None] + tl.dot(weights.to(v_block.dtype), v_block, input_precision="ieee")
         largest = higher
 
-    sums = sums / tl.where(total == 0.0, 1.0, total)[:, None]
+    share_of_row = tl.where(total == 0.0, 0.0, 1.0 / total)  # a row with nothing to attend to: zeros
     inside = (rows[:, None] < row_count) & (values[None, :] < value_count)
     out += batch * out_batch + head * out_head
-    tl.store(out + rows[:, None] * out_row + values[None, :] * out_dim, sums.to(out.dtype.element_ty), mask=inside)
+    sums = (sums * share_of_row[:, None]).to(out.dtype.element_ty)
+    tl.store(out + rows[:, None] * out_row + values[None, :] * out_dim, sums, mask=inside)
     at = (batch * heads + head) * row_count + rows
-    tl.store(lse + at, log_sum_exp(largest, total), mask=rows < row_count)
+    tl.store(peaks + at, tl.where(largest == float("-inf"), 0.0, largest), mask=rows < row_count)
+    tl.store(shares + at, share_of_row, mask=rows < row_count)
     if CLEAN:
-        tl.store(clean_lse + at, log_sum_exp(clean_largest, clean_total), mask=rows < row_count)
+        tl.store(clean_peaks + at, tl.where(clean_largest == float("-inf"), 0.0, clean_largest), mask=rows < row_count)
+        tl.store(clean_shares + at, tl.where(clean_total == 0.0, 0.0, 1.0 / clean_total), mask=rows < row_count)
 
 
 @triton.jit
 def received_kernel(
-    q, k, lse, labels, received, mask, drop,
+    q, k, peaks, shares, labels, received, mask, drop,
     q_batch, q_head, q_row, q_dim, k_batch, k_head, k_key, k_dim, labels_batch,
     mask_batch, mask_head, mask_row, mask_key, drop_batch, drop_head, drop_key,
     heads, share, row_count, key_count, dim_count, group_count, scale, masked_at,
@@ -150,7 +148,8 @@ def received_kernel(
     q += batch * q_batch + head * q_head
     mask += batch * mask_batch + head * mask_head
     drop += batch * drop_batch + head * drop_head
-    lse += (batch * heads + head) * row_count
+    peaks += (batch * heads + head) * row_count
+    shares += (batch * heads + head) * row_count
     labels += batch * labels_batch
     k_block = load_rows(
         k + batch * k_batch + head // share * k_head, keys, k_key, dims, k_dim, key_count, dim_count, WIDEN
@@ -168,10 +167,11 @@ def received_kernel(
         )  # fmt: skip
         if DROP:
             scores = without_dropped(scores, rows, keys, key_count, offset, drop, drop_key, KEEP_SELF)
-        row_lse = tl.load(lse + rows, mask=rows < row_count, other=float("inf"))
+        peak = tl.load(peaks + rows, mask=rows < row_count, other=0.0)
+        row_share = tl.load(shares + rows, mask=rows < row_count, other=0.0)
         label = tl.load(labels + rows, mask=rows < row_count, other=-1)
-        one_hot = (groups[:, None] == label[None, :]).to(tl.float32)
-        sums += tl.dot(one_hot, tl.exp(scores - row_lse[:, None]), input_precision="ieee")
+        counted = tl.where(groups[:, None] == label[None, :], row_share[None, :], 0.0)
+        sums += tl.dot(counted, tl.exp(scores - peak[:, None]), input_precision="ieee")
 
     inside = (groups[:, None] < group_count) & (keys[None, :] < key_count)
     at = ((batch * heads + head) * group_count + groups[:, None]) * key_count + keys[None, :]
@@ -185,9 +185,11 @@ def triton_attention(call: Inputs, rows: int = 64, keys: int = 64) -> Result:
         raise AttentionError("backend 'triton' takes float32, bfloat16 and float16, but q is float64: use 'tiled'.")
     q, k, v = call.q, call.k, call.v
     out, received = call.empty_out(), call.zero_received()
-    lse = q.new_empty(call.batch, call.heads, call.queries, dtype=torch.float32)
     both = call.clean and call.drop_keys is not None
-    clean_lse = torch.empty_like(lse) if both else lse
+    peaks = q.new_empty(call.batch, call.heads, call.queries, dtype=torch.float32)
+    shares, clean_peaks, clean_shares = torch.empty_like(peaks), peaks, peaks
+    if both:
+        clean_peaks, clean_shares = torch.empty_like(peaks), torch.empty_like(peaks)
     mask, mask_strides, kind = mask_arguments(call)
     drop, drop_strides = drop_arguments(call)
     labels = call.labels.to(torch.int32).contiguous()
@@ -203,23 +205,23 @@ def triton_attention(call: Inputs, rows: int = 64, keys: int = 64) -> Result:
     }  # fmt: skip
 
     output_kernel[(triton.cdiv(call.queries, rows), call.batch * call.heads)](
-        q, k, v, out, lse, clean_lse, mask, drop,
+        q, k, v, out, peaks, shares, clean_peaks, clean_shares, mask, drop,
         *q.stride(), *k.stride(), *v.stride(), *out.stride(), *mask_strides, *drop_strides,
         *sizes, v.shape[3], call.scale, masked_at,
         DROP=call.drop_keys is not None, KEEP_SELF=call.keep_self, CLEAN=both, VALUE=value, **blocks,
     )  # fmt: skip
 
-    def column_sums(row_lse: Tensor, into: Tensor, with_drop: bool) -> Tensor:
+    def column_sums(row_peaks: Tensor, row_shares: Tensor, into: Tensor, with_drop: bool) -> Tensor:
         received_kernel[(triton.cdiv(call.keys, keys), call.batch * call.heads)](
-            q, k, row_lse, labels, into, mask, drop,
+            q, k, row_peaks, row_shares, labels, into, mask, drop,
             *q.stride(), *k.stride(), labels_batch, *mask_strides, *drop_strides,
             *sizes, call.group_count, call.scale, masked_at,
             DROP=with_drop, KEEP_SELF=call.keep_self, GROUPS=fitting(call.group_count), **blocks,
         )  # fmt: skip
         return into
 
-    column_sums(lse, received, call.drop_keys is not None)
-    clean = column_sums(clean_lse, call.zero_received(), False) if both else None
+    column_sums(peaks, shares, received, call.drop_keys is not None)
+    clean = column_sums(clean_peaks, clean_shares, call.zero_received(), False) if both else None
     return Result(out, received, clean)
 
 

@@ -1,0 +1,267 @@
+"""attend against the formula, against torch's own attention, and against transformers' eager attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from attend_cases import calls, check_against_reference
+from hypothesis import given
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from sinkscope.attention import tiled as tiled_module
+from sinkscope.attention.attend import attend, choose_backend
+from sinkscope.errors import AttentionError
+
+BACKENDS = ("reference", "tiled")
+DTYPES = (torch.float32, torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+@given(words=calls(longest=40, dtypes=DTYPES))
+def test_tiled_is_the_reference(words: dict[str, Any]) -> None:
+    check_against_reference(words, "tiled")
+
+
+@given(words=calls(longest=40, dtypes=DTYPES))
+def test_tiled_is_the_reference_in_small_tiles(words: dict[str, Any]) -> None:
+    with pytest.MonkeyPatch.context() as patch:  # many tiles a head, and chunks that end within the heads
+        patch.setattr(tiled_module, "ROWS", 7)
+        patch.setattr(tiled_module, "TILE_SCORES", 400)
+        check_against_reference(words, "tiled")
+
+
+def made(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(*shape).to(dtype)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("case", ["plain", "causal", "bool", "additive", "grouped", "scaled"])
+def test_output_is_torchs_own(backend: str, dtype: torch.dtype, case: str) -> None:
+    q, k, v = made(2, 4, 33, 16, dtype=dtype), made(2, 2, 33, 16, dtype=dtype), made(2, 2, 33, 16, dtype=dtype)
+    mask = torch.rand(2, 1, 33, 33) < 0.7
+    mask[..., 0] = True
+    ours: dict[str, Any] = {
+        "causal": {"causal": True},
+        "bool": {"mask": mask},
+        "additive": {"mask": made(2, 4, 33, 33, dtype=dtype)},
+        "scaled": {"scale": 0.5},
+    }.get(case, {})
+    theirs = {"is_causal" if name == "causal" else {"mask": "attn_mask"}.get(name, name): x for name, x in ours.items()}
+    out, received = attend(q, k, v, backend=backend, **ours)
+    expected = scaled_dot_product_attention(q, k, v, enable_gqa=True, **theirs)
+    torch.testing.assert_close(out, expected, atol=1e-5 if dtype == torch.float32 else 3e-2, rtol=1e-5)
+    torch.testing.assert_close(received.sum(-1), torch.full((2, 4, 1), 33.0))  # every query gives away 1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_cached_rows_are_the_last_rows_of_the_whole(backend: str) -> None:
+    q, k, v = made(1, 2, 20, 8), made(1, 2, 20, 8), made(1, 2, 20, 8)
+    whole, _ = attend(q, k, v, causal=True, backend=backend)
+    rows = [
+        attend(q[:, :, i : i + 1], k[:, :, : i + 1], v[:, :, : i + 1], causal=True, backend=backend)[0]
+        for i in range(20)
+    ]
+    torch.testing.assert_close(torch.cat(rows, dim=2), whole)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_groups_part_the_whole(backend: str) -> None:
+    q, k, v = made(2, 3, 30, 8), made(2, 3, 30, 8), made(2, 3, 30, 8)
+    labels = torch.arange(30) % 3
+    _, together = attend(q, k, v, backend=backend)
+    _, parted = attend(q, k, v, groups=labels, backend=backend)
+    assert parted.shape == (2, 3, 3, 30)
+    torch.testing.assert_close(parted.sum(2, keepdim=True), together)
+    labels[labels == 1] = -1
+    _, without = attend(q, k, v, groups=labels, backend=backend)
+    assert torch.equal(without[:, :, 1], torch.zeros(2, 3, 30))
+    torch.testing.assert_close(without[:, :, [0, 2]], parted[:, :, [0, 2]])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("kind", ["bool", "-inf", "finfo.min", "drop", "causal"])
+def test_a_query_with_nothing_to_attend_to_gives_zeros(backend: str, kind: str) -> None:
+    q, k, v = made(1, 2, 5, 8), made(1, 2, 5, 8), made(1, 2, 5, 8)
+    barred = torch.zeros(1, 1, 5, 5, dtype=torch.bool)
+    barred[:, :, 0] = True
+    number = -torch.inf if kind == "-inf" else torch.finfo(torch.float32).min
+    words: dict[str, Any] = {
+        "bool": {"mask": ~barred},
+        "drop": {"causal": True, "drop_keys": torch.tensor([True, False, False, False, False]).expand(1, 1, 5)},
+        "causal": {"causal": True},
+    }.get(kind, {"mask": torch.zeros(1, 1, 5, 5).masked_fill(barred, number)})
+    if kind == "causal":  # four keys for five queries: the first query sits before the first key
+        k, v = k[:, :, 1:], v[:, :, 1:]
+    out, received = attend(q, k, v, backend=backend, **words)
+    assert torch.equal(out[:, :, 0], torch.zeros(1, 2, 8))
+    assert out[:, :, 1:].abs().min() > 0
+    torch.testing.assert_close(received.sum(-1), torch.full((1, 2, 1), 4.0))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_dropped_keys_receive_nothing_but_from_themselves(backend: str) -> None:
+    q, k, v = made(1, 2, 9, 8), made(1, 2, 9, 8), made(1, 2, 9, 8)
+    drop = torch.zeros(1, 2, 9, dtype=torch.bool)
+    drop[0, 0, 3] = drop[0, 1, 5] = True
+    labels = torch.arange(9)  # a group a query: received is the whole map
+    _, received, clean = attend(q, k, v, groups=labels, drop_keys=drop, clean=True, backend=backend)
+    _, untouched = attend(q, k, v, groups=labels, backend=backend)
+    assert received[0, 0, :, 3].abs().max() == 0
+    assert received[0, 1, :, 5].abs().max() == 0
+    torch.testing.assert_close(clean, untouched)
+    _, kept = attend(q, k, v, groups=labels, drop_keys=drop, keep_self=True, backend=backend)
+    assert kept[0, 0, 3, 3] > 0
+    assert kept[0, 0, :, 3].count_nonzero() == 1
+    assert kept[0, 1, :, 5].count_nonzero() == 1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", ["q", "k", "v"])
+@pytest.mark.parametrize("masked", [False, True])
+def test_nan_is_not_hidden(backend: str, name: str, masked: bool) -> None:
+    tensors = {"q": made(1, 1, 6, 4), "k": made(1, 1, 6, 4), "v": made(1, 1, 6, 4)}
+    tensors[name][0, 0, 2, 1] = torch.nan
+    mask = torch.ones(1, 1, 6, 6, dtype=torch.bool).tril() if masked else None
+    out, _ = attend(**tensors, mask=mask, backend=backend)
+    assert out[0, 0, 2].isnan().any()
+    assert out.isnan().any(-1).sum() == (1 if name == "q" else 4 if masked and name == "k" else 6)
+
+
+def test_sums_are_fp32_where_probabilities_would_drown_in_half() -> None:
+    q, k, v = (torch.zeros(1, 1, 4096, 8, dtype=torch.bfloat16) for _ in range(3))
+    _, received = attend(q, k[:, :, :3], v[:, :, :3])
+    torch.testing.assert_close(received, torch.full((1, 1, 1, 3), 4096 / 3), rtol=5e-5, atol=0)
+
+
+class LargestTensor(TorchDispatchMode):
+    """Remembers the largest tensor that any operation gave back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numel = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = func(*args, **(kwargs or {}))
+        for tensor in given if isinstance(given, tuple | list) else (given,):
+            if isinstance(tensor, Tensor):
+                self.numel = max(self.numel, tensor.numel())
+        return given
+
+
+@pytest.mark.parametrize(
+    "words", [{}, {"causal": True}, {"drop_keys": torch.arange(1024)[None, None] < 4, "clean": True}]
+)
+def test_tiled_never_holds_the_map(words: dict[str, Any]) -> None:
+    q, k, v = made(1, 2, 1024, 8), made(1, 1, 1024, 8), made(1, 1, 1024, 8)
+    with LargestTensor() as largest:
+        attend(q, k, v, groups=torch.arange(1024) % 3, backend="tiled", **words)
+    assert largest.numel < 1024 * 1024 / 2
+    with LargestTensor() as largest:
+        attend(q, k, v, backend="reference", **words)
+    assert largest.numel == 2 * 1024 * 1024
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_empty_sides_give_zeros(backend: str) -> None:
+    out, received = attend(made(1, 2, 3, 4), made(1, 2, 0, 4), made(1, 2, 0, 4), backend=backend)
+    assert torch.equal(out, torch.zeros(1, 2, 3, 4))
+    assert received.shape == (1, 2, 1, 0)
+    out, received = attend(made(1, 2, 0, 4), made(1, 2, 3, 4), made(1, 2, 3, 4), backend=backend)
+    assert out.shape == (1, 2, 0, 4)
+    assert torch.equal(received, torch.zeros(1, 2, 1, 3))
+
+
+def test_output_keeps_the_layout_of_q() -> None:
+    q = made(1, 5, 2, 4).transpose(1, 2)
+    out, _ = attend(q, q, made(1, 2, 5, 6))
+    assert out.transpose(1, 2).is_contiguous()
+    assert attend(q.contiguous(), q, q)[0].is_contiguous()
+
+
+def test_gradients_need_the_reference() -> None:
+    q, k, v = made(1, 2, 5, 4).requires_grad_(), made(1, 2, 5, 4), made(1, 2, 5, 4)
+    assert choose_backend(q) == "reference"
+    attend(q, k, v)[0].sum().backward()
+    ours = q.grad
+    q.grad = None
+    scaled_dot_product_attention(q, k, v).sum().backward()
+    torch.testing.assert_close(ours, q.grad)
+    with pytest.raises(AttentionError, match="no gradients"):
+        attend(q, k, v, backend="tiled")
+    with torch.no_grad():
+        assert choose_backend(q) == "tiled"
+        assert not attend(q, k, v, backend="tiled")[0].requires_grad
+
+
+Q, K = torch.zeros(2, 4, 5, 8), torch.zeros(2, 2, 6, 8)
+WRONG: list[tuple[str, dict[str, Any]]] = [
+    ("q must be", {"q": torch.zeros(4, 5, 8)}),
+    ("one dtype and device", {"k": K.half()}),
+    ("must be float32", {"q": Q.int(), "k": K.int(), "v": K.int()}),
+    ("share the batch size", {"q": Q[:1]}),
+    ("agree in heads and keys", {"v": K[:, :, 1:]}),
+    ("multiple of", {"q": Q[:, :3]}),
+    ("share dim", {"q": Q[..., 1:]}),
+    ("mask must be bool", {"mask": torch.zeros(1, 1, 5, 6, dtype=torch.long)}),
+    ("mask must be", {"mask": torch.zeros(5, 6)}),
+    ("mask must be", {"mask": torch.zeros(1, 1, 5, 5)}),
+    ("mask must be", {"mask": torch.zeros(1, 3, 5, 6)}),
+    ("drop_keys must be bool", {"drop_keys": torch.zeros(2, 4, 6)}),
+    ("drop_keys must be", {"drop_keys": torch.zeros(2, 4, 5, dtype=torch.bool)}),
+    ("groups must be integer", {"groups": torch.zeros(5)}),
+    ("groups must be", {"groups": torch.zeros(6, dtype=torch.long)}),
+    ("groups must be labels", {"groups": torch.full((5,), -2)}),
+    ("below group_count", {"groups": torch.full((5,), 3), "group_count": 3}),
+    ("group_count must be", {"group_count": 0}),
+    ("backend must be", {"backend": "flash"}),
+    ("needs tensors on CUDA", {"backend": "triton"}),
+]
+
+
+@pytest.mark.parametrize(("text", "change"), WRONG)
+def test_what_does_not_fit_is_refused_in_one_sentence(text: str, change: dict[str, Any]) -> None:
+    words: dict[str, Any] = {"q": Q, "k": K, "v": K} | change
+    with pytest.raises(AttentionError, match=text) as raised:
+        attend(**words)
+    assert str(raised.value).endswith(".")
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_transformers_eager_says_the_same(padded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers.models.llama import modeling_llama
+
+    config = LlamaConfig(
+        vocab_size=50,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        attn_implementation="eager",
+    )
+    model = LlamaForCausalLM(config).eval()
+    ids, present = torch.randint(0, 50, (2, 12)), torch.ones(2, 12, dtype=torch.long)
+    if padded:
+        present[0, :4] = 0
+    with torch.no_grad():
+        eager = model(ids, attention_mask=present, output_attentions=True)
+        seen: list[Tensor] = []
+
+        def ours(module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scaling: float, **_: Any) -> Any:
+            out, received = attend(q, k, v, mask=mask, scale=scaling, groups=present - 1)  # padded queries: −1
+            seen.append(received)
+            return out.transpose(1, 2), None
+
+        monkeypatch.setattr(modeling_llama, "eager_attention_forward", ours)
+        logits = model(ids, attention_mask=present).logits
+    torch.testing.assert_close(logits[present > 0], eager.logits[present > 0], atol=1e-5, rtol=1e-5)
+    assert len(seen) == 3
+    for received, attention in zip(seen, eager.attentions, strict=True):
+        counted = attention * present[:, None, :, None]
+        torch.testing.assert_close(received[:, :, 0], counted.sum(2), atol=1e-5, rtol=1e-5)
