@@ -12,6 +12,7 @@ import torch
 from sinkscope.errors import TrainingError
 from sinkscope.tasks import problems
 from sinkscope.tasks.problem import Problem
+from sinkscope.training import recite
 from sinkscope.training.objectives import Rows
 from sinkscope.training.recipe import Recipe
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _SENTINEL = "sinkscope"
+TRAINING_ONLY = (recite.NAME,)  # kinds that no test asks for; importing recite makes its kind known
 
 
 def rng_of(seed: int, step: int, purpose: int) -> np.random.Generator:
@@ -87,7 +89,7 @@ def draw_problems(recipe: Recipe, step: int) -> list[Problem]:
     """The problems of one step."""
     rng = rng_of(recipe.seed, step, 0)
     drawn: list[Problem] = []
-    for kind, count in shares(recipe.data.kinds, recipe.batch, rng).items():
+    for kind, count in shares(recipe.data.kinds_at(step), recipe.batch, rng).items():
         level = recipe.data.difficulty.get(kind)
         seed = int(rng.integers(2**62))
         drawn.extend(problems(kind, n=count, split="train", seed=seed, difficulty=level))
