@@ -11,7 +11,17 @@ import pytest
 import torch
 
 import sinkscope as sk
-from made_models import WORDS, causal_config, llada_name, llama_weights, make_causal, make_llada, save, save_tokenizer
+from made_models import (
+    WORDS,
+    causal_config,
+    llada_name,
+    llama_weights,
+    make_causal,
+    make_dream,
+    make_llada,
+    save,
+    save_tokenizer,
+)
 from sinkscope.errors import UnknownFamilyError
 from sinkscope.models import Family, load, zoo
 from sinkscope.models.load import FAMILIES, looks_ahead
@@ -96,6 +106,12 @@ def test_bidirectionality_is_tested_not_believed(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(sk.Model, "direction", lambda self: {"is_causal": True})
     with pytest.raises(sk.SinkscopeError, match="bidirectional"):
         load(folder)
+
+
+def test_loading_says_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """transformers warns of config.json types that it does not know, and draws bars; neither is news here."""
+    load(make_dream(save_tokenizer(tmp_path, eos_token="</s>", mask_token="<|mask|>")))
+    assert capfd.readouterr() == ("", "")
 
 
 def test_settings_that_a_checkpoint_names(tmp_path: Path) -> None:

@@ -107,9 +107,3 @@ def test_generation_in_text(llada: Model, dream: Model) -> None:
         texts = model.generate(["Hello", "A longer prompt than that"], length=2, steps=2)
         assert len(texts) == 2
         assert all("<|" not in text for text in texts)
-
-
-def test_loading_says_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2}
-    load(shrunk(tmp_path, "dream", **sizes, intermediate_size=48))
-    assert capfd.readouterr() == ("", "")
