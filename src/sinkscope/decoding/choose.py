@@ -41,10 +41,8 @@ def dream_candidates(logits: Tensor, settings: Decode, noise: Noise, where: Tens
         logits = logits / settings.temperature
     probabilities = truncated(logits, settings.top_p, settings.top_k)
     probabilities = probabilities.to(confidence_dtype(settings, logits.dtype)).softmax(-1)
-    if settings.temperature > 0:
-        chosen = noise.draw(probabilities.cpu(), where).to(logits.device)
-    else:
-        chosen = probabilities.argmax(-1)
+    sampled = settings.temperature > 0
+    chosen = noise.draw(probabilities.cpu(), where).to(logits.device) if sampled else probabilities.argmax(-1)
     return chosen, confidence_of(probabilities, chosen, settings.confidence)
 
 
