@@ -16,7 +16,7 @@ def mean(values: list[float]) -> float | None:
     return fmean(values) if values else None
 
 
-def slow_head(trace: Trace, rule: Rule, layer: int, head: int, least: int = 4) -> Row:
+def slow_head(trace: Trace, rule: Rule, layer: int, head: int, least: int = 4, support: float = 2.0) -> Row:
     """Every measure of one head of a diffusion trace whose rule counts all queries."""
     steps, size = trace.steps, trace.positions
     received, scores, sinks, mains = [], [], [], []
@@ -68,7 +68,7 @@ def slow_head(trace: Trace, rule: Rule, layer: int, head: int, least: int = 4) -
     entropies = [-sum(p * math.log(p) for v in values if (p := v / sum(values)) > 0) for values in received]
     row["entropy"] = fmean(entropies)
     row["entropy_relative"] = fmean(e / math.log(size) for e in entropies)
-    row |= slow_split(trace, rule, layer, head, least)
+    row |= slow_split(trace, rule, layer, head, least, support)
     row["value_ratio"] = slow_value_ratio(trace, layer, head, sinks)
     row["agreement"] = slow_agreement(trace, layer, mains, present)
     return row
@@ -112,20 +112,26 @@ def slow_distances(trace: Trace, mains: list[int], present: list[int]) -> Row:
     return row
 
 
-def slow_split(trace: Trace, rule: Rule, layer: int, head: int, least: int) -> Row:
+def slow_split(trace: Trace, rule: Rule, layer: int, head: int, least: int, support: float) -> Row:
     differ = []
     for t in range(trace.steps):
-        favourite = []
+        kinds = []
         for group in ("masked", "committed"):
             g = GROUPS.index(group)
             queries = int(trace.queries[t, g])
             if queries < least:
-                continue
-            whole = full(trace)[t, layer, head, g].float() * trace.positions / queries
-            if rule.marks(whole, trace.positions).any():
-                favourite.append(int(rule.scores(whole, trace.positions).argmax()))
-        if len(favourite) == 2:
-            differ.append(favourite[0] != favourite[1])
+                break
+            column = full(trace)[t, layer, head, g].float()
+            whole = column * trace.positions / queries
+            marks = rule.marks(whole, trace.positions).tolist()
+            sinks = [j for j in range(trace.positions) if marks[j]]
+            favourite = int(rule.scores(whole, trace.positions).argmax())
+            kinds.append((sinks, favourite, float(column[favourite])))
+        if len(kinds) == 2:
+            (sinks, key, drawn), (other_sinks, other_key, other_drawn) = kinds
+            own = key in sinks and key not in other_sinks and drawn >= support
+            other_own = other_key in other_sinks and other_key not in sinks and other_drawn >= support
+            differ.append(own and other_own)
     return {"split_share": mean(differ), "split_steps": len(differ)}
 
 

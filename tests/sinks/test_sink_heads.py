@@ -29,10 +29,10 @@ FRONTIER = [19 - t for t in range(STEPS)]  # the rightmost mask where tokens are
 )
 def test_every_measure_equals_plain_loops(seed: int, steps: int, layers: int, rule: Rule) -> None:
     trace = random_trace(seed, steps=steps, layers=layers)
-    table = head_dynamics(trace, rule, Classes(split_queries=3))
+    table = head_dynamics(trace, rule, Classes(split_queries=3, split_support=0.8))
     assert len(table) == layers * 2
     for row in table.iter_rows(named=True):
-        slow = slow_head(trace, rule, row["layer"], row["head"], least=3)
+        slow = slow_head(trace, rule, row["layer"], row["head"], least=3, support=0.8)
         for name, value in slow.items():
             expected = value if value is None else pytest.approx(value, rel=1e-4, abs=1e-4)
             assert row[name] == expected, name
@@ -86,6 +86,10 @@ def test_split_by_the_kind_of_query() -> None:
     assert (row["class"], row["split_share"]) == ("split", 1)
     assert row["split_steps"] == 9  # both kinds have 4 queries or more at steps 4 … 12
     assert row_of(diffusion([split]), split_queries=6)["split_steps"] == 5
+    # Each kind's sink must be worth some queries: 4.5 of them only at half-time, when 0.6 of 8 go to either.
+    assert row_of(diffusion([split]), split_support=4.5)["split_share"] == pytest.approx(1 / 9)
+    # A second sink that the other kind uses as well is no sink of its own.
+    assert row_of(diffusion([[[1] * STEPS, [1] * STEPS, [18] * STEPS]]))["split_share"] == 0
     # All queries together hide it: the key of the committed ones is a sink of the whole map nearly always.
     whole = row_of(diffusion([split]), split_steps=10)
     assert (whole["class"], whole["home"]) == ("static", 1)
@@ -110,7 +114,14 @@ def test_thresholds_can_be_moved() -> None:
     trace = diffusion([[[5] * 6 + [None] * 10]])
     assert row_of(trace, static=0.3)["class"] == "static"
     assert row_of(diffusion([[FRONTIER]], order="left"), trend_steps=17)["class"] == "flash"
-    for wrong in ({"static": 1.5}, {"flash": -0.1}, {"split_steps": 0}, {"trend": float("nan")}, {"trend_steps": 2.5}):
+    for wrong in (
+        {"static": 1.5},
+        {"flash": -0.1},
+        {"split_steps": 0},
+        {"trend": float("nan")},
+        {"trend_steps": 2.5},
+        {"split_support": -1},
+    ):
         with pytest.raises(RuleError, match=next(iter(wrong))):
             Classes(**wrong)  # type: ignore[arg-type]
 

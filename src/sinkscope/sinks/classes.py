@@ -2,8 +2,9 @@
 
 The first of these that holds names the head:
 1. none: no step has a sink.
-2. split: masked and committed queries have different largest sinks in at least `split` of the steps that compare (both
-   kinds have `split_queries` queries and a sink), and there are at least `split_steps` such steps.
+2. split: masked and committed queries have sinks of their own in at least `split` of the steps that could show it (both
+   kinds have `split_queries` queries), and there are at least `split_steps` such steps. Of its own means: the largest
+   sink of the one kind is none for the other, and gets as much as `split_support` queries have to give.
 3. flash: in at least `flash` of the steps with a sink, the largest one lives for that step only, and the path has no
    trend. A path that moves a little every step has a trend (|correlation with the step| ≥ `trend` over at least
    `trend_steps` steps) and is no flash.
@@ -28,9 +29,10 @@ class Classes:
 
     static: float = 0.8  # share of all steps
     flash: float = 0.5  # share of the steps with a sink
-    split: float = 0.5  # share of the steps that can be compared
+    split: float = 0.5  # share of the steps that could show it
     split_steps: int = 2
     split_queries: int = 4  # a single row has a favourite key by nature: a few rows are needed to speak of a kind
+    split_support: float = 2.0  # in column sums: one query alone gives at most 1
     split_prompt: bool = False  # count prompt queries to the committed ones ("unmasked", in the paper's word)
     trend: float = 0.8
     trend_steps: int = 6
@@ -39,7 +41,10 @@ class Classes:
     def __post_init__(self) -> None:
         for f in fields(self):
             value = getattr(self, f.name)
-            if f.type is float and not (isinstance(value, int | float) and 0 <= value <= 1):
+            if f.name == "split_support":
+                if not (isinstance(value, int | float) and value >= 0):
+                    raise RuleError(f"split_support of Classes must be a number of at least 0, not {value!r}.")
+            elif f.type is float and not (isinstance(value, int | float) and 0 <= value <= 1):
                 raise RuleError(f"{f.name} of Classes must be a share from 0 to 1, not {value!r}.")
             if f.type is int and not (isinstance(value, int) and value >= 1):
                 raise RuleError(f"{f.name} of Classes must be a whole number of at least 1, not {value!r}.")

@@ -41,7 +41,7 @@ def head_dynamics(trace: TraceLike, rule: Rule | None = None, classes: Classes |
         scores, marks = rule.scores(received, queries, missing, seen), rule.marks(received, queries, missing, seen)
         main, score, present = dynamics.main_key(scores, marks)
         other = others[0] + others[1] if len(others) > 1 else others[0]
-        share, compared = split(rule, (masked, other), kinds, classes.split_queries)
+        share, shown = split(rule, (masked, other), kinds, classes.split_queries, classes.split_support)
         norms = trace.value_norms
         ratio = torch.full(marks.shape[1:3], torch.nan)
         parts.append(
@@ -51,7 +51,7 @@ def head_dynamics(trace: TraceLike, rule: Rule | None = None, classes: Classes |
                 **_strength(received, marks, score, queries > 0, alive),
                 "value_ratio": ratio if norms is None else strength.value_ratio(norms[:, layers], marks, alive),
                 "split_share": share,
-                "split_steps": compared,
+                "split_steps": shown,
             }
         )
         mains.append(main)
