@@ -58,7 +58,7 @@ def table(curves: dict[str, list[dict[str, Any]]]) -> str:
     for name, curve in curves.items():
         probe = [line for line in curve if "sink_share" in line][-1]
         loss = [line["loss"] for line in curve if "loss" in line][-1]
-        solved = next((line["accuracy"] for line in reversed(curve) if "accuracy" in line), {})
+        solved: dict[str, float] = next((line["accuracy"] for line in reversed(curve) if "accuracy" in line), {})
         slot = f"{probe['slot_mass']:.3f}" if "slot_mass" in probe else "–"
         lines.append(
             f"| {name} | {probe['step']} | {loss:.3f} | {probe['sink_share']:.3f} | {probe['strongest']:.1f} | "
