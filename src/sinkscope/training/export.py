@@ -73,6 +73,7 @@ def export(recipe: Recipe, weights: dict[str, Tensor], tokenizer: PreTrainedToke
         names = to_llada if recipe.family in ("llada", "mmada") else str
         stored = {names(name): tensor.detach().to(DTYPE).contiguous() for name, tensor in weights.items()}
         save_file(stored, temporary / "model.safetensors", metadata={"format": "pt"})
+        (temporary / "model.safetensors").chmod(0o644)  # safetensors writes for the owner alone
         config = json.dumps(config_of(recipe, tokenizer), indent=2, sort_keys=True) + "\n"
         (temporary / "config.json").write_text(config, encoding="utf-8")
         _save_tokenizer(tokenizer, temporary, names_mask=not recipe.causal)
