@@ -84,7 +84,7 @@ def _percent(pooled: tuple[int, int]) -> str:
 def _whole(cell: dict[str, Any]) -> bool:
     """The plain reading of the experiment; its variants are in the table."""
     condition = cell["condition"]
-    return condition.get("rank", "clean") == "clean" and condition.get("rows", "all") == "all"
+    return str(condition.get("rank") or "clean") == "clean" and str(condition.get("rows") or "all") == "all"
 
 
 def _title(name: str) -> str:

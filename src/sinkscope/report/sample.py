@@ -46,8 +46,8 @@ def full_size(trace: Trace) -> int:
     return cells * len(QUERY_KINDS) * trace.positions * size + cells * len(GROUPS) * 4
 
 
-def header(trace: Trace, name: str) -> dict[str, Any]:
-    """What the page knows of a sample before it unpacks anything."""
+def header(trace: Trace, name: str, classes: bool = True) -> dict[str, Any]:
+    """What the page knows of a sample before it unpacks anything; classes of heads take a pass over the trace."""
     ids = sorted({int(i) for i in trace.canvas.unique()})
     shown = [trace.vocabulary.get(i, (f"#{i}", "unknown")) for i in ids]
     return {
@@ -71,7 +71,7 @@ def header(trace: Trace, name: str) -> dict[str, Any]:
         "committedAt": trace.committed_at.tolist(),
         "vocabulary": [[text[:LONGEST_TOKEN], kind] for text, kind in shown],
         "mapHeads": [list(pair) for pair in trace.map_heads] if trace.maps is not None else [],
-        "classes": head_classes(trace),
+        "classes": head_classes(trace) if classes else None,
         "form": trace.form,
     }
 
@@ -100,7 +100,7 @@ def full(trace: Trace, name: str) -> tuple[dict[str, Any], Blob]:
     received = trace.received.permute(3, 1, 2, 0, 4).contiguous().numpy()  # [group, layer, head, step, key]
     blob.add("received", received, "planes")
     blob.add("totals", totals(trace), "planes")
-    lead, scores = leads(_mean_columns(trace))
+    lead, scores = leads(layer_means(trace).sum(0))
     return _finish(trace, {**head, "detail": "full", "lead": lead.tolist(), "leadScore": _short(scores)}, blob)
 
 
@@ -143,10 +143,10 @@ def map_codes(maps: Tensor) -> npt.NDArray[np.uint8]:
 
 
 @on_one_core
-def totals(trace: Trace) -> Floats:
+def totals(trace: Trace, groups: Sequence[str] = GROUPS) -> Floats:
     """Sum of each map's columns, `[group, layer, head, step]`, added up exactly as `Threshold.limit` does it."""
     missing, found = missing_keys(trace), []
-    for group in GROUPS:
+    for group in groups:
         queries = query_count(trace, group)
         chunks = [Columns.of(r, queries, missing).received.sum(-1) for _, (r,) in columns_by_layer(trace, [group])]
         found.append(torch.cat(chunks, 1).permute(1, 2, 0))
@@ -157,15 +157,13 @@ def totals(trace: Trace) -> Floats:
 def layer_means(trace: Trace) -> Floats:
     """Mean over each layer's heads of what keys received, `[group, layer, step, key]`."""
     if trace.layer_mean is not None:
-        return trace.layer_mean.float().permute(2, 1, 0, 3).contiguous().numpy()
+        kept: Floats = trace.layer_mean.float().permute(2, 1, 0, 3).contiguous().numpy()
+        return kept
     chunks = []
     for _, groups in columns_by_layer(trace, QUERY_KINDS):
         chunks.append(torch.stack([columns.mean(2) for columns in groups]))  # [group, step, layer, key]
-    return torch.cat(chunks, 2).transpose(1, 2).contiguous().numpy()
-
-
-def _mean_columns(trace: Trace) -> Floats:
-    return layer_means(trace).sum(0)
+    means: Floats = torch.cat(chunks, 2).transpose(1, 2).contiguous().numpy()
+    return means
 
 
 @on_one_core
@@ -181,7 +179,7 @@ def largest(trace: Trace, group: str = "all") -> tuple[npt.NDArray[np.uint16], F
     return np.concatenate(keys, 1).transpose(order), np.concatenate(scores, 1).transpose(order)
 
 
-def leads(means: Floats) -> tuple[npt.NDArray[np.int64], Floats]:
+def leads(means: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], Floats]:
     """Largest key and its score a step, `[1 + layer, step]`: of the mean of all layers first, then of each layer."""
     stacked = np.concatenate([means.mean(0, keepdims=True), means])  # [1 + layer, step, key]
     key = stacked.argmax(-1)

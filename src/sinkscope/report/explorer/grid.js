@@ -116,7 +116,6 @@ export function createGrid(app) {
     async draw() {
       const mine = ++version, paths = await app.source.paths(app.view.group);
       if (mine !== version) return;
-      app.trails = paths;
       cells = measure(paths);
       paint();
     },

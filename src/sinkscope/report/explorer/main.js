@@ -44,12 +44,8 @@ const app = {
     if (has("tab")) showTab(this.view.tab);
     if (this.view.tab === "explorer" && this.samples.length) {
       if (has("sample", "layer", "head", "group", "tab") || !this.plane) {
-        const mine = ++this.version, { sample, layer, head, group } = this.view;
         try {
-          const source = await open(this.samples[sample]), plane = await source.plane(layer, head, group);
-          if (mine !== this.version) return;
-          Object.assign(this, { sample: this.samples[sample], source, plane });
-          this.leaders = leaders(this.sample, plane);
+          if (!(await this.load())) return;
         } catch (error) {
           return complain(`This sample could not be read: ${error.message}`);
         }
@@ -57,12 +53,27 @@ const app = {
       }
       if (has("unit", "epsilon", "theme", "size")) {
         this.bounds = limits(this.sample, this.plane, this.view);
-        for (const part of this.panels) await part.draw();
+        delete document.documentElement.dataset.settled;
+        const drawn = this.version, slow = this.panels.map((part) => part.draw()); // the fast ones are done when this returns
+        Promise.all(slow).then(() => { if (drawn === this.version) document.documentElement.dataset.settled = "yes"; }, (error) => complain(error.message));
       } else if (has("step", "playing", "speed")) for (const part of this.panels) part.step();
-    } else if (has("tab", "theme", "size")) overview.draw();
+    } else if (has("tab", "theme", "size")) {
+      overview.draw();
+      document.documentElement.dataset.settled = "yes";
+    }
     keep(this.view);
     this.ready = true;
     document.documentElement.dataset.ready = "yes";
+  },
+
+  // Get the numbers that the view needs; false if another view was asked for meanwhile.
+  async load() {
+    const mine = ++this.version, { sample, layer, head, group } = this.view;
+    const source = await open(this.samples[sample]), plane = await source.plane(layer, head, group);
+    if (mine !== this.version) return false;
+    Object.assign(this, { sample: this.samples[sample], source, plane, leaders: leaders(this.samples[sample], plane) });
+    this.bounds = limits(this.sample, plane, this.view);
+    return true;
   },
 
   sinksAt(step) {

@@ -4,11 +4,12 @@ import { make, visible } from "./dom.js";
 import { palette } from "./colours.js";
 import { lineChart } from "./chart.js";
 import { panel } from "./panel.js";
+import { lead } from "./source.js";
 
 export function createPaths(app) {
   const body = make("div", { class: "chart" });
   const frame = panel("paths", "Path of the largest key, all models", "", body, {
-    figure: () => build(Math.max(560, body.clientWidth), 320),
+    figure: async () => build(Math.max(560, body.clientWidth), 320),
     rows: () => ({ names: ["model", "sample", "layer", "step", "position"], rows: lines().flatMap(({ sample, keys, layer }) => keys.map((key, step) => [sample.model, sample.name, layer, step, key])) }),
   });
 
@@ -19,7 +20,7 @@ export function createPaths(app) {
       const mine = samples.filter((s) => s.model === model);
       const chosen = model === sample.model ? sample : mine.find((s) => s.prompt === sample.prompt) ?? mine[0];
       const layer = view.layer < chosen.layers ? view.layer : -1;
-      return { sample: chosen, layer, keys: chosen.lead[layer + 1] };
+      return { sample: chosen, layer, keys: chosen.lead?.[layer + 1] ?? [] };
     });
   }
 
@@ -37,9 +38,14 @@ export function createPaths(app) {
       cursor: (100 * (app.view.step + 0.5)) / app.sample.steps, label: `Position of the largest key over the steps: ${shown.map(({ sample, keys }) => `${visible(sample.model, 20)} from ${keys[0]} to ${keys.at(-1)}`).join("; ")}.` });
   }
 
+  let version = 0;
   return {
     element: frame.element,
-    draw() {
+    async draw() {
+      const mine = ++version;
+      app.trails = await app.source.paths(app.view.group);
+      await Promise.all(lines().map(({ sample }) => lead(sample)));
+      if (mine !== version) return;
       const where = app.view.layer < 0 ? "the mean of all layers" : `layer ${app.view.layer} (mean of its heads)`;
       frame.note.textContent = `Position that receives most at each step, in ${where}.`;
       body.replaceChildren(build(Math.max(260, (frame.element.clientWidth || 600) - 34), 300));

@@ -151,9 +151,20 @@ class Remote extends Cached {
       keys: new Uint16Array(buffer, 8 * count, count) };
   }
 
+  async lead() {
+    const keys = new Uint32Array(await this.get("lead")), steps = this.sample.steps;
+    return Array.from({ length: this.sample.layers + 1 }, (_, row) => Array.from(keys.subarray(row * steps, (row + 1) * steps)));
+  }
+
   async map(slot, step) {
     return new Uint8Array(await this.get("map", `?slot=${slot}&step=${step}`));
   }
+}
+
+// Largest key of each step, [1 + layer][step]; of samples in the page it is known without unpacking them.
+export async function lead(sample) {
+  sample.lead ??= await new Remote(sample).lead();
+  return sample.lead;
 }
 
 // A sample, ready to be asked; each is unpacked once, when it is first looked at.

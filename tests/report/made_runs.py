@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from playwright.sync_api import Page
 
 from sinkscope.decoding.settings import Decode
 from sinkscope.tracing import Trace
 
-WORDS = "Tom has 12 apples and gives 5 to Ann . How many are left ? ⏎ 12 − 5 = 7 , so the answer is 7 . ⏎".split()
+TEXT = "Tom has 12 apples and gives 5 to Ann . How many are left ? ⏎ 12 − 5 = 7 , so the answer is 7 . ⏎"
+WORDS = TEXT.split()
 MASK = 0
+Opener = Callable[..., Page]  # (file, fragment, width, height, scheme) → the page, drawn
+
+
+def until(page: Page, holds: str, seconds: float = 30) -> None:
+    """Wait until an expression is true; asked from outside, since the page's policy lets nobody evaluate text in it."""
+    end = time.monotonic() + seconds
+    while not page.evaluate(holds):
+        assert time.monotonic() < end, f"Still not true after {seconds} s: {holds}"
+        page.wait_for_timeout(20)
 
 
 def made_trace(
@@ -59,7 +72,7 @@ def made_trace(
     about: dict[str, Any] = {
         "prompt": " ".join(texts[i % len(texts)] for i in range(prompt)),
         "text": " ".join(texts[i % len(texts)] for i in range(prompt, positions)),
-        "model": {"name": model, "family": model.split("-")[-1]},
+        "model": {"name": model, "family": model.rsplit("-", maxsplit=1)[-1]},
         **more,
     }
     return Trace(
