@@ -1,0 +1,111 @@
+"""`sinkscope study [NAME|FILE]`: the main job; `sinkscope compare RUN RUN`: what differs between two runs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sinkscope.cli.screen import JsonFlag, output, print_json, printable, progress
+from sinkscope.errors import ReportError
+
+if TYPE_CHECKING:
+    from sinkscope.study.plan import Study
+    from sinkscope.study.run import Run
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(study)
+    app.command()(compare)
+
+
+def study(
+    name: Annotated[str, typer.Argument(help="A shipped study (paper, quick, blocks, …) or a YAML file.")] = "paper",
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Run folder; one that is begun goes on. [runs/NAME]")
+    ] = None,
+    models: Annotated[
+        list[str] | None, typer.Option("--models", "--model", "-m", help="Other models; may be repeated.")
+    ] = None,
+    more: Annotated[list[str] | None, typer.Argument(help="Further models after --models.", hidden=True)] = None,
+    tasks: Annotated[list[str] | None, typer.Option("--task", "-t", help="Other tasks; may be repeated.")] = None,
+    problems: Annotated[int | None, typer.Option("--problems", "-n", help="Problems a task.", min=1)] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of problems and random keys.", min=0)] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes, one thread each. [one a core]", min=1)] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, mps or auto.")] = None,
+    show: Annotated[
+        bool, typer.Option("--show", help="Print the plan, its units and an estimate; run nothing.")
+    ] = False,
+    report: Annotated[bool, typer.Option(help="Write report.html at the end.")] = True,
+    as_json: JsonFlag = False,
+) -> None:
+    """Run a study: mask sinks, with controls, and say what that did. The same command goes on after a break."""
+    from sinkscope.study.plan import Study
+
+    wanted = [*(models or []), *(more or [])] or None
+    plan = Study.load(name).changed(wanted, problems, tasks, seed, dtype=dtype, device=device)
+    if show:
+        _show(plan, workers, as_json)
+        return
+    done = _run(plan, out, workers)
+    page = _report(done) if report else None
+    if as_json:
+        print_json({**done.results, "folder": str(done.folder), "report": str(page) if page else None})
+        return
+    output().print(printable(done.summary()), markup=False, soft_wrap=True)
+    output().print(
+        f"Results: {done.folder / 'results.json'}\nReport:  {page or '(none)'}", markup=False, soft_wrap=True
+    )
+
+
+def compare(
+    first: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    second: Annotated[Path, typer.Argument(help="Folder of another one.")],
+    as_json: JsonFlag = False,
+) -> None:
+    """Compare two runs cell by cell: the second against the first, on the problems that both have."""
+    from sinkscope.study.compare import compare as compared
+    from sinkscope.study.compare import shown
+
+    found = compared(first, second)
+    if as_json:
+        print_json(found)
+    else:
+        output().print(printable(shown(found)), markup=False, soft_wrap=True)
+
+
+def _show(plan: Study, workers: int | None, as_json: bool) -> None:
+    from sinkscope.cli.screen import waiting
+    from sinkscope.study.estimate import estimate
+
+    with waiting("timing each model …"):
+        found = estimate(plan, workers)
+    if as_json:
+        print_json({"study": plan.to_dict(), "estimate": found.to_dict()})
+    else:
+        output().print(printable(plan.to_yaml()) + found.shown(), markup=False, soft_wrap=True)
+
+
+def _run(plan: Study, out: Path | None, workers: int | None) -> Run:
+    """With a bar where someone is watching, and a line now and then where nobody is."""
+    from sinkscope.study.progress import Bar, Log
+    from sinkscope.study.run import run
+
+    console = progress()
+    with Bar(console) if console.is_terminal else Log(sys.stderr) as shown:
+        return run(plan, out, workers=workers, said=shown.say, ticked=shown.tick)
+
+
+def _report(done: Run) -> Path | None:
+    try:
+        from sinkscope.report import write
+    except ImportError:
+        return None
+    try:
+        return write(done.folder)
+    except ReportError as error:
+        progress().print(f"no report: {error}", markup=False)
+        return None

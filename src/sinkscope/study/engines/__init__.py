@@ -1,0 +1,38 @@
+"""Where units are run. An engine is handed units and gives back outcomes, in any order; `perform` is always the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from sinkscope.errors import StudyError
+from sinkscope.study.plan import Study
+from sinkscope.study.units import Unit
+
+Stop = Callable[[], bool]  # asked before a unit is begun: should no more be?
+
+
+class Engine(Protocol):
+    """Runs units somewhere."""
+
+    def work(
+        self, study: Study, units: Sequence[Unit], folder: Path, stop: Stop
+    ) -> Iterator[tuple[Unit, dict[str, Any]]]:
+        """Every unit with its result (`sinkscope.study.work.perform`), as they are finished.
+
+        folder: where traces are saved. When `stop()` turns true no further unit is begun; those that run are finished.
+        """
+
+
+def engine_of(engine: str | Engine, workers: int | None) -> Engine:
+    """The engine of that name; anything that has `work` is an engine already."""
+    if not isinstance(engine, str):
+        return engine
+    if engine == "local":
+        from sinkscope.study.engines.local import Local
+
+        return Local(workers)
+    raise StudyError(
+        f"Expected the engine local, or an object with `work` as sinkscope.study.engines.Engine has it, got {engine!r}."
+    )

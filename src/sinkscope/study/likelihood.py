@@ -1,0 +1,109 @@
+"""How likely held-out text is under a condition, read token by token: what masking costs a model that solves no problems.
+
+The first tokens are read at once and left alone; from then on each token is one forward, as when the model writes, and
+interventions that rank the map of the last forward act as they do there. Only the tokens are given instead of chosen.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from torch import Tensor
+from transformers import DynamicCache
+
+from sinkscope.attention.context import COMMITTED, PROMPT, Forward, announce
+from sinkscope.attention.observe import observe
+from sinkscope.errors import StudyError
+from sinkscope.interventions import intervene
+from sinkscope.models.base import Model
+from sinkscope.study.plan import Study
+from sinkscope.study.units import Unit
+
+TEXTS = Path(__file__).parent / "texts.yaml"
+
+
+@cache
+def held_out() -> list[str]:
+    """Passages that were written for this purpose, so that no model was trained on them."""
+    found: list[str] = yaml.safe_load(TEXTS.read_text(encoding="utf-8"))
+    return found
+
+
+def windows(model: Model, count: int, size: int) -> Tensor:
+    """[text, position]: the first `size` tokens of each of `count` passages, as plain text."""
+    passages = held_out()
+    if count > len(passages):
+        raise StudyError(
+            f"Expected at most {len(passages)} held-out texts, the study asks for {count}; lower likelihood.texts."
+        )
+    rows = [model.encode(passage.strip(), chat=False)[0] for passage in passages[:count]]
+    shortest = min(len(row) for row in rows)
+    if shortest < size:
+        raise StudyError(
+            f"Expected read + scored of at most {shortest} tokens, which the shortest held-out text has for {model.name}, "
+            f"got {size}; lower likelihood.read or likelihood.scored."
+        )
+    return torch.stack([row[:size] for row in rows])
+
+
+def likelihood(study: Study, unit: Unit, model: Model) -> dict[str, Any]:
+    """Mean log-likelihood a token (nats) of each text; without intervention also what key 0 receives, layer by layer."""
+    from sinkscope.study.work import seed_of
+
+    plan = study.likelihood
+    ids = windows(model, plan.texts, plan.read + plan.scored + 1).to(model.device)
+    change = unit.condition.intervention(seed_of(study, unit))
+    effect: dict[str, float] = {}
+    with ExitStack() as stack:
+        active = None if change is None else stack.enter_context(intervene(model, change))
+        kept = _read(model, ids, plan.read)
+        first = {} if active is None else dict(vars(active.effect))
+        values = [_next(model, ids, plan.read, index, kept) for index in range(1, plan.scored + 1)]
+        if active is not None:
+            now = vars(active.effect)
+            effect = {name: now[name] - first[name] for name in ("keys", "keys_seen", "mass", "mass_seen")}
+            effect["leak"] = now["leak"]
+    means: list[float] = torch.stack(values, 1).double().mean(1).tolist()
+    rows = [{"problem": number, "value": value} for number, value in enumerate(means)]
+    found: dict[str, Any] = {"rows": rows, "effect": effect, "tokens": plan.scored}
+    if change is None:
+        found["first_key"] = first_key_shares(model, ids)
+    return found
+
+
+@torch.inference_mode()
+def _read(model: Model, ids: Tensor, width: int) -> tuple[Any, object]:
+    """Read the first tokens; what the following forwards need: the cache, and the identity of the generation."""
+    cached, run = DynamicCache(config=model.config), object()
+    labels = torch.full((len(ids), width), PROMPT, device=ids.device)
+    with announce(Forward(run, 0, labels, len(ids), 0, None, width)):
+        model.module(ids[:, :width], past_key_values=cached, use_cache=True, logits_to_keep=1)
+    return cached, run
+
+
+@torch.inference_mode()
+def _next(model: Model, ids: Tensor, width: int, index: int, kept: tuple[Any, object]) -> Tensor:
+    """One more token is read; log p of the one after it, [text]."""
+    column = width + index - 1
+    labels = torch.full((len(ids), 1), COMMITTED, device=ids.device)
+    with announce(Forward(kept[1], index, labels, len(ids), column, None, width)):
+        output = model.module(ids[:, column : column + 1], past_key_values=kept[0], use_cache=True, logits_to_keep=1)
+    return _log_p(output.logits, ids[:, column + 1])
+
+
+def _log_p(logits: Tensor, tokens: Tensor) -> Tensor:
+    return logits[:, -1].float().log_softmax(-1).gather(-1, tokens[:, None])[:, 0].cpu()
+
+
+@torch.inference_mode()
+def first_key_shares(model: Model, ids: Tensor) -> list[float]:
+    """Share of attention on key 0, a layer, over all queries but the first (which has no other key to look at)."""
+    with observe(model) as seen:
+        model.logits(ids)
+    queries = ids.shape[1]
+    return [float(((received.sum(2)[..., 0] - 1) / (queries - 1)).double().mean()) for received in seen.received]

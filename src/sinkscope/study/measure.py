@@ -1,0 +1,114 @@
+"""A traced unit: generate with a recorder, keep what tables and verdicts need of each generation, save a few whole."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import torch
+
+from sinkscope.decoding.settings import Decode
+from sinkscope.models.base import Model
+from sinkscope.sinks import find, head_dynamics, rule_from_dict, sweep
+from sinkscope.sinks.columns import alive_keys
+from sinkscope.sinks.shares import sink_counts
+from sinkscope.study.plan import Study
+from sinkscope.study.units import Unit
+from sinkscope.tracing import trace
+from sinkscope.tracing.recorder import Keep
+
+if TYPE_CHECKING:
+    from sinkscope.sinks import Rule
+    from sinkscope.tracing import Trace
+
+START = 4  # positions that count as the start; a chat template or StreamingLLM's four sinks fit there
+# Columns of the table of heads that go into the results, averaged over generations.
+HEADS = (
+    "presence", "sinks", "strength", "absorption", "entropy_relative", "lifetime", "jaccard", "one_step_share",
+    "displacement", "moves", "trend", "home_share", "value_ratio", "split_share", "agreement",
+)  # fmt: skip
+
+
+def traced(study: Study, unit: Unit, model: Model, folder: Path) -> dict[str, Any]:
+    """Trace the unit's problems, one at a time: a trace of its own is exact, and needs no padding."""
+    from sinkscope.study.work import asked, seed_of
+
+    settings = Decode.from_dict(dict(unit.decode))
+    intervention = unit.condition.intervention(seed_of(study, unit))
+    keep = Keep(value_norms=study.trace.norms)
+    generations: list[dict[str, Any]] = []
+    vocabulary: dict[str, list[str]] = {}
+    saved: list[str] = []
+    for place, (number, problem) in enumerate(asked(study, unit, limit=study.trace.problems)):
+        made = trace(
+            model, problem.prompt, settings, interventions=[] if intervention is None else [intervention], keep=keep
+        )
+        generations.append({"problem": number, "correct": problem.check(made.text), **measures(made, study)})
+        vocabulary |= {str(token): list(entry) for token, entry in made.vocabulary.items()}
+        if unit.first + place < study.trace.keep:
+            name = f"{unit.id}__{number:04d}.safetensors"
+            dataclasses.replace(made, model={**made.model, "name": unit.shown}).save(folder / "traces" / name)
+            saved.append(name)
+    return {"generations": generations, "vocabulary": vocabulary, "saved": saved}
+
+
+def measures(made: Trace, study: Study) -> dict[str, Any]:
+    """Everything that the findings use of one generation, as plain data."""
+    rules = [rule_from_dict(rule) for rule in study.rules]
+    rule = rules[0]
+    found: dict[str, Any] = {
+        "steps": made.steps,
+        "positions": made.positions,
+        "prompt": made.prompt_length,
+        "tokens": _tokens(made, rule),
+        "heads": _heads(made, rule),
+        "places": _places(made, rule),
+        "first_key": first_key(made),
+        "rules": [int(find(made, one).height) for one in rules],
+        "keys": int(alive_keys(made).sum()) * made.layers * made.heads_count,
+    }
+    if study.trace.epsilons:
+        curve = sweep(made, study.trace.epsilons, ("sum", "percent", "uniform"))
+        found["curve"] = curve.select("unit", "epsilon", "sinks", "keys").rows()
+    return found
+
+
+def _tokens(made: Trace, rule: Rule) -> dict[str, list[float]]:
+    """How often each token was a sink, and how often it was there."""
+    ids = sorted({int(token) for token in made.canvas[:-1].unique()})
+    sinks, base = sink_counts(made, rule, ids)
+    return {str(token): [float(sinks[i]), float(base[i])] for i, token in enumerate(ids) if base[i] > 0}
+
+
+def _heads(made: Trace, rule: Rule) -> list[dict[str, Any]]:
+    table = head_dynamics(made, rule)
+    return (
+        table.select("layer", "head", "class", "direction", *HEADS)
+        .with_columns(pl.col(pl.Float32).cast(pl.Float64))
+        .to_dicts()
+    )
+
+
+def _places(made: Trace, rule: Rule) -> dict[str, float]:
+    """Where the sinks stand: how many, and how many of them at the first key, at the start, on masks, in the block."""
+    sinks = find(made, rule)
+    step, position = (torch.from_numpy(sinks[name].to_numpy().copy()).long() for name in ("step", "position"))
+    block = made.blocks.long()[step] if len(step) else torch.zeros(0, 2, dtype=torch.int64)
+    token = made.canvas[step, position] if len(step) else torch.zeros(0, dtype=torch.int64)
+    masked = token == made.mask_id if made.mask_id is not None else torch.zeros(len(step), dtype=torch.bool)
+    return {
+        "sinks": float(len(step)),
+        "first": float((position == 0).sum()),
+        "start": float((position < START).sum()),
+        "prompt": float((position < made.prompt_length).sum()),
+        "masked": float(masked.sum()),
+        "block": float(((position >= block[:, 0]) & (position < block[:, 1])).sum()),
+    }
+
+
+def first_key(made: Trace) -> list[float]:
+    """Share of the attention that key 0 gets, a layer; the mean over steps and heads."""
+    shares: list[float] = made.scores("all", "mean")[..., 0].double().mean((0, 2)).tolist()
+    return shares

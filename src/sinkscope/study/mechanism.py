@@ -1,0 +1,119 @@
+"""Why masking hurts where it does: is confidence lost, and the commit late, where a token looked at the masked sink?
+
+The first forward is the same with and without masking, so that the second forward sees the same canvas in both runs:
+there, the change of confidence is the effect of the mask alone. Dependence is what each position paid, in the clean run,
+to the keys that the mask takes; positions of one problem are split at its median.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sinkscope.attention.calls import Call, Outcome, Tap
+from sinkscope.attention.capture import listening
+from sinkscope.decoding import decode
+from sinkscope.decoding.run import Step
+from sinkscope.decoding.settings import Decode
+from sinkscope.interventions import MaskRandom, MaskSinks, intervene
+from sinkscope.interventions.base import top
+from sinkscope.models.base import Model
+from sinkscope.study.plan import Study
+from sinkscope.study.units import Unit
+
+LOOKED = 1  # the forward at which confidence is compared: the first one that masking changes
+
+
+@dataclass
+class Dependence(Tap):
+    """Attention that every query pays at the second forward to the top keys of the first, averaged over layers and heads."""
+
+    k: int
+    picked: dict[int, Tensor] = field(default_factory=dict)  # layer → bool [batch, head, key]
+    paid: Tensor | None = None  # [batch, query], summed over layers
+    layers: int = 0
+
+    def watches(self, call: Call) -> bool:
+        return call.forward is not None and call.forward.step <= LOOKED
+
+    def take(self, call: Call, outcome: Outcome) -> None:
+        if call.forward is None or call.forward.step > LOOKED:
+            return
+        if call.forward.step == 0:
+            self.picked[call.layer] = top(outcome.clean.sum(2), self.k)
+            return
+        scale = call.q.shape[-1] ** -0.5 if call.scale is None else call.scale
+        keys = call.k.repeat_interleave(call.q.shape[1] // call.k.shape[1], dim=1)
+        scores = call.q.float() @ keys.float().mT * scale  # [batch, head, query, key]
+        if call.real_keys is not None:
+            scores = scores.masked_fill(~call.real_keys[:, None, None], -torch.inf)
+        paid = (scores.softmax(-1) * self.picked[call.layer][:, :, None]).sum(-1).mean(1).cpu()
+        self.paid = paid if self.paid is None else self.paid + paid
+        self.layers += 1
+
+    def dependence(self) -> Tensor:
+        """[batch, query], 0 … 1."""
+        assert self.paid is not None
+        return self.paid / self.layers
+
+
+@dataclass
+class Watch:
+    """Confidence at the second forward, and the step at which each position was committed."""
+
+    confidence: Tensor | None = None  # [batch, position]
+    committed_at: Tensor | None = None
+
+    def __call__(self, step: Step) -> None:
+        if self.committed_at is None:
+            self.committed_at = torch.full(step.canvas.shape, -1)
+        self.committed_at[step.committed.cpu()] = step.index
+        if step.index == LOOKED:
+            self.confidence = step.confidence.cpu()
+
+
+def mechanism(study: Study, unit: Unit, model: Model) -> dict[str, Any]:
+    """One row a problem: change of confidence and of the commit step in the half that depended more, and in the other."""
+    from sinkscope.study.work import asked, batch_of, seed_of
+
+    chunk = asked(study, unit, limit=study.mechanism.problems)
+    ids, mask = batch_of(model, [problem.prompt for _, problem in chunk])
+    settings, k = Decode.from_dict(dict(unit.decode)), unit.condition.k
+    clean, masked, control, tap = Watch(), Watch(), Watch(), Dependence(k)
+    with listening(model.module, tap):
+        decode(model, ids, settings, attention_mask=mask, history=False, on_step=clean)
+    for watch, change in ((masked, MaskSinks(k=k)), (control, MaskRandom(k=k, seed=seed_of(study, unit)))):
+        with intervene(model, change):
+            decode(model, ids, settings, attention_mask=mask, history=False, on_step=watch)
+    depends = tap.dependence()
+    if model.shift:  # a token is predicted from the position before it
+        depends = depends.roll(1, dims=1)
+    rows = []
+    for row, (number, _) in enumerate(chunk):
+        rows.append({"problem": number, **_compared(row, depends, clean, masked, control)})
+    return {"rows": rows}
+
+
+def _compared(row: int, depends: Tensor, clean: Watch, masked: Watch, control: Watch) -> dict[str, float | int | None]:
+    assert clean.confidence is not None and masked.confidence is not None and control.confidence is not None
+    assert clean.committed_at is not None and masked.committed_at is not None and control.committed_at is not None
+    open_ = clean.confidence[row].isfinite() & masked.confidence[row].isfinite() & control.confidence[row].isfinite()
+    places = open_.nonzero().squeeze(-1)
+    found: dict[str, float | int | None] = {"positions": len(places)}
+    if len(places) < 2:
+        return found
+    paid = depends[row, places].double()
+    order = places[paid.argsort(stable=True, descending=True)]
+    halves = {"high": order[: len(order) // 2], "low": order[(len(order) + 1) // 2 :]}
+    for half, at in halves.items():
+        found[f"dependence_{half}"] = float(depends[row, at].double().mean())
+        for name, watch in (("sinks", masked), ("random", control)):
+            assert watch.confidence is not None and watch.committed_at is not None
+            change = watch.confidence[row, at] - clean.confidence[row, at]
+            late = (watch.committed_at[row, at] - clean.committed_at[row, at]).double()
+            found[f"confidence_{name}_{half}"] = float(change.double().mean())
+            found[f"delay_{name}_{half}"] = float(late.mean())
+    return found

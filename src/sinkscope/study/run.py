@@ -1,0 +1,214 @@
+"""`run`: a study becomes a folder of results; begun again, it goes on where it was."""
+
+from __future__ import annotations
+
+import io
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sinkscope.errors import CheckpointError, StudyError
+from sinkscope.study import behaviour, findings
+from sinkscope.study.conditions import Condition
+from sinkscope.study.engines import Engine, engine_of
+from sinkscope.study.plan import Study
+from sinkscope.study.store import Store, as_json, machine, versions
+from sinkscope.study.units import Facts, Unit, units_of
+from sinkscope.study.verdicts import verdicts
+
+SCHEMA = 1
+Said = Callable[[str], object]
+Ticked = Callable[[int, int], object]  # units done, units in all
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run."""
+
+    folder: Path
+    results: dict[str, Any]
+
+    def summary(self) -> str:
+        """Tables and verdicts as text of 80 columns."""
+        from sinkscope.study.summary import summary
+
+        return summary(self.results)
+
+    @classmethod
+    def load(cls, folder: Path | str) -> Run:
+        """Read a run that is finished."""
+        results = Store(folder).read("results.json")
+        if results is None:
+            raise StudyError(f"Expected a finished run, and {folder} has no results.json; run the study to its end.")
+        if results.get("schema") != SCHEMA:
+            raise StudyError(f"{folder}/results.json has not schema {SCHEMA}; use the sinkscope that wrote it.")
+        return cls(Path(folder), results)
+
+
+def run(
+    study: Study | str,
+    out: Path | str | None = None,
+    engine: str | Engine = "local",
+    workers: int | None = None,
+    said: Said | None = None,
+    ticked: Ticked | None = None,
+) -> Run:
+    """Run a study into the folder `out` (default runs/NAME), or what is left of it.
+
+    workers: processes of the local engine (None: one a core). said: is given one line for each thing worth printing.
+    ticked: is told after every unit how many are done. Ctrl-C lets the units at work finish and stores them.
+    """
+    study = Study.load(study) if isinstance(study, str) else study
+    store = Store(Path("runs") / study.name if out is None else out)
+    say: Said = said or (lambda line: None)
+    with store.locked():
+        facts = models_of(study, say)
+        started = time.time()
+        about = about_run(study, facts)
+        store.open(study.to_yaml(), about)
+        units = units_of(study, facts)
+        _work(study, store, units, engine_of(engine, workers), say, ticked or (lambda done, total: None))
+        results = assemble(study, store, facts, units, about)
+        spent = float((store.read("run.json") or {}).get("seconds", 0.0)) + time.time() - started
+        store.write("run.json", as_json({**about, "finished": True, "seconds": round(spent, 1)}))
+    return Run(store.folder, results)
+
+
+def models_of(study: Study, say: Said) -> list[Facts]:
+    """Every model loaded once; one that is measured by likelihood and is not installed is left out with a word."""
+    from sinkscope.study.work import facts_of
+
+    shown = _shown([*study.models, *study.likelihood.models])
+    facts = [facts_of(study, name, shown[name]) for name in study.models]
+    for name in study.likelihood.models:
+        try:
+            facts.append(facts_of(study, name, shown[name], likelihood=True))
+        except CheckpointError as error:
+            say(f"left out: {error}")
+    return facts
+
+
+def _shown(names: list[str]) -> dict[str, str]:
+    """Folders and Hub ids by their last part, where that tells them apart."""
+    last = {name: name.rstrip("/").split("/")[-1] or name for name in names}
+    return {name: short if list(last.values()).count(short) == 1 else name for name, short in last.items()}
+
+
+def about_run(study: Study, facts: list[Facts]) -> dict[str, Any]:
+    """What run.json holds: everything that the results depend on, and the machine."""
+    import torch
+
+    from sinkscope.attention.attend import choose_backend
+
+    device = study.device or "cpu"
+    backend = choose_backend(torch.zeros(1, 1, 1, 16, device="cpu" if device == "auto" else device))
+    return {
+        "schema": SCHEMA,
+        "study": study.name,
+        "seed": study.seed,
+        "models": [fact.to_dict() for fact in facts],
+        "versions": versions(),
+        "backend": backend,
+        "machine": machine(),
+    }
+
+
+def _work(study: Study, store: Store, units: list[Unit], engine: Engine, say: Said, ticked: Ticked) -> None:
+    """Run what is not there yet; controls are checked as soon as both sides are there, not after hours."""
+    left = [unit for unit in units if not store.done(unit.id)]
+    done = len(units) - len(left)
+    if done and left:
+        say(f"{done} of {len(units)} units are there already")
+    ticked(done, len(units))
+    for unit in units:
+        if store.done(unit.id):
+            _check(store, unit, {})
+    with _interruptible() as stopped:
+        for unit, result in engine.work(study, left, store.folder, stopped):
+            _check(store, unit, result)
+            store.save(unit.id, {"unit": unit.to_dict(), "result": result})
+            done += 1
+            ticked(done, len(units))
+        if done < len(units):
+            say(f"stopped: {done} of {len(units)} units are stored; the same command goes on from there")
+            raise KeyboardInterrupt
+
+
+def _check(store: Store, unit: Unit, result: dict[str, Any]) -> None:
+    """Took effect, and changed nothing where nothing was masked."""
+    result = result or store.load(unit.id)["result"]
+    findings.check_effect(result, unit)
+    if unit.kind != "answers" or unit.condition.name not in ("none", "noop"):
+        return
+    other = Unit.from_dict(
+        {**unit.to_dict(), "condition": {"name": "noop" if unit.condition.name == "none" else "none"}}
+    )
+    if store.done(other.id):
+        there = store.load(other.id)["result"]
+        before, after = (there, result) if unit.condition.name == "noop" else (result, there)
+        findings.check_noop(before, after, unit)
+
+
+@contextmanager
+def _interruptible() -> Iterator[Callable[[], bool]]:
+    """The first Ctrl-C asks for an end after the units at work, the second one ends at once."""
+    asked: list[int] = []
+
+    def ask(number: int, frame: Any) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGINT, ask) if main else None
+    try:
+        yield lambda: bool(asked)
+    finally:
+        if main:
+            signal.signal(signal.SIGINT, before)
+
+
+def assemble(
+    study: Study, store: Store, facts: list[Facts], units: list[Unit], about: dict[str, Any]
+) -> dict[str, Any]:
+    """All tables from the stored units; written as results.parquet and results.json."""
+    stored: dict[str, dict[str, Any]] = {}
+
+    def load(unit: Unit) -> dict[str, Any]:
+        if unit.id not in stored:
+            stored[unit.id] = store.load(unit.id)["result"]
+        return stored[unit.id]
+
+    answers = findings.collect(units, load)
+    together = findings.pooled(answers, [task.name for task in study.tasks])
+    traced = behaviour.gather(units, load)
+    results: dict[str, Any] = {
+        "schema": SCHEMA,
+        "cells": findings.cells(study, facts, answers),
+        "pooled": findings.cells(study, facts, together),
+        "settings": findings.settings_compared(study, together),
+        "tokens": behaviour.token_table(study, traced),
+        "kinds": behaviour.token_table(study, traced, by="kind"),
+        "dynamics": behaviour.dynamics(study, traced),
+        "curves": behaviour.curves(traced),
+        "mechanism": behaviour.mechanisms(study, units, load),
+        "likelihood": findings.likelihoods(study, units, load),
+        "first_key": [
+            {"model": unit.shown, "layers": load(unit)["first_key"]}
+            for unit in units if unit.kind == "likelihood" and unit.condition == Condition("none")
+        ],
+        "verdicts": [],
+        "run": {**{name: about[name] for name in ("study", "seed", "models", "versions", "backend")},
+                "about": study.about, "units": len(units), "conditions": len(study.conditions)},
+    }  # fmt: skip
+    results["verdicts"] = verdicts(results)
+    buffer = io.BytesIO()
+    findings.table(units, load).write_parquet(buffer)
+    store.write("results.parquet", buffer.getvalue())
+    store.write("results.json", as_json(results))
+    return results

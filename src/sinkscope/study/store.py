@@ -1,0 +1,140 @@
+"""The run folder: finished units one file each, written whole or not at all, and guarded by a lock."""
+
+from __future__ import annotations
+
+import difflib
+import errno
+import fcntl
+import json
+import os
+import platform
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from sinkscope.errors import StudyError
+
+PACKAGES = ("sinkscope", "torch", "transformers", "numpy", "polars", "scipy")
+
+
+class Store:
+    """One run's folder: study.yaml, run.json, units/, traces/, results.parquet, results.json."""
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+        self.units = self.folder / "units"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep a second process out; the kernel lets go of the lock however this one ends."""
+        try:
+            self.units.mkdir(parents=True, exist_ok=True)
+            file = (self.folder / "lock").open("a+")
+        except OSError as error:
+            raise StudyError(f"The run folder {self.folder} cannot be made ({error.strerror}); name another.") from None
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                file.seek(0)
+                holder = file.read().strip() or "unknown"
+                raise StudyError(
+                    f"Another process (id {holder}) is running a study in {self.folder}; wait for it, or use another folder."
+                ) from None
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+            yield
+
+    def open(self, study_yaml: str, run: dict[str, Any]) -> None:
+        """Begin a run here, or make sure that the run that was begun here is the same one.
+
+        run: what run.json holds from the start (versions, machine, models, seed); all but the machine must be the same.
+        """
+        for partial in [*self.folder.glob("*.part"), *self.units.glob("*.part"), *self.folder.glob("traces/*.partial")]:
+            partial.unlink(missing_ok=True)  # of a process that was killed while it wrote
+        before = self.read("run.json")
+        known = self.folder / "study.yaml"
+        if before is None or not known.is_file():
+            self.write("study.yaml", study_yaml)
+            self.write("run.json", as_json(run))  # last: when it is there, the folder is a run
+            return
+        self._refuse_unless_same("the study", known.read_text(encoding="utf-8"), study_yaml)
+        for part in ("models", "versions", "seed"):
+            self._refuse_unless_same(part, as_json(before.get(part)), as_json(run[part]))
+
+    def _refuse_unless_same(self, what: str, before: str, asked: str) -> None:
+        if before != asked:
+            raise StudyError(
+                f"{self.folder} holds a run that is not the one asked for; {what} changed:\n{_diff(before, asked)}\n"
+                "Name another folder with --out, or remove this one."
+            )
+
+    def done(self, unit_id: str) -> bool:
+        return (self.units / f"{unit_id}.json").is_file()
+
+    def save(self, unit_id: str, outcome: Mapping[str, Any]) -> None:
+        self.write(f"units/{unit_id}.json", json.dumps(outcome, ensure_ascii=False, allow_nan=False))
+
+    def load(self, unit_id: str) -> dict[str, Any]:
+        found = self.read(f"units/{unit_id}.json")
+        if found is None:
+            raise StudyError(f"The unit {unit_id} is not in {self.folder}; run the study again to complete it.")
+        return found
+
+    def read(self, name: str) -> dict[str, Any] | None:
+        path = self.folder / name
+        if not path.is_file():
+            return None
+        try:
+            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            return found
+        except ValueError:
+            raise StudyError(f"{path} is damaged; remove it and run the study again.") from None
+
+    def write(self, name: str, content: str | bytes) -> Path:
+        """To a temporary name, down to the disk, then renamed: a reader sees the old file, the new one, or none."""
+        path = self.folder / name
+        partial = path.with_name(f"{path.name}.{os.getpid()}.part")
+        data = content.encode() if isinstance(content, str) else content
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with partial.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, path)
+        except OSError as error:
+            partial.unlink(missing_ok=True)
+            reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else str(error.strerror or error)
+            raise StudyError(
+                f"{path} could not be written ({reason}); everything finished before is safe: make room and run again."
+            ) from None
+        return path
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:  # run from a source tree without installing
+            found[name] = "unknown"
+    return found
+
+
+def machine() -> dict[str, Any]:
+    return {"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count()}
+
+
+def as_json(value: Any) -> str:
+    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _diff(before: str, after: str) -> str:
+    lines = difflib.unified_diff(
+        before.splitlines(), after.splitlines(), "in the folder", "asked for", lineterm="", n=0
+    )
+    return "\n".join(list(lines)[:40])

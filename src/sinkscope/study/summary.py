@@ -1,0 +1,168 @@
+"""Results as text of 80 columns: Table 1 and Table 2 beside the paper's values, dynamics, and verdicts in sentences."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+from sinkscope.study import paper
+
+WIDTH = 80
+Rows = list[dict[str, Any]]
+
+
+def summary(results: dict[str, Any]) -> str:
+    """The whole summary; parts for which there is nothing are left out."""
+    parts = [
+        "\n".join(table_1(results["cells"])),
+        "\n".join(likelihood_table(results["likelihood"])),
+        "\n".join(table_2(results["tokens"], results["cells"])),
+        "\n".join(dynamics_table(results["dynamics"])),
+        "\n".join(curve_table(results["curves"])),
+        "\n".join(verdict_lines(results["verdicts"])),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def table_1(cells: Rows) -> Iterator[str]:
+    """Accuracy with its 95 % interval, a block a model and task, a column a K."""
+    if not cells:
+        return
+    yield "Table 1. Accuracy in % [95 % interval]; * differs from nothing masked, + from as"
+    yield "many random keys masked (exact McNemar, Holm over K, 5 %)."
+    for model, setting, task in dict.fromkeys((cell["model"], cell["setting"], cell["task"]) for cell in cells):
+        mine = [cell for cell in cells if (cell["model"], cell["setting"], cell["task"]) == (model, setting, task)]
+        yield ""
+        yield from _block(mine, " · ".join(part for part in (model, task, setting) if part))
+
+
+def _block(cells: Rows, title: str) -> Iterator[str]:
+    none = next(cell for cell in cells if cell["condition"]["name"] == "none")
+    ks = sorted({cell["condition"]["k"] for cell in cells if cell["condition"]["k"]})
+    yield f"{title} (n = {none['n']}){'':4}none masked: {_accuracy(none)}"
+    if ks:
+        width = min(15, (WIDTH - 26) // len(ks))
+        yield f"{'':26}" + "".join(f"{f'K={k}':>{width}}" for k in ks)
+        for name, row in _series(cells).items():
+            if any(k in row for k in ks):
+                yield f"  {name:<24}" + "".join(f"{_accuracy(row[k]) if k in row else '':>{width}}" for k in ks)
+        told = {k: value for cell in cells if (value := cell["paper"]) is not None and (k := cell["condition"]["k"])}
+        if told and none["paper"] is not None:
+            bench = paper.BENCHMARK_NAMES[paper.BENCHMARKS[none["task"]]]
+            line = "".join(f"{f'{100 * told[k]:.0f}' if k in told else '':>{width}}" for k in ks)
+            yield f"  {'paper: ' + paper.MODELS[none['family']]:<24}{line}"
+            start = f"(none masked: {100 * none['paper']:.0f}; {bench})"
+            yield f"{start:>{26 + width * len(ks)}}"
+    for cell in cells:
+        if not cell["condition"]["k"] and cell["condition"]["name"] not in ("none", "noop"):
+            yield f"  {cell['label']:<40}{_accuracy(cell):>15}   {100 * cell['difference']:+.1f}"
+
+
+def _series(cells: Rows) -> dict[str, dict[int, dict[str, Any]]]:
+    found: dict[str, dict[int, dict[str, Any]]] = {}
+    rows = {cell["condition"]["rows"] for cell in cells if cell["condition"]["rows"]}
+    for cell in cells:
+        condition = cell["condition"]
+        if not condition["k"]:
+            continue
+        words = [condition["name"].removeprefix("mask_").replace("_", " ")]
+        words += [condition["rank"].replace("_", " ")] if condition["name"] == "mask_sinks" else []
+        words += [word for word in (condition.get("match"), condition.get("of")) if word]
+        words += ["last row" if condition["rows"] == "last" else "column"] if len(rows) > 1 else []
+        words += ["above rule"] if condition.get("above") else []
+        found.setdefault(", ".join(words), {})[condition["k"]] = cell
+    return found
+
+
+def _accuracy(cell: dict[str, Any]) -> str:
+    signs = "*" if cell["condition"]["name"] != "none" and cell["p_holm"] < 0.05 else ""
+    control = cell["controls"].get("count")
+    signs += "+" if control and control["p_holm"] < 0.05 else ""
+    return f"{signs}{100 * cell['accuracy']:.0f} [{100 * cell['low']:.0f}–{100 * cell['high']:.0f}]"
+
+
+def likelihood_table(rows: Rows) -> Iterator[str]:
+    if not rows:
+        return
+    yield "Likelihood of held-out text, nats a token; change [95 %], p (Wilcoxon)."
+    for row in rows:
+        change = f"{row['difference']:+.2f} [{row['difference_low']:+.2f}, {row['difference_high']:+.2f}]"
+        change = change if row["condition"]["name"] != "none" else f"({row['n']} texts, {row['tokens']} tokens)"
+        mass = f"{100 * row['mass_share']:.0f} %" if row["mass_share"] else ""
+        yield f"{row['model'][:13]:<13} {row['label'][:30]:<31}{row['value']:>6.2f} {change:>21}{mass:>6}"
+
+
+def table_2(tokens: Rows, cells: Rows, most: int = 5) -> Iterator[str]:
+    """The tokens that are sinks most often, and how much oftener than they stand on the canvas; beside the paper's."""
+    tokens = [row for row in tokens if row["condition"] == "none"]
+    if not tokens:
+        return
+    families = {cell["model"]: cell["family"] for cell in cells}
+    yield f"Table 2. Share of the sinks that a token is ({tokens[0]['generations']} generations a model), and how"
+    yield "many times its share of the canvas that is; in brackets the paper's 7–8B model."
+    for model, setting in dict.fromkeys((row["model"], row["setting"]) for row in tokens):
+        mine = [row for row in tokens if (row["model"], row["setting"]) == (model, setting)][:most]
+        yield f"  {model}{' · ' + setting if setting else ''}"
+        theirs = paper.TABLE_2.get(families.get(model, ""), [])
+        for place, row in enumerate(mine):
+            told = f"[{theirs[place][0]} {theirs[place][1]:.3f}]" if place < len(theirs) else ""
+            span = f"{row['low']:.3f}–{row['high']:.3f}"
+            token = row["token"] if len(row["token"]) <= 20 else row["token"][:19] + "…"
+            times = f"{row['enrichment']:.1f} ×" if row["enrichment"] is not None else ""
+            yield f"    {token:<21}{row['kind']:<12}{row['share']:>6.3f}  {span:<12}{times:>7}  {told}"
+
+
+def dynamics_table(rows: Rows) -> Iterator[str]:
+    if not rows:
+        return
+    first = rows[0]
+    unit = f"{first['rule']} {first['epsilon']:g} in {first['unit']}" if first["epsilon"] is not None else first["rule"]
+    yield "Dynamics. Heads by what their sinks do, in %; life in steps; where sinks stand, in"
+    yield f"%, and heads whose sink goes left/right ({unit})."
+    head = ("static", "moving", "flash", "split", "none", "life", "start", "masks", "◂/▸")
+    yield f"  {'':<20}" + "".join(
+        f"{name:>{width}}" for name, width in zip(head, (7, 7, 6, 6, 6, 6, 7, 6, 7), strict=True)
+    )
+    for row in rows:
+        name = " · ".join(
+            part for part in (row["model"], row["setting"], row["condition"].removeprefix("none")) if part
+        )
+        shares = (row[name] for name in ("static", "moving", "flash", "split", "none"))
+        counts = "".join(f"{100 * share:>{width}.0f}" for share, width in zip(shares, (7, 7, 6, 6, 6), strict=True))
+        life = f"{row['lifetime']:.1f}" if row["lifetime"] is not None else "–"
+        places = [
+            f"{100 * row['places'][key]:.0f}" if row["places"][key] is not None else "–" for key in ("start", "masked")
+        ]
+        if len(name) > 20:
+            yield f"  {name}"
+            name = ""
+        ways = f"{100 * row['left']:.0f}/{100 * row['right']:.0f}"
+        yield f"  {name:<20}{counts}{life:>6}{places[0]:>7}{places[1]:>6}{ways:>7}"
+
+
+def curve_table(rows: Rows) -> Iterator[str]:
+    """Share of non-sinks against epsilon, a line a model and unit."""
+    if not rows:
+        return
+    rows = [row for row in rows if row["condition"] == "none"]
+    epsilons = sorted({row["epsilon"] for row in rows})
+    step = max(1, -(-len(epsilons) // 9))
+    shown = epsilons[::step]
+    yield "Share of the keys that are no sinks, in %, against epsilon in each unit."
+    yield f"  {'':<24}" + "".join(f"{epsilon:>6g}" for epsilon in shown)
+    for model, setting, unit in dict.fromkeys((row["model"], row["setting"], row["unit"]) for row in rows):
+        found = {row["epsilon"]: row["non_sinks"] for row in rows
+                 if (row["model"], row["setting"], row["unit"]) == (model, setting, unit)}  # fmt: skip
+        yield f"  {model[:15]:<16}{unit:<8}" + "".join(f"{100 * found[epsilon]:>6.1f}" for epsilon in shown)
+
+
+def verdict_lines(rows: Rows) -> Iterator[str]:
+    if rows:
+        yield "Verdicts (rules: docs/reference/results.md)."
+    for model in dict.fromkeys(row["model"] for row in rows):
+        yield f"  {model}"
+        for row in rows:
+            if row["model"] == model:
+                told = f"{row['name'].replace('_', ' ')}: {row['value']}. {row['because']}"
+                yield from textwrap.wrap(told, WIDTH, initial_indent="    ", subsequent_indent="      ")
