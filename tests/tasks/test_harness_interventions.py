@@ -15,7 +15,7 @@ from lm_eval.api.instance import Instance
 
 from sinkscope.tasks.harness import HarnessLM
 from sinkscope.tasks.presets import settings_for
-from sinkscope.tasks.table1 import as_markdown, paired, table1
+from sinkscope.tasks.table1 import as_markdown, table1
 
 PROMPTS = ["a", "The quick brown fox", "0123456789" * 4, "def f(x):\n    return"]
 
@@ -35,6 +35,8 @@ def test_batch_is_one_by_one_under_an_intervention(family, mask):
     assert 0 < effect["key_share"] < 0.5
     assert 0 < effect["mass_share"] < 1
     assert plain.get_model_info()["sinkscope"]["effect"] is None
+    assert plain.get_model_info()["sinkscope"]["backend"] == "sdpa"
+    assert lm.get_model_info()["sinkscope"]["backend"] in ("tiled", "triton")
 
 
 def test_an_intervention_that_masks_nothing_changes_nothing():
@@ -83,24 +85,15 @@ def test_words_of_a_command_line_become_interventions():
 
 
 def test_grid_has_every_control():
-    labels = [condition.label for condition in grid(False, (1, 5))]
-    assert labels == [
-        "none", "mask_sinks-k1-clean-all", "mask_sinks-k1-as_run-all", "mask_random-k1-all",
-        "mask_sinks-k5-clean-all", "mask_sinks-k5-as_run-all", "mask_random-k5-all",
-    ]  # fmt: skip
-    causal = {condition.label for condition in grid(True, (1,))}
-    assert causal == {
-        "none", "mask_positions-k1", "mask_sinks-k1-clean-last", "mask_sinks-k1-as_run-last", "mask_random-k1-last",
-        "mask_sinks-k1-clean-all", "mask_sinks-k1-as_run-all", "mask_random-k1-all",
-    }  # fmt: skip
-
-
-def test_paired_test_counts_what_changed():
-    same = paired([True, False, True], [True, False, True])
-    assert (same["difference"], same["p"]) == (0, 1)
-    lost = paired([True] * 8 + [False] * 2, [False] * 8 + [True, False])
-    assert lost["difference"] == pytest.approx(-0.7)
-    assert lost["p"] == pytest.approx(20 / 512)  # two-sided, 8 against 1
+    labels = [(one.name, one.k, one.rank, one.rows) for one in grid(False, (1, 5))]
+    each = [("mask_sinks", "clean"), ("mask_sinks", "as_run"), ("mask_random", "clean")]
+    assert labels == [("none", 0, None, None), *((name, k, rank, "all") for k in (1, 5) for name, rank in each)]
+    causal = grid(True, (1,))
+    assert [one.positions for one in causal if one.name == "mask_positions"] == [(0,)]
+    assert {one.rows for one in causal if one.name == "mask_sinks"} == {"all", "last"}
+    assert len({one.key for one in causal}) == len(causal) == 8
+    with pytest.raises(TaskError, match="at least 1"):
+        grid(False, (0,))
 
 
 def test_table1_runs_the_grid_and_resumes(tmp_path):

@@ -21,7 +21,7 @@ GOOD, TESTS = "def f(x):\n    return x + 1\n", "assert f(1) == 2\nassert f(-1) =
 
 # Code that tries to get round the walls or the tests, and how its run must end. None of them solves the problem.
 ATTACKS = {
-    "fork bomb": ("import os\nwhile True:\n    os.fork()\n", {"error", "timeout", "memory"}),
+    "fork bomb": ("import os\nwhile True:\n    os.fork()\n", {"error", "memory"}),
     "hidden fork bomb": (
         "import os\nwhile True:\n    try:\n        os.fork()\n        os.setsid()\n    except OSError:\n        pass\n",
         {"timeout"},
@@ -111,11 +111,12 @@ def running_sandboxes(keepers: set[int] | None = None) -> list[int]:
 def test_attack_is_contained_and_fails(name):
     code, reasons = ATTACKS[name]
     began = time.monotonic()
-    result = check(code, TESTS, names=["f"], limits=Limits(seconds=1.5, memory_mb=256))
+    seconds = 1.5 if reasons == {"timeout"} else 20  # what ends by itself gets time to, on a busy machine too
+    result = check(code, TESTS, names=["f"], limits=Limits(seconds=seconds, memory_mb=256))
     assert not result.ok
     assert result.reason in reasons, result
     assert len(result.output) <= 64 << 10
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 20
     assert running_sandboxes() == []
     assert passes(GOOD, TESTS), "the next problem was affected"
 

@@ -3,57 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from sinkscope.errors import TaskError
 
 if TYPE_CHECKING:
-    from sinkscope.interventions import Intervention
     from sinkscope.interventions.memory import Rank
+    from sinkscope.study.conditions import Condition
 
 
-@dataclass(frozen=True)
-class Condition:
-    """One column of Table 1: what is taken away, under the words that name it in results."""
-
-    name: str  # none, mask_sinks, mask_random or mask_positions
-    k: int = 0
-    rank: str | None = None
-    rows: str | None = None
-    intervention: Intervention | None = None
-
-    @property
-    def label(self) -> str:
-        """A folder's name."""
-        parts = [self.name, f"k{self.k}" if self.k else "", self.rank or "", self.rows or ""]
-        return "-".join(part for part in parts if part)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"name": self.name, "k": self.k, "rank": self.rank, "rows": self.rows}
-
-
-def grid(causal: bool, ks: Sequence[int] = (1, 5, 10), seed: int = 0) -> list[Condition]:
+def grid(causal: bool, ks: Sequence[int] = (1, 5, 10)) -> list[Condition]:
     """Nothing, then for each k the sinks by both rankings and as many random keys.
 
     An autoregressive model is ranked by its last row, as in the paper, and by all rows; since the last row also ranks
     content keys, masking position 0 alone stands beside them.
     """
-    from sinkscope.interventions import MaskPositions, MaskRandom, MaskSinks
+    from sinkscope.study.conditions import Condition
 
     found = [Condition("none")]
     if causal:
-        found.append(Condition("mask_positions", 1, intervention=MaskPositions((0,))))
-    every_row: tuple[Literal["all", "last"], ...] = ("last", "all") if causal else ("all",)
+        found.append(Condition("mask_positions", positions=(0,)))
     for k in ks:
         if k < 1:
             raise TaskError(f"Expected numbers of sinks of at least 1 (0 is always run), got {k}.")
-        for rows in every_row:
-            for rank in ("clean", "as_run"):
-                mask = MaskSinks(k=k, rank=rank, rows=rows)
-                found.append(Condition("mask_sinks", k, rank, rows, mask))
-            control = MaskRandom(k=k, seed=seed, rows=rows)
-            found.append(Condition("mask_random", k, None, rows, control))
+        for rows in ("last", "all") if causal else ("all",):
+            found += [Condition("mask_sinks", k, rank, rows) for rank in ("clean", "as_run")]
+            found.append(Condition("mask_random", k, "clean", rows))
     return found
 
 

@@ -113,20 +113,14 @@ def right_answers(summary: dict[str, Any], task: str) -> list[bool]:
 def _score(name: str, value: float, samples: list[dict[str, Any]], count: int) -> dict[str, Any]:
     metric, _, kept = name.partition(",")
     own = {sample["doc_id"]: sample[metric] for sample in samples if sample["filter"] == kept and metric in sample}
-    score: dict[str, Any] = {"value": value}
+    score: dict[str, Any] = {"value": float(value)}
     if own and all(one in (0, 1) for one in own.values()):
         right = [bool(own[index]) for index in sorted(own)]
-        low, high = interval(sum(right), count)
+        from sinkscope.study.statistics import wilson
+
+        low, high = wilson(sum(right), count)
         score |= {"correct": sum(right), "low": low, "high": high, "right": right}
     return score
-
-
-def interval(correct: int, n: int) -> tuple[float, float]:
-    """95 % Wilson interval of a share."""
-    from scipy.stats import binomtest
-
-    found = binomtest(correct, n).proportion_ci(method="wilson")
-    return float(found.low), float(found.high)
 
 
 def _folder(data: Path | str | None) -> Path | None:

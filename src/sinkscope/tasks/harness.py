@@ -262,6 +262,14 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         """What every answer of this model depends on, beside the request."""
         return {"model": self.model.identity(), "intervention": described(self.intervention)}
 
+    def _attention(self) -> str:
+        """What computed the attention: the model's own implementation, or ours where it had to be changed."""
+        if self.intervention is None:
+            return str(getattr(self.model.config, "_attn_implementation", "own"))
+        from sinkscope.attention.attend import choose_backend
+
+        return str(choose_backend(torch.empty(0, dtype=self.model.dtype, device=self.model.device)))
+
     def _answer(self, name: str) -> dict[str, Any]:
         record = self.answers.get(name)
         assert record is not None
@@ -272,6 +280,7 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         info: dict[str, Any] = {
             **self._dependence(),
             "effect": self._effect(),
+            "backend": self._attention(),
             "settings": {task: settings.to_dict() for task, settings in self.used.items()},
             "requests": dict(self.counts),
             "versions": {name: version(name) for name in ("sinkscope", "lm_eval", "torch", "transformers")},

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sinkscope.decoding.settings import Decode
-from sinkscope.tasks.conditions import Condition, grid
+from sinkscope.tasks.conditions import grid
 from sinkscope.tasks.evaluation import evaluate, right_answers
 from sinkscope.tasks.presets import benchmark_of, settings_for
 
 if TYPE_CHECKING:
     from sinkscope.models.base import Model
+    from sinkscope.study.conditions import Condition
 
 # Accuracy in the paper, for none, 1, 5 and 10 masked sinks.
 PAPER = {
@@ -64,12 +65,12 @@ def table1(
         chatty = model.chat_template is not None if chat is None else chat
         names = tasks or ("gsm8k", "humaneval_instruct" if chatty else "humaneval")
         whole: dict[str, Any] | None = None
-        for condition in grid(model.causal, ks, seed):
+        for condition in grid(model.causal, ks):
             say(f"{model.name}: {condition.label}")
             summary = evaluate(
-                model, names, intervention=condition.intervention, settings=settings, data=data, limit=limit,
+                model, names, intervention=condition.intervention(seed), settings=settings, data=data, limit=limit,
                 fewshot=fewshot, chat=chat, batch_size=batch_size, problems=problems, seed=seed,
-                out=folder / _safe(model.name) / condition.label, say=say if whole is None else None,
+                out=folder / _safe(model.name) / condition.key, say=say if whole is None else None,
             )  # fmt: skip
             whole = whole or summary
             cells += [_cell(model, task, condition, summary, whole) for task in summary["tasks"]]
@@ -113,18 +114,10 @@ def _cell(
     known = PAPER.get((model.family, benchmark_of(task) or ""), {})
     cell["paper"] = known.get(condition.k) if condition.name in ("none", "mask_sinks") else None
     if "right" in score and "right" in whole["tasks"][task]["scores"][entry["metric"]]:
-        cell |= paired(right_answers(whole, task), right_answers(summary, task))
+        from sinkscope.study.statistics import paired
+
+        cell |= paired(right_answers(whole, task), right_answers(summary, task)).to_dict()
     return cell
-
-
-def paired(before: Sequence[bool], after: Sequence[bool]) -> dict[str, float]:
-    """Difference of two accuracies on the same problems, and the exact p of McNemar's test."""
-    from scipy.stats import binomtest
-
-    lost = sum(a and not b for a, b in zip(before, after, strict=True))
-    won = sum(b and not a for a, b in zip(before, after, strict=True))
-    p = float(binomtest(lost, lost + won).pvalue) if lost + won else 1.0
-    return {"difference": (won - lost) / len(before), "p": p, "lost": lost, "won": won}
 
 
 def _prompts(folder: Path, count: int) -> dict[str, list[str]]:
@@ -178,14 +171,20 @@ def _write(folder: Path, results: dict[str, Any]) -> None:
 
 def as_markdown(cells: list[dict[str, Any]]) -> str:
     """A row a cell: accuracy with its interval, the paired difference and its p, and the paper's figure."""
+    from sinkscope.study.conditions import condition_from_dict
+
     lines = [
         "| model | task | condition | n | accuracy | 95 % | difference | p | paper |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for cell in cells:
-        condition = Condition(**cell["condition"]).label
+        condition = condition_from_dict(cell["condition"]).label
         span = "" if cell["low"] is None else f"{cell['low']:.3f}–{cell['high']:.3f}"
-        shift = f"{cell['difference']:+.3f}" if "difference" in cell else ""
+        shift = (
+            f"{cell['difference']:+.3f} ({cell['difference_low']:+.3f} … {cell['difference_high']:+.3f})"
+            if "difference" in cell
+            else ""
+        )
         chance = f"{cell['p']:.3g}" if "p" in cell else ""
         told = "" if cell["paper"] is None else f"{cell['paper']:.2f}"
         words = [
