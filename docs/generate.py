@@ -26,6 +26,8 @@ def command_line() -> str:
         parts += [f"## sinkscope {name}", "", inspect.cleandoc(command.help or ""), ""]
         parts += ["| argument or option | meaning |", "|---|---|"]
         for one in command.params:
+            if getattr(one, "hidden", False):
+                continue
             is_argument = one.param_type_name == "argument"
             written = (one.name or "").upper() if is_argument else ", ".join([*one.opts, *one.secondary_opts])
             default = "" if one.default in (None, False) or is_argument else f" (default: {one.default})"
@@ -69,15 +71,33 @@ def _class(name: str, found: type) -> list[str]:
     return [*parts, ""]
 
 
+class _Written:
+    """An annotation that prints as it stands in the source."""
+
+    def __init__(self, annotation: Any) -> None:
+        self.text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+
+    def __repr__(self) -> str:
+        return self.text
+
+
 def _signature(found: Any) -> str:
-    """As written in the source, without addresses and module paths, which differ from run to run."""
+    """Without self, addresses and module paths: the last two differ from run to run."""
     try:
-        text = str(inspect.signature(found))
+        signature = inspect.signature(found)
     except ValueError:
         return "(…)"
-    text = re.sub(r"<factory>|<function [^>]+>|<[\w.]+ object at 0x[0-9a-f]+>", "…", text)
-    text = re.sub(r"\b(?:[a-z_]\w*\.)+([A-Z]\w*)", r"\1", text)
-    return text.replace("'", "").replace("(self, ", "(").replace("(self)", "()").replace("(cls, ", "(")
+    empty = inspect.Parameter.empty
+    kept = [
+        one if one.annotation is empty else one.replace(annotation=_Written(one.annotation))
+        for one in signature.parameters.values()
+        if one.name not in ("self", "cls")
+    ]
+    back = signature.return_annotation
+    made = signature.replace(parameters=kept, return_annotation=empty if inspect.isclass(found) else _Written(back))
+    text = re.sub(r"<factory>|<function [^>]+>|<[\w.]+ object at 0x[0-9a-f]+>", "…", str(made))
+    text = text.removesuffix(" -> inspect._empty").removesuffix(" -> _empty")
+    return re.sub(r"\b(?:[a-z_]\w*\.)+([A-Z]\w*)", r"\1", text)
 
 
 def _doc(found: Any) -> str:

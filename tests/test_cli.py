@@ -18,7 +18,7 @@ from golden_sets import HERE
 from made_models import make_causal, make_llada, save_tokenizer
 from sinkscope.cli.app import run
 from sinkscope.decoding import Step
-from sinkscope.models import load
+from sinkscope.models import load, zoo
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +40,14 @@ def test_check_passes_on_the_golden_models(family: str, capsys: pytest.CaptureFi
     assert {"loads", "keys", "direction", "mask token", "finite weights", "no-op", "took effect", "decodes"} <= set(
         found
     )
+
+
+@pytest.mark.parametrize("name", sorted(zoo.TINY))
+def test_check_passes_on_the_tiny_family(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["check", name, "--json"]) == 0
+    found = {check["name"]: check for check in json.loads(capsys.readouterr().out)["checks"]}
+    assert found["tokenizer"]["status"] == "ok"
+    assert found["loads"]["detail"].startswith(name.removeprefix("tiny-"))
 
 
 def test_check_of_a_causal_model_as_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -179,8 +187,6 @@ def test_every_command_has_json_and_help(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_ctrl_c_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from sinkscope.models import zoo
-
     def interrupted() -> None:
         raise KeyboardInterrupt
 
@@ -192,8 +198,6 @@ def test_ctrl_c_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 
 def test_errors_of_ours_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sinkscope.models import zoo
-
     monkeypatch.setattr(zoo, "describe", lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run(["models"])
