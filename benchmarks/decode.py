@@ -100,10 +100,8 @@ def run_one(side: str, case: str, steps: int) -> None:
     model.logits(prompt[:, :8])
     Path("/proc/self/clear_refs").write_text("5")
     before, started = resident("VmRSS"), time.process_time()
-    if side == "ours":
-        tokens = decode(model, prompt, settings, history=False).tokens
-    else:
-        tokens = straightforward(model, prompt, settings)
+    ours = side == "ours"
+    tokens = decode(model, prompt, settings, history=False).tokens if ours else straightforward(model, prompt, settings)
     seconds = time.process_time() - started
     print(json.dumps({"seconds": seconds, "bytes": resident("VmHWM") - before, "tokens": tokens[0].tolist()}))
 
@@ -120,7 +118,8 @@ def machine() -> str:
     names = [
         line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
     ]
-    return f"{names[0] if names else platform.processor()}, one thread, Python {platform.python_version()}, torch {torch.__version__}"
+    processor = names[0] if names else platform.processor()
+    return f"{processor}, one thread, Python {platform.python_version()}, torch {torch.__version__}"
 
 
 def main() -> None:
@@ -152,8 +151,8 @@ def main() -> None:
         "# Decoding against a straightforward loop", "",
         f"`python benchmarks/decode.py --steps {asked.steps}` on {machine()}.", "",
         f"A random LLaDA-shaped model: {VOCABULARY} rows, width {WIDTH}, {LAYERS} layers, float32, canvas {CANVAS} (answer 128,",
-        f"block 32 unless said otherwise), {asked.steps} steps. The straightforward loop computes logits, softmax and noise (float64)",
-        "for the whole canvas at every step, as the published sampler does; ours computes them where a token can be committed.",
+        f"block 32 unless said otherwise), {asked.steps} steps. The straightforward loop computes logits, softmax and noise",
+        "(float64) for the whole canvas at every step, as the published sampler does; ours computes them where a token can be committed.",
         "Time is processor time; memory is the peak above what the process held before decoding.", "",
         "| case | same tokens | straightforward, s | ours, s | faster | straightforward, MiB | ours, MiB | share |",
         "|---|---|---|---|---|---|---|---|",
