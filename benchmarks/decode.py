@@ -150,9 +150,9 @@ def main() -> None:
     text = "\n".join([
         "# Decoding against a straightforward loop", "",
         f"`python benchmarks/decode.py --steps {asked.steps}` on {machine()}.", "",
-        f"A random LLaDA-shaped model: {VOCABULARY} rows, width {WIDTH}, {LAYERS} layers, float32, canvas {CANVAS} (answer 128,",
-        f"block 32 unless said otherwise), {asked.steps} steps. The straightforward loop computes logits, softmax and noise",
-        "(float64) for the whole canvas at every step, as the published sampler does; ours computes them where a token can be committed.",
+        f"A random LLaDA-shaped model: {VOCABULARY} rows, width {WIDTH}, {LAYERS} layers, float32, canvas {CANVAS}",
+        f"(answer 128, block 32 unless said otherwise), {asked.steps} steps. The straightforward loop computes logits,",
+        "softmax and noise (float64) for the whole canvas at every step, as the published sampler does; ours computes them where a token can be committed.",
         "Time is processor time; memory is the peak above what the process held before decoding.", "",
         "| case | same tokens | straightforward, s | ours, s | faster | straightforward, MiB | ours, MiB | share |",
         "|---|---|---|---|---|---|---|---|",
