@@ -107,7 +107,7 @@ class Model:
             if token in stops:
                 break
             kept.append(token)
-        return str(tokenizer.decode(kept, skip_special_tokens=True))
+        return str(tokenizer.decode(kept, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     def require_tokenizer(self) -> PreTrainedTokenizerBase:
         if self.tokenizer is None:
