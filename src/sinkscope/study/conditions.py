@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from sinkscope.errors import RuleError
@@ -46,7 +46,7 @@ class Condition:
     radius: int | None = None
     start: float | None = None  # cut: shares of the prompt
     stop: float | None = None
-    above: Mapping[str, Any] | None = None  # mask_sinks: only keys that this rule marks
+    above: tuple[tuple[str, Any], ...] | None = None  # mask_sinks: only keys that this rule marks
     keep_self: bool = False
 
     @property
@@ -60,7 +60,7 @@ class Condition:
         words += ["since the second forward"] if self.since == "second" else []
         words += [f"radius {self.radius}"] if self.radius is not None else []
         words += [f"{self.start:g}–{self.stop:g}"] if self.start is not None and self.stop is not None else []
-        words += ["above " + ",".join(str(value) for value in self.above.values())] if self.above else []
+        words += ["above " + ",".join(str(value) for _, value in self.above)] if self.above else []
         words += ["keep self"] if self.keep_self else []
         return " ".join(words)
 
@@ -76,20 +76,21 @@ class Condition:
 
     def series(self) -> Condition:
         """The condition without its K: tests over K are corrected together."""
-        return Condition(**{**asdict(self), "k": 0, "radius": None})
+        return replace(self, k=0, radius=None)
 
     def to_dict(self) -> dict[str, Any]:
         """name, k, rank and rows always; the other fields where they say something."""
         always = {"name": self.name, "k": self.k, "rank": self.rank, "rows": self.rows}
-        more = {
-            name: value for name, value in asdict(self).items() if value not in (None, False) and name not in always
-        }
+        more = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in always}
+        said = {name: value for name, value in more.items() if value is not None and value is not False}
         if self.positions is not None:
-            more["positions"] = list(self.positions)
-        return {**always, **more}
+            said["positions"] = list(self.positions)
+        if self.above is not None:
+            said["above"] = dict(self.above)
+        return {**always, **said}
 
-    def intervention(self, seed: int) -> Intervention | None:
-        """What to put into the model; None for none."""
+    def intervention(self, seed: int, causal: bool = False) -> Intervention | None:
+        """What to put into the model; None for none. causal: the model writes with a cache, a row a forward."""
         from sinkscope import interventions as make
         from sinkscope.study.late import LatePositions
 
@@ -97,24 +98,26 @@ class Condition:
         by_name: dict[str, Callable[[], Intervention | None]] = {
             "none": lambda: None,
             "noop": lambda: make.MaskSinks(k=0),
-            "mask_sinks": lambda: self._selector(seed, random=False),
-            "mask_random": lambda: self._selector(seed, random=True),
+            "mask_sinks": lambda: self._selector(seed, causal),
+            "mask_random": lambda: self._selector(seed, causal, random=True),
             "mask_positions": lambda: late(self.positions or ()),
-            "zero_values": lambda: make.ZeroValues(self._selector(seed, random=self.of == "random")),
-            "mean_values": lambda: make.MeanValues(self._selector(seed, random=self.of == "random")),
+            "zero_values": lambda: make.ZeroValues(self._selector(seed, causal, random=self.of == "random")),
+            "mean_values": lambda: make.MeanValues(self._selector(seed, causal, random=self.of == "random")),
             "window": lambda: make.Window(self.radius),
             "cut": lambda: make.CutContext(float(self.start or 0), float(self.stop or 0)),
         }
         return by_name[self.name]()
 
-    def _selector(self, seed: int, random: bool) -> Selector:
+    def _selector(self, seed: int, causal: bool, random: bool = False) -> Selector:
         from sinkscope.interventions import MaskRandom, MaskSinks
         from sinkscope.sinks import rule_from_dict
+        from sinkscope.study.columns import ColumnSinks
 
         words: dict[str, Any] = {"k": self.k, "rank": self.rank, "rows": self.rows, "keep_self": self.keep_self}
         if random:
             return MaskRandom(seed=seed, match=self.match or "count", **words)  # type: ignore[arg-type]
-        return MaskSinks(above=None if self.above is None else rule_from_dict(self.above), **words)
+        kind = ColumnSinks if causal and self.rows == "all" else MaskSinks
+        return kind(above=None if self.above is None else rule_from_dict(dict(self.above)), **words)
 
 
 def condition_from_dict(data: Mapping[str, Any]) -> Condition:
@@ -123,6 +126,8 @@ def condition_from_dict(data: Mapping[str, Any]) -> Condition:
     words = {name: value for name, value in data.items() if name in known}
     if words.get("positions") is not None:
         words["positions"] = tuple(words["positions"])
+    if words.get("above") is not None:
+        words["above"] = tuple(dict(words["above"]).items())
     return Condition(**words)
 
 
@@ -159,7 +164,7 @@ def _made(given: Fields, name: str, words: dict[str, Any]) -> Condition:
         from sinkscope.sinks.rules import rule_from_dict
 
         try:
-            words["above"] = rule_from_dict(words["above"]).to_dict()
+            words["above"] = tuple(rule_from_dict(words["above"]).to_dict().items())
         except (RuleError, TypeError) as error:
             raise given.error("above", f"is no sink rule: {str(error).rstrip('.')}") from None
     if name == "cut" and words["stop"] < words["start"]:

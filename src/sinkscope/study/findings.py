@@ -131,9 +131,9 @@ def _controls(study: Study, answers: dict[Key, Answers], one: Answers) -> dict[s
     found = {}
     for match in ("count", "mass"):
         if condition.name == "mask_sinks":
-            names = [
-                Condition("mask_random", condition.k, rank, condition.rows, match) for rank in (condition.rank, "clean")
-            ] + [Condition("mask_random", condition.k, "clean", "all", match)]
+            # As many random keys are as many, whichever rows ranked those that they must not be.
+            ways = [(condition.rank, condition.rows), ("clean", condition.rows), ("clean", "last"), ("clean", "all")]
+            names = [Condition("mask_random", condition.k, rank, rows, match) for rank, rows in ways]
         else:
             names = [Condition(condition.name, condition.k, condition.rank, condition.rows, of="random")]
         control = next(

@@ -57,7 +57,7 @@ def likelihood(study: Study, unit: Unit, model: Model) -> dict[str, Any]:
 
     plan = study.likelihood
     ids = windows(model, plan.texts, plan.read + plan.scored + 1).to(model.device)
-    change = unit.condition.intervention(seed_of(study, unit))
+    change = unit.condition.intervention(seed_of(study, unit), model.causal)
     effect: dict[str, float] = {}
     with ExitStack() as stack:
         active = None if change is None else stack.enter_context(intervene(model, change))

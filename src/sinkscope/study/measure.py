@@ -36,7 +36,7 @@ def traced(study: Study, unit: Unit, model: Model, folder: Path) -> dict[str, An
     from sinkscope.study.work import asked, seed_of
 
     settings = Decode.from_dict(dict(unit.decode))
-    intervention = unit.condition.intervention(seed_of(study, unit))
+    intervention = unit.condition.intervention(seed_of(study, unit), model.causal)
     keep = Keep(value_norms=study.trace.norms)
     generations: list[dict[str, Any]] = []
     vocabulary: dict[str, list[str]] = {}

@@ -118,8 +118,8 @@ def dynamics_table(rows: Rows) -> Iterator[str]:
         return
     first = rows[0]
     unit = f"{first['rule']} {first['epsilon']:g} in {first['unit']}" if first["epsilon"] is not None else first["rule"]
-    yield "Dynamics. Heads by what their sinks do, in %; life in steps; where sinks stand, in"
-    yield f"%, and heads whose sink goes left/right ({unit})."
+    yield f"Dynamics ({unit}). Heads by what their sinks do, in %;"
+    yield "life in steps; where sinks stand, in %; heads whose sink goes left/right, in %."
     head = ("static", "moving", "flash", "split", "none", "life", "start", "masks", "◂/▸")
     yield f"  {'':<20}" + "".join(
         f"{name:>{width}}" for name, width in zip(head, (7, 7, 6, 6, 6, 6, 7, 6, 7), strict=True)

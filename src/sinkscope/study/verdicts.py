@@ -111,7 +111,7 @@ def _masked(row: dict[str, Any]) -> str:
     for match, name in (("count", "as many random keys"), ("mass", "random keys of the same mass")):
         if control := row["controls"].get(match):
             gap = row["difference"] - control["difference"]
-            words += f"; {name}: {_points(gap)}, so sinks cost {_points(control['difference'])} more {_span(control)}"
+            words += f"; {name} {_points(gap)} (sinks against them {_points(control['difference'])} {_span(control)})"
     taken = "" if row["mass_share"] is None else f" ({_percent(row['mass_share'])} of attention taken)"
     return words + taken + "."
 

@@ -137,7 +137,7 @@ def answers(study: Study, unit: Unit, model: Model) -> dict[str, Any]:
     chunk = asked(study, unit)
     ids, mask = batch_of(model, [problem.prompt for _, problem in chunk])
     commits = Commits()
-    intervention = unit.condition.intervention(seed_of(study, unit))
+    intervention = unit.condition.intervention(seed_of(study, unit), model.causal)
     settings = Decode.from_dict(dict(unit.decode))
     if intervention is None:
         done = decode(model, ids, settings, attention_mask=mask, history=False, on_step=commits)

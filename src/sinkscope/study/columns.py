@@ -1,0 +1,39 @@
+"""Sinks of an autoregressive model by their whole column: with a key-value cache a forward has one row only.
+
+MaskSinks ranks the map of the last forward. While an ARM writes, that map is the last token's row alone, so that "all rows"
+would be the last row again. Here the rows of all forwards of the generation are added up, as the paper's cumulative score
+does it for a whole map.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sinkscope.attention.calls import Call
+from sinkscope.interventions import MaskSinks
+from sinkscope.interventions.base import limited, top
+from sinkscope.interventions.memory import Memory
+
+
+@dataclass(frozen=True)
+class ColumnSinks(MaskSinks):
+    """MaskSinks(rows="all") whose ranking adds up every row that the generation has had so far."""
+
+    def select(self, call: Call, memory: Memory) -> Tensor | None:
+        last = memory.scores(call, self.rank, "all")
+        if last is None:
+            return None
+        kept: dict[int, tuple[object, Tensor]] = memory.__dict__.setdefault("columns", {})
+        run, total = kept.get(call.layer, (None, last))
+        if run is memory.run and run is not None:
+            total = torch.nn.functional.pad(total, (0, call.keys - total.shape[-1])) + last
+        else:
+            total = last
+        kept[call.layer] = (memory.run, total)
+        picked = top(total, self.k)
+        if self.above is not None:
+            picked &= self.above.marks(total, memory.step(call), total > 0)
+        return limited(picked, call, self.layers, self.heads)

@@ -1,0 +1,204 @@
+"""Runs as a whole, on small random models: same results by any way, controls that fail loudly, folders that are guarded."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from sinkscope.errors import StudyError
+from sinkscope.study.plan import Study, shipped
+from sinkscope.study.run import Run, run
+from sinkscope.study.store import Store
+
+
+@pytest.fixture(scope="module")
+def finished(study: Study, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return run(study, tmp_path_factory.mktemp("runs") / "small", workers=1)
+
+
+def test_results_have_the_promised_fields(finished: Run, study: Study) -> None:
+    results = json.loads((finished.folder / "results.json").read_text())
+    assert results == finished.results == Run.load(finished.folder).results
+    assert results["schema"] == 1
+    for cell in results["cells"]:
+        assert {"model", "task", "condition", "n", "correct", "accuracy", "low", "high", "difference", "p"} <= set(cell)
+        assert {"name", "k", "rank", "rows"} <= set(cell["condition"])
+        assert cell["low"] <= cell["accuracy"] <= cell["high"] and cell["leak"] == 0
+        assert cell["p_holm"] >= cell["p"]
+    for row in results["tokens"]:
+        assert {"model", "token", "kind", "share", "enrichment"} <= set(row)
+    for row in results["verdicts"]:
+        assert {"model", "name", "value", "because"} <= set(row) and row["because"].endswith(".")
+    names = {(row["model"], row["name"]) for row in results["verdicts"]}
+    assert {("small-llada", "sinks"), ("small-llada", "masking_clean"), ("small-llada", "mechanism")} <= names
+    assert ("small-llama", "collapse") in names
+    # 13 conditions of the autoregressive model and 10 of the other, on two tasks.
+    assert len(results["cells"]) == 2 * (13 + 10)
+
+
+def test_the_table_has_a_row_a_problem_in_the_order_of_the_plan(finished: Run) -> None:
+    table = pl.read_parquet(finished.folder / "results.parquet")
+    answers = table.filter(pl.col("kind") == "answers")
+    assert len(answers) == (5 + 3) * (13 + 10)
+    assert answers.group_by("model", "condition", "task", "problem").len()["len"].max() == 1
+    cell = next(cell for cell in finished.results["cells"] if cell["condition"]["name"] == "mask_random")
+    mine = answers.filter(model=cell["model"], condition=cell["label"], task=cell["task"])
+    assert mine["correct"].sum() == cell["correct"] and len(mine) == cell["n"]
+
+
+def test_what_was_taken_away_is_said(finished: Run) -> None:
+    cells = {(c["model"], c["task"], c["label"]): c for c in finished.results["cells"]}
+    for model in ("small-llada", "small-llama"):
+        one, five = (cells[model, "arithmetic", f"mask sinks K={k} clean by all rows"] for k in (1, 5))
+        assert 0 < one["key_share"] < five["key_share"] < 1 and 0 < one["mass_share"] < five["mass_share"] <= 1
+        assert cells[model, "arithmetic", "none"]["mass_share"] is None
+    count, mass = (
+        cells["small-llada", "arithmetic", f"mask random K=5 clean {m} by all rows"] for m in ("count", "mass")
+    )
+    sinks = cells["small-llada", "arithmetic", "mask sinks K=5 clean by all rows"]
+    assert count["key_share"] == pytest.approx(sinks["key_share"])
+    assert mass["mass_share"] > count["mass_share"] and mass["key_share"] > count["key_share"]
+    assert set(sinks["controls"]) == {"count", "mass"}
+
+
+def test_the_summary_fits_80_columns(finished: Run) -> None:
+    text = finished.summary()
+    assert max(map(len, text.splitlines())) <= 80
+    for part in ("Table 1.", "Table 2.", "Dynamics.", "Verdicts", "Likelihood", "paper: LLaDA-8B"):
+        assert part in text
+
+
+def test_a_second_run_does_nothing_again(finished: Run, study: Study) -> None:
+    before = {path.name: path.stat().st_mtime_ns for path in (finished.folder / "units").iterdir()}
+    ticks: list[tuple[int, int]] = []
+    again = run(study, finished.folder, workers=1, ticked=lambda done, total: ticks.append((done, total)))
+    assert {path.name: path.stat().st_mtime_ns for path in (finished.folder / "units").iterdir()} == before
+    assert ticks == [(len(before), len(before))] and again.results == finished.results
+
+
+def test_two_workers_give_the_same_bytes(finished: Run, small: dict[str, Any], tmp_path: Path) -> None:
+    study = Study.from_dict(small)
+    apart = run(study, tmp_path / "apart", workers=2)
+    for name in ("results.parquet", "results.json"):
+        assert (apart.folder / name).read_bytes() == (finished.folder / name).read_bytes()
+    kept = sorted(path.name for path in (finished.folder / "traces").iterdir())
+    assert kept == sorted(path.name for path in (apart.folder / "traces").iterdir()) and len(kept) == 6
+    for name in kept:
+        assert (apart.folder / "traces" / name).read_bytes() == (finished.folder / "traces" / name).read_bytes()
+
+
+def cheap(study: Study, models: list[str]) -> Study:
+    """A few units only."""
+    keep = tuple(
+        pair
+        for pair in study.conditions
+        if pair[0].name in ("none", "noop") or pair[0].key.startswith("mask-sinks-k1-c")
+    )
+    made = replace(
+        study, conditions=keep, trace=replace(study.trace, problems=0), mechanism=replace(study.mechanism, problems=0)
+    )
+    return made.changed(models=models, problems=3, tasks=["arithmetic"])
+
+
+def test_a_changed_study_is_refused_with_a_diff(study: Study, family: dict[str, str], tmp_path: Path) -> None:
+    plan = cheap(study, [family["llada"]])
+    run(plan, tmp_path / "run", workers=1)
+    with pytest.raises(StudyError) as caught:
+        run(plan.changed(problems=4), tmp_path / "run", workers=1)
+    assert "-- {name: arithmetic, problems: 3" in str(caught.value)
+    assert "+- {name: arithmetic, problems: 4" in str(caught.value) and "--out" in str(caught.value)
+
+
+def test_a_changed_model_is_refused_with_a_diff(study: Study, checkpoint_maker: Any, tmp_path: Path) -> None:
+    from sinkscope.study.work import model_of
+
+    folder = checkpoint_maker(tmp_path / "model", "llada", seed=1)
+    plan = cheap(study, [str(folder)])
+    run(plan, tmp_path / "run", workers=1)
+    checkpoint_maker(tmp_path / "model", "llada", seed=2)
+    model_of.cache_clear()
+    with pytest.raises(StudyError, match="models changed") as caught:
+        run(plan, tmp_path / "run", workers=1)
+    assert "fingerprint" in str(caught.value)
+
+
+def test_a_second_process_is_refused(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    code = "import sys; from sinkscope.study.store import Store\nwith Store(sys.argv[1]).locked(): print('in')"
+    with store.locked():
+        held = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert held.returncode != 0 and f"(id {os.getpid()})" in held.stderr and "in" not in held.stdout
+    free = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert free.stdout == "in\n"
+
+
+def tampered(folder: Path, name: str, change: Any) -> None:
+    path = next(folder.glob(f"units/*{name}*.json"))
+    outcome = json.loads(path.read_text())
+    change(outcome["result"])
+    path.write_text(json.dumps(outcome))
+
+
+def test_the_run_fails_if_masking_nothing_changed_an_answer(
+    study: Study, family: dict[str, str], tmp_path: Path
+) -> None:
+    plan = cheap(study, [family["llada"]])
+    run(plan, tmp_path, workers=1)
+    tampered(tmp_path, "noop", lambda result: result["rows"][1]["tokens"].reverse())
+    with pytest.raises(StudyError, match="masking nothing changed the answer"):
+        run(plan, tmp_path, workers=1)
+
+
+def test_the_run_fails_if_a_masked_key_still_received_something(
+    study: Study, family: dict[str, str], tmp_path: Path
+) -> None:
+    plan = cheap(study, [family["llada"]])
+    run(plan, tmp_path, workers=1)
+    tampered(tmp_path, "mask-sinks", lambda result: result["effect"].update(leak=1e-6))
+    with pytest.raises(StudyError, match="did not take effect"):
+        run(plan, tmp_path, workers=1)
+
+
+def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.write("results.json", "old")
+    partial = tmp_path / f"results.json.{os.getpid()}.part"
+    partial.symlink_to("/dev/full")
+    with pytest.raises(StudyError, match="disk is full"):
+        store.write("results.json", "new" * 10_000)
+    assert (tmp_path / "results.json").read_text() == "old" and not partial.exists()
+
+
+def test_an_unknown_model_in_a_worker_and_an_unknown_engine(study: Study, tmp_path: Path) -> None:
+    with pytest.raises(StudyError, match="engine"):
+        run(study, tmp_path, engine="cloud")
+
+
+@pytest.mark.parametrize("name", sorted(set(shipped()) - {"paper", "quick"}))
+def test_every_shipped_study_runs(name: str, family: dict[str, str], tmp_path: Path) -> None:
+    study = Study.load(name)
+    reduced = replace(study, trace=replace(study.trace, problems=1, keep=0), draws=100, tasks=study.tasks[:3])
+    causal = "tiny-llama" in study.models
+    made = run(
+        reduced.changed(models=[family["dream"], *([family["llama"]] if causal else [])], problems=2),
+        tmp_path,
+        workers=1,
+    )
+    assert made.results["verdicts"] and max(map(len, made.summary().splitlines())) <= 80
+    settings = {cell["setting"] for cell in made.results["cells"]}
+    assert len(settings) == len(study.settings())
+    if name == "cut":
+        signs = next(v for v in made.results["verdicts"] if v["name"] == "arm_like")
+        assert "after a cut in the middle" in signs["because"]
+    if name == "thresholds":
+        assert {row["unit"] for row in made.results["curves"]} == {"sum", "percent", "uniform"}
+    if name == "battery":
+        assert any(row["name"] == "tasks_k10" for row in made.results["verdicts"])

@@ -1,0 +1,79 @@
+"""Every statistic against its obvious twin."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sinkscope.study.statistics import bootstrap, holm, mcnemar, paired, resampled_means, signed_rank, wilson
+
+
+@given(n=st.integers(1, 300), data=st.data())
+def test_wilson_is_where_the_score_test_rejects(n: int, data: st.DataObject) -> None:
+    correct = data.draw(st.integers(0, n))
+    low, high = wilson(correct, n)
+    for limit in (low, high):  # at its limits the observed share is 1.96 standard errors of the limit away
+        if 1e-9 < limit < 1 - 1e-9:
+            assert abs(correct / n - limit) / math.sqrt(limit * (1 - limit) / n) == pytest.approx(1.959964, abs=1e-4)
+    assert 0 <= low <= correct / n <= high <= 1
+
+
+@given(lost=st.integers(0, 12), won=st.integers(0, 12))
+def test_mcnemar_counts_all_ways_in_which_changes_could_have_fallen(lost: int, won: int) -> None:
+    n = lost + won
+    chances = [math.comb(n, k) / 2**n for k in range(n + 1)]
+    twin = min(1.0, sum(p for p in chances if p <= chances[lost] * (1 + 1e-9)))
+    assert mcnemar(lost, won) == pytest.approx(twin)
+
+
+def holm_twin(p: list[float]) -> list[float]:
+    """Adjusted p of hypothesis i: the largest (m − rank) · p among those that are not larger."""
+    ranked = sorted(range(len(p)), key=lambda i: p[i])
+    return [
+        min(1.0, max((len(p) - r) * p[j] for r, j in enumerate(ranked[: ranked.index(i) + 1]))) for i in range(len(p))
+    ]
+
+
+@given(st.lists(st.floats(0, 1), max_size=8))
+def test_holm(p: list[float]) -> None:
+    assert holm(p) == pytest.approx(holm_twin(p))
+    assert all(after >= before for before, after in zip(p, holm(p), strict=True))
+
+
+def test_bootstrap_draws_the_very_distribution_of_resampled_means() -> None:
+    values = [-1.0, 0.0, 0.0, 1.0]
+    means = [sum(sample) / 4 for sample in product(values, repeat=4)]  # all 256 samples, equally likely
+    drawn = resampled_means(np.array(values), 200_000, seed=1)
+    for mean in sorted(set(means)):
+        expected = means.count(mean) / len(means)
+        assert abs(np.isclose(drawn, mean).mean() - expected) < 0.005
+    assert bootstrap(values, 200_000) == (min(means) + 0.25, max(means) - 0.25)
+
+
+@given(st.lists(st.sampled_from([-1.0, 0.0, 1.0]), min_size=1, max_size=40), st.integers(0, 5))
+def test_bootstrap_is_the_same_for_the_same_seed_and_holds_the_mean(values: list[float], seed: int) -> None:
+    low, high = bootstrap(values, 500, seed)
+    assert (low, high) == bootstrap(values, 500, seed)
+    assert min(values) <= low <= high <= max(values)
+    if len(set(values)) == 1:
+        assert low == high == pytest.approx(values[0])
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=60))
+def test_paired_counts_problem_by_problem(pairs: list[tuple[bool, bool]]) -> None:
+    before, after = [a for a, _ in pairs], [b for _, b in pairs]
+    found = paired(before, after, draws=200)
+    assert found.difference == pytest.approx(sum(after) / len(after) - sum(before) / len(before))
+    assert (found.lost, found.won) == (pairs.count((True, False)), pairs.count((False, True)))
+    assert found.difference_low <= found.difference + 1e-9 and found.difference_high >= found.difference - 1e-9
+    assert found.p == mcnemar(found.lost, found.won)
+
+
+def test_signed_rank_without_differences() -> None:
+    assert signed_rank([0.0, 0.0]) == 1.0
+    assert signed_rank([-1.0, -2.0, -3.0, -4.0, -5.0]) == pytest.approx(2 / 32)
