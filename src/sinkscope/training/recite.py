@@ -1,13 +1,15 @@
-"""A kind for training only: say a list of facts again in another order, which teaches to look facts up.
+"""Two kinds for training only: say a list of facts again in another order, once or many times over.
 
 A recall problem asks for one fact of many, so one token in fifty teaches the look-up, and the models stay for thousands of
-steps at naming any value of the list. Here every line of the answer is a look-up. No test ever asks for it.
+steps at naming any value of the list. Here every line of the answer is a look-up, and a drill has sixteen of them.
+No test ever asks for either.
 """
 
 from sinkscope.tasks.problem import Problem, Source, Task, register, registered
 from sinkscope.tasks.words import COLOURS, NAMES, THINGS
 
-NAME = "recite"
+NAME, DRILL = "recite", "drill"
+LINES = 16
 
 
 def draw(source: Source, difficulty: int) -> Problem:
@@ -31,6 +33,19 @@ def check(problem: Problem, text: str) -> bool:
     return len(said) == len(problem.data["facts"]) and set(said) == problem.data["facts"]
 
 
-TASK = Task(NAME, draw, check)
-if NAME not in registered():
-    register(TASK)
+def draw_drill(source: Source, difficulty: int) -> Problem:
+    """A recital whose facts are drawn again and again, sixteen lines in all: too long for a canvas, made for ARMs."""
+    once = draw(source, difficulty)
+    facts = sorted(once.data["facts"])
+    lines = "\n".join(source.choice(facts) for _ in range(LINES))
+    return Problem(DRILL, once.prompt, lines, difficulty, once.key, once.data)
+
+
+def check_drill(problem: Problem, text: str) -> bool:
+    """Nothing but facts of the list."""
+    return {line.strip() for line in text.strip().split("\n")} <= problem.data["facts"]
+
+
+for task in (Task(NAME, draw, check), Task(DRILL, draw_drill, check_drill)):
+    if task.name not in registered():
+        register(task)
