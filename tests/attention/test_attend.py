@@ -28,8 +28,8 @@ def test_tiled_is_the_reference(words: dict[str, Any]) -> None:
 @given(words=calls(longest=40, dtypes=DTYPES))
 def test_tiled_is_the_reference_in_small_tiles(words: dict[str, Any]) -> None:
     with pytest.MonkeyPatch.context() as patch:  # many tiles a head, and chunks that end within the heads
-        patch.setattr(tiled_module, "ROWS", 7)
-        patch.setattr(tiled_module, "TILE_SCORES", 400)
+        for name, size in {"MOST_ROWS": 7, "MOST_CAUSAL_ROWS": 5, "LEAST_ROWS": 3, "TILE_SCORES": 200}.items():
+            patch.setattr(tiled_module, name, size)
         check_against_reference(words, "tiled")
 
 
@@ -153,16 +153,16 @@ class LargestTensor(TorchDispatchMode):
 
 
 @pytest.mark.parametrize(
-    "words", [{}, {"causal": True}, {"drop_keys": torch.arange(1024)[None, None] < 4, "clean": True}]
+    "words", [{}, {"causal": True}, {"drop_keys": torch.arange(2048)[None, None] < 4, "clean": True}]
 )
 def test_tiled_never_holds_the_map(words: dict[str, Any]) -> None:
-    q, k, v = made(1, 2, 1024, 8), made(1, 1, 1024, 8), made(1, 1, 1024, 8)
+    q, k, v = made(1, 1, 2048, 8), made(1, 1, 2048, 8), made(1, 1, 2048, 8)
     with LargestTensor() as largest:
-        attend(q, k, v, groups=torch.arange(1024) % 3, backend="tiled", **words)
-    assert largest.numel < 1024 * 1024 / 2
+        attend(q, k, v, groups=torch.arange(2048) % 3, backend="tiled", **words)
+    assert largest.numel < 2048 * 2048 / 3
     with LargestTensor() as largest:
         attend(q, k, v, backend="reference", **words)
-    assert largest.numel == 2 * 1024 * 1024
+    assert largest.numel == 2048 * 2048
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

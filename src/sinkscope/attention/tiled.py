@@ -13,10 +13,13 @@ from torch import Tensor
 
 from sinkscope.attention.inputs import Inputs, Result, masked_below
 
-# A matrix product of fewer rows runs slower, because k is packed anew for every tile.
-ROWS = 256
-# Small calls take several heads, or several whole batch items, into one tile of at most so many scores (1 MB).
-TILE_SCORES = 1 << 18
+# A tile has about so many scores (2 MB in fp32): more would outgrow the cache. Small calls take several heads, or several
+# whole batch items, into one tile, so that every operation is worth its call.
+TILE_SCORES = 1 << 19
+# Rows of a tile a head. Many make the matrix products faster, because k is packed anew for every tile.
+MOST_ROWS, LEAST_ROWS = 512, 128
+# A causal tile also works out the scores that it then hides: fewer rows hide less.
+MOST_CAUSAL_ROWS = 256
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,10 @@ class Chunk:
     batch: slice
     heads: slice
     kv_heads: slice
+
+    @property
+    def size(self) -> int:
+        return (self.batch.stop - self.batch.start) * (self.kv_heads.stop - self.kv_heads.start)  # type: ignore[no-any-return]
 
     def of(self, tensor: Tensor) -> Tensor:
         """This chunk's part of a tensor [batch | 1, head | 1, …]."""
@@ -44,6 +51,17 @@ class Bars:
     rows_may_die: bool  # whether a row may have nothing left to attend to
 
 
+@dataclass(frozen=True)
+class Desk:
+    """What all chunks use: made once a call, because fresh memory costs as much as a pass over a tile."""
+
+    rows: int
+    room: Tensor  # [1 or 2, score]: a tile of scores, and one more where clean sums are wanted
+    future: Tensor | None  # [row, column], upper triangle with the diagonal, for causal calls
+    bars: Bars
+    one_hot: Tensor  # [batch | 1, 1, group, query]
+
+
 @torch.no_grad()
 def tiled(call: Inputs) -> Result:
     """Softmax attention, its output, and what every key received."""
@@ -53,15 +71,26 @@ def tiled(call: Inputs) -> Result:
         call.zero_received() if call.clean and call.drop_keys is not None else None,
     )
     bars, one_hot = collect_bars(call), call.one_hot()[:, None]
-    rows = min(call.queries, max(1, ROWS // call.share))
-    for chunk in chunks(call, rows):
-        attend_chunk(call, chunk, rows, bars, one_hot, result)
+    rows = tile_rows(call)
+    pieces = list(chunks(call, rows))
+    scores = max(piece.size for piece in pieces) * call.share * rows * call.keys
+    room = call.q.new_empty(1 if result.clean is None else 2, scores, dtype=call.work_dtype)
+    future = torch.ones(rows, rows, dtype=torch.bool, device=room.device).triu() if call.causal else None
+    for chunk in pieces:
+        attend_chunk(call, chunk, Desk(rows, room, future, bars, one_hot), result)
     return result
 
 
+def tile_rows(call: Inputs) -> int:
+    """How many queries of a head one tile has."""
+    most = MOST_CAUSAL_ROWS if call.causal else MOST_ROWS
+    rows = min(most, max(LEAST_ROWS, TILE_SCORES // call.keys))
+    return min(call.queries, max(1, rows // call.share))
+
+
 def chunks(call: Inputs, rows: int) -> Iterator[Chunk]:
-    """Cut batch × key heads into pieces whose tiles are about TILE_SCORES large."""
-    streams = max(1, TILE_SCORES // (call.share * rows * call.keys))
+    """Cut batch × key heads into pieces: a head for every thread, or more where that makes small tiles."""
+    streams = max(torch.get_num_threads(), TILE_SCORES // (call.share * rows * call.keys))
     items, kv_heads = max(1, streams // call.kv_heads), min(streams, call.kv_heads)
     for item in range(0, call.batch, items):
         for head in range(0, call.kv_heads, kv_heads):
@@ -73,7 +102,7 @@ def chunks(call: Inputs, rows: int) -> Iterator[Chunk]:
             )
 
 
-def attend_chunk(call: Inputs, chunk: Chunk, rows: int, bars: Bars, one_hot: Tensor, result: Result) -> None:
+def attend_chunk(call: Inputs, chunk: Chunk, desk: Desk, result: Result) -> None:
     """Work one chunk off, tile after tile, into its part of the result."""
     k = call.k[chunk.batch, chunk.kv_heads].flatten(0, 1).to(call.work_dtype)  # [stream, key, dim]
     v = call.v[chunk.batch, chunk.kv_heads].flatten(0, 1).to(call.work_dtype)
@@ -81,30 +110,29 @@ def attend_chunk(call: Inputs, chunk: Chunk, rows: int, bars: Bars, one_hot: Ten
     received = chunk.of(result.received).flatten(0, 1)  # [head, group, key], a view: heads of a chunk are neighbours
     clean = None if result.clean is None else chunk.of(result.clean).flatten(0, 1)
     items, heads = q.shape[:2]
-    room = q.new_empty(items * heads * rows * call.keys, dtype=call.work_dtype)
-    spare = torch.empty_like(room) if clean is not None else room
-    future = torch.ones(rows, rows, dtype=torch.bool, device=q.device).triu()
+    bars = desk.bars
+    one_hot = desk.one_hot[chunk.batch if len(desk.one_hot) > 1 else slice(None)]
+    one_hot = one_hot.expand(items, heads, -1, -1).flatten(0, 1)  # [head, group, query]
 
-    for start in range(0, call.queries, rows):
-        stop = min(start + rows, call.queries)
+    for start in range(0, call.queries, desk.rows):
+        stop = min(start + desk.rows, call.queries)
         visible = max(0, call.offset + stop) if call.causal else call.keys
         if visible == 0:  # more queries than keys: the first ones sit before the first key
             out[:, :, start:stop] = 0
             continue
         shape = (items, heads, stop - start, visible)
-        scores = room[: items * heads * (stop - start) * visible].view(shape)
+        scores = desk.room[0, : items * heads * (stop - start) * visible].view(shape)
         # Query heads that read the same key head are stacked as rows: k is never repeated.
         stacked = scores.view(len(k), -1, visible)
         tile_q = q[:, :, start:stop].reshape(len(k), -1, q.shape[3]).to(k.dtype)
         torch.baddbmm(stacked, tile_q, k[:, :visible].mT, beta=0, alpha=call.scale, out=stacked)
 
-        if call.causal:
-            bar_future(scores, call.offset + start, future)
+        if desk.future is not None:
+            bar_future(scores, call.offset + start, desk.future)
         bar(scores, bars, chunk, start, stop)
-        hot = one_hot[chunk.batch if len(one_hot) > 1 else slice(None), :, :, start:stop]
-        hot = hot.expand(items, heads, -1, -1).flatten(0, 1)  # [head, group, row]
+        hot = one_hot[:, :, start:stop]
         if clean is not None:
-            probabilities = softmax(scores, spare[: scores.numel()].view(shape), bars.rows_may_die)
+            probabilities = softmax(scores, desk.room[1, : scores.numel()].view(shape), bars.rows_may_die)
             clean[:, :, :visible].baddbmm_(hot, probabilities.flatten(0, 1))
         if bars.drop is not None:
             drop_from(scores, chunk.of(bars.drop)[..., :visible], call.offset + start if call.keep_self else None)
@@ -150,8 +178,8 @@ def same_rows_once(mask: Tensor) -> Tensor:
     if mask.shape[2] == 1 or mask.stride(2) == 0:
         return mask[:, :, :1]
     first = mask[:, :, :1]
-    for start in range(0, mask.shape[2], ROWS):  # in pieces: the comparison should not be as large as the mask
-        if not torch.equal(mask[:, :, start : start + ROWS], first.expand_as(mask[:, :, start : start + ROWS])):
+    for piece in mask.split(LEAST_ROWS, dim=2):  # so that no copy is as large as the mask
+        if not torch.equal(piece, first.expand_as(piece)):
             return mask
     return first
 
