@@ -1,4 +1,8 @@
-"""What the overview shows: findings in sentences, cells, token shares, classes of heads, curves over epsilon."""
+"""What the overview shows: findings in sentences, cells, token shares, classes of heads, curves over epsilon.
+
+Everything is taken from results.json where the study says it; token shares, classes and curves are worked out from the
+traces where it does not (a run made by hand, or by `table1`).
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,7 @@ from sinkscope.tracing import Trace
 FAMILIES = ("mmada", "llada", "dream", "llama")
 EPSILONS = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0)
 CLASSES = ("static", "moving", "flash", "split", "none")
+SHOWN_FACTS = ("study", "about", "seed", "version", "versions", "backend", "machine", "units", "started", "seconds")
 Rows = list[dict[str, Any]]
 
 
@@ -25,48 +30,70 @@ def empty() -> dict[str, Any]:
 
 def overview(run: Path, traces: Sequence[Trace]) -> dict[str, Any]:
     """All of the overview; parts for which the run has nothing are empty."""
-    results, about = _read(run / "results.json"), _read(run / "run.json")
-    cells = [cell for cell in results.get("cells", []) if isinstance(cell.get("condition"), dict)]
-    by_model = _by_model(traces)
-    tokens = results.get("tokens") or [row for model, some in by_model.items() for row in _tokens(model, some)]
+    results, about = read(run / "results.json"), read(run / "run.json")
+    cells = [_faceted(cell) for cell in [*results.get("pooled", []), *results.get("cells", [])] if "condition" in cell]
+    plain = _by_model(traces)
+    tokens = [_faceted(row) for row in results.get("tokens", []) if row.get("condition", "none") == "none"]
+    classes = [_faceted(row) for row in results.get("dynamics", []) if set(CLASSES) <= set(row)]
+    curves = [_faceted(row) for row in results.get("curves", []) if row.get("condition", "none") == "none"]
     return {
         "findings": findings(results.get("verdicts", []), cells),
         "cells": cells,
-        "tokens": tokens,
-        "curves": [row for model, some in by_model.items() for row in _curves(model, some)],
-        "classes": [_classes(model, some) for model, some in by_model.items()],
-        "facts": _facts({**results.get("run", {}), **about}),
-        "paper": {model: known for model in _models(cells) if (known := paper_values(model))},
+        "tokens": tokens or [row for model, some in plain.items() for row in _tokens(model, some)],
+        "curves": [
+            {"model": row["model"], "unit": row["unit"], "epsilon": row["epsilon"], "nonSinks": row["non_sinks"]}
+            for row in curves
+        ]
+        or [row for model, some in plain.items() for row in _curves(model, some)],
+        "classes": classes or [_classes(model, some) for model, some in plain.items()],
+        "facts": facts({**results.get("run", {}), **about}),
+        "paper": {model: known for model, family in _families(cells).items() if (known := paper_values(family))},
     }
 
 
+def _faceted(row: dict[str, Any]) -> dict[str, Any]:
+    """A row whose model's name carries the decode setting and the condition, where a study has several."""
+    condition = row.get("condition")
+    extra = [row.get("setting"), condition if isinstance(condition, str) and condition != "none" else ""]
+    return {**row, "model": " · ".join(str(part) for part in (row.get("model", "model"), *extra) if part)}
+
+
 def findings(verdicts: Sequence[dict[str, Any]], cells: Rows) -> Rows:
-    """Sentences: the study's verdicts, then what masking did to each model against the equal random control."""
-    said = [
-        {"model": verdict.get("model"), "text": f"{_title(verdict.get('name', ''))}: {_plain(verdict.get('value'))}. "
-         f"{verdict.get('because', '')}".strip()}
-        for verdict in verdicts
-    ]  # fmt: skip
-    return said + [line for model in _models(cells) for line in _masking_sentences(model, cells)]
+    """Sentences a model: what masking did to it against the equal random control, then the study's verdicts."""
+    said: Rows = []
+    models = [*(str(verdict.get("model")) for verdict in verdicts), *(cell["model"] for cell in cells)]
+    for model in dict.fromkeys(models):
+        said += _masking_sentence(model, cells)
+        for verdict in verdicts:
+            if str(verdict.get("model")) == model:
+                name, value = str(verdict.get("name", "")).replace("_", " "), plain(verdict.get("value"))
+                said.append({"model": model, "verdict": f"{name}: {value}", "text": str(verdict.get("because", ""))})
+    return said
 
 
-def _masking_sentences(model: str, cells: Rows) -> Rows:
-    """One sentence a model, over all its tasks together; the table has each task for itself."""
-    mine = [cell for cell in cells if cell.get("model") == model]
+def _masking_sentence(model: str, cells: Rows) -> Rows:
+    """One sentence over all tasks together; the table has each task for itself."""
+    mine = [cell for cell in cells if cell["model"] == model]
+    mine = [cell for cell in mine if cell.get("task") == "all"] or mine
     none = _pooled([cell for cell in mine if cell["condition"].get("name") == "none"])
     if none is None:
         return []
     parts = []
     for k in sorted({int(cell["condition"].get("k") or 0) for cell in mine} - {0}):
-        at_k = [cell for cell in mine if cell["condition"].get("k") == k]
-        sinks = _pooled([cell for cell in at_k if cell["condition"].get("name") == "mask_sinks" and _whole(cell)])
+        at_k = [cell for cell in mine if cell["condition"].get("k") == k and _usual(cell["condition"])]
+        sinks = _pooled([cell for cell in at_k if cell["condition"].get("name") == "mask_sinks"])
         control = _pooled([cell for cell in at_k if cell["condition"].get("name") == "mask_random"])
         if sinks is not None:
             beside = f" ({_percent(control)} without as many random keys)" if control else ""
             parts.append(f"{_percent(sinks)} without {'its largest sink' if k == 1 else f'{k} sinks'}{beside}")
-    if not parts:
-        return []
-    return [{"model": model, "text": f"right on {_percent(none)} of {none[1]} problems; {'; '.join(parts)}."}]
+    said = "; ".join([f"Right on {_percent(none)} of {none[1]} problems", *parts])
+    return [{"model": model, "verdict": "", "text": f"{said}."}]
+
+
+def _usual(condition: dict[str, Any]) -> bool:
+    """The plain reading of the experiment; its variants are in the table."""
+    usual = {"rank": "clean", "rows": "all", "match": "count", "above": None, "keep_self": None}
+    return all((condition.get(name) or default) == default for name, default in usual.items())
 
 
 def _pooled(cells: Rows) -> tuple[int, int] | None:
@@ -81,31 +108,26 @@ def _percent(pooled: tuple[int, int]) -> str:
     return f"{100 * pooled[0] / pooled[1]:.1f} %"
 
 
-def _whole(cell: dict[str, Any]) -> bool:
-    """The plain reading of the experiment; its variants are in the table."""
-    condition = cell["condition"]
-    return str(condition.get("rank") or "clean") == "clean" and str(condition.get("rows") or "all") == "all"
-
-
-def _title(name: str) -> str:
-    return str(name).replace("_", " ").capitalize()
-
-
-def _plain(value: Any) -> str:
+def plain(value: Any) -> str:
+    """A verdict's value in words."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:.3g}" if isinstance(value, float) else str(value).replace("_", " ")
 
 
-def _models(cells: Rows) -> list[str]:
-    return list(dict.fromkeys(str(cell.get("model")) for cell in cells))
+def _families(cells: Rows) -> dict[str, str]:
+    """Model → family, as the study says it or as the name tells."""
+    return {cell["model"]: str(cell.get("family") or family_of(cell["model"])) for cell in cells}
 
 
-def paper_values(model: str) -> dict[str, dict[int, float]]:
-    """The paper's accuracies for the family that a model's name tells: task → K → accuracy."""
+def family_of(model: str) -> str:
+    return next((name for name in FAMILIES if name in model.lower()), "")
+
+
+def paper_values(family: str) -> dict[str, dict[int, float]]:
+    """The paper's accuracies for a family: benchmark → K → accuracy."""
     from sinkscope.tasks.table1 import PAPER
 
-    family = next((name for name in FAMILIES if name in model.lower()), None)
     return {task: values for (name, task), values in PAPER.items() if name == family}
 
 
@@ -145,18 +167,29 @@ def _classes(model: str, traces: Sequence[Trace]) -> dict[str, Any]:
     return {"model": model, **shares, "generations": len(traces)}
 
 
-def _facts(about: dict[str, Any]) -> list[list[str]]:
-    """Plain facts of run.json, one a line; what is nested deeper than one level is written as JSON."""
+def facts(about: dict[str, Any]) -> list[list[str]]:
+    """Plain facts of run.json, one a line: the run, then a line a model."""
     lines = []
-    for name, value in about.items():
-        if value is None or value in ({}, [], ""):
-            continue
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        lines.append([str(name).replace("_", " "), text[:300]])
+    for name in SHOWN_FACTS:
+        value = about.get(name)
+        if isinstance(value, dict):
+            value = ", ".join(f"{key} {word}" for key, word in value.items() if isinstance(word, str | int | float))
+        if value not in (None, "", [], {}):
+            lines.append([name.replace("_", " "), str(value)[:300]])
+    for model in about.get("models", []):
+        if isinstance(model, dict):
+            known = model.get("identity", {})
+            words = [
+                f"{name} {known[name]}"
+                for name in ("family", "parameters", "layers", "heads", "dtype")
+                if name in known
+            ]
+            lines.append([str(model.get("name", "model")), ", ".join([*words, str(known.get("fingerprint", ""))[:16]])])
     return lines
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read(path: Path) -> dict[str, Any]:
+    """A JSON object of a run; empty if the file is not there."""
     if not path.is_file():
         return {}
     try:

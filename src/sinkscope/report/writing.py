@@ -80,7 +80,9 @@ def _page(named: list[tuple[str, Trace]], about: dict[str, Any], title: str, lim
 def choose(named: list[tuple[str, Trace]]) -> list[tuple[str, Trace]]:
     """The first few samples of every model, models in the order in which they come."""
     kept: dict[str, list[tuple[str, Trace]]] = {}
-    for name, trace in named:
+    for name, trace in sorted(
+        named, key=lambda one: bool(one[1].interventions)
+    ):  # as the models are, before changed ones
         some = kept.setdefault(str(trace.model.get("name", "model")), [])
         if len(some) < SAMPLES * 2:
             some.append((name, trace))

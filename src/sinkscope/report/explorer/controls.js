@@ -44,7 +44,7 @@ export function createControls(app) {
     draw() {
       const { view, samples } = app, now = app.sample;
       options(model, models.map((name) => [name, visible(name, 40)]), now.model);
-      options(sample, samples.filter((s) => s.model === now.model).map((s) => [s.index, visible(s.prompt.trim() || s.name, 60)]), view.sample);
+      options(sample, samples.filter((s) => s.model === now.model).map((s) => [s.index, (s.interventions.length ? `[${s.interventions.map((one) => one.name).join(", ")}] ` : "") + visible(s.prompt.trim() || s.name, 60)]), view.sample);
       options(layer, [[-1, "mean of all"], ...Array.from({ length: now.layers }, (_, i) => [i, `layer ${i}`])], view.layer);
       options(head, [[-1, "mean"], ...(view.layer < 0 ? [] : Array.from({ length: now.heads }, (_, i) => [i, `head ${i}`]))], view.head);
       head.disabled = view.layer < 0;

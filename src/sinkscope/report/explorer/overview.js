@@ -7,7 +7,8 @@ import { panel } from "./panel.js";
 
 const NAMES = { none: "nothing masked", noop: "no-op control", mask_sinks: "sinks masked", mask_random: "random keys masked" };
 
-function conditionName(condition) {
+function conditionName({ condition, label }) {
+  if (label) return NAMES[label] ?? label;
   const name = NAMES[condition.name] ?? condition.name.replaceAll("_", " ");
   const more = [condition.k ? `K = ${condition.k}` : "", condition.rank && condition.name === "mask_sinks" ? condition.rank.replace("_", " ") : "", condition.rows && condition.rows !== "all" ? `${condition.rows} row` : ""].filter(Boolean);
   return more.length ? `${name} (${more.join(", ")})` : name;
@@ -18,13 +19,26 @@ function unique(values) {
 }
 
 function findings(overview) {
-  const list = make("ul", { class: "findings" }, overview.findings.map(({ model, text }) => make("li", {}, model ? make("strong", { text: `${visible(model, 40)}: ` }) : null, make("span", { text: visible(text, 1200) }))));
-  return panel("findings", "Findings", "In sentences, with the numbers that they rest on.", list, { wide: true }).element;
+  const cards = unique(overview.findings.map(({ model }) => model)).map((model) => make("article", { class: "card" }, make("h3", { text: visible(model, 60) }),
+    make("ul", {}, overview.findings.filter((one) => one.model === model).map(({ verdict, text }) =>
+      make("li", {}, verdict ? make("strong", { class: "verdict", text: visible(verdict, 60) }) : null, make("span", { text: visible(text, 1200) }))))));
+  return panel("findings", "Findings", "In sentences, with the numbers that they rest on.", make("div", { class: "findings" }, cards), { wide: true }).element;
 }
 
 // Change of accuracy against the number of masked keys, a chart a model.
-function maskingSeries(cells, paper) {
-  const masked = cells.filter((cell) => cell.difference !== null && cell.difference !== undefined);
+const SERIES = [
+  ["sinks", { name: "mask_sinks", rank: "clean", rows: "all" }, 0, "circle", ""],
+  ["sinks, as run", { name: "mask_sinks", rank: "as_run", rows: "all" }, 2, "triangle", "2 3"],
+  ["random keys", { name: "mask_random", rows: "all", match: "count" }, 1, "square", "7 3"],
+  ["random, same mass", { name: "mask_random", rows: "all", match: "mass" }, 5, "ring", "1 4"],
+  ["sinks by last row", { name: "mask_sinks", rank: "clean", rows: "last" }, 3, "circle", "9 3 2 3"],
+  ["random by last row", { name: "mask_random", rows: "last", match: "count" }, 4, "square", "5 2"],
+];
+const USUAL = { rank: "clean", rows: "all", match: "count" };
+const BENCHMARKS = { arithmetic: ["gsm8k"], gsm8k: ["gsm8k"], programs: ["humaneval"], humaneval: ["humaneval"], all: ["gsm8k", "humaneval"] };
+
+function maskingSeries(cells, paper, taskName) {
+  const masked = cells.filter((cell) => cell.difference !== null && cell.difference !== undefined && !cell.condition.above && !cell.condition.keep_self);
   const zero = { x: 0, y: 0 };
   const series = [];
   const add = (name, match, look) => {
@@ -33,12 +47,12 @@ function maskingSeries(cells, paper) {
     if (points.length) series.push({ name, points: [zero, ...points], ...look });
   };
   const colours = palette().series;
-  for (const rank of unique(masked.filter((c) => c.condition.name === "mask_sinks").map((c) => c.condition.rank ?? "clean"))) {
-    add(rank === "clean" ? "sinks masked" : `sinks, ${rank.replace("_", " ")}`, (c) => c.condition.name === "mask_sinks" && (c.condition.rank ?? "clean") === rank && (c.condition.rows ?? "all") === "all",
-      rank === "clean" ? { colour: colours[0], marker: "circle", dash: "" } : { colour: colours[2], marker: "triangle", dash: "2 3" });
+  for (const [name, wanted, colour, marker, dash] of SERIES) {
+    add(name, ({ condition }) => Object.entries(wanted).every(([field, value]) => (condition[field] ?? USUAL[field]) === value), { colour: colours[colour], marker, dash });
   }
-  add("random control", (c) => c.condition.name === "mask_random", { colour: colours[1], marker: "square", dash: "7 3" });
-  for (const [task, values] of Object.entries(paper)) {
+  for (const task of BENCHMARKS[taskName] ?? []) {
+    const values = paper[task];
+    if (!values) continue;
     const points = [1, 5, 10].filter((k) => values[k] !== undefined).map((k) => ({ x: k, y: 100 * (values[k] - values[0]) }));
     series.push({ name: `paper, ${task === "gsm8k" ? "GSM8K" : "HumanEval"}`, points, line: false, colour: palette().muted, marker: task === "gsm8k" ? "diamond" : "cross" });
   }
@@ -47,11 +61,11 @@ function maskingSeries(cells, paper) {
 
 function masking(overview) {
   const tasks = unique(overview.cells.map((cell) => cell.task)), models = unique(overview.cells.map((cell) => cell.model));
-  const pick = make("select", { id: "task", onchange: () => fill() }, tasks.map((task) => make("option", { value: task, text: visible(task, 40) })));
+  const pick = make("select", { id: "task", onchange: () => fill() }, tasks.map((task) => make("option", { value: task, text: task === "all" ? "all tasks together" : visible(task, 40) })));
   const charts = make("div", { class: "multiples" });
   const of = (model) => overview.cells.filter((cell) => cell.model === model && cell.task === pick.value);
-  const build = (model, width) => lineChart({ width, height: 250, series: maskingSeries(of(model), overview.paper[model] ?? {}), x: { label: "keys masked a head (K)" }, y: { label: "change of accuracy (points)" }, xTicks: [0, 1, 5, 10],
-    label: `${model}, ${pick.value}: change of accuracy when keys are masked. ${of(model).filter((c) => c.difference != null).map((c) => `${conditionName(c.condition)} ${signed(100 * c.difference)} points`).join("; ")}.` });
+  const build = (model, width) => lineChart({ width, height: 270, series: maskingSeries(of(model), overview.paper[model] ?? {}, pick.value), x: { label: "keys masked a head (K)" }, y: { label: "change of accuracy (points)" }, xTicks: [0, 1, 5, 10],
+    label: `${model}, ${pick.value}: change of accuracy when keys are masked. ${of(model).filter((c) => c.difference != null).map((c) => `${conditionName(c)} ${signed(100 * c.difference)} points`).join("; ")}.` });
   const fill = () => {
     const room = charts.clientWidth || 900, columns = Math.max(1, Math.min(models.length, Math.floor(room / 300))), width = Math.floor((room - 16 * (columns - 1)) / columns);
     charts.replaceChildren(...models.filter((model) => of(model).length).map((model) => make("figure", {}, make("figcaption", { text: visible(model, 40) }), build(model, width))));
@@ -70,7 +84,7 @@ function masking(overview) {
 
 function accuracyTable(overview) {
   const percent = (value) => (value === null || value === undefined ? "–" : (100 * value).toFixed(1));
-  const rows = overview.cells.map((c) => make("tr", {}, make("th", { scope: "row", text: visible(c.model, 40) }), ...[visible(c.task, 40), conditionName(c.condition), String(c.n ?? "–"), percent(c.accuracy),
+  const rows = overview.cells.map((c) => make("tr", {}, make("th", { scope: "row", text: visible(c.model, 40) }), ...[visible(c.task, 40), conditionName(c), String(c.n ?? "–"), percent(c.accuracy),
     c.low == null ? "–" : `${percent(c.low)} – ${percent(c.high)}`, c.difference == null ? "–" : signed(100 * c.difference), c.p == null ? "–" : c.p < 0.001 ? "< 0.001" : c.p.toFixed(3)].map((text) => make("td", { text }))));
   const heads = ["Model", "Task", "Condition", "n", "Accuracy %", "95 % interval", "Change, points", "p (McNemar)"];
   const table = make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Accuracy table" }, make("table", {}, make("thead", {}, make("tr", {}, heads.map((text) => make("th", { scope: "col", text })))), make("tbody", {}, rows)));

@@ -18,7 +18,7 @@ export function createPaths(app) {
     const { sample, samples, view } = app, models = [...new Set(samples.map((s) => s.model))];
     return models.map((model) => {
       const mine = samples.filter((s) => s.model === model);
-      const chosen = model === sample.model ? sample : mine.find((s) => s.prompt === sample.prompt) ?? mine[0];
+      const chosen = model === sample.model ? sample : mine.find((s) => s.prompt === sample.prompt && !s.interventions.length) ?? mine[0];
       const layer = view.layer < chosen.layers ? view.layer : -1;
       return { sample: chosen, layer, keys: chosen.lead?.[layer + 1] ?? [] };
     });
