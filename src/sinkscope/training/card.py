@@ -17,6 +17,7 @@ import yaml
 
 from sinkscope.errors import SinkscopeError, TrainingError
 from sinkscope.training.checkpoint import CURVE, RECIPE
+from sinkscope.training.curves import read_curve
 from sinkscope.training.export import ZOO
 from sinkscope.training.recipe import Recipe, recipe_from_dict
 
@@ -29,12 +30,20 @@ _WHAT = {
 _PROBES = "| step | loss | sinks: share of (layer, head) | strongest (uniform = 1) | sinks at position 0 |"
 
 
-def card(recipe: Recipe, curve: list[dict[str, Any]], scores: list[dict[str, Any]], parameters: int) -> str:
-    """The model card as Markdown."""
-    last = max((line["seconds"] for line in curve if "seconds" in line), default=0.0)
+def card(
+    recipe: Recipe,
+    curve: list[dict[str, Any]],
+    scores: list[dict[str, Any]],
+    parameters: int,
+    before: dict[str, float] | None = None,
+) -> str:
+    """The model card as Markdown; `before` has the minutes of the runs that this one builds on."""
+    last = _minutes(curve)
+    parts = {**(before or {}), recipe.name: last}
+    whole = " + ".join(f"{minutes:.0f} ({name})" for name, minutes in parts.items())
     reached = max((line["step"] for line in curve), default=0)
     start = f" Starts from `{recipe.start}`." if recipe.start else ""
-    kinds = ", ".join(f"{kind} ×{share:g}" for kind, share in recipe.data.kinds.items())
+    kinds = _shares(recipe.data.kinds)
     objective = recipe.objective
     if recipe.causal:
         how = f"next token; prompt tokens weigh {objective.prompt:g}, answer tokens 1"
@@ -65,12 +74,14 @@ def card(recipe: Recipe, curve: list[dict[str, Any]], scores: list[dict[str, Any
         "",
         "## How it was made",
         f"- Recipe: `src/sinkscope/training/recipes/{recipe.name}.yaml`; redo it with `sinkscope train {recipe.name} --out DIR`.",
-        f"- Data: the package's own generators, train split, {kinds}; all difficulties; seed {recipe.seed}.",
+        f"- Data: the package's own generators, train split, {kinds}"
+        + "".join(f"; from step {step} {_shares(share)}" for step, share in recipe.data.later.items())
+        + f"; all difficulties; seed {recipe.seed}.",
         f"- Objective: {how}.",
         f"- {reached} of {recipe.steps} steps of {recipe.batch} problems; {recipe.optimiser.matrices} "
         f"{recipe.optimiser.matrix_rate:g} for matrices, AdamW {recipe.optimiser.rate:g} for the rest; "
         f"running mean {recipe.optimiser.ema:g}.",
-        f"- {last / 60:.0f} minutes of one CPU core (processor time of the training steps).",
+        f"- {sum(parts.values()):.0f} minutes of one CPU core, processor time of the training steps: {whole}.",
         "",
         "## While it learned",
         _PROBES,
@@ -88,6 +99,23 @@ def card(recipe: Recipe, curve: list[dict[str, Any]], scores: list[dict[str, Any
         "",
     ]
     return "\n".join(text)
+
+
+def _shares(kinds: dict[str, float]) -> str:
+    return ", ".join(f"{kind} ×{share:g}" for kind, share in kinds.items())
+
+
+def _minutes(curve: list[dict[str, Any]]) -> float:
+    return max((float(line["seconds"]) for line in curve if "seconds" in line), default=0.0) / 60
+
+
+def _before(run: Path, recipe: Recipe) -> dict[str, float]:
+    """Minutes of the runs beside this one that it builds on, first things first."""
+    earlier = run.parent / str(recipe.start)
+    if recipe.start is None or not (earlier / RECIPE).is_file():
+        return {}
+    parent = recipe_from_dict(yaml.safe_load((earlier / RECIPE).read_text(encoding="utf-8")), where=str(earlier))
+    return {**_before(earlier, parent), parent.name: _minutes(read_curve(earlier / CURVE))}
 
 
 def _probe_rows(curve: list[dict[str, Any]], most: int = 10) -> list[str]:
@@ -112,12 +140,12 @@ def publish(run: Path, scores: list[dict[str, Any]], zoo: Path = ZOO, results: P
     if not (model / "config.json").is_file():
         raise TrainingError(f"{run} has no exported model; let the training end first.")
     recipe = recipe_from_dict(yaml.safe_load((run / RECIPE).read_text(encoding="utf-8")), where=str(run))
-    curve = [json.loads(line) for line in (run / CURVE).read_text(encoding="utf-8").splitlines()]
+    curve = read_curve(run / CURVE)
     parameters = sum(p.numel() for p in load(model).module.parameters())
     target = zoo / recipe.name
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(model, target)
-    (target / "README.md").write_text(card(recipe, curve, scores, parameters), encoding="utf-8")
+    (target / "README.md").write_text(card(recipe, curve, scores, parameters, _before(run, recipe)), encoding="utf-8")
     if results is not None:
         results.mkdir(parents=True, exist_ok=True)
         shutil.copy(run / CURVE, results / f"{recipe.name}.jsonl")

@@ -207,14 +207,18 @@ def _save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path, names_mask
     (folder / "special_tokens_map.json").write_text(json.dumps(special, indent=2) + "\n", encoding="utf-8")
 
 
-def weights_to_start_from(recipe: Recipe, start: Path | None) -> tuple[dict[str, Tensor], dict[str, int]]:
-    """Weights in native names, and the vocabulary, of the checkpoint a recipe starts from: a folder or a zoo name."""
-    folder = start or (Path(recipe.start) if recipe.start and Path(recipe.start).is_dir() else ZOO / str(recipe.start))
+def weights_to_start_from(recipe: Recipe, start: Path | None, out: Path) -> tuple[dict[str, Tensor], dict[str, int]]:
+    """Weights in native names, and the vocabulary, of the checkpoint that a recipe starts from.
+
+    That is the folder given, or the run of that name beside `out`, or the model of that name in the zoo.
+    """
+    beside = out.parent / str(recipe.start) / "model"
+    folder = start or (beside if beside.is_dir() else ZOO / str(recipe.start))
     weights, vocabulary = folder / "model.safetensors", folder / "tokenizer.json"
     if not weights.is_file() or not vocabulary.is_file():
         raise TrainingError(
-            f"{recipe.name} starts from {recipe.start}, but {folder} is no checkpoint; train that recipe first and "
-            f"give its model folder as start."
+            f"{recipe.name} starts from {recipe.start}, but {folder} is no checkpoint; train that recipe first, into a "
+            f"folder of its name beside this one."
         )
     try:
         tokenizer = json.loads(vocabulary.read_text(encoding="utf-8"))

@@ -37,7 +37,8 @@ def train(
     """Train a recipe into the folder `out` and give back the exported checkpoint, `out/model`.
 
     A folder with a saved state goes on from there (resume), to the same weights as an uninterrupted run on the same
-    machine and number of threads. `start` overrides the weights that the recipe starts from: a checkpoint folder.
+    machine and number of threads. A recipe that starts from another one takes that run's model from the folder of its
+    name beside `out`, or else from the zoo; `start` names another checkpoint folder.
     """
     recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     for kind in recipe.data.kinds:
@@ -64,7 +65,7 @@ class Run:
         if state is None and recipe.start is not None:
             from sinkscope.training.export import weights_to_start_from
 
-            weights, names = weights_to_start_from(recipe, start)
+            weights, names = weights_to_start_from(recipe, start, out)
             known = self.tokenizer.get_vocab()
             if any(known.get(token) != place for token, place in names.items()):
                 raise TrainingError(
