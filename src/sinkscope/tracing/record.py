@@ -118,7 +118,8 @@ class Trace:
         """[step]: how many keys exist; all of them, unless the model is autoregressive."""
         if not self.causal:
             return torch.full((self.steps,), self.positions)
-        return self.prompt_length + torch.arange(self.steps)
+        there = self.committed_at[None] < torch.arange(self.steps)[:, None]  # what earlier steps wrote is a key now
+        return there.sum(1)
 
     def select(self, steps: slice | None = None, layers: Picked | None = None, heads: Picked | None = None) -> Trace:
         """A part of the trace; steps as a slice without stride, layers and heads in any choice (numbered anew)."""

@@ -24,7 +24,7 @@ def register(app: typer.Typer) -> None:
         epsilon: Annotated[float | None, typer.Option(help="Threshold above the mean of the other keys.")] = None,
         unit: Annotated[str | None, typer.Option(help="Unit of epsilon: sum, percent, mean or uniform.")] = None,
         group: Annotated[str, typer.Option(help="Whose attention counts: all, masked, committed or prompt.")] = "all",
-        rule: Annotated[str, typer.Option(help="threshold, zscore (epsilon is k) or headshare.")] = "threshold",
+        rule: Annotated[str, typer.Option(help="threshold, zscore (epsilon is k) or head_share.")] = "threshold",
         top: Annotated[int, typer.Option(help="Rows a table.", min=1)] = 10,
         parquet: Annotated[Path | None, typer.Option(help="Also write every sink to this parquet file.")] = None,
         as_json: JsonFlag = False,
