@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from sinkscope.decoding.settings import Decode
 from sinkscope.study.conditions import Condition
-from sinkscope.study.engines.local import cores
+from sinkscope.study.engines.local import Local, cores
 from sinkscope.study.plan import Study
 from sinkscope.study.progress import clock
 from sinkscope.study.run import models_of
@@ -50,7 +51,7 @@ class Estimate:
 def estimate(study: Study, workers: int | None = None) -> Estimate:
     """Load and time every model; nothing is written."""
     said: list[str] = []
-    facts = models_of(study, said.append)
+    facts = models_of(study, Local(1), Path("."), said.append)
     units = units_of(study, facts)
     count = min(workers or cores(), max(len(units), 1))
     seconds: dict[str, float] = {}

@@ -140,10 +140,9 @@ class Study:
         """The same study on other models, on other tasks, or with another number of problems."""
         changes: dict[str, Any] = {name: value for name, value in more.items() if value is not None}
         if models is not None:
-            changes["models"] = tuple(models)
             likely = tuple(name for name in self.likelihood.models if name in models)
             changes["likelihood"] = dataclasses.replace(self.likelihood, models=likely)
-            changes["models"] = tuple(name for name in models if name not in likely) or tuple(models)
+            changes["models"] = tuple(name for name in models if name not in likely)
         if seed is not None:
             changes["seed"] = seed
         wanted = self.tasks
@@ -167,7 +166,8 @@ def read_study(values: Any, lines: Mapping[Any, int], where: str) -> Study:
     given = Fields(values, where, lines)
     known = [item.name for item in dataclasses.fields(Study)]
     name = given.need("name", text, "a word")
-    models = tuple(given.need("models", texts, "a list of zoo names, folders or Hub ids"))
+    names = given.need("models", lambda value: value == [] or texts(value), "a list of zoo names, folders or Hub ids")
+    models = tuple(names)
     if len(set(models)) < len(models):
         raise given.error("models", "must name each model once")
     plain = {
@@ -184,6 +184,8 @@ def read_study(values: Any, lines: Mapping[Any, int], where: str) -> Study:
         rules=_rules(given), trace=_trace(given), mechanism=_mechanism(given), likelihood=_likelihood(given), **plain,
     )  # fmt: skip
     given.done(known)
+    if not study.models and not study.likelihood.models:
+        raise given.error("models", "must name at least one model")
     traced = set(study.trace.conditions) - {condition.name for condition, _ in study.conditions}
     if study.trace.problems and traced:
         raise given.error("trace", f"names the condition {min(traced)}, which the study does not have")

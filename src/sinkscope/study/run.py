@@ -7,12 +7,12 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sinkscope.errors import CheckpointError, StudyError
+from sinkscope.errors import StudyError
 from sinkscope.study import behaviour, findings
 from sinkscope.study.conditions import Condition
 from sinkscope.study.engines import Engine, engine_of
@@ -66,30 +66,31 @@ def run(
     study = Study.load(study) if isinstance(study, str) else study
     store = Store(Path("runs") / study.name if out is None else out)
     say: Said = said or (lambda line: None)
-    with store.locked():
-        facts = models_of(study, say)
+    chosen = engine_of(engine, workers)
+    with store.locked(), closing(chosen):
         started = time.time()
+        facts = models_of(study, chosen, store.folder, say)
         about = about_run(study, facts)
         store.open(study.to_yaml(), about)
         units = units_of(study, facts)
-        _work(study, store, units, engine_of(engine, workers), say, ticked or (lambda done, total: None))
+        _work(study, store, units, chosen, say, ticked or (lambda done, total: None))
         results = assemble(study, store, facts, units, about)
         spent = float((store.read("run.json") or {}).get("seconds", 0.0)) + time.time() - started
         store.write("run.json", as_json({**about, "finished": True, "seconds": round(spent, 1)}))
     return Run(store.folder, results)
 
 
-def models_of(study: Study, say: Said) -> list[Facts]:
-    """Every model loaded once; one that is measured by likelihood and is not installed is left out with a word."""
-    from sinkscope.study.work import facts_of
-
+def models_of(study: Study, engine: Engine, folder: Path, say: Said) -> list[Facts]:
+    """Every model loaded once, by the engine; extras last, so that the worker that has loaded one goes on with it."""
     shown = _shown([*study.models, *study.likelihood.models])
-    facts = [facts_of(study, name, shown[name]) for name in study.models]
-    for name in study.likelihood.models:
-        try:
-            facts.append(facts_of(study, name, shown[name], likelihood=True))
-        except CheckpointError as error:
-            say(f"left out: {error}")
+    units = [Unit("facts", name, Condition("none"), shown=short) for name, short in shown.items()]
+    found = {unit.model: result for unit, result in engine.work(study, units, folder, lambda: False)}
+    facts = []
+    for name in shown:
+        if "left_out" in found[name]:
+            say(f"left out: {found[name]['left_out']}")
+        else:
+            facts.append(Facts(**found[name]))
     return facts
 
 

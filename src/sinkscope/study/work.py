@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +15,7 @@ from torch import Tensor
 from sinkscope.decoding import decode, fitted
 from sinkscope.decoding.run import Step
 from sinkscope.decoding.settings import Decode
-from sinkscope.errors import StudyError
+from sinkscope.errors import CheckpointError, StudyError
 from sinkscope.interventions import Active, intervene
 from sinkscope.models.base import Model, pad
 from sinkscope.models.load import load
@@ -41,27 +41,39 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def facts_of(study: Study, name: str, shown: str, likelihood: bool = False) -> Facts:
-    """Load a model and say what the plan must know; settings that do not fit it are told here, before anything runs."""
-    with one_thread():
-        model = model_of(name, study.dtype, study.device)
-        model.require_tokenizer()
+def facts(study: Study, unit: Unit) -> dict[str, Any]:
+    """What the plan must know of a model; settings that do not fit it are told here, before anything runs.
+
+    A model that is measured by likelihood is an extra: one that is not installed is no error, but said.
+    """
+    likelihood = unit.model not in study.models
+    try:
+        with one_thread():
+            model = model_of(unit.model, study.dtype, study.device)
+            model.require_tokenizer()
+    except CheckpointError as error:
+        if likelihood:
+            return {"left_out": str(error)}
+        raise
+    if likelihood and not model.causal:
+        raise StudyError(
+            f"The likelihood of text is measured of autoregressive models, and {unit.model} is a diffusion model."
+        )
     settings: dict[str, dict[str, Any]] = {}
-    for label, words in study.settings() if not likelihood else [("", {"length": study.likelihood.scored})]:
+    for label, words in [("", {"length": study.likelihood.scored})] if likelihood else study.settings():
         made = fitted(model.defaults, model, 0, {**words, "noise": "per_row"}).to_dict()
         if (
             made not in settings.values()
         ):  # left-to-right decoding has no blocks and steps: a sweep of them is one point
             settings[label] = made
-    if likelihood and not model.causal:
-        raise StudyError(
-            f"The likelihood of text is measured of autoregressive models, and {name} is a diffusion model."
-        )
-    return Facts(name, shown, model.causal, model.family, {**model.identity(), "name": shown}, settings, likelihood)
+    identity = {**model.identity(), "name": unit.shown}
+    return Facts(unit.model, unit.shown, model.causal, model.family, identity, settings, likelihood).to_dict()
 
 
 def perform(study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
     """Run one unit; plain data that JSON holds exactly. Traces that are kept go to `folder`/traces."""
+    if unit.kind == "facts":
+        return facts(study, unit)
     with one_thread():
         model = model_of(unit.model, study.dtype, study.device)
         if unit.kind == "answers":
@@ -164,12 +176,3 @@ def _right(problem: Problem, said: str) -> bool:
 
 
 _verdicts: dict[tuple[str, str], bool] = {}
-
-
-def outcome_of(study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
-    """`perform` with the unit's own description around it: what is stored."""
-    return {"unit": unit.to_dict(), "result": perform(study, unit, folder)}
-
-
-def as_unit(values: Mapping[str, Any]) -> Unit:
-    return Unit.from_dict(values)

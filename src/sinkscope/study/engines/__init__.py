@@ -22,7 +22,11 @@ class Engine(Protocol):
         """Every unit with its result (`sinkscope.study.work.perform`), as they are finished.
 
         folder: where traces are saved. When `stop()` turns true no further unit is begun; those that run are finished.
+        Called twice in a run: to ask what the models are, then for the work itself.
         """
+
+    def close(self) -> None:
+        """Called when the run is over, on error too."""
 
 
 def engine_of(engine: str | Engine, workers: int | None) -> Engine:

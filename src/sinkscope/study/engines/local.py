@@ -12,9 +12,8 @@ import queue
 import subprocess
 import sys
 import threading
-from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,20 +22,62 @@ from sinkscope.study.engines import Stop
 from sinkscope.study.plan import Study
 from sinkscope.study.units import Unit
 
+Answers = queue.Queue[tuple[int, str]]
 
-@dataclass(frozen=True)
+
 class Local:
     """workers: processes, one thread each; None for one a core, 1 for this very process."""
 
-    workers: int | None = None
+    def __init__(self, workers: int | None = None) -> None:
+        self.workers = workers
+        self.answers: Answers = queue.Queue()
+        self.pool: list[_Worker] = []
 
     def work(
         self, study: Study, units: Sequence[Unit], folder: Path, stop: Stop
     ) -> Iterator[tuple[Unit, dict[str, Any]]]:
-        count = min(self.workers or cores(), len(units))
+        count = self.workers or cores()
         if study.device not in (None, "cpu") and self.workers is None:
             count = 1  # one process has the accelerator to itself
-        return _here(study, units, folder, stop) if count <= 1 else _apart(study, units, folder, stop, count)
+        return _here(study, units, folder, stop) if count <= 1 else self._apart(study, units, folder, stop, count)
+
+    def _apart(
+        self, study: Study, units: Sequence[Unit], folder: Path, stop: Stop, count: int
+    ) -> Iterator[tuple[Unit, dict[str, Any]]]:
+        hello = {"study": study.to_dict(), "folder": str(folder)}
+        while len(self.pool) < min(count, len(units)):  # kept from call to call: starting one takes seconds
+            self.pool.append(_Worker(len(self.pool), hello, self.answers))
+        waiting = list(units)
+
+        def feed(worker: _Worker) -> None:
+            if waiting and not stop():
+                busy = {other.model for other in self.pool if other is not worker and other.unit is not None}
+                worker.begin(waiting.pop(_choice(waiting, worker.model, busy)))
+
+        for worker in self.pool:
+            feed(worker)
+        while any(worker.unit is not None for worker in self.pool):
+            try:
+                number, line = self.answers.get(timeout=0.5)  # a wait without end would keep Ctrl-C out
+            except queue.Empty:
+                continue
+            worker = self.pool[number]
+            unit, worker.unit = worker.unit, None
+            result = _answer(worker, unit, line)
+            feed(worker)
+            assert unit is not None
+            yield unit, result
+
+    def close(self) -> None:
+        """End the workers; one that is still at work has lost whoever waited for it."""
+        for worker in self.pool:
+            with suppress(BrokenPipeError):
+                worker.input.close()
+            if worker.unit is not None:
+                worker.process.kill()
+        for worker in self.pool:
+            worker.process.wait()
+        self.pool = []
 
 
 def cores() -> int:
@@ -53,10 +94,18 @@ def _here(study: Study, units: Sequence[Unit], folder: Path, stop: Stop) -> Iter
         yield unit, perform(study, unit, folder)
 
 
+def _choice(waiting: Sequence[Unit], loaded: str | None, busy: set[str | None]) -> int:
+    """The first unit of the model that the worker has loaded, else of one that no other worker is at, else the first."""
+    own = next((place for place, unit in enumerate(waiting) if unit.model == loaded), None)
+    if own is not None:
+        return own
+    return next((place for place, unit in enumerate(waiting) if unit.model not in busy), 0)
+
+
 class _Worker:
     """A process that answers one line with one line, and a thread that waits for its answers."""
 
-    def __init__(self, number: int, hello: dict[str, Any], answers: queue.Queue[tuple[int, str]]) -> None:
+    def __init__(self, number: int, hello: dict[str, Any], answers: Answers) -> None:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
         # A session of its own, so that Ctrl-C reaches the parent alone, which lets running units finish.
         self.process = subprocess.Popen(
@@ -65,6 +114,7 @@ class _Worker:
         )  # fmt: skip
         self.number = number
         self.unit: Unit | None = None
+        self.model: str | None = None  # the one it has loaded
         self.say(hello)
         threading.Thread(target=self._listen, args=(answers,), daemon=True).start()
 
@@ -74,53 +124,19 @@ class _Worker:
         return self.process.stdin
 
     def say(self, message: dict[str, Any]) -> None:
-        try:
+        with suppress(BrokenPipeError):  # it is dead; its listener says so
             self.input.write(json.dumps(message) + "\n")
             self.input.flush()
-        except BrokenPipeError:
-            pass  # it is dead; its listener says so
 
     def begin(self, unit: Unit) -> None:
-        self.unit = unit
+        self.unit, self.model = unit, unit.model
         self.say(unit.to_dict())
 
-    def _listen(self, answers: queue.Queue[tuple[int, str]]) -> None:
+    def _listen(self, answers: Answers) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             answers.put((self.number, line))
         answers.put((self.number, ""))
-
-
-def _apart(
-    study: Study, units: Sequence[Unit], folder: Path, stop: Stop, count: int
-) -> Iterator[tuple[Unit, dict[str, Any]]]:
-    answers: queue.Queue[tuple[int, str]] = queue.Queue()
-    hello = {"study": study.to_dict(), "folder": str(folder)}
-    workers = [_Worker(number, hello, answers) for number in range(count)]
-    waiting = deque(units)
-    try:
-        for worker in workers:
-            if waiting and not stop():
-                worker.begin(waiting.popleft())
-        while any(worker.unit is not None for worker in workers):
-            try:
-                number, line = answers.get(timeout=0.5)  # a wait without end would keep Ctrl-C out
-            except queue.Empty:
-                continue
-            worker = workers[number]
-            unit, worker.unit = worker.unit, None
-            result = _answer(worker, unit, line)
-            if waiting and not stop():
-                worker.begin(waiting.popleft())
-            assert unit is not None
-            yield unit, result
-    finally:
-        for worker in workers:
-            worker.input.close()
-        for worker in workers:
-            if worker.unit is not None:  # an error came between: what it does is no longer wanted
-                worker.process.kill()
-            worker.process.wait()
 
 
 def _answer(worker: _Worker, unit: Unit | None, line: str) -> dict[str, Any]:

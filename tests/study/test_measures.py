@@ -1,0 +1,233 @@
+"""What units measure, against the obvious way to measure it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import sinkscope as sk
+from sinkscope.attention.calls import Call, Outcome, Tap
+from sinkscope.attention.capture import listening
+from sinkscope.interventions import intervene
+from sinkscope.study import behaviour, findings, verdicts
+from sinkscope.study.columns import ColumnSinks
+from sinkscope.study.conditions import NAMES, Condition, condition_from_dict
+from sinkscope.study.engines.local import _choice
+from sinkscope.study.likelihood import first_key_shares, held_out, likelihood, windows
+from sinkscope.study.mechanism import Dependence, mechanism
+from sinkscope.study.plan import Study
+from sinkscope.study.run import run
+from sinkscope.study.units import Unit
+from sinkscope.study.work import seed_of
+from sinkscope.tracing.recorder import Keep
+
+PROMPT = "Ann has 3 apples. Then Ann finds 4.\nHow many apples are left?"
+
+
+@dataclass
+class Watched(Tap):
+    """Column sums and dropped keys of every call."""
+
+    clean: dict[tuple[int, int], Tensor] = field(default_factory=dict)
+    drop: dict[tuple[int, int], Tensor | None] = field(default_factory=dict)
+
+    def watches(self, call: Call) -> bool:
+        return True
+
+    def take(self, call: Call, outcome: Outcome) -> None:
+        assert call.forward is not None
+        self.clean[call.layer, call.forward.step] = outcome.clean.sum(2)[0]
+        self.drop[call.layer, call.forward.step] = outcome.drop
+
+
+def test_columns_of_an_arm_add_up_all_rows_so_far(family: dict[str, str]) -> None:
+    model = sk.load(family["llama"])
+    watched = Watched()
+    with intervene(model, ColumnSinks(k=2)), listening(model.module, watched):
+        for _ in range(2):  # a second generation begins anew
+            model.generate(PROMPT, length=6)
+    steps = sorted({step for _, step in watched.clean})
+    assert len(steps) > 2
+    for layer in range(2):
+        assert watched.drop[layer, 0] is None
+        for step in steps[1:]:
+            keys = watched.clean[layer, step].shape[-1]
+            before = [torch.nn.functional.pad(watched.clean[layer, s], (0, keys - watched.clean[layer, s].shape[-1]))
+                      for s in steps if s < step]  # fmt: skip
+            total = torch.stack(before).sum(0)  # [head, key]
+            drop = watched.drop[layer, step]
+            assert drop is not None
+            for head in range(2):
+                assert set(drop[0, head].nonzero().flatten().tolist()) == set(total[head].topk(2).indices.tolist())
+
+
+@pytest.mark.parametrize("name", ["llada", "dream"])
+def test_dependence_is_what_the_maps_say(family: dict[str, str], name: str) -> None:
+    model = sk.load(family[name])
+    heads = tuple((layer, head) for layer in range(2) for head in range(2))
+    settings = sk.Decode.from_dict({**model.defaults.to_dict(), "length": 8, "steps": 8, "block": None})
+    tap = Dependence(k=3)
+    with listening(model.module, tap):
+        made = sk.trace(model, PROMPT, settings, keep=Keep(maps=heads, dtype=torch.float32))
+    assert made.maps is not None
+    paid = torch.zeros(made.positions)
+    for slot, (layer, head) in enumerate(heads):
+        top = made.scores()[0, layer, head].topk(3).indices
+        paid += made.maps[slot, 1][:, top].sum(-1)
+    assert torch.allclose(tap.dependence()[0], paid / len(heads), atol=1e-5)
+
+
+def test_mechanism_compares_the_same_canvas(study: Study, family: dict[str, str]) -> None:
+    unit = Unit("mechanism", family["dream"], Condition("mask_sinks", 2, "clean", "all"), task="arithmetic", last=3,
+                decode=sk.Decode.dream(8, temperature=0.0, top_p=None, top_k=None, algorithm="maskgit_plus").to_dict())  # fmt: skip
+    model = sk.load(family["dream"])
+    rows = mechanism(study, unit, model)["rows"]
+    assert [row["positions"] for row in rows] == [8, 8, 8]  # this schedule commits nothing at the first step
+    assert all(row["dependence_high"] > row["dependence_low"] for row in rows)
+    assert any(row["confidence_sinks_high"] != 0 for row in rows)
+
+
+def test_likelihood_without_masking_is_the_models_own(study: Study, family: dict[str, str]) -> None:
+    model = sk.load(family["text"])
+    plan = study.likelihood
+    found = likelihood(study, Unit("likelihood", family["text"], Condition("none")), model)
+    ids = windows(model, plan.texts, plan.read + plan.scored + 1)
+    whole = model.logits(ids).log_softmax(-1)
+    for row, result in enumerate(found["rows"]):
+        places = range(plan.read, plan.read + plan.scored)
+        twin = sum(float(whole[row, place, ids[row, place + 1]]) for place in places) / plan.scored
+        assert result["value"] == pytest.approx(twin, abs=1e-5)
+
+
+def test_share_of_the_first_key_is_what_transformers_says(family: dict[str, str]) -> None:
+    model = sk.load(family["text"])
+    ids = windows(model, 3, 20)
+    found = first_key_shares(model, ids)
+    model.module.set_attn_implementation("eager")  # type: ignore[operator]
+    with torch.inference_mode():
+        maps = model.module(ids, output_attentions=True).attentions
+    assert found == pytest.approx([float(one[:, :, 1:, 0].mean()) for one in maps], abs=1e-5)
+
+
+def test_held_out_texts_are_many_and_long_enough() -> None:
+    assert len(held_out()) == len(set(held_out())) >= 16
+    assert min(len(text.split()) for text in held_out()) >= 85
+
+
+def test_position_0_since_the_second_forward_leaves_the_prompt_alone(family: dict[str, str]) -> None:
+    model = sk.load(family["llama"])
+    for since, expected in (("first", True), ("second", False)):
+        watched = Watched()
+        change = Condition("mask_positions", positions=(0,), since=since).intervention(0)
+        assert change is not None
+        with intervene(model, change), listening(model.module, watched):
+            model.generate(PROMPT, length=3)
+        first, second = watched.drop[0, 0], watched.drop[0, 1]
+        assert (first is not None) == expected
+        assert second is not None and bool(second[..., 0].all()) and not bool(second[..., 1:].any())
+
+
+def test_every_condition_comes_back_from_its_plain_form() -> None:
+    words = {
+        "mask_sinks": Condition("mask_sinks", 3, "clean", "last", above=(("rule", "zscore"), ("k", 2.0))),
+        "mask_positions": Condition("mask_positions", positions=(0, -1), since="second"),
+        "cut": Condition("cut", start=0.0, stop=0.5),
+        "window": Condition("window", radius=0),
+        "zero_values": Condition("zero_values", 1, "clean", "all", of="random"),
+    }
+    for name in NAMES:
+        condition = words.get(
+            name, Condition(name, 1, "as_run", "all") if "mask_" in name or "values" in name else Condition(name)
+        )
+        assert condition_from_dict(condition.to_dict()) == condition
+        assert {"name", "k", "rank", "rows"} <= set(condition.to_dict())
+        change = condition.intervention(0)
+        assert (change is None) == (name == "none") and (change is None or change.is_noop == (name == "noop"))
+
+
+def test_random_keys_differ_from_chunk_to_chunk(study: Study) -> None:
+    units = [Unit("answers", "a", Condition("none"), chunk=chunk) for chunk in range(3)]
+    assert len({seed_of(study, unit) for unit in units}) == 3
+
+
+def test_a_worker_stays_with_the_model_that_it_has_loaded() -> None:
+    units = [Unit("answers", name, Condition("none")) for name in ("a", "a", "b", "c")]
+    assert _choice(units, "b", {"a"}) == 2
+    assert _choice(units, None, {"a"}) == 2
+    assert _choice(units, "d", {"a", "b", "c"}) == 0
+
+
+def test_ctrl_c_stores_what_is_finished(study: Study, tmp_path: Path) -> None:
+    said: list[str] = []
+
+    def ticked(done: int, total: int) -> None:
+        if done == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(study, tmp_path, workers=1, said=said.append, ticked=ticked)
+    assert len(list((tmp_path / "units").glob("*.json"))) == 3
+    assert said[-1].startswith("stopped: 3 of ") and "goes on from there" in said[-1]
+
+
+def cell(k: int, difference: float, control: float, p: float) -> dict[str, object]:
+    shares = {"key_share": 0.1, "mass_share": 0.2}
+    against = {"difference": control, "difference_low": control, "difference_high": control, "p_holm": p}
+    return {
+        "model": "m", "task": "all", "setting": "", "condition": {"name": "mask_sinks", "k": k, "rank": "clean", "rows": "all"},
+        "difference": difference, "difference_low": difference, "difference_high": difference, "p_holm": 0.5,
+        "controls": {"count": against}, **shares,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("cells", "value"),
+    [
+        ([cell(1, -0.05, 0.0, 1.0), cell(5, 0.02, 0.0, 1.0)], "robust"),
+        ([cell(1, -0.01, 0.0, 1.0), cell(5, -0.06, 0.0, 1.0)], "robust up to K=1"),
+        ([cell(1, -0.04, -0.04, 0.01), cell(5, -0.01, 0.0, 1.0)], "dependent"),  # worse than random keys
+        ([cell(1, -0.04, 0.04, 0.01)], "robust"),  # better than random keys
+    ],
+)
+def test_robust_by_the_stated_rule(cells: list[dict[str, object]], value: str) -> None:
+    empty = {name: [] for name in verdicts.TABLES}
+    found = verdicts.verdicts({**empty, "pooled": cells, "tokens": []})
+    judged = {row["name"]: row["value"] for row in found}
+    assert judged["masking_clean"] == value
+
+
+def test_shares_of_tokens_are_counted_over_generations() -> None:
+    made = behaviour.Generations()
+    made.vocabulary = {"1": ["a", "word"], "2": [".", "punctuation"], "3": ["b", "word"]}
+    made.made = [{"tokens": {"1": [1.0, 2.0], "2": [3.0, 2.0]}}, {"tokens": {"2": [3.0, 1.0], "3": [1.0, 5.0]}}]
+    study = Study.load("quick")
+    rows = behaviour.token_table(study, {("m", "", "none"): made})
+    assert [(row["token"], row["share"], row["base"]) for row in rows] == [
+        (".", 0.75, 0.3),
+        ("b", 0.125, 0.5),
+        ("a", 0.125, 0.2),
+    ]
+    kinds = behaviour.token_table(study, {("m", "", "none"): made}, by="kind")
+    assert [(row["kind"], row["share"], row["enrichment"]) for row in kinds] == [
+        ("punctuation", 0.75, pytest.approx(2.5)),
+        ("word", 0.25, pytest.approx(0.25 / 0.7)),
+    ]
+
+
+def test_holm_is_over_k_within_one_kind_of_masking() -> None:
+    made = {}
+    for condition, right in ((Condition("none"), 8), *((Condition("mask_sinks", k, "clean", "all"), 8 - k) for k in (1, 5)),
+                             (Condition("mask_sinks", 5, "as_run", "all"), 3)):  # fmt: skip
+        one = findings.Answers("m", "", condition, "t")
+        one.rows = {n: {"correct": n < right, "confidence": 0.5} for n in range(10)}
+        made["m", "", "t", condition] = one
+    study = Study.load("quick")
+    facts = [findings.Facts("m", "m", False, "llada", {}, {})]
+    cells = findings.cells(study, facts, made)
+    assert [cell["p_holm"] for cell in cells] == pytest.approx([1.0, 1.0, 2 * 0.0625, 0.0625])
