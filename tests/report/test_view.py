@@ -56,10 +56,10 @@ def test_a_foreign_host_is_refused(viewer: Viewer) -> None:
     "path",
     ["/", "/index.html", "/wrong/", "/{token}", "/{token}/../{token}/run.json", "/{token}/run.json", "/{token}//etc/passwd",
      "/{token}/data/0/../../run.json", "/{token}/data/..%2f..%2frun.json/canvas", "/{token}/data/99/canvas",
-     "/{token}/data/-1/canvas", "/{token}/data/0/__class__", "/{token}/data/٣/canvas", "//{token}/"],
+     "/{token}/data/-1/canvas", "/{token}/data/0/__class__", "/{token}/data/%D9%A3/canvas", "/{token}/data/0/canvas/"],
 )  # fmt: skip
 def test_other_addresses_hold_nothing(viewer: Viewer, path: str) -> None:
-    status, body = ask(viewer, path.replace("{token}", viewer.token).encode().decode("latin-1"))
+    status, body = ask(viewer, path.replace("{token}", viewer.token))
     assert status == 404 and b"0.1.0" not in body
 
 
