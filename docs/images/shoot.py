@@ -1,0 +1,83 @@
+"""Screenshots of a run's report, as they stand in the README and the docs.
+
+    python docs/images/shoot.py runs/paper            # writes beside this file
+
+Eight pictures (overview and explorer, 1600 and 360 pixels wide, light and dark) and an animation of a sink that moves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import shutil
+from pathlib import Path
+
+from PIL import Image
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from sinkscope.report import write
+
+HERE = Path(__file__).parent
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+         "--disable-component-update", "--disable-sync", "--hide-scrollbars"]  # fmt: skip
+
+
+def opened(browser: Browser, path: Path, view: str, width: int, scheme: str) -> Page:
+    page = browser.new_page(viewport={"width": width, "height": 1000}, color_scheme=scheme)  # type: ignore[arg-type]
+    page.set_default_timeout(120_000)
+    page.goto(f"{path.resolve().as_uri()}#{view}")
+    page.wait_for_selector("html[data-settled]")
+    page.wait_for_timeout(700)
+    return page
+
+
+def compact(picture: bytes, path: Path) -> None:
+    """A screenshot with a palette of 256 colours, a third of its size and not to be told apart."""
+    Image.open(io.BytesIO(picture)).convert("RGB").quantize(256).save(path, optimize=True)
+
+
+def animation(browser: Browser, report: Path, view: str, path: Path) -> None:
+    """The canvas and the map of one head, step by step."""
+    page = opened(browser, report, view, 980, "light")
+    frames = []
+    for step in range(page.evaluate("sinkscope.sample.steps")):
+        page.evaluate("(step) => { sinkscope.set({step}); return new Promise(requestAnimationFrame); }", step)
+        page.wait_for_timeout(60)
+        parts = [Image.open(io.BytesIO(page.locator(name).screenshot())) for name in ("#strip", "#map")]
+        frame = Image.new("RGB", (max(part.width for part in parts), sum(part.height for part in parts)), "#f6f7f9")
+        for part, top in zip(parts, (0, parts[0].height), strict=True):
+            frame.paste(part, (0, top))
+        frames.append(frame)
+    height = max(frame.height for frame in frames)
+    even = [Image.new("RGB", (frame.width, height), "#f6f7f9") for frame in frames]
+    for plain, frame in zip(even, frames, strict=True):
+        plain.paste(frame, (0, 0))
+    palette = even[-1].quantize(96)
+    small = [frame.quantize(96, palette=palette) for frame in even]
+    small[0].save(path, save_all=True, append_images=small[1:], duration=[350] * (len(small) - 1) + [1800], loop=0)
+    page.close()
+
+
+def main() -> None:
+    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words.add_argument("run", type=Path)
+    words.add_argument("--view", default="sample=0&step=10", help="fragment of the explorer's pictures")
+    words.add_argument("--moving", default="sample=0&layer=0&head=0", help="fragment of the animation")
+    asked = words.parse_args()
+    report = write(asked.run)
+    found = os.environ.get("SINKSCOPE_CHROMIUM") or shutil.which("chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=FLAGS, headless=True)
+        for width in (1600, 360):
+            for scheme in ("light", "dark"):
+                for tab in ("explorer", "overview"):
+                    page = opened(browser, report, f"tab={tab}&{asked.view}", width, scheme)
+                    compact(page.screenshot(full_page=True), HERE / f"{tab}-{width}-{scheme}.png")
+                    page.close()
+        animation(browser, report, f"tab=explorer&{asked.moving}", HERE / "moving-sink.gif")
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()
