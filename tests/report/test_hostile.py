@@ -79,3 +79,6 @@ def test_data_blocks_cannot_end() -> None:
     block = data_block({"texts": HOSTILE})
     assert not set("<>&") & set(block) and block.isascii()
     assert json.loads(block)["texts"] == HOSTILE
+    assert json.loads(data_block({"p": [float("nan"), 1.5, {"low": float("inf")}]})) == {
+        "p": [None, 1.5, {"low": None}]
+    }

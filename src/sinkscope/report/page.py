@@ -12,6 +12,7 @@ import base64
 import hashlib
 import html
 import json
+import math
 import re
 from collections.abc import Iterable
 from functools import cache
@@ -61,8 +62,19 @@ def style() -> str:
 
 def data_block(value: Any) -> str:
     """JSON that is safe inside a script element: pure ASCII, and nothing that ends or opens an element."""
-    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    try:
+        text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    except ValueError:  # a study may have nothing to say somewhere; browsers know no NaN
+        return data_block(_finite(value))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def build(data: dict[str, Any], blobs: Iterable[str] = (), title: str = "sinkscope", remote: bool = False) -> str:

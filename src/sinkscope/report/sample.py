@@ -100,8 +100,7 @@ def full(trace: Trace, name: str) -> tuple[dict[str, Any], Blob]:
     received = trace.received.permute(3, 1, 2, 0, 4).contiguous().numpy()  # [group, layer, head, step, key]
     blob.add("received", received, "planes")
     blob.add("totals", totals(trace), "planes")
-    lead, scores = leads(layer_means(trace).sum(0))
-    return _finish(trace, {**head, "detail": "full", "lead": lead.tolist(), "leadScore": _short(scores)}, blob)
+    return _finish(trace, {**head, "detail": "full", "lead": leads(layer_means(trace)).tolist()}, blob)
 
 
 def compact(trace: Trace, name: str, bits: int = 8) -> tuple[dict[str, Any], Blob]:
@@ -116,9 +115,7 @@ def compact(trace: Trace, name: str, bits: int = 8) -> tuple[dict[str, Any], Blo
     blob.add("pathKeys", key, "planes")
     blob.add("pathScores", code, "planes")
     blob.add("pathTable", path_table, "planes")
-    lead, scores = leads(means.sum(0))
-    head |= {"detail": "compact", "bits": bits, "lead": lead.tolist(), "leadScore": _short(scores)}
-    return _finish(trace, head, blob)
+    return _finish(trace, {**head, "detail": "compact", "bits": bits, "lead": leads(means).tolist()}, blob)
 
 
 def _common(trace: Trace, name: str) -> tuple[dict[str, Any], Blob]:
@@ -179,21 +176,16 @@ def largest(trace: Trace, group: str = "all") -> tuple[npt.NDArray[np.uint16], F
     return np.concatenate(keys, 1).transpose(order), np.concatenate(scores, 1).transpose(order)
 
 
-def leads(means: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], Floats]:
-    """Largest key and its score a step, `[1 + layer, step]`: of the mean of all layers first, then of each layer."""
-    stacked = np.concatenate([means.mean(0, keepdims=True), means])  # [1 + layer, step, key]
-    key = stacked.argmax(-1)
-    return key, np.take_along_axis(stacked, key[..., None], -1)[..., 0]
+def leads(means: Floats) -> npt.NDArray[np.int64]:
+    """Largest key a step, `[1 + layer, step]`, of the mean of all layers and then of each; means as `layer_means`."""
+    layers = means.sum(0)
+    return np.concatenate([layers.mean(0, keepdims=True), layers]).argmax(-1)
 
 
 def compact_means(trace: Trace, bits: int = 8) -> Floats:
     """The layer means as a compact sample holds them after rounding, `[group, layer, step, key]`."""
     codes, table = quantise(layer_means(trace), bits)
     return table[codes]
-
-
-def _short(scores: Floats) -> list[list[float]]:
-    return [[round(float(value), 3) for value in row] for row in scores]
 
 
 def order_by_model(traces: Sequence[tuple[str, Trace]]) -> list[tuple[str, Trace]]:

@@ -61,7 +61,7 @@ def paths(trace: Trace, words: Words) -> bytes:
 
 def lead(trace: Trace, words: Words) -> bytes:
     """u4 largest key a step, [1 + layer, step]: of the mean of all layers, then of each layer."""
-    return leads(layer_means(trace).sum(0))[0].astype(np.uint32).tobytes()
+    return leads(layer_means(trace)).astype(np.uint32).tobytes()
 
 
 def attention(trace: Trace, words: Words) -> bytes:

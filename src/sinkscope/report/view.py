@@ -36,7 +36,7 @@ class Viewer:
         if not self.traces and not (self.run / "results.json").is_file():
             raise ReportError(f"Expected a run with results.json or traces/*.safetensors, and {run} has neither.")
         self.token = secrets.token_urlsafe(18)
-        self.text = self._page().encode("utf-8")
+        self.text = self._page().encode("utf-8", "replace")
         try:
             self.server = ThreadingHTTPServer(("127.0.0.1", port), _handler(self))
         except OSError as error:

@@ -59,7 +59,7 @@ def _write(named: list[tuple[str, Trace]], about: dict[str, Any], title: str, ou
     partial = out.with_name(f"{out.name}.{os.getpid()}.partial")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(text, encoding="utf-8")
+        partial.write_text(text, encoding="utf-8", errors="replace")
         os.replace(partial, out)
     except OSError as error:
         partial.unlink(missing_ok=True)
