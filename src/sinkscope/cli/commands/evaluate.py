@@ -16,7 +16,9 @@ def register(app: typer.Typer) -> None:
     @app.command(name="eval")
     def evaluate_model(
         model: Annotated[str, typer.Option(help="Zoo name, folder, GGUF file or Hub id.")],
-        tasks: Annotated[str, typer.Option(help="Tasks with commas between: gsm8k, humaneval, sinkscope_arithmetic, …")],
+        tasks: Annotated[
+            str, typer.Option(help="Tasks with commas between: gsm8k, humaneval, sinkscope_arithmetic, …")
+        ],
         mask_sinks: Annotated[int | None, typer.Option(help="Hide this many sinks a head.")] = None,
         mask_random: Annotated[int | None, typer.Option(help="Hide this many random keys a head instead.")] = None,
         rank: Annotated[str, typer.Option(help="Which map ranks the sinks: clean or as_run.")] = "clean",

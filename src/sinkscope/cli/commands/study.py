@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sinkscope.cli.screen import JsonFlag, output, print_json, printable, progress
-from sinkscope.errors import ReportError
+from sinkscope.errors import ReportError, StudyError
 
 if TYPE_CHECKING:
     from sinkscope.study.plan import Study
@@ -40,12 +40,26 @@ def study(
         bool, typer.Option("--show", help="Print the plan, its units and an estimate; run nothing.")
     ] = False,
     report: Annotated[bool, typer.Option(help="Write report.html at the end.")] = True,
+    ks: Annotated[str, typer.Option(help="table1: how many sinks are hidden, with commas between.")] = "1,5,10",
+    data: Annotated[Path | None, typer.Option(help="table1: folder with the benchmarks' JSON lines.")] = None,
+    limit: Annotated[int | None, typer.Option(help="table1: only the first problems of a benchmark.", min=1)] = None,
+    batch_size: Annotated[int, typer.Option(help="table1: requests a batch.", min=1)] = 8,
+    traced: Annotated[int, typer.Option(help="table1: problems that are traced too.", min=0)] = 3,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="table1: a decode setting, length=256")] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Run a study: mask sinks, with controls, and say what that did. The same command goes on after a break."""
+    """Run a study: mask sinks, with controls, and say what that did. The same command goes on after a break.
+
+    table1 is the study of real benchmarks: GSM8K and HumanEval through lm-evaluation-harness.
+    """
     from sinkscope.study.plan import Study
 
-    wanted = [*(models or []), *(more or [])] or None
+    wanted = [name for given in [*(models or []), *(more or [])] for name in given.split(",") if name] or None
+    if name == "table1":
+        words = {"tasks": tasks, "data": data, "limit": limit, "batch_size": batch_size, "traced": traced,
+                 "seed": seed or 0, "dtype": dtype, "device": device}  # fmt: skip
+        _table1(wanted, out or Path("runs/table1"), ks, settings, words, as_json)
+        return
     plan = Study.load(name).changed(wanted, problems, tasks, seed, dtype=dtype, device=device)
     if show:
         _show(plan, workers, as_json)
@@ -75,6 +89,30 @@ def compare(
         print_json(found)
     else:
         output().print(printable(shown(found)), markup=False, soft_wrap=True)
+
+
+def _table1(
+    models: list[str] | None, out: Path, ks: str, settings: list[str] | None, words: dict[str, Any], as_json: bool
+) -> None:
+    """The grid of real benchmarks; it has no plan of its own, since the harness decides what a task is."""
+    from sinkscope.cli.commands.evaluate import counts
+    from sinkscope.cli.commands.evaluate import words as read
+    from sinkscope.tasks.table1 import table1
+
+    if models is None:
+        raise StudyError("Expected models for table1, such as --models GSAI-ML/LLaDA-8B-Instruct, got none.")
+    found = table1(
+        models,
+        out,
+        ks=counts(ks),
+        settings=read(settings),
+        say=lambda line: print(printable(line), file=sys.stderr),
+        **words,
+    )
+    if as_json:
+        print_json(found)
+    else:
+        output().print(printable((out / "table1.md").read_text(encoding="utf-8")), markup=False, soft_wrap=True)
 
 
 def _show(plan: Study, workers: int | None, as_json: bool) -> None:
