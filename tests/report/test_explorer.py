@@ -182,7 +182,7 @@ def test_the_fragment_restores_the_view(look: Opener, report: Path) -> None:
     page.get_by_role("radio", name="masked").check()
     page.locator("#epsilon-number").fill("2.2")
     page.locator("#epsilon-number").press("Enter")
-    page.locator("body").press("ArrowRight")
+    page.locator("#step").press("ArrowRight")
     until(page, "location.hash.includes('step=1') && location.hash.includes('epsilon=2.2')")
     shown = page.evaluate("JSON.stringify(window.sinkscope.view)")
     fragment = page.evaluate("location.hash")

@@ -96,7 +96,7 @@ function tokens(overview) {
   const models = unique(overview.tokens.map((row) => row.model)), charts = make("div", { class: "multiples" });
   const of = (model) => overview.tokens.filter((row) => row.model === model).sort((a, b) => b.share - a.share).slice(0, 8);
   function bars(model, width) {
-    const rows = of(model), colours = palette(), height = 24 * rows.length + 30, left = 92, right = 104, top = Math.max(0.01, ...rows.map((row) => Math.max(row.share, row.base ?? 0)));
+    const rows = of(model), colours = palette(), height = 24 * rows.length + 30, left = 112, right = 104, top = Math.max(0.01, ...rows.map((row) => Math.max(row.share, row.base ?? 0)));
     const text = (content, at) => draw("text", { "font-family": "system-ui, sans-serif", "font-size": 12, fill: colours.ink, text: content, ...at });
     const x = (share) => left + (share / top) * (width - left - right);
     return draw("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${model}: ${rows.map((r) => `${visible(r.token, 14)} ${Math.round(100 * r.share)} % of the sinks`).join(", ")}` },
