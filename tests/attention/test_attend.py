@@ -175,6 +175,16 @@ def test_empty_sides_give_zeros(backend: str) -> None:
     assert torch.equal(received, torch.zeros(1, 2, 1, 3))
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_autocast_does_not_blunt_it(backend: str) -> None:
+    q, k, v = made(1, 4, 20, 8), made(1, 2, 20, 8), made(1, 2, 20, 8)
+    sharp = attend(q, k, v, backend=backend)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = attend(q, k, v, backend=backend)
+    assert torch.equal(found[0], sharp[0])
+    assert torch.equal(found[1], sharp[1])
+
+
 def test_output_keeps_the_layout_of_q() -> None:
     q = made(1, 5, 2, 4).transpose(1, 2)
     out, _ = attend(q, q, made(1, 2, 5, 6))

@@ -32,7 +32,7 @@ class Chunk:
 
     @property
     def size(self) -> int:
-        return (self.batch.stop - self.batch.start) * (self.kv_heads.stop - self.kv_heads.start)  # type: ignore[no-any-return]
+        return int((self.batch.stop - self.batch.start) * (self.kv_heads.stop - self.kv_heads.start))
 
     def of(self, tensor: Tensor) -> Tensor:
         """This chunk's part of a tensor [batch | 1, head | 1, …]."""

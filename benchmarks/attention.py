@@ -1,0 +1,250 @@
+"""What the column sums cost: `attend` against torch's own attention, in time and memory; traced generation.
+
+    python benchmarks/attention.py             # prints the tables
+    python benchmarks/attention.py --write     # … and writes docs/results/attention.md
+
+Ratios are of medians, the sides taking turns within one process. On one thread time is processor time, so that other
+work on the machine does not count; on two it is the clock. Memory is the highest resident size above the resident size
+before the call, each in a process of its own (Linux only). Nothing here has been timed on a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+RESULTS = Path(__file__).parents[1] / "docs" / "results" / "attention.md"
+HEADS, DIM = 32, 128
+LENGTHS = (256, 512, 1024, 2048, 4096)
+MEMORY_LENGTHS = (2048, 4096, 8192)
+MASK = 15999
+
+
+# ---- measuring ----
+
+
+def resident(field: str) -> int:
+    """VmRSS (now) or VmHWM (highest so far) in bytes."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1]) * 1024
+    raise SystemExit("memory can be measured on Linux only")
+
+
+def extra_memory(run: Callable[[], object]) -> int:
+    """Highest resident size while `run` runs, above what there was before, in bytes."""
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+    before = resident("VmRSS")
+    run()
+    return resident("VmHWM") - before
+
+
+def in_turns(sides: dict[str, Callable[[], object]], repeats: int, threads: int) -> dict[str, float]:
+    """Median seconds of each side; they take turns, so that a busy moment meets all of them."""
+    clock = time.process_time if threads == 1 else time.perf_counter
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    for turn in range(repeats + 1):
+        for name, run in sides.items():
+            started = clock()
+            run()
+            if turn:  # the first is for warming up
+                seconds[name].append(clock() - started)
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def in_process(*arguments: str, threads: int) -> Any:
+    """Run one part of this file in a process of its own."""
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    done = subprocess.run(
+        [sys.executable, __file__, *arguments, "--threads", str(threads)],
+        env=environment, stdout=subprocess.PIPE, text=True, check=True,
+    )  # fmt: skip
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+# ---- one call ----
+
+
+def tensors(length: int) -> tuple[Tensor, Tensor, Tensor]:
+    q, k, v = (torch.randn(1, HEADS, length, DIM) for _ in range(3))
+    return q, k, v
+
+
+def eager(q: Tensor, k: Tensor, v: Tensor, one_hot: Tensor) -> tuple[Tensor, Tensor]:
+    """What everybody writes: the whole map, its output, its column sums a group."""
+    probabilities = (q @ k.mT * DIM**-0.5).softmax(-1)
+    return probabilities @ v, one_hot @ probabilities
+
+
+def part_call(length: int, threads: int, repeats: int) -> dict[str, float]:
+    from sinkscope.attention.attend import attend
+
+    q, k, v = tensors(length)
+    labels = torch.randint(0, 3, (length,))
+    one_hot = torch.nn.functional.one_hot(labels, 3).T.float()
+    sides: dict[str, Callable[[], object]] = {
+        "sdpa": lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v),
+        "attend": lambda: attend(q, k, v, groups=labels, backend="tiled"),
+        "eager": lambda: eager(q, k, v, one_hot),
+        "sdpa causal": lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True),
+        "attend causal": lambda: attend(q, k, v, groups=labels, causal=True, backend="tiled"),
+    }
+    if length > 2048:
+        del sides["eager"]  # several GB
+    return in_turns(sides, repeats, threads)
+
+
+def part_memory(length: int) -> int:
+    from sinkscope.attention.attend import attend
+
+    labels = torch.randint(0, 3, (length,))
+    attend(*tensors(64), groups=labels[:64])
+    q, k, v = tensors(length)
+    return extra_memory(lambda: attend(q, k, v, groups=labels))
+
+
+# ---- a whole model ----
+
+
+def random_module() -> Any:
+    """A Llama of 98 M parameters."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=MASK + 1, hidden_size=768, intermediate_size=2048, num_hidden_layers=12, num_attention_heads=12,
+        max_position_embeddings=4096, tie_word_embeddings=True,
+    )  # fmt: skip
+    config.is_causal = False
+    return LlamaForCausalLM(config).eval()
+
+
+def part_generation(threads: int, repeats: int, canvas: int, steps: int) -> dict[str, float]:
+    import sinkscope as sk
+    from sinkscope.models.llada import LLaDA
+
+    model = sk.Model(
+        module=random_module(), tokenizer=None, family="llada", name="random", mask_id=MASK, shift=False, causal=False,
+        context=4096, eos_ids=(1,), pad_id=1, eot_id=None, recipe=LLaDA(),
+    )  # fmt: skip
+    settings = sk.Decode.llada(length=canvas // 2, block=canvas // 4, steps=steps)
+    prompt = torch.randint(2, MASK, (1, canvas // 2))
+    plain, traced = sk.decode(model, prompt, settings).tokens, sk.trace(model, prompt, settings)
+    if not torch.equal(plain[0], traced.canvas[-1]):  # type: ignore[union-attr]
+        raise SystemExit("the traced generation gave other tokens")
+    sides: dict[str, Callable[[], object]] = {
+        "untraced": lambda: sk.decode(model, prompt, settings),
+        "traced": lambda: sk.trace(model, prompt, settings),
+    }
+    return in_turns(sides, repeats, threads)
+
+
+# ---- the page ----
+
+
+def machine() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = [line.split(":")[1].strip() for line in lines if "model name" in line]
+    return (
+        f"{names[0] if names else platform.processor()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
+        f"torch {torch.__version__}, {datetime.now(UTC):%Y-%m-%d}, load {os.getloadavg()[0]:.1f} at the start"
+    )
+
+
+def call_table(threads: int, repeats: int) -> list[str]:
+    unit = "processor time" if threads == 1 else "clock"
+    lines = [
+        f"| S, {threads} thread{'s'[: threads - 1]} ({unit}) | SDPA, ms | attend | eager | causal: SDPA, ms | attend |"
+    ]
+    lines.append("|---|---|---|---|---|---|")
+    for length in LENGTHS:
+        turns = repeats if length < 4096 else max(3, repeats // 2)
+        took = in_process("--part", "call", "--length", str(length), "--repeats", str(turns), threads=threads)
+        whole, causal = took["sdpa"], took["sdpa causal"]
+        everybody = f"{took['eager'] / whole:.2f} ×" if "eager" in took else "not run"
+        lines.append(
+            f"| {length} | {whole * 1000:.0f} | {took['attend'] / whole:.2f} × | {everybody} | {causal * 1000:.0f} "
+            f"| {took['attend causal'] / causal:.2f} × |"
+        )
+        print(lines[-1], flush=True)
+    return lines
+
+
+def memory_table() -> list[str]:
+    lines = [
+        "| S | attend, MB | of that the output itself | eager, one layer's map (computed, not run) |",
+        "|---|---|---|---|",
+    ]
+    for length in MEMORY_LENGTHS:
+        found = in_process("--part", "memory", "--length", str(length), threads=1)
+        out, held = HEADS * length * DIM * 4, HEADS * length * length * 4
+        lines.append(f"| {length} | {found / 1e6:.0f} | {out / 1e6:.0f} | {held / 1e6:,.0f} |")
+        print(lines[-1], flush=True)
+    return lines
+
+
+def generation_lines(repeats: int) -> list[str]:
+    lines = ["| threads | untraced, s | traced, s | ratio |", "|---|---|---|---|"]
+    for threads in (1, 2):
+        took = in_process("--part", "generation", "--repeats", str(repeats), threads=threads)
+        plain, traced = took["untraced"], took["traced"]
+        lines.append(f"| {threads} | {plain:.2f} | {traced:.2f} | {traced / plain:.3f} × |")
+        print(lines[-1], flush=True)
+    return lines
+
+
+def page(repeats: int) -> str:
+    where = machine()
+    return "\n".join([
+        "# What the column sums cost", "",
+        f"`python benchmarks/attention.py --repeats {repeats} --write` on {where}.", "",
+        "Ratios are of medians; the sides take turns in one process. Processor time on one thread, the clock on two",
+        "(other work was running on the machine, which the clock counts and processor time does not).",
+        "The `triton` backend is checked in Triton's interpreter; it has not been timed on a GPU.", "",
+        f"## One call: [1, {HEADS}, S, {DIM}], float32, column sums in 3 groups, against F.scaled_dot_product_attention", "",
+        *call_table(1, repeats), "", *call_table(2, repeats), "",
+        f"## Extra memory of one call, {HEADS} heads", "", *memory_table(), "",
+        "## Traced against untraced generation", "",
+        "A random LLaDA-like model of 98 M parameters (12 layers × 12 heads), canvas 512, 8 steps, same tokens.", "",
+        *generation_lines(max(3, repeats // 2)), "",
+    ])  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--write", action="store_true", help=f"write docs/results/{RESULTS.name}")
+    parser.add_argument("--part", choices=["call", "memory", "generation"], help=argparse.SUPPRESS)
+    parser.add_argument("--length", type=int, default=1024, help=argparse.SUPPRESS)
+    parser.add_argument("--threads", type=int, default=1, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.part is None:
+        text = page(asked.repeats)
+        print(text)
+        if asked.write:
+            RESULTS.write_text(text)
+        return
+    torch.set_num_threads(asked.threads)
+    if asked.part == "call":
+        print(json.dumps(part_call(asked.length, asked.threads, asked.repeats)))
+    elif asked.part == "memory":
+        print(json.dumps(part_memory(asked.length)))
+    else:
+        print(json.dumps(part_generation(asked.threads, asked.repeats, canvas=512, steps=8)))
+
+
+if __name__ == "__main__":
+    main()
