@@ -10,7 +10,17 @@ from sinkscope.cli.app import run
 
 
 def test_our_own_problems_through_the_harness(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["eval", "--model", "tiny-llama", "--tasks", "sinkscope_composition", "--problems", "4", "--set", "length=24"]
+    words = [
+        "eval",
+        "--model",
+        "tiny-llama",
+        "--tasks",
+        "sinkscope_composition",
+        "--problems",
+        "4",
+        "--set",
+        "length=24",
+    ]
     assert run([*words, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     (task,) = found["tasks"].values()
