@@ -141,6 +141,7 @@ def publish(run: Path, scores: list[dict[str, Any]], zoo: Path = ZOO, results: P
         raise TrainingError(f"{run} has no exported model; let the training end first.")
     recipe = recipe_from_dict(yaml.safe_load((run / RECIPE).read_text(encoding="utf-8")), where=str(run))
     curve = read_curve(run / CURVE)
+    scores = [{**score, "model": recipe.name} for score in scores]  # whatever folder they were measured in
     parameters = sum(p.numel() for p in load(model).module.parameters())
     target = zoo / recipe.name
     shutil.rmtree(target, ignore_errors=True)
