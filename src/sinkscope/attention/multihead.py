@@ -17,7 +17,9 @@ from sinkscope.errors import CaptureError
 SIGNATURE = inspect.signature(functional.multi_head_attention_forward)
 
 
-def multi_head(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], layer: int, taps: Sequence[Tap]) -> Any:
+def multi_head(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], layer: int, taps: Sequence[Tap]
+) -> Any:
     """Stands in for torch.nn.functional.multi_head_attention_forward; inputs there are [position, batch, width]."""
     bound = SIGNATURE.bind(*args, **kwargs)
     bound.apply_defaults()
