@@ -179,7 +179,8 @@ def largest(trace: Trace, group: str = "all") -> tuple[npt.NDArray[np.uint16], F
 def leads(means: Floats) -> npt.NDArray[np.int64]:
     """Largest key a step, `[1 + layer, step]`, of the mean of all layers and then of each; means as `layer_means`."""
     layers = means.sum(0)
-    return np.concatenate([layers.mean(0, keepdims=True), layers]).argmax(-1)
+    found: npt.NDArray[np.int64] = np.concatenate([layers.mean(0, keepdims=True), layers]).argmax(-1)
+    return found
 
 
 def compact_means(trace: Trace, bits: int = 8) -> Floats:
