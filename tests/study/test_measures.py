@@ -197,9 +197,15 @@ def cell(k: int, difference: float, control: float, p: float) -> dict[str, objec
 )
 def test_robust_by_the_stated_rule(cells: list[dict[str, object]], value: str) -> None:
     empty = {name: [] for name in verdicts.TABLES}
-    found = verdicts.verdicts({**empty, "pooled": cells, "tokens": []})
-    judged = {row["name"]: row["value"] for row in found}
-    assert judged["masking_clean"] == value
+    for accuracy, expected in ((0.5, value), (0.05, "too weak to say")):
+        none = {
+            **cell(0, 0.0, 0.0, 1.0),
+            "condition": {"name": "none", "k": 0, "rows": None},
+            "accuracy": accuracy,
+            "n": 100,
+        }
+        found = verdicts.verdicts({**empty, "pooled": [none, *cells], "tokens": []})
+        assert {row["name"]: row["value"] for row in found}["masking_clean"] == expected
 
 
 def test_shares_of_tokens_are_counted_over_generations() -> None:

@@ -12,7 +12,7 @@ from sinkscope.errors import StudyError
 from sinkscope.study import paper
 from sinkscope.study.conditions import Condition
 from sinkscope.study.plan import Study
-from sinkscope.study.statistics import Paired, bootstrap, holm, paired, signed_rank, wilson
+from sinkscope.study.statistics import bootstrap, holm, paired, signed_rank, wilson
 from sinkscope.study.units import Facts, Unit
 
 Loaded = Callable[[Unit], dict[str, Any]]  # a unit's stored result
@@ -223,5 +223,3 @@ SCHEMA: dict[str, Any] = {
     "rank": pl.String, "rows": pl.String, "match": pl.String, "task": pl.String, "problem": pl.Int64, "correct": pl.Boolean,
     "text": pl.String, "tokens": pl.List(pl.Int64), "confidence": pl.Float64, "value": pl.Float64,
 }  # fmt: skip
-
-__all__ = ["Answers", "Paired", "cells", "check_effect", "check_noop", "collect", "likelihoods", "pooled", "table"]

@@ -40,7 +40,7 @@ def table_1(cells: Rows) -> Iterator[str]:
 def _block(cells: Rows, title: str) -> Iterator[str]:
     none = next(cell for cell in cells if cell["condition"]["name"] == "none")
     ks = sorted({cell["condition"]["k"] for cell in cells if cell["condition"]["k"]})
-    yield f"{title} (n = {none['n']}){'':4}none masked: {_accuracy(none)}"
+    yield f"{title} (n = {none['n']})   none masked: {_accuracy(none)}"
     if ks:
         width = min(15, (WIDTH - 26) // len(ks))
         yield f"{'':26}" + "".join(f"{f'K={k}':>{width}}" for k in ks)
@@ -56,7 +56,7 @@ def _block(cells: Rows, title: str) -> Iterator[str]:
             yield f"{start:>{26 + width * len(ks)}}"
     for cell in cells:
         if not cell["condition"]["k"] and cell["condition"]["name"] not in ("none", "noop"):
-            yield f"  {cell['label']:<40}{_accuracy(cell):>15}   {100 * cell['difference']:+.1f}"
+            yield f"  {cell['label']:<44}{_accuracy(cell):>15}   {100 * cell['difference']:+.1f}"
 
 
 def _series(cells: Rows) -> dict[str, dict[int, dict[str, Any]]]:
@@ -83,14 +83,19 @@ def _accuracy(cell: dict[str, Any]) -> str:
 
 
 def likelihood_table(rows: Rows) -> Iterator[str]:
+    """What each condition costs, in nats a token, and the share of attention that it takes."""
     if not rows:
         return
-    yield "Likelihood of held-out text, nats a token; change [95 %], p (Wilcoxon)."
+    yield "Likelihood of held-out text: change in nats a token [95 %], p (Wilcoxon), and the"
+    yield "share of attention that was taken."
     for row in rows:
+        if row["condition"]["name"] == "none":
+            size = f"{row['n']} texts, {row['tokens']} tokens"
+            yield f"  {row['model']}: {row['value']:.2f} nats a token ({size})"
+            continue
         change = f"{row['difference']:+.2f} [{row['difference_low']:+.2f}, {row['difference_high']:+.2f}]"
-        change = change if row["condition"]["name"] != "none" else f"({row['n']} texts, {row['tokens']} tokens)"
         mass = f"{100 * row['mass_share']:.0f} %" if row["mass_share"] else ""
-        yield f"{row['model'][:13]:<13} {row['label'][:30]:<31}{row['value']:>6.2f} {change:>21}{mass:>6}"
+        yield f"    {row['label'][:40]:<41}{change:>21}{row['p']:>7.3f}{mass:>6}"
 
 
 def table_2(tokens: Rows, cells: Rows, most: int = 5) -> Iterator[str]:
@@ -99,18 +104,18 @@ def table_2(tokens: Rows, cells: Rows, most: int = 5) -> Iterator[str]:
     if not tokens:
         return
     families = {cell["model"]: cell["family"] for cell in cells}
-    yield f"Table 2. Share of the sinks that a token is ({tokens[0]['generations']} generations a model), and how"
-    yield "many times its share of the canvas that is; in brackets the paper's 7–8B model."
+    yield f"Table 2. Share of the sinks that a token is [95 %], {tokens[0]['generations']} generations a model, and"
+    yield "how many times its share of the canvas that is."
     for model, setting in dict.fromkeys((row["model"], row["setting"]) for row in tokens):
-        mine = [row for row in tokens if (row["model"], row["setting"]) == (model, setting)][:most]
         yield f"  {model}{' · ' + setting if setting else ''}"
-        theirs = paper.TABLE_2.get(families.get(model, ""), [])
-        for place, row in enumerate(mine):
-            told = f"[{theirs[place][0]} {theirs[place][1]:.3f}]" if place < len(theirs) else ""
-            span = f"{row['low']:.3f}–{row['high']:.3f}"
+        for row in [row for row in tokens if (row["model"], row["setting"]) == (model, setting)][:most]:
+            span = f"[{row['low']:.3f}, {row['high']:.3f}]"
             token = row["token"] if len(row["token"]) <= 20 else row["token"][:19] + "…"
             times = f"{row['enrichment']:.1f} ×" if row["enrichment"] is not None else ""
-            yield f"    {token:<21}{row['kind']:<12}{row['share']:>6.3f}  {span:<12}{times:>7}  {told}"
+            yield f"    {token:<22}{row['kind']:<13}{row['share']:.3f}  {span:<17}{times:>8}"
+        if theirs := paper.TABLE_2.get(families.get(model, "")):
+            told = ", ".join(f"{token} {share:.3f}" for token, share in theirs)
+            yield from textwrap.wrap(f"paper: {told}", WIDTH, initial_indent="    ", subsequent_indent="      ")
 
 
 def dynamics_table(rows: Rows) -> Iterator[str]:

@@ -3,7 +3,8 @@
 static / moving / mixed / few   of the heads that have sinks, at least half are static; or moving, flash or split; "few":
                                 no more than a fifth of the heads have sinks at all
 robust                          pooled over tasks, masking the top K costs at most 5 points, and is not worse than masking as
-                                many random keys (exact McNemar, Holm-corrected across K, at 5 %)
+                                many random keys (exact McNemar, Holm-corrected across K, at 5 %); "too weak to say" where
+                                fewer than a tenth of the answers are right with nothing masked
 ARM-like                        signs: one masked sink costs more than 5 points; most sinks stand at the start; sinks do not
                                 come back when the middle of the prompt is cut (where that was run)
 collapse                        of an ARM ranked by its last row: about sinks only if hiding position 0 alone does half of it
@@ -19,6 +20,7 @@ from typing import Any
 
 LIMIT = 0.05  # points of accuracy, as a share
 LEVEL = 0.05  # of p
+WEAK = 0.1  # accuracy below which there is too little to lose
 FEW = 0.2  # share of heads with sinks below which there are few
 START = 0.5  # share of sinks at the start above which they are only there
 RECOVERED = 0.5  # of the share of attention on sinks before the cut
@@ -91,13 +93,19 @@ def _robust(of: dict[str, Rows]) -> Iterator[tuple[str, str, str]]:
         ]  # fmt: skip
         if not rows:
             continue
-        held = [row for row in rows if _holds(row)]
-        value = "robust" if len(held) == len(rows) else "dependent" if not held else "robust up to K="
-        if held and len(held) < len(rows):
-            failing = min(row["condition"]["k"] for row in rows if row not in held)
-            upto = [row["condition"]["k"] for row in held if row["condition"]["k"] < failing]
-            value = f"robust up to K={max(upto)}" if upto else "dependent"
-        yield f"masking_{rank}", value, " ".join(_masked(row) for row in rows)
+        base = next(
+            row for row in of["pooled"] if row["condition"]["name"] == "none" and row["setting"] == rows[0]["setting"]
+        )
+        why = f"{100 * base['accuracy']:.1f} % right with nothing masked (n = {base['n']}). " + " ".join(
+            map(_masked, rows)
+        )
+        if base["accuracy"] < WEAK:
+            yield f"masking_{rank}", "too weak to say", why
+            continue
+        failing = [row["condition"]["k"] for row in rows if not _holds(row)]
+        upto = [row["condition"]["k"] for row in rows if not failing or row["condition"]["k"] < min(failing)]
+        value = "robust" if not failing else f"robust up to K={max(upto)}" if upto else "dependent"
+        yield f"masking_{rank}", value, why
 
 
 def _holds(row: dict[str, Any]) -> bool:
