@@ -86,8 +86,8 @@ def likelihood_table(rows: Rows) -> Iterator[str]:
     """What each condition costs, in nats a token, and the share of attention that it takes."""
     if not rows:
         return
-    yield "Likelihood of held-out text: change in nats a token [95 %], p (Wilcoxon), and the"
-    yield "share of attention that was taken."
+    yield "Likelihood of held-out text: change in nats a token [95 %], p (Wilcoxon), and"
+    yield "the share of attention that was taken."
     for row in rows:
         if row["condition"]["name"] == "none":
             size = f"{row['n']} texts, {row['tokens']} tokens"
