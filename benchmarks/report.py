@@ -139,10 +139,11 @@ def main() -> None:
         bits = page.evaluate("window.sinkscope.samples.map((sample) => sample.bits)")
         found["report"] |= {"samples": len(bits), "bits": bits[0], **taken, **frames(browser, page)}
         page.close()
-        start = time.perf_counter()
+        start, used = time.perf_counter(), time.process_time()
         with Viewer(run) as viewer:
             ready = {"server_seconds": time.perf_counter() - start}
             page, taken = opened(browser, viewer.address)
+            ready["server_cpu_seconds"] = time.process_time() - used
             found["view"] = {"trace_megabytes": file.stat().st_size / 1e6, **ready, **taken, **frames(browser, page)}
             page.close()
         browser.close()

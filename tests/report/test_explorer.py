@@ -103,12 +103,13 @@ def test_stepping_changes_canvas_and_maps(look: Opener, report: Path) -> None:
 
 
 def snapshot(page: Page) -> dict[str, str]:
-    """The pixels of everything that depends on the step."""
-    return {
+    """The pixels of everything that depends on the step, and where the marker stands on the map."""
+    shown = {
         name: page.evaluate("query => document.querySelector(query).toDataURL()", query)
-        for name, query in {"map": "#map .over", "profile": "#profile canvas", "maps": "#attention canvas"}.items()
+        for name, query in {"profile": "#profile canvas", "maps": "#attention canvas"}.items()
         if page.locator(query).first.is_visible()
     }
+    return shown | {"map": str(page.locator("#map .over").first.bounding_box())}
 
 
 def test_a_click_on_the_grid_shows_that_head(look: Opener, report: Path) -> None:

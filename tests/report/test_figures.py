@@ -23,21 +23,21 @@ from sinkscope.tracing import Trace
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "quickstart.ipynb"
 
 
-def test_every_figure_is_written_and_again_the_same(run: Path, tmp_path: Path) -> None:
+def test_every_figure_is_written(run: Path, tmp_path: Path) -> None:
     first = draw(run, tmp_path / "one", "svg")
-    again = draw(run, tmp_path / "two", "svg")
     names = {path.stem for path in first}
     assert {"figure-1-made-llada", "figure-3-made-llama", "figure-4-made-llada", "figure-5-made-dream"} <= names
     assert {"figure-7", "figure-10", "masking"} <= names
-    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in again]
     assert "largest key" in (tmp_path / "one" / "figure-7.svg").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(("format", "start"), [("pdf", b"%PDF"), ("png", b"\x89PNG")])
+@pytest.mark.parametrize(("format", "start"), [("pdf", b"%PDF"), ("svg", b"<?xml"), ("png", b"\x89PNG")])
 def test_formats(tmp_path: Path, format: str, start: bytes) -> None:
     (tmp_path / "results.json").write_text(json.dumps(made_results()), encoding="utf-8")
     (path,) = draw(tmp_path, format=format)
-    assert path.read_bytes().startswith(start)
+    before = path.read_bytes()
+    assert before.startswith(start)
+    assert draw(tmp_path, format=format) == [path] and path.read_bytes() == before
     with pytest.raises(ReportError, match="format"):
         draw(tmp_path, format="jpeg")
 
@@ -87,8 +87,10 @@ def test_the_example_notebook_runs() -> None:
 def test_commands(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(["report", str(run), "-o", str(tmp_path / "page.html"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["bytes"] == (tmp_path / "page.html").stat().st_size
-    assert command(["figures", str(run), "-o", str(tmp_path / "figures"), "--format", "svg", "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["figures"]) == len(list((tmp_path / "figures").iterdir())) > 8
+    (tmp_path / "small").mkdir()
+    (tmp_path / "small" / "results.json").write_text(json.dumps(made_results()), encoding="utf-8")
+    assert command(["figures", str(tmp_path / "small"), "--format", "svg", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["figures"] == [str(tmp_path / "small" / "figures" / "masking.svg")]
     assert command(["report", str(tmp_path / "nowhere")]) == 2
     assert capsys.readouterr().err.startswith("sinkscope: Expected the folder of a run")
     assert command(["figures", str(run), "--format", "gif"]) == 2
@@ -100,7 +102,11 @@ def test_view_ends_with_an_interrupt(run: Path) -> None:
     import subprocess
     import sys
 
-    code = "import sys; from sinkscope.cli.app import run; sys.exit(run(sys.argv[1:]))"
+    # A shell's background jobs ignore the interrupt, and so would their children: it is switched on again.
+    code = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from sinkscope.cli.app import run; sys.exit(run(sys.argv[1:]))"
+    )
     started = subprocess.Popen(
         [sys.executable, "-c", code, "view", str(run), "--no-browser"], stdout=subprocess.PIPE, text=True
     )
@@ -108,4 +114,4 @@ def test_view_ends_with_an_interrupt(run: Path) -> None:
     assert started.stdout.readline().startswith("http://127.0.0.1:")
     time.sleep(0.2)
     started.send_signal(signal.SIGINT)
-    assert started.wait(30) == 0
+    assert started.wait(60) == 0

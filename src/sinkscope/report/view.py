@@ -24,7 +24,7 @@ from sinkscope.report.sample import header
 from sinkscope.report.writing import trace_files
 from sinkscope.tracing import Trace
 
-LARGE = 1 << 26  # received values above which the page starts with one layer instead of the mean of all
+LARGE = 1 << 24  # received values above which the page starts with one layer instead of the mean of all
 
 
 class Viewer:

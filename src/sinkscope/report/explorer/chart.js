@@ -21,12 +21,14 @@ export function ticks(low, high, wanted) {
   return found;
 }
 
+export const CHART = { left: 46, right: 12, bottom: 38 };
+
 // series: [{name, points: [{x, y, low?, high?}], line?, marks?, colour?, dash?, marker?}]
-export function lineChart({ width, height, series, x, y, xTicks = null, legend = true, label, cursor = null }) {
+export function lineChart({ width, height, series, x, y, xTicks = null, legend = true, label }) {
   const colours = palette(), text = (content, at) => draw("text", { "font-family": "system-ui, sans-serif", "font-size": 11, fill: colours.muted, text: content, ...at });
   const named = legend ? series.filter((s) => s.name) : [];
   const columns = Math.max(1, Math.floor((width - 50) / 150)), rows = Math.ceil(named.length / columns);
-  const left = 46, right = 12, top = 10 + rows * 17, bottom = 38;
+  const { left, right, bottom } = CHART, top = 10 + rows * 17;
   const all = series.flatMap((s) => s.points);
   const xs = all.map((p) => p.x), ys = all.flatMap((p) => [p.y, p.low ?? p.y, p.high ?? p.y]);
   const [x0, x1] = x.range ?? [Math.min(...xs), Math.max(...xs)], [y0, y1] = y.range ?? padded(Math.min(...ys), Math.max(...ys));
@@ -42,7 +44,6 @@ export function lineChart({ width, height, series, x, y, xTicks = null, legend =
   }
   parts.push(text(x.label, { x: (left + width - right) / 2, y: height - 5, "text-anchor": "middle" }),
     text(y.label, { transform: `translate(11 ${(top + height - bottom) / 2}) rotate(-90)`, "text-anchor": "middle" }));
-  if (cursor !== null) parts.push(draw("line", { class: "cursor", x1: px(cursor), x2: px(cursor), y1: top, y2: height - bottom, stroke: colours.ink, "stroke-dasharray": "3 3" }));
   series.forEach((one, index) => {
     const colour = one.colour ?? colours.series[index % 6], kind = one.marker ?? MARKERS[index % 6];
     for (const p of one.points) {

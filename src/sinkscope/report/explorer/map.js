@@ -10,8 +10,8 @@ import { tipLines } from "./strip.js";
 const MAP_LEFT = 34, MAP_BOTTOM = 22;
 
 export function createMap(app) {
-  const picture = make("canvas", { "aria-hidden": "true" }), cross = make("canvas", { class: "over", "aria-hidden": "true" });
-  const holder = make("div", { class: "holder", tabindex: 0, role: "img" }, picture, cross);
+  const picture = make("canvas", { "aria-hidden": "true" }), row = make("div", { class: "over", "aria-hidden": "true" }), column = make("div", { class: "over", "aria-hidden": "true", hidden: true });
+  const holder = make("div", { class: "holder", tabindex: 0, role: "img" }, picture, row, column);
   const legend = make("div", { class: "legend" });
   const body = make("div", {}, holder, legend);
   let geometry = null, pointed = -1;
@@ -91,7 +91,10 @@ export function createMap(app) {
         context.setLineDash([]);
       }
       axes(context, width, height);
-      fitCanvas(cross, width + MAP_LEFT, height + MAP_BOTTOM);
+      row.style.width = `${width}px`;
+      row.style.height = `${Math.max(3, geometry.line)}px`;
+      column.style.width = `${Math.max(3, cell)}px`;
+      column.style.height = `${height}px`;
       holder.setAttribute("aria-label", `Map of attention received: ${sample.steps} steps by ${sample.positions} positions, ${dots.length} sinks marked. ${app.place()}`);
       const unitTop = plane.top * (app.view.unit === "sum" ? 1 : scale(app.view.unit, queryCount(sample, app.view.group, 0), sample.positions));
       const bar = make("span", { class: "ramp", "aria-hidden": "true" });
@@ -102,13 +105,10 @@ export function createMap(app) {
     },
     step() {
       if (!geometry) return;
-      const { sample, view } = app, colours = palette(), width = geometry.cell * sample.positions;
-      const context = cross.getContext("2d");
-      context.clearRect(0, 0, width + MAP_LEFT, geometry.line * sample.steps + MAP_BOTTOM);
-      context.strokeStyle = colours.ink;
-      context.lineWidth = 1.5;
-      context.strokeRect(MAP_LEFT + 0.75, view.step * geometry.line, width - 1.5, Math.max(2, geometry.line));
-      if (pointed >= 0) context.strokeRect(MAP_LEFT + pointed * geometry.cell, 0.75, Math.max(2, geometry.cell), geometry.line * sample.steps - 1.5);
+      // Moved by the compositor: nothing is painted anew when the step changes.
+      row.style.transform = `translate(${MAP_LEFT}px, ${app.view.step * geometry.line}px)`;
+      column.hidden = pointed < 0;
+      if (pointed >= 0) column.style.transform = `translate(${MAP_LEFT + pointed * geometry.cell}px, 0)`;
     },
     point(key) { if (key !== pointed) { pointed = key; this.step(); } },
   };

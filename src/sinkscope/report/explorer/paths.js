@@ -2,12 +2,13 @@
 
 import { make, visible } from "./dom.js";
 import { palette } from "./colours.js";
-import { lineChart } from "./chart.js";
+import { CHART, lineChart } from "./chart.js";
 import { panel } from "./panel.js";
 import { lead } from "./source.js";
 
 export function createPaths(app) {
-  const body = make("div", { class: "chart" });
+  const body = make("div", { class: "chart" }), plot = make("div", {}), cursor = make("div", { class: "cursor", "aria-hidden": "true" });
+  body.append(plot, cursor);
   const frame = panel("paths", "Path of the largest key, all models", "", body, {
     figure: async () => build(Math.max(560, body.clientWidth), 320),
     rows: () => ({ names: ["model", "sample", "layer", "step", "position"], rows: lines().flatMap(({ sample, keys, layer }) => keys.map((key, step) => [sample.model, sample.name, layer, step, key])) }),
@@ -35,7 +36,7 @@ export function createPaths(app) {
     }
     const highest = Math.max(...shown.map(({ sample }) => sample.positions));
     return lineChart({ width, height, series, x: { label: "share of the generation done (%)", range: [0, 100] }, y: { label: "position", range: [0, highest] },
-      cursor: (100 * (app.view.step + 0.5)) / app.sample.steps, label: `Position of the largest key over the steps: ${shown.map(({ sample, keys }) => `${visible(sample.model, 20)} from ${keys[0]} to ${keys.at(-1)}`).join("; ")}.` });
+      label: `Position of the largest key over the steps: ${shown.map(({ sample, keys }) => `${visible(sample.model, 20)} from ${keys[0]} to ${keys.at(-1)}`).join("; ")}.` });
   }
 
   let version = 0;
@@ -48,14 +49,13 @@ export function createPaths(app) {
       if (mine !== version) return;
       const where = app.view.layer < 0 ? "the mean of all layers" : `layer ${app.view.layer} (mean of its heads)`;
       frame.note.textContent = `Position that receives most at each step, in ${where}.`;
-      body.replaceChildren(build(Math.max(260, (frame.element.clientWidth || 600) - 34), 300));
+      plot.replaceChildren(build(Math.max(260, (frame.element.clientWidth || 600) - 34), 300));
+      this.step();
     },
     step() {
-      const cursor = body.querySelector(".cursor"), svg = body.firstChild;
-      if (!cursor) return;
-      const x = 46 + ((app.view.step + 0.5) / app.sample.steps) * (Number(svg.getAttribute("width")) - 58);
-      cursor.setAttribute("x1", x);
-      cursor.setAttribute("x2", x);
+      if (!plot.firstChild) return;
+      const { left, right } = CHART, wide = Number(plot.firstChild.getAttribute("width")) - left - right;
+      cursor.style.transform = `translateX(${left + ((app.view.step + 0.5) / app.sample.steps) * wide}px)`;
     },
   };
 }

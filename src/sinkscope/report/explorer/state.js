@@ -46,11 +46,16 @@ export function fit(view, samples) {
   return view;
 }
 
+// The address follows a moment later: browsers count every change of it as a navigation, and 60 a second are too many.
 // Frames of a notebook have no address of their own: then the view is simply not kept.
+let due = 0;
 export function keep(view) {
-  try {
-    history.replaceState(null, "", format(view));
-  } catch {
-    /* sandboxed frame */
-  }
+  clearTimeout(due);
+  due = setTimeout(() => {
+    try {
+      if (location.hash !== format(view)) history.replaceState(null, "", format(view));
+    } catch {
+      /* sandboxed frame */
+    }
+  }, 200);
 }

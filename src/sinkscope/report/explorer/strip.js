@@ -26,9 +26,14 @@ export function tipLines(app, step, key) {
     Number.isNaN(about.confidence) ? null : ["confidence", number(about.confidence, 3)]].filter(Boolean);
 }
 
+// Chips have 36 shades: finer ones cannot be told apart on words, and every change is a word painted anew.
+function chipShade(index) {
+  return Math.min(255, Math.round(index / 7) * 7);
+}
+
 export function createStrip(app) {
   const list = make("ol", { class: "strip", "aria-label": "Tokens on the canvas", tabindex: 0 });
-  let chips = [], past = [];
+  let chips = [], past = [], last = 0;
   const frame = panel("strip", "Canvas", "", list, { wide: true, rows: () => ({
     names: ["step", "position", "token", "kind", `score (${app.view.unit}, ${app.view.group} queries)`, "sink"],
     rows: chips.map((_, key) => { const d = describe(app, app.view.step, key); return [app.view.step, key, d.text, d.kind, d.score, d.sink ? 1 : 0]; }),
@@ -51,13 +56,15 @@ export function createStrip(app) {
     },
     step() {
       const { sample, source, plane, view } = app, step = view.step, row = step * sample.positions, alive = aliveKeys(sample, step);
+      const now = performance.now(), calm = now - last > 110; // fading in is for eyes that can follow
+      last = now;
       for (let key = 0; key < chips.length; key++) {
-        const chip = chips[key], state = past[key], token = source.canvas[row + key], index = shade(plane.values[row + key], plane.top);
+        const chip = chips[key], state = past[key], token = source.canvas[row + key], index = chipShade(shade(plane.values[row + key], plane.top));
         if (state.token !== token) {
           const [text, kind] = sample.vocabulary[token], masked = kind === "mask";
           chip.firstChild.textContent = masked ? "▢" : visible(text) || "∅";
           chip.classList.toggle("masked", masked);
-          chip.classList.toggle("fresh", state.token !== undefined && !masked && sample.committedAt[key] === step - 1);
+          chip.classList.toggle("fresh", calm && state.token !== undefined && !masked && sample.committedAt[key] === step - 1);
           chip.setAttribute("aria-label", masked ? "mask" : visible(text));
           state.token = token;
         }
