@@ -56,13 +56,13 @@ function luminance(red, green, blue) {
   return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2];
 }
 
-// Ink that can be read on a shade: whichever of near-black and white has the higher contrast.
+// Ink that can be read on a shade: black or white, of which one always has a contrast of at least 4.58.
 const inks = {};
 export function ink(index) {
   const theme = isDark() ? "dark" : "light";
   inks[theme] ??= Array.from({ length: 256 }, (_, i) => {
     const background = luminance(...ramps[theme].subarray(3 * i, 3 * i + 3));
-    return (background + 0.05) / 0.05 > 1.05 / (background + 0.05) ? "#10131a" : "#ffffff";
+    return (background + 0.05) / 0.05 > 1.05 / (background + 0.05) ? "#000000" : "#ffffff";
   });
   return inks[theme][index];
 }
