@@ -11,6 +11,7 @@ from sinkscope.tasks.pictures import OBJECTS
 from sinkscope.tasks.planning import MOVES, SIZE
 from sinkscope.tasks.programs import _first_block
 from sinkscope.tasks.programs import check as check_program
+from sinkscope.tasks.words import NAMES
 
 FIXED = {kind: list(problems(kind, 6, "train", seed=11)) for kind in (*KINDS, "pictures")}
 
@@ -75,23 +76,14 @@ def test_logic_answers_follow_from_the_facts() -> None:
     answers = set()
     for problem in problems("logic", 1500, "train"):
         facts = re.findall(r"(\w+) is \w+er than (\w+)\.", problem.prompt)
-        if facts:
-            people = {name for fact in facts for name in fact}
-            below = {name: sum(a == name for a, _ in facts) for name in people}
-            first = next(name for name in people if all(b != name for _, b in facts))
-            last = next(name for name in people if below[name] == 0)
-            found = first if re.search(r"the (tallest|oldest|fastest)", problem.prompt) else last
-        else:
-            rules = dict(re.findall(r"If (\w+), then (\w+)\.", problem.prompt))
-            here, asked = re.findall(r"is (\w+)\. Is it (\w+)\?", problem.prompt)[0]
-            reached = set()
-            while here in rules:
-                here = rules[here]
-                reached.add(here)
-            found = "yes" if asked in reached else "no"
+        people = {name for fact in facts for name in fact}
+        below = {name: sum(a == name for a, _ in facts) for name in people}
+        first = next(name for name in people if all(b != name for _, b in facts))
+        last = next(name for name in people if below[name] == 0)
+        found = first if re.search(r"the (tallest|oldest|fastest)", problem.prompt) else last
         assert problem.data["final"] == found
         answers.add(found)
-    assert {"yes", "no"} < answers
+    assert set(NAMES) == answers
 
 
 def test_any_plan_that_arrives_counts() -> None:
@@ -161,15 +153,15 @@ def test_composition_means_what_it_says() -> None:
             assert not problem.check(wrong)
 
 
-@pytest.mark.parametrize("length", [1, 12, 13, 100, 101, 700])
+@pytest.mark.parametrize("length", [1, 4, 5, 100, 101, 700])
 def test_recall_has_as_many_facts_as_asked_for(length: int) -> None:
     for problem in problems("recall", 5, length=length):
         facts, _, question = problem.prompt.partition("\n")
-        told = dict(re.findall(r"(?:^| )(\w[\w ]*?) (?:likes|has) (\w+)\.", facts))
+        told = dict(re.findall(r" (\w[\w ]*?) (\w+)[,.]", facts))
         assert len(told) == length
-        asked = re.search(r"(?:does|in) (.+?)(?: like)?\?", question)
+        asked = re.search(r"(?:is the|in box) (.+)\?", question)
         assert asked
-        assert {subject.lower(): value for subject, value in told.items()}[asked[1].lower()] == problem.data["final"]
+        assert told[asked[1]] == problem.data["final"]
 
 
 def test_pictures_hold_what_is_told_of_them() -> None:

@@ -23,11 +23,11 @@ def test_a_run_becomes_scores_a_card_and_tables(small, tmp_path, capsys):
     assert "3 of 3 steps" in text
     assert (zoo / "small" / "model.safetensors").read_bytes() == (model / "model.safetensors").read_bytes()
 
-    row = sinks_table.sinks_of(zoo / "small", per_kind=1)
+    row, *_ = sinks_table.sinks_of(zoo / "small", per_kind=1)
     assert row.traces == 6
     assert 0 <= row.present <= 1
     assert abs(sum(row.classes.values()) - 1) < 1e-6
-    assert "| small | 6 |" in sinks_table.markdown([row])
+    assert "| small | sum | 6 |" in sinks_table.markdown([row])
 
     assert curves.main([str(results / "small.jsonl"), "--out", str(tmp_path / "curves.png")]) == 0
     assert (tmp_path / "curves.png").stat().st_size > 1000

@@ -1,7 +1,7 @@
 """Verdicts by stated rules; every sentence is made from the numbers and has them in it.
 
-static / moving / mixed / few   of the heads that have sinks, at least half are static; or moving, flash or split; "few":
-                                no more than a fifth of the heads have sinks at all
+static / moving / mixed / few   of the heads that have sinks, at least half are static; or more than half moving or flash
+                                (split heads count as neither); "few": no more than a fifth of the heads have sinks at all
 robust                          pooled over tasks, masking the top K costs at most 5 points, and is not worse than masking as
                                 many random keys (exact McNemar, Holm-corrected across K, at 5 %); "too weak to say" where
                                 fewer than a tenth of the answers are right with nothing masked
@@ -51,12 +51,12 @@ def _sinks(of: dict[str, Rows]) -> Iterator[tuple[str, str, str]]:
     if row is None:
         return
     have = 1 - row["none"]
-    going = row["moving"] + row["flash"] + row["split"]
+    going = row["moving"] + row["flash"]
     if have <= FEW:
         value = "few"
     else:
-        value = "static" if row["static"] >= have / 2 else "moving" if going > have / 2 else "mixed"
-        value = "mixed" if row["static"] >= have / 2 and going >= have / 2 else value
+        static, moving = row["static"] >= have / 2, going > have / 2
+        value = "static" if static else "moving" if moving else "mixed"
     lives = "" if row["lifetime"] is None else f"; a sink lives {row['lifetime']:.1f} steps on average"
     ways = (
         f", {_percent(row['right'])} of all heads to the right and {_percent(row['left'])} to the left" if going else ""

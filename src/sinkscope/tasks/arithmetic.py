@@ -1,12 +1,14 @@
 """Word problems of one to three steps, every step written out: GSM8K in miniature.
 
-Operands are below 10 and every value stays within 0…30, so that a step is one look-up in a small table.
+The first number is below 10, later ones are at most 6, and every value stays within 0…20, so that a step is one
+look-up in a small table.
 """
 
 from sinkscope.tasks.problem import Problem, Source, Task, same_final
 from sinkscope.tasks.words import NAMES, THINGS
 
-HIGHEST = 30
+HIGHEST = 20
+LARGEST = 6
 # One sentence an event, as (operation, sentence). The sentence is part of the content that decides the split.
 EVENTS = (
     ("+", " Then {name} finds {n}."),
@@ -30,10 +32,10 @@ def draw(source: Source, difficulty: int) -> Problem:
     key, lines = [opening, str(value)], []
     for _ in range(difficulty):
         operation, sentence = source.choice(EVENTS)
-        n = source.randint(1, 9)
+        n = source.randint(1, LARGEST)
         while not 0 <= _apply(value, operation, n) <= HIGHEST or (operation == "*" and n not in (2, 3)):
             operation, sentence = source.choice(EVENTS)
-            n = source.randint(1, 9)
+            n = source.randint(1, LARGEST)
         result = _apply(value, operation, n)
         prompt += sentence.format(name=name, n=n)
         lines.append(f"{value} {operation} {n} = {result}.\n")

@@ -43,6 +43,8 @@ min minus moons n new no now of old older oldest pens pink plus red right robot 
 slowest smallest soft solve stars stone sum sweet swim takes taller tallest task than that the then there thrice times
 trees twice up values walk wall way wet white work x xs y yes you youngest ys z
 """
+# Words that came later; new ones go to the end.
+LATER = ("Boxes", "Card", "So", " colour", " name", " number", " thing")
 
 
 def tokens() -> list[str]:
@@ -51,7 +53,7 @@ def tokens() -> list[str]:
     signs = ["    ", '"""', "####"]
     numbers = [*(f" {n}" for n in range(100)), *(str(n) for n in range(10, 31))]
     words = [*AT_START.split(), *(f" {word}" for word in AFTER_SPACE.split())]
-    return [*SPECIAL, *ascii_characters, *signs, *numbers, *words]
+    return [*SPECIAL, *ascii_characters, *signs, *numbers, *words, *LATER]
 
 
 def build_tokenizer(pictures: bool = False) -> "PreTrainedTokenizerFast":

@@ -12,7 +12,6 @@ import torch
 from sinkscope.errors import TrainingError
 from sinkscope.tasks import problems
 from sinkscope.tasks.problem import Problem
-from sinkscope.training import recite
 from sinkscope.training.objectives import Rows
 from sinkscope.training.recipe import Recipe
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _SENTINEL = "sinkscope"
-TRAINING_ONLY = (recite.NAME, recite.DRILL)  # kinds that no test asks for; importing recite makes its kind known
 
 
 def rng_of(seed: int, step: int, purpose: int) -> np.random.Generator:

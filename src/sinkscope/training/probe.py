@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from sinkscope.tasks import problems
 from sinkscope.training.build import forward_inputs
-from sinkscope.training.data import TRAINING_ONLY, Coder, rng_of, rows_of
+from sinkscope.training.data import Coder, rng_of, rows_of
 from sinkscope.training.recipe import Recipe
 
 EPSILON = 3.0  # in column sums, where uniform attention gives 1
@@ -57,7 +57,7 @@ def sink_statistics(module: nn.Module, recipe: Recipe, coder: Coder, mask_id: in
 def _probes(recipe: Recipe, coder: Coder, mask_id: int) -> list[tuple[Tensor, int]]:
     """A few validation problems a kind, one sequence each; a DLM sees each at one of three mask ratios."""
     sequences: list[tuple[Tensor, int]] = []
-    for kind in (kind for kind in recipe.data.kinds if kind not in TRAINING_ONLY):
+    for kind in recipe.data.all_kinds():
         level = recipe.data.difficulty.get(kind)
         for number, problem in enumerate(problems(kind, n=3, split="validation", seed=7, difficulty=level)):
             rows = rows_of(coder, [problem], None if recipe.causal else max(recipe.data.canvas))

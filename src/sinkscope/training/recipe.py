@@ -69,6 +69,10 @@ class Data:
         begun = [first for first in self.later if first <= step]
         return self.later[max(begun)] if begun else self.kinds
 
+    def all_kinds(self) -> list[str]:
+        """Every kind that is shown at some step."""
+        return list(dict.fromkeys([*self.kinds, *(kind for shares in self.later.values() for kind in shares)]))
+
 
 @dataclass(frozen=True)
 class Optimiser:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from sinkscope.tasks import problems
 from sinkscope.training.build import forward_inputs
-from sinkscope.training.data import TRAINING_ONLY, Coder
+from sinkscope.training.data import Coder
 from sinkscope.training.recipe import Recipe
 
 
@@ -21,7 +21,7 @@ from sinkscope.training.recipe import Recipe
 def quick_accuracy(module: nn.Module, recipe: Recipe, coder: Coder, mask_id: int, n: int = 16) -> dict[str, float]:
     """Share of `n` validation problems a kind that are solved."""
     found: dict[str, float] = {}
-    for kind in (kind for kind in recipe.data.kinds if kind not in TRAINING_ONLY):
+    for kind in recipe.data.all_kinds():
         level = recipe.data.difficulty.get(kind)
         asked = list(problems(kind, n=n, split="validation", seed=11, difficulty=level))
         texts = answers(module, recipe, coder, mask_id, [p.prompt for p in asked])

@@ -23,7 +23,9 @@ def register(app: typer.Typer) -> None:
         mask_random: Annotated[int | None, typer.Option(help="Hide this many random keys a head instead.")] = None,
         rank: Annotated[str, typer.Option(help="Which map ranks the sinks: clean or as_run.")] = "clean",
         data: Annotated[Path | None, typer.Option(help="Folder with the benchmarks' JSON lines.")] = None,
-        out: Annotated[Path | None, typer.Option(help="Folder for finished requests; run again to go on.")] = None,
+        out: Annotated[
+            Path | None, typer.Option("--out", "-o", help="Folder for finished requests; run again to go on.")
+        ] = None,
         limit: Annotated[int | None, typer.Option(help="Only the first problems of a task.")] = None,
         fewshot: Annotated[int | None, typer.Option(help="Examples before each problem.")] = None,
         chat: Annotated[bool | None, typer.Option("--chat/--no-chat", help="Use the chat template.")] = None,
