@@ -211,8 +211,7 @@ def page(repeats: int) -> str:
     return "\n".join([
         "# What the column sums cost", "",
         f"`python benchmarks/attention.py --repeats {repeats} --write` on {where}.", "",
-        "Ratios are of medians; the sides take turns in one process. Processor time on one thread, the clock on two",
-        "(other work was running on the machine, which the clock counts and processor time does not).",
+        "Ratios are of medians; the sides take turns in one process. Processor time on one thread, the clock on two.",
         "The `triton` backend is checked in Triton's interpreter; it has not been timed on a GPU.", "",
         f"## One call: [1, {HEADS}, S, {DIM}], float32, column sums in 3 groups, against F.scaled_dot_product_attention", "",
         *call_table(1, repeats), "", *call_table(2, repeats), "",
