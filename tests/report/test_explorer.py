@@ -131,7 +131,7 @@ def test_play_runs_to_the_end_and_stops(look: Opener, report: Path) -> None:
     page.get_by_role("button", name="Play", exact=True).click()
     until(page, "window.sinkscope.view.step === window.sinkscope.sample.steps - 1")
     until(page, "!window.sinkscope.playing")
-    assert page.get_by_role("button", name="Play", exact=True).is_visible()
+    page.get_by_role("button", name="Play", exact=True).wait_for()  # drawn with the next frame
 
 
 def test_everything_can_be_done_with_keys_alone(look: Opener, report: Path) -> None:
