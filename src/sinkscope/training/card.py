@@ -43,7 +43,7 @@ def card(
     whole = " + ".join(f"{minutes:.0f} ({name})" for name, minutes in parts.items())
     reached = max((line["step"] for line in curve), default=0)
     start = f" Starts from `{recipe.start}`." if recipe.start else ""
-    kinds = _shares(recipe.data.kinds)
+    kinds = ", ".join(f"{kind} ×{share:g}" for kind, share in recipe.data.kinds.items())
     objective = recipe.objective
     if recipe.causal:
         how = f"next token; prompt tokens weigh {objective.prompt:g}, answer tokens 1"
@@ -74,9 +74,7 @@ def card(
         "",
         "## How it was made",
         f"- Recipe: `src/sinkscope/training/recipes/{recipe.name}.yaml`; redo it with `sinkscope train {recipe.name} --out DIR`.",
-        f"- Data: the package's own generators, train split, {kinds}"
-        + "".join(f"; from step {step} {_shares(share)}" for step, share in recipe.data.later.items())
-        + f"; all difficulties; seed {recipe.seed}.",
+        f"- Data: the package's own generators, train split, {kinds}; all difficulties; seed {recipe.seed}.",
         f"- Objective: {how}.",
         f"- {reached} of {recipe.steps} steps of {recipe.batch} problems; {recipe.optimiser.matrices} "
         f"{recipe.optimiser.matrix_rate:g} for matrices, AdamW {recipe.optimiser.rate:g} for the rest; "
@@ -99,10 +97,6 @@ def card(
         "",
     ]
     return "\n".join(text)
-
-
-def _shares(kinds: dict[str, float]) -> str:
-    return ", ".join(f"{kind} ×{share:g}" for kind, share in kinds.items())
 
 
 def _minutes(curve: list[dict[str, Any]]) -> float:

@@ -87,7 +87,7 @@ def draw_problems(recipe: Recipe, step: int) -> list[Problem]:
     """The problems of one step."""
     rng = rng_of(recipe.seed, step, 0)
     drawn: list[Problem] = []
-    for kind, count in shares(recipe.data.kinds_at(step), recipe.batch, rng).items():
+    for kind, count in shares(recipe.data.kinds, recipe.batch, rng).items():
         level = recipe.data.difficulty.get(kind)
         seed = int(rng.integers(2**62))
         drawn.extend(problems(kind, n=count, split="train", seed=seed, difficulty=level))

@@ -57,7 +57,7 @@ def sink_statistics(module: nn.Module, recipe: Recipe, coder: Coder, mask_id: in
 def _probes(recipe: Recipe, coder: Coder, mask_id: int) -> list[tuple[Tensor, int]]:
     """A few validation problems a kind, one sequence each; a DLM sees each at one of three mask ratios."""
     sequences: list[tuple[Tensor, int]] = []
-    for kind in recipe.data.all_kinds():
+    for kind in recipe.data.kinds:
         level = recipe.data.difficulty.get(kind)
         for number, problem in enumerate(problems(kind, n=3, split="validation", seed=7, difficulty=level)):
             rows = rows_of(coder, [problem], None if recipe.causal else max(recipe.data.canvas))

@@ -55,23 +55,12 @@ class Data:
     """What is shown: kinds with their share and difficulty, canvas lengths after the prompt, the begin token or not.
 
     A kind without a difficulty gets all three, evenly. A DLM's canvas length is drawn from `canvas` for each chunk.
-    `later` gives other shares from a step on, so that what is slow to learn can get more of the time.
     """
 
     kinds: dict[str, float] = field(default_factory=lambda: {"arithmetic": 1.0})
     difficulty: dict[str, int] = field(default_factory=dict)
     canvas: tuple[int, ...] = (24, 32)
     begin: bool = True
-    later: dict[int, dict[str, float]] = field(default_factory=dict)
-
-    def kinds_at(self, step: int) -> dict[str, float]:
-        """The shares that hold at this step."""
-        begun = [first for first in self.later if first <= step]
-        return self.later[max(begun)] if begun else self.kinds
-
-    def all_kinds(self) -> list[str]:
-        """Every kind that is shown at some step."""
-        return list(dict.fromkeys([*self.kinds, *(kind for shares in self.later.values() for kind in shares)]))
 
 
 @dataclass(frozen=True)

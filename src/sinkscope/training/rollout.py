@@ -21,7 +21,7 @@ from sinkscope.training.recipe import Recipe
 def quick_accuracy(module: nn.Module, recipe: Recipe, coder: Coder, mask_id: int, n: int = 16) -> dict[str, float]:
     """Share of `n` validation problems a kind that are solved."""
     found: dict[str, float] = {}
-    for kind in recipe.data.all_kinds():
+    for kind in recipe.data.kinds:
         level = recipe.data.difficulty.get(kind)
         asked = list(problems(kind, n=n, split="validation", seed=11, difficulty=level))
         texts = answers(module, recipe, coder, mask_id, [p.prompt for p in asked])

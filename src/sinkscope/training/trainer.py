@@ -41,7 +41,7 @@ def train(
     name beside `out`, or else from the zoo; `start` names another checkpoint folder.
     """
     recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
-    for kind in recipe.data.all_kinds():
+    for kind in recipe.data.kinds:
         find(kind)  # an unknown kind is told before anything is written
     out = Path(out)
     checkpoint.open_folder(out, recipe, resume)
