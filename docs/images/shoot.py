@@ -2,7 +2,8 @@
 
     python docs/images/shoot.py runs/paper            # writes beside this file
 
-Eight pictures (overview and explorer, 1600 and 360 pixels wide, light and dark) and an animation of a sink that moves.
+Eight pictures (overview and explorer, 1600 and 360 pixels wide, light and dark) and an animation of a sink that moves. The
+head that they show is the one whose sink moves most, and the step is in the middle of the generation; --view chooses another.
 """
 
 from __future__ import annotations
@@ -13,10 +14,14 @@ import os
 import shutil
 from pathlib import Path
 
+import polars as pl
 from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from sinkscope.report import write
+from sinkscope.report.writing import choose, trace_files
+from sinkscope.sinks import Threshold, head_dynamics
+from sinkscope.tracing import Trace
 
 HERE = Path(__file__).parent
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
@@ -59,12 +64,25 @@ def animation(browser: Browser, report: Path, view: str, path: Path) -> None:
     page.close()
 
 
+def most_moving(run: Path) -> str:
+    """The view of the head whose sink moves most while it is there, among the samples of the report."""
+    best, view = 0.0, "sample=0&step=10"
+    for place, (_, trace) in enumerate(choose([(path.stem, Trace.load(path)) for path in trace_files(run)])):
+        heads = head_dynamics(trace, Threshold(3, unit="sum")).filter(pl.col("class") == "moving")
+        for row in heads.to_dicts():
+            score = row["presence"] * row["moves"] * row["displacement"]
+            if trace.mask_id is not None and score > best:
+                best, view = score, f"sample={place}&step={trace.steps // 2}&layer={row['layer']}&head={row['head']}"
+    return view
+
+
 def main() -> None:
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     words.add_argument("run", type=Path)
-    words.add_argument("--view", default="sample=0&step=10", help="fragment of the explorer's pictures")
-    words.add_argument("--moving", default="sample=0&layer=0&head=0", help="fragment of the animation")
+    words.add_argument("--view", help="fragment of the explorer's pictures, such as sample=0&step=10&layer=3&head=1")
     asked = words.parse_args()
+    view = asked.view or most_moving(asked.run)
+    print(view)
     report = write(asked.run)
     found = os.environ.get("SINKSCOPE_CHROMIUM") or shutil.which("chromium")
     with sync_playwright() as playwright:
@@ -72,10 +90,10 @@ def main() -> None:
         for width in (1600, 360):
             for scheme in ("light", "dark"):
                 for tab in ("explorer", "overview"):
-                    page = opened(browser, report, f"tab={tab}&{asked.view}", width, scheme)
+                    page = opened(browser, report, f"tab={tab}&{view}", width, scheme)
                     compact(page.screenshot(full_page=True), HERE / f"{tab}-{width}-{scheme}.png")
                     page.close()
-        animation(browser, report, f"tab=explorer&{asked.moving}", HERE / "moving-sink.webp")
+        animation(browser, report, f"tab=explorer&{view}", HERE / "moving-sink.webp")
         browser.close()
 
 
