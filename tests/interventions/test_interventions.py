@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import sinkscope as sk
 from golden_sets import golden
+from sinkscope.attention.calls import Call
 from sinkscope.errors import InterventionError
 from sinkscope.interventions.base import Intervention, top
 from sinkscope.models.base import Model
@@ -130,22 +131,26 @@ def test_random_keys_are_never_the_sinks_and_match_the_budget() -> None:
     (sinks, sink_effect), (one, _), (two, _), (mass, mass_effect) = maps
     assert bool((sinks.sum(-1) == 3).all()) and bool((one.sum(-1) == 3).all())
     assert not (sinks & one).any() and not (sinks & mass).any() and not torch.equal(one, two)
-    assert bool((mass.sum(-1) >= 3).all())
     assert mass_effect.mass_share > 0.6 * sink_effect.mass_share  # all keys but the sinks may weigh less than they do
+    assert mass_effect.mass_share < 1.25 * sink_effect.mass_share
 
 
-def test_random_mass_stops_as_soon_as_it_suffices() -> None:
-    from sinkscope.interventions.memory import Layer, Memory
+def test_random_mass_comes_as_near_as_one_key_more_or_less_can() -> None:
+    from sinkscope.interventions.memory import Layer, Memory, received_now
 
-    scores = torch.rand(1, 2, 30)
-    call = _call(1, 2, 30)
-    memory = Memory({0: Layer({("clean", "all"): scores}, torch.tensor([30]))}, {0: 1})
-    picked = sk.MaskRandom(k=2, match="mass").select(call, memory)
+    before = torch.rand(1, 2, 30)  # what the sinks drew at the last forward says little about this one
+    call = _call(1, 2, 30, dim=4)
+    memory = Memory({0: Layer({("clean", "all"): before}, torch.tensor([30]))}, {0: 1})
+    picked = sk.MaskRandom(k=4, match="mass").select(call, memory)
     assert picked is not None
+    now = received_now(call)
+    torch.testing.assert_close(now, (call.q @ call.k.mT * 0.5).softmax(-1).sum(2))
     for head in range(2):
-        target, kept = scores[0, head].topk(2).values.sum(), scores[0, head][picked[0, head]]
-        assert kept.sum() >= target - 1e-6
-        assert kept.sum() - kept.max() < target  # one key fewer, whichever came last, can fall short
+        sinks = before[0, head].topk(4).indices
+        assert not picked[0, head][sinks].any()
+        target, taken = now[0, head][sinks].sum(), now[0, head][picked[0, head]].sum()
+        others = now[0, head].index_fill(0, sinks, 0.0)
+        assert abs(taken - target) <= others.max() / 2 + 1e-5
 
 
 def test_a_new_generation_starts_untouched() -> None:
@@ -229,11 +234,9 @@ def _last_row(model: Model, ids: torch.Tensor) -> torch.Tensor:
     return torch.stack([layer[0, :, -1] for layer in maps])
 
 
-def _call(batch: int, heads: int, keys: int) -> object:
-    from sinkscope.attention.calls import Call
-
-    blank = torch.empty(batch, heads, keys, 0)
-    return Call(0, blank, blank, blank, None, False, None, None, lambda: blank, False)
+def _call(batch: int, heads: int, keys: int, dim: int = 0) -> Call:
+    made = torch.randn(3, batch, heads, keys, dim, generator=torch.Generator().manual_seed(3))
+    return Call(0, made[0], made[1], made[2], None, False, None, None, lambda: made[0], False)
 
 
 @pytest.mark.parametrize(

@@ -46,10 +46,12 @@ class Watched(Tap):
         self.drop[call.layer, call.forward.step] = outcome.drop
 
 
-def test_columns_of_an_arm_add_up_all_rows_so_far(family: dict[str, str]) -> None:
+@pytest.mark.parametrize("above", [None, sk.Threshold(0.2, unit="uniform"), sk.Threshold(3, unit="uniform")])
+def test_columns_of_an_arm_add_up_all_rows_so_far(family: dict[str, str], above: sk.Threshold | None) -> None:
     model = sk.load(family["llama"])
+    prompt = model.encode(PROMPT).shape[-1]
     watched = Watched()
-    with intervene(model, ColumnSinks(k=2)), listening(model.module, watched):
+    with intervene(model, ColumnSinks(k=2, above=above)), listening(model.module, watched):
         for _ in range(2):  # a second generation begins anew
             model.generate(PROMPT, length=6)
     steps = sorted({step for _, step in watched.clean})
@@ -63,8 +65,10 @@ def test_columns_of_an_arm_add_up_all_rows_so_far(family: dict[str, str]) -> Non
             total = torch.stack(before).sum(0)  # [head, key]
             drop = watched.drop[layer, step]
             assert drop is not None
+            marked = total > 0 if above is None else above.marks(total, prompt + len(before) - 1, total > 0)
             for head in range(2):
-                assert set(drop[0, head].nonzero().flatten().tolist()) == set(total[head].topk(2).indices.tolist())
+                wanted = {key for key in total[head].topk(2).indices.tolist() if marked[head, key]}
+                assert set(drop[0, head].nonzero().flatten().tolist()) == wanted
 
 
 @pytest.mark.parametrize("name", ["llada", "dream"])

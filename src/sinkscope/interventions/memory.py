@@ -77,6 +77,15 @@ class Memory:
         self.steps[call.layer] = self.step(call) + 1
 
 
+def received_now(call: Call) -> Tensor:
+    """What every key would receive in this very call if nothing were changed, [batch, head, key]."""
+    _, received = attend(
+        call.q, call.k, call.v, mask=call.mask, causal=call.causal, groups=call.labels, scale=call.scale,
+        group_count=call.group_count,
+    )  # fmt: skip
+    return received.sum(2)
+
+
 def _last_row(call: Call, drop: Tensor | None) -> Tensor:
     """Attention of the last query alone, [batch, head, key]."""
     mask = call.mask if call.mask is None or call.mask.shape[2] == 1 else call.mask[:, :, -1:]

@@ -10,15 +10,16 @@ from torch import Tensor
 
 from sinkscope.attention.calls import Call
 from sinkscope.interventions.base import Selector, at_least, limited, one_of, top
-from sinkscope.interventions.memory import Map, Memory, Rank, Rows
+from sinkscope.interventions.memory import Map, Memory, Rank, Rows, received_now
 
 
 @dataclass(frozen=True)
 class MaskRandom(Selector):
     """Hide random keys with the budget of MaskSinks(k, rank, rows), head by head, from the second forward on.
 
-    match: "count" hides k keys; "mass" hides keys in random order until they received, at the last forward, at least what
-    the k sinks received there (or all that are not sinks). avoid_sinks: never the k sinks themselves.
+    match: "count" hides k keys; "mass" hides keys in random order as long as that brings their attention at this very
+    forward nearer to what the k sinks draw there (where all other keys draw less, all). avoid_sinks: never the k sinks
+    themselves.
     """
 
     k: int
@@ -59,9 +60,11 @@ class MaskRandom(Selector):
         if self.match == "count":
             enough = torch.arange(call.keys, device=scores.device).expand_as(order) < self.k
         else:
-            mass = scores.gather(-1, order)
-            target = (scores * sinks).sum(-1, keepdim=True)
-            enough = mass.cumsum(-1) - mass < target  # as long as those before it do not yet suffice
+            now = received_now(call)
+            mass = now.gather(-1, order)
+            target = (now * sinks).sum(-1, keepdim=True)
+            nearer = mass.cumsum(-1) - mass / 2 < target  # with this key the sum is nearer to the target than without
+            enough = nearer.cumprod(-1).bool()
         picked = torch.zeros_like(may).scatter(-1, order, enough) & may
         return limited(picked, call, self.layers, self.heads)
 

@@ -26,14 +26,15 @@ class ColumnSinks(MaskSinks):
         last = memory.scores(call, self.rank, "all")
         if last is None:
             return None
-        kept: dict[int, tuple[object, Tensor]] = memory.__dict__.setdefault("columns", {})
-        run, total = kept.get(call.layer, (None, last))
-        if run is memory.run and run is not None:
-            total = torch.nn.functional.pad(total, (0, call.keys - total.shape[-1])) + last
-        else:
-            total = last
-        kept[call.layer] = (memory.run, total)
+        kept: dict[int, tuple[object, Tensor, Tensor]] = memory.__dict__.setdefault("columns", {})
+        total, rows = last, memory.queries(call)
+        known = kept.get(call.layer)
+        if known is not None and known[0] is memory.run and memory.run is not None:
+            _, before, earlier = known
+            total = torch.nn.functional.pad(before, (0, call.keys - before.shape[-1])) + last
+            rows = earlier + rows
+        kept[call.layer] = (memory.run, total, rows)
         picked = top(total, self.k)
         if self.above is not None:
-            picked &= self.above.marks(total, memory.step(call), total > 0)
+            picked &= self.above.marks(total, rows[:, None], total > 0)
         return limited(picked, call, self.layers, self.heads)

@@ -7,8 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from sinkscope.study import paper
+from sinkscope.study.conditions import condition_from_dict
 
 WIDTH = 80
+ACROSS = 3  # columns of K side by side
+COLUMN = 15  # signs, accuracy and interval
 Rows = list[dict[str, Any]]
 
 
@@ -17,7 +20,7 @@ def summary(results: dict[str, Any]) -> str:
     parts = [
         "\n".join(table_1(results["cells"])),
         "\n".join(likelihood_table(results["likelihood"])),
-        "\n".join(table_2(results["tokens"], results["cells"])),
+        "\n".join(table_2(results["tokens"], results["cells"], results["dynamics"])),
         "\n".join(dynamics_table(results["dynamics"])),
         "\n".join(curve_table(results["curves"])),
         "\n".join(verdict_lines(results["verdicts"])),
@@ -40,39 +43,49 @@ def table_1(cells: Rows) -> Iterator[str]:
 def _block(cells: Rows, title: str) -> Iterator[str]:
     none = next(cell for cell in cells if cell["condition"]["name"] == "none")
     ks = sorted({cell["condition"]["k"] for cell in cells if cell["condition"]["k"]})
-    yield f"{title} (n = {none['n']})   none masked: {_accuracy(none)}"
-    if ks:
-        width = min(15, (WIDTH - 26) // len(ks))
-        yield f"{'':26}" + "".join(f"{f'K={k}':>{width}}" for k in ks)
-        for name, row in _series(cells).items():
-            if any(k in row for k in ks):
-                yield f"  {name:<24}" + "".join(f"{_accuracy(row[k]) if k in row else '':>{width}}" for k in ks)
-        told = {k: value for cell in cells if (value := cell["paper"]) is not None and (k := cell["condition"]["k"])}
-        if told and none["paper"] is not None:
-            bench = paper.BENCHMARK_NAMES[paper.BENCHMARKS[none["task"]]]
-            line = "".join(f"{f'{100 * told[k]:.0f}' if k in told else '':>{width}}" for k in ks)
-            yield f"  {'paper: ' + paper.MODELS[none['family']]:<24}{line}"
-            start = f"(none masked: {100 * none['paper']:.0f}; {bench})"
-            yield f"{start:>{26 + width * len(ks)}}"
+    start, plain = f"{title} (n = {none['n']})", f"none masked: {_accuracy(none)}"
+    yield from [f"{start}   {plain}"] if len(start) + len(plain) + 3 <= WIDTH else [start, f"  {plain}"]
+    for first in range(0, len(ks), ACROSS):
+        yield from _masked(cells, none, ks[first : first + ACROSS])
     for cell in cells:
         if not cell["condition"]["k"] and cell["condition"]["name"] not in ("none", "noop"):
             yield f"  {cell['label']:<44}{_accuracy(cell):>15}   {100 * cell['difference']:+.1f}"
 
 
+def _masked(cells: Rows, none: dict[str, Any], ks: list[int]) -> Iterator[str]:
+    """A line a series of conditions, a column a K."""
+    yield f"{'':26}" + "".join(f"{f'K={k}':>{COLUMN}}" for k in ks)
+    for name, row in _series(cells).items():
+        if any(k in row for k in ks):
+            line = "".join(f"{_accuracy(row[k]) if k in row else '':>{COLUMN}}" for k in ks)
+            yield from [f"  {name:<24}{line}"] if len(name) <= 24 else [f"  {name}", f"{'':26}{line}"]
+    told = {k: value for cell in cells if (value := cell["paper"]) is not None and (k := cell["condition"]["k"])}
+    if none["paper"] is not None and any(k in told for k in ks):
+        bench = paper.BENCHMARK_NAMES[paper.BENCHMARKS[none["task"]]]
+        line = "".join(f"{f'{100 * told[k]:.0f}' if k in told else '':>{COLUMN}}" for k in ks)
+        yield f"  {'paper: ' + paper.MODELS[none['family']]:<24}{line}"
+        start = f"(none masked: {100 * none['paper']:.0f}; {bench})"
+        yield f"{start:>{26 + COLUMN * len(ks)}}"
+
+
 def _series(cells: Rows) -> dict[str, dict[int, dict[str, Any]]]:
+    """Series of conditions that differ in K alone, by a short name; by the whole one where the short one is not enough."""
     found: dict[str, dict[int, dict[str, Any]]] = {}
+    short: dict[str, str] = {}
     rows = {cell["condition"]["rows"] for cell in cells if cell["condition"]["rows"]}
     for cell in cells:
         condition = cell["condition"]
         if not condition["k"]:
             continue
+        whole = condition_from_dict(condition).series().label
         words = [condition["name"].removeprefix("mask_").replace("_", " ")]
         words += [condition["rank"].replace("_", " ")] if condition["name"] == "mask_sinks" else []
         words += [word for word in (condition.get("match"), condition.get("of")) if word]
         words += ["last row" if condition["rows"] == "last" else "column"] if len(rows) > 1 else []
-        words += ["above rule"] if condition.get("above") else []
-        found.setdefault(", ".join(words), {})[condition["k"]] = cell
-    return found
+        short[whole] = ", ".join(words)
+        found.setdefault(whole, {})[condition["k"]] = cell
+    names = list(short.values())
+    return {short[whole] if names.count(short[whole]) == 1 else whole: row for whole, row in found.items()}
 
 
 def _accuracy(cell: dict[str, Any]) -> str:
@@ -98,14 +111,16 @@ def likelihood_table(rows: Rows) -> Iterator[str]:
         yield f"    {row['label'][:40]:<41}{change:>21}{row['p']:>7.3f}{mass:>6}"
 
 
-def table_2(tokens: Rows, cells: Rows, most: int = 5) -> Iterator[str]:
+def table_2(tokens: Rows, cells: Rows, dynamics: Rows, most: int = 5) -> Iterator[str]:
     """The tokens that are sinks most often, and how much oftener than they stand on the canvas; beside the paper's."""
     tokens = [row for row in tokens if row["condition"] == "none"]
     if not tokens:
         return
     families = {cell["model"]: cell["family"] for cell in cells}
-    yield f"Table 2. Share of the sinks that a token is [95 %], {tokens[0]['generations']} generations a model, and"
-    yield "how many times its share of the canvas that is."
+    rule = f", {_rule(dynamics[0])}" if dynamics else ""
+    told = "Table 2. Share of the sinks that a token is [95 %], and how many times its share of the canvas that is; "
+    told += f"{tokens[0]['generations']} generations a model{rule}."
+    yield from textwrap.wrap(told, WIDTH)
     for model, setting in dict.fromkeys((row["model"], row["setting"]) for row in tokens):
         yield f"  {model}{' · ' + setting if setting else ''}"
         for row in [row for row in tokens if (row["model"], row["setting"]) == (model, setting)][:most]:
@@ -121,9 +136,7 @@ def table_2(tokens: Rows, cells: Rows, most: int = 5) -> Iterator[str]:
 def dynamics_table(rows: Rows) -> Iterator[str]:
     if not rows:
         return
-    first = rows[0]
-    unit = f"{first['rule']} {first['epsilon']:g} in {first['unit']}" if first["epsilon"] is not None else first["rule"]
-    yield f"Dynamics ({unit}). Heads by what their sinks do, in %;"
+    yield f"Dynamics ({_rule(rows[0])}). Heads by what their sinks do, in %;"
     yield "life in steps; where sinks stand, in %; heads whose sink goes left/right, in %."
     head = ("static", "moving", "flash", "split", "none", "life", "start", "masks", "◂/▸")
     yield f"  {'':<20}" + "".join(
@@ -146,6 +159,10 @@ def dynamics_table(rows: Rows) -> Iterator[str]:
         yield f"  {name:<20}{counts}{life:>6}{places[0]:>7}{places[1]:>6}{ways:>7}"
 
 
+def _rule(row: dict[str, Any]) -> str:
+    return f"{row['rule']} {row['epsilon']:g} in {row['unit']}" if row["epsilon"] is not None else str(row["rule"])
+
+
 def curve_table(rows: Rows) -> Iterator[str]:
     """Share of non-sinks against epsilon, a line a model and unit."""
     if not rows:
@@ -156,9 +173,13 @@ def curve_table(rows: Rows) -> Iterator[str]:
     shown = epsilons[::step]
     yield "Share of the keys that are no sinks, in %, against epsilon in each unit."
     yield f"  {'':<24}" + "".join(f"{epsilon:>6g}" for epsilon in shown)
+    said = ""
     for model, setting, unit in dict.fromkeys((row["model"], row["setting"], row["unit"]) for row in rows):
         found = {row["epsilon"]: row["non_sinks"] for row in rows
                  if (row["model"], row["setting"], row["unit"]) == (model, setting, unit)}  # fmt: skip
+        if setting and setting != said:
+            yield f"  {model} · {setting}"
+        said = setting
         yield f"  {model[:15]:<16}{unit:<8}" + "".join(f"{100 * found[epsilon]:>6.1f}" for epsilon in shown)
 
 

@@ -1,0 +1,47 @@
+"""Tables of 80 columns: every cell is in them, whatever the conditions are called and however many there are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sinkscope.study.conditions import Condition
+from sinkscope.study.summary import WIDTH, table_1
+
+RULES = [(("rule", "threshold"), ("epsilon", epsilon), ("unit", "uniform")) for epsilon in (1.0, 3.0, 6.0)]
+
+
+def cell(condition: Condition, accuracy: float, model: str = "tiny-llada", setting: str = "") -> dict[str, Any]:
+    return {
+        "model": model, "family": "llada", "task": "arithmetic", "setting": setting, "n": 200,
+        "condition": condition.to_dict(), "label": condition.label, "accuracy": accuracy, "low": 0.0, "high": 1.0,
+        "p_holm": 0.01, "difference": -0.1, "controls": {"count": {"p_holm": 0.01}}, "paper": 0.5,
+    }  # fmt: skip
+
+
+def test_every_condition_has_a_cell_of_its_own() -> None:
+    conditions = [
+        *(Condition("mask_sinks", k, rank, "all") for k in (1, 5) for rank in ("clean", "as_run")),
+        *(Condition("mask_sinks", 5, "clean", "all", above=rule) for rule in RULES),
+        Condition("mask_sinks", 5, "clean", "all", keep_self=True),
+        *(Condition("zero_values", 5, rank, "all", of="sinks") for rank in ("clean", "as_run")),
+        *(Condition("mask_random", 5, rank, "all", match="count") for rank in ("clean", "as_run")),
+        Condition("mask_positions", positions=(0,), since="second"),
+    ]
+    cells = [cell(condition, (11 + place) / 100) for place, condition in enumerate(conditions)]
+    text = "\n".join(table_1([cell(Condition("none"), 0.9), *cells]))
+    for place in range(len(conditions)):
+        assert text.count(f"{11 + place} [0–100]") == 1
+
+
+def test_many_k_and_long_names_stay_within_the_width() -> None:
+    long = {"model": "Dream-v0-Instruct-7B", "setting": "block=whole"}
+    cells = [cell(Condition("none"), 1.0, **long)]
+    cells += [cell(Condition("mask_sinks", k, "clean", "all"), 1.0, **long) for k in (1, 2, 5, 10, 20, 50, 100)]
+    lines = list(table_1(cells))
+    assert max(map(len, lines)) <= WIDTH
+    assert [line.split() for line in lines if "K=" in line] == [
+        ["K=1", "K=2", "K=5"],
+        ["K=10", "K=20", "K=50"],
+        ["K=100"],
+    ]
+    assert not any("]*" in line for line in lines)
