@@ -9,7 +9,7 @@ import argparse
 import json
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,7 @@ def card(
         f"Made by `python -m sinkscope.training.evaluate {recipe.name} -n {scores[0]['n'] if scores else 500}`.",
         "",
         "## How it was made",
-        f"- Recipe: `src/sinkscope/training/recipes/{recipe.name}.yaml`; redo it with `sinkscope train {recipe.name} --out DIR`.",
+        f"- Recipe: `src/sinkscope/training/recipes/{recipe.name}.yaml`; redo it with {_redone(parts)}.",
         f"- Data: the package's own generators, train split, {kinds}; all difficulties; seed {recipe.seed}.",
         f"- Objective: {how}.",
         f"- {reached} of {recipe.steps} steps of {recipe.batch} problems; {recipe.optimiser.matrices} "
@@ -97,6 +97,11 @@ def card(
         "",
     ]
     return "\n".join(text)
+
+
+def _redone(names: Iterable[str]) -> str:
+    """Commands that make the model again, what it builds on first: each looks for its start in the folder beside its own."""
+    return ", ".join(f"`sinkscope train {name} --out runs/{name}`" for name in names)
 
 
 def _minutes(curve: list[dict[str, Any]]) -> float:
