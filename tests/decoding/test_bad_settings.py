@@ -86,3 +86,10 @@ def test_words_are_fitted_to_each_other() -> None:
         fitted(model.defaults, model, 8, {"length": 24, "block": 7})
     dream = golden("dream").model
     assert fitted(dream.defaults, dream, 8, {"algorithm": "topk_margin", "length": 8}).confidence == "margin"
+
+
+@pytest.mark.parametrize("length", [-1, 0, 8.5, float("nan"), "eight", True, [8]])
+def test_a_length_that_is_none_is_told(length: object) -> None:
+    model = golden("llada").model
+    with pytest.raises(DecodeError, match="length to be a whole number of at least 1"):
+        fitted(model.defaults, model, 8, {"length": length})

@@ -200,3 +200,15 @@ def test_a_hub_id_while_offline_names_cache_and_flag() -> None:
 def test_a_dtype_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="float32"):
         load(make_llada(tmp_path), dtype="float99")
+
+
+@pytest.mark.parametrize("device", ["x", "cuda:99", "cpu:one", "meta", ""])
+def test_a_device_that_is_not_there(device: str) -> None:
+    with pytest.raises(CheckpointError, match="Expected a device that torch can use here") as caught:
+        load(HERE / "llada", device=device)
+    assert repr(device) in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("device", ["cpu", torch.device("cpu"), None])
+def test_a_device_that_is_there(device: str | torch.device | None) -> None:
+    assert load(HERE / "llada", device=device).family == "llada"

@@ -15,7 +15,7 @@ import sinkscope as sk
 from sinkscope.attention.calls import Call, Outcome, Tap
 from sinkscope.attention.capture import listening
 from sinkscope.interventions import intervene
-from sinkscope.study import behaviour, findings, verdicts
+from sinkscope.study import behaviour
 from sinkscope.study.columns import ColumnSinks
 from sinkscope.study.conditions import NAMES, Condition, condition_from_dict
 from sinkscope.study.engines.local import _choice
@@ -180,38 +180,6 @@ def test_ctrl_c_stores_what_is_finished(study: Study, tmp_path: Path) -> None:
     assert said[-1].startswith("stopped: 3 of ") and "goes on from there" in said[-1]
 
 
-def cell(k: int, difference: float, control: float, p: float) -> dict[str, object]:
-    shares = {"key_share": 0.1, "mass_share": 0.2}
-    against = {"difference": control, "difference_low": control, "difference_high": control, "p_holm": p}
-    return {
-        "model": "m", "task": "all", "setting": "", "condition": {"name": "mask_sinks", "k": k, "rank": "clean", "rows": "all"},
-        "difference": difference, "difference_low": difference, "difference_high": difference, "p_holm": 0.5,
-        "controls": {"count": against}, **shares,
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("cells", "value"),
-    [
-        ([cell(1, -0.05, 0.0, 1.0), cell(5, 0.02, 0.0, 1.0)], "robust"),
-        ([cell(1, -0.01, 0.0, 1.0), cell(5, -0.06, 0.0, 1.0)], "robust up to K=1"),
-        ([cell(1, -0.04, -0.04, 0.01), cell(5, -0.01, 0.0, 1.0)], "dependent"),  # worse than random keys
-        ([cell(1, -0.04, 0.04, 0.01)], "robust"),  # better than random keys
-    ],
-)
-def test_robust_by_the_stated_rule(cells: list[dict[str, object]], value: str) -> None:
-    empty = {name: [] for name in verdicts.TABLES}
-    for accuracy, expected in ((0.5, value), (0.05, "too weak to say")):
-        none = {
-            **cell(0, 0.0, 0.0, 1.0),
-            "condition": {"name": "none", "k": 0, "rows": None},
-            "accuracy": accuracy,
-            "n": 100,
-        }
-        found = verdicts.verdicts({**empty, "pooled": [none, *cells], "tokens": []})
-        assert {row["name"]: row["value"] for row in found}["masking_clean"] == expected
-
-
 def test_shares_of_tokens_are_counted_over_generations() -> None:
     made = behaviour.Generations()
     made.vocabulary = {"1": ["a", "word"], "2": [".", "punctuation"], "3": ["b", "word"]}
@@ -228,16 +196,3 @@ def test_shares_of_tokens_are_counted_over_generations() -> None:
         ("punctuation", 0.75, pytest.approx(2.5)),
         ("word", 0.25, pytest.approx(0.25 / 0.7)),
     ]
-
-
-def test_holm_is_over_k_within_one_kind_of_masking() -> None:
-    made = {}
-    for condition, right in ((Condition("none"), 8), *((Condition("mask_sinks", k, "clean", "all"), 8 - k) for k in (1, 5)),
-                             (Condition("mask_sinks", 5, "as_run", "all"), 3)):  # fmt: skip
-        one = findings.Answers("m", "", condition, "t")
-        one.rows = {n: {"correct": n < right, "confidence": 0.5} for n in range(10)}
-        made["m", "", "t", condition] = one
-    study = Study.load("quick")
-    facts = [findings.Facts("m", "m", False, "llada", {}, {})]
-    cells = findings.cells(study, facts, made)
-    assert [cell["p_holm"] for cell in cells] == pytest.approx([1.0, 1.0, 2 * 0.0625, 0.0625])

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from sinkscope.decoding import Decode
 from sinkscope.errors import StudyError
+from sinkscope.study.conditions import Condition
 from sinkscope.study.plan import STUDIES, Study, shipped
-from sinkscope.study.units import Facts, units_of
+from sinkscope.study.units import Facts, Unit, units_of
 
 GOOD = """name: mine
 models: [tiny-llada]
@@ -66,6 +69,10 @@ def test_the_papers_study_has_every_condition() -> None:
     [
         ("name: mine", "name: 7", 1, "name"),
         ("name: mine", "nme: mine", None, "name"),
+        ("name: mine", "name: ''", 1, "name"),
+        ("name: mine", "name: a/b", 1, "name"),
+        ("name: mine", "name: ..", 1, "name"),
+        ("name: mine", "name: .", 1, "name"),
         ("[tiny-llada]", "tiny-llada", 2, "models"),
         ("[tiny-llada]", "[a, a]", 2, "models"),
         ("[tiny-llada]", "[a, 3]", 2, "models"),
@@ -102,6 +109,8 @@ def test_the_papers_study_has_every_condition() -> None:
         ("trace:\n  problems: 1", "trace: 5", 8, "trace"),
         ("mechanism:\n  problems: 1", "mechanism:\n  problems: 1\n  k: [0]", 12, "mechanism.k"),
         ("models: [tiny-llama]", "models: 3", 13, "likelihood.models"),
+        ("models: [tiny-llama]", "models: [a, a]", 13, "likelihood.models"),
+        ("models: [tiny-llama]", "models: [tiny-llada]", 13, "likelihood must not name tiny-llada"),
         ("conditions: [none]", "conditions: [noop]", 14, "likelihood.conditions"),
         ("conditions: [none]", "conditions: [none]\n  texts: 1", 15, "likelihood.texts"),
         ("rule: threshold", "rule: feeling", 16, "rules[0]"),
@@ -115,6 +124,39 @@ def test_the_papers_study_has_every_condition() -> None:
         ("rules:\n", "decode: {speed: 3}\nrules:\n", 15, "decode.speed"),
         ("rules:\n", "decode: {steps: []}\nrules:\n", 15, "decode.steps"),
         ("rules:\n", "decode: fast\nrules:\n", 15, "decode"),
+        ("rules:\n", "decode: {length: -1}\nrules:\n", 15, "decode.length"),
+        ("rules:\n", "decode: {length: 0}\nrules:\n", 15, "decode.length"),
+        ("rules:\n", "decode: {length: .nan}\nrules:\n", 15, "decode.length"),
+        ("rules:\n", "decode: {length: null}\nrules:\n", 15, "decode.length"),
+        ("rules:\n", "decode: {length: [8, eight]}\nrules:\n", 15, "decode.length"),
+        ("rules:\n", "decode: {length: [[8]]}\nrules:\n", 15, "decode.length"),
+        ("rules:\n", "decode: {block: 2.0}\nrules:\n", 15, "decode.block"),
+        ("rules:\n", "decode: {steps: true}\nrules:\n", 15, "decode.steps"),
+        ("rules:\n", "decode:\n  length: 8\n  steps: 1\nrules:\n", 11, "mechanism"),
+        ("rules:\n", "decode: {length: [1, 8]}\nrules:\n", 11, "mechanism"),
+        ("rules:\n", "decode:\n  length: 8\n  temperature: hot\nrules:\n", 17, "decode.temperature"),
+        ("rules:\n", "decode: {temperature: .inf}\nrules:\n", 15, "decode.temperature"),
+        ("rules:\n", "decode: {top_p: 2}\nrules:\n", 15, "decode.top_p"),
+        ("rules:\n", "decode: {top_k: 0}\nrules:\n", 15, "decode.top_k"),
+        ("rules:\n", "decode: {guidance: null}\nrules:\n", 15, "decode.guidance"),
+        ("rules:\n", "decode: {confidence: high}\nrules:\n", 15, "decode.confidence"),
+        ("rules:\n", "decode: {confidence_dtype: int8}\nrules:\n", 15, "decode.confidence_dtype"),
+        ("rules:\n", "decode: {commit: all}\nrules:\n", 15, "decode.commit"),
+        ("rules:\n", "decode: {threshold: [0.5, 1.5]}\nrules:\n", 15, "decode.threshold"),
+        ("rules:\n", "decode: {factor: x}\nrules:\n", 15, "decode.factor"),
+        ("rules:\n", "decode: {algorithm_temperature: -1}\nrules:\n", 15, "decode.algorithm_temperature"),
+        ("rules:\n", "decode: {epsilon: 1e-3}\nrules:\n", 15, "decode.epsilon"),  # YAML wants 1.0e-3
+        ("rules:\n", "decode: {forbid_eos: 1}\nrules:\n", 15, "decode.forbid_eos"),
+        ("rules:\n", "decode: {late_eos: maybe}\nrules:\n", 15, "decode.late_eos"),
+        ("rules:\n", "decode: {eos_id: end}\nrules:\n", 15, "decode.eos_id"),
+        ("rules:\n", "decode: {eot_id: -2}\nrules:\n", 15, "decode.eot_id"),
+        ("rules:\n", "decode: {stop: now}\nrules:\n", 15, "decode.stop"),
+        ("rules:\n", "decode: {cache: big}\nrules:\n", 15, "decode.cache"),
+        ("rules:\n", "decode: {seed: 1.5}\nrules:\n", 15, "decode.seed"),
+        ("rules:\n", "decode: {algorithm: best}\nrules:\n", 15, "decode.algorithm"),
+        ("rules:\n", "decode: {family: dream}\nrules:\n", 15, "decode.family"),
+        ("rules:\n", "decode: {noise: reference}\nrules:\n", 15, "decode.noise"),
+        ("rules:\n", "device: x\nrules:\n", 15, "device"),
         ("rules:\n", "about: [1]\nrules:\n", 15, "about"),
         ("rules:\n", "colour: red\nrules:\n", 15, "colour"),
         ("rules:\n", "name: again\nrules:\n", 15, "name"),
@@ -134,6 +176,14 @@ def test_every_field_wrong_in_turn(tmp_path: Path, old: str, new: str, line: int
         assert f"line {line}:" in said
 
 
+@pytest.mark.parametrize("models", ["&a [*a]", "[" * 3000 + "]" * 3000], ids=["in itself", "deep"])
+def test_a_value_without_end_is_told(tmp_path: Path, models: str) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(GOOD.replace("[tiny-llada]", models))
+    with pytest.raises(StudyError, match="inside itself by an alias, or too deep"):
+        Study.load(path)
+
+
 def test_the_good_file_is_good(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(GOOD)
@@ -151,6 +201,55 @@ def test_a_sweep_makes_every_combination() -> None:
     labels = [label for label, _ in study.settings()]
     assert labels == ["block=whole, steps=24", "block=whole, steps=12", "block=8, steps=24", "block=8, steps=12"]
     assert study.settings()[1][1] == {"length": 24, "block": None, "steps": 12}
+
+
+def test_every_decode_setting_can_be_given_and_swept() -> None:
+    swept = {
+        "length": [8, 16], "block": [None, 4], "steps": [None, 8], "temperature": [0, 0.5], "top_p": [None, 0.9],
+        "top_k": [None, 5], "guidance": 0.0, "confidence": "margin", "confidence_dtype": "float64", "commit": "factor",
+        "threshold": None, "factor": 1.5, "algorithm_temperature": None, "epsilon": 0.001, "forbid_eos": True,
+        "late_eos": False, "eos_id": None, "eot_id": 3, "stop": "eot", "cache": [None, "dual"], "seed": 4,
+        "algorithm": ["origin", "entropy"],
+    }  # fmt: skip
+    left_out = {"family", "noise"}
+    assert set(swept) == {item.name for item in fields(Decode)} - left_out | {"algorithm"}
+    study = Study.from_dict({**yaml.safe_load(GOOD), "decode": swept})
+    assert len(study.settings()) == 2**8 and Study.from_dict(study.to_dict()) == study
+
+
+def test_the_mechanism_looks_at_the_first_point_of_a_sweep_only() -> None:
+    values = {**yaml.safe_load(GOOD), "decode": {"length": 8, "steps": [4, 1]}}
+    assert Study.from_dict(values).mechanism.problems == 1
+    assert Study.from_dict({**values, "decode": {"steps": 1}, "mechanism": {"problems": 0}}).decode == {"steps": 1}
+
+
+def test_a_model_that_takes_one_step_of_its_own_is_refused_for_the_mechanism() -> None:
+    study = Study.from_dict(yaml.safe_load(GOOD))
+    with pytest.raises(StudyError, match="at least 2 steps, and a decodes in 1"):
+        units_of(study, [Facts("a", "a", False, "llada", {}, {"": {"length": 1, "steps": 1}})])
+
+
+def test_a_long_name_of_a_unit_is_cut_and_stays_its_own() -> None:
+    units = [
+        Unit("answers", "m", Condition("mask_positions", positions=(*range(120), last)), shown="m", task="recall")
+        for last in (120, 121)
+    ]
+    assert len({unit.id for unit in units}) == 2
+    for unit in units:
+        assert len(unit.id.encode()) <= 150 and unit.id.startswith("answers__m__mask-positions-0-1-2")
+    assert len(replace(units[0], shown="模" * 100).id.encode()) <= 150
+    few = replace(units[0], condition=Condition("mask_positions", positions=tuple(range(40))))
+    assert few.id == f"answers__m__mask-positions-{'-'.join(map(str, range(40)))}__recall__000"
+
+
+def test_changed_moves_a_model_that_is_measured_by_likelihood() -> None:
+    study = Study.load("paper")
+    likely = study.likelihood.models[0]
+    other = study.changed(models=["tiny-llada", likely])
+    assert (other.models, other.likelihood.models) == (("tiny-llada",), (likely,))
+    assert study.changed(models=[likely]).models == ()
+    with pytest.raises(StudyError, match="at least one model"):
+        study.changed(models=[])
 
 
 def test_changed_keeps_what_is_not_named() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -179,6 +180,56 @@ def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
     with pytest.raises(StudyError, match="disk is full"):
         store.write("results.json", "new" * 10_000)
     assert (tmp_path / "results.json").read_text() == "old" and not partial.exists()
+
+
+@pytest.mark.parametrize("held", ["null", "[]", "7", "{}", '{"result": null}', '{"result": {}}', '{"result": {"ro', ""])
+def test_a_unit_file_without_a_result_is_not_done(tmp_path: Path, held: str) -> None:
+    store = Store(tmp_path)
+    store.save("a", {"unit": {}, "result": {"rows": []}})
+    assert store.done("a")
+    (tmp_path / "units" / "a.json").write_text(held)
+    assert not store.done("a")
+    with pytest.raises(StudyError, match="run the study again"):
+        store.load("a")
+
+
+def test_a_damaged_unit_is_run_again(study: Study, family: dict[str, str], tmp_path: Path) -> None:
+    plan = cheap(study, [family["llada"]])
+    before = run(plan, tmp_path, workers=1)
+    path = next((tmp_path / "units").glob("*mask-sinks*.json"))
+    whole = path.read_bytes()
+    path.write_text("null")
+    assert run(plan, tmp_path, workers=1).results == before.results and path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("name", ["run.json", "results.json"])
+@pytest.mark.parametrize("held", ["[]", "null", "3", '{"schema": ', "[" * 100_000])
+def test_a_damaged_file_of_a_run_is_told(tmp_path: Path, name: str, held: str) -> None:
+    (tmp_path / "study.yaml").write_text("x")
+    (tmp_path / name).write_text(held)
+    begin = functools.partial(Store(tmp_path).open, "x", {"models": ["a"], "versions": {}, "seed": 0})
+    read = begin if name == "run.json" else functools.partial(Run.load, tmp_path)
+    with pytest.raises(StudyError, match=f"{name} is damaged; remove it"):
+        read()
+
+
+def test_a_study_whose_models_are_all_left_out_is_refused(small: dict[str, Any], tmp_path: Path) -> None:
+    from sinkscope.study.estimate import estimate
+
+    missing = {**small["likelihood"], "models": [str(tmp_path / "nowhere")]}
+    study = Study.from_dict({**small, "models": [], "likelihood": missing})
+    with pytest.raises(StudyError, match="all were left out"):
+        run(study, tmp_path / "run", workers=1)
+    assert not (tmp_path / "run" / "run.json").exists()  # the folder is free for when the model is there
+    with pytest.raises(StudyError, match=r"all were left out .*nowhere"):
+        estimate(study)
+
+
+def test_a_condition_with_many_positions_runs(study: Study, family: dict[str, str], tmp_path: Path) -> None:
+    plan = cheap(study, [family["llada"]]).to_dict()
+    plan["conditions"] = ["none", {"name": "mask_positions", "positions": list(range(120))}]
+    made = run(Study.from_dict(plan), tmp_path, workers=1)
+    assert len(made.results["cells"]) == 2
 
 
 def test_an_unknown_model_in_a_worker_and_an_unknown_engine(study: Study, tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import Any
+from operator import index
+from typing import Any, SupportsIndex
 
 import torch
 from torch import Tensor
@@ -55,8 +56,7 @@ def fitted(settings: Decode, model: Model, prompt_length: int, words: dict[str, 
         words = {name: value for name, value in words.items() if name not in ("steps", "block")}
     if "algorithm" in words:
         return _with_algorithm(settings, model, prompt_length, words)
-    room = model.context - prompt_length
-    length = int(words.get("length") or min(settings.length, max(room, 1)))
+    length = _length(words.get("length"), settings, model.context - prompt_length)
     block = words.get("block", settings.block)
     if "block" not in words and block is not None:
         # The default block gives way to the length that was asked for.
@@ -65,6 +65,15 @@ def fitted(settings: Decode, model: Model, prompt_length: int, words: dict[str, 
     if "steps" not in words and steps is not None:
         steps = length
     return replace(settings, **{**words, "length": length, "block": block, "steps": steps})
+
+
+def _length(asked: Any, settings: Decode, room: int) -> int:
+    """The length that was asked for, or as much of the default as there is room for."""
+    if asked is None:
+        return min(settings.length, max(room, 1))
+    if not isinstance(asked, SupportsIndex) or isinstance(asked, bool) or index(asked) < 1:
+        raise DecodeError(f"Expected length to be a whole number of at least 1, got {asked!r}.")
+    return index(asked)
 
 
 def _with_algorithm(settings: Decode, model: Model, prompt_length: int, words: dict[str, Any]) -> Decode:

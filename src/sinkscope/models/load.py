@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 # Asked in this order; Llama takes every causal checkpoint that nobody claimed before it.
 FAMILIES: list[Family] = [MMaDA(), LLaDA(), Dream(), AdaptedToDiffusion(), Llama()]
 
+# Words for a model that is spread over all devices.
+SPREAD = ("auto", "balanced", "balanced_low_0", "sequential")
+
 HUB_PATTERNS = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 
 
@@ -41,6 +44,7 @@ def load(
     dtype: as stored on an accelerator and float32 on a CPU, unless given. device: "auto" spreads over all devices.
     """
     asked = os.fspath(name)
+    _check_device(device)
     folder = zoo.find(asked) or find_folder(asked)
     wanted = _dtype(dtype, device)
     if folder.suffix == ".gguf":
@@ -114,6 +118,19 @@ def family_of(config: dict[str, Any], folder: Path) -> Family:
         f"that transformers has), got model_type {config.get('model_type')!r}; "
         "write a Family and hand it to sinkscope.models.register (see CONTRIBUTING.md)."
     )
+
+
+def _check_device(device: str | torch.device | None) -> None:
+    """Refuse a device that torch does not know, or that is not in this machine."""
+    if device is None or str(device) in SPREAD:
+        return
+    try:
+        torch.zeros(1, device=torch.device(device)).cpu()  # "meta" is a device that holds nothing
+    except (RuntimeError, AssertionError, NotImplementedError, ImportError, TypeError) as error:
+        raise CheckpointError(
+            f"Expected a device that torch can use here, such as cpu, cuda, cuda:1, mps or auto, got {str(device)!r} "
+            f"({first_lines(error).split('. ')[0].rstrip('.')}); use cpu, or install a torch that has it."
+        ) from None
 
 
 def _dtype(dtype: torch.dtype | str | None, device: str | torch.device | None) -> torch.dtype | str:

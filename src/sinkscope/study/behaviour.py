@@ -158,9 +158,17 @@ def mechanisms(study: Study, units: Sequence[Unit], load: Loaded) -> list[dict[s
             for name in [name for name in rows[0] if name not in ("problem", "positions")]:
                 entry[name] = float(np.mean([row[name] for row in rows]))
             for what in ("confidence", "delay"):
-                for keys in ("sinks", "random"):
-                    gaps = [row[f"{what}_{keys}_high"] - row[f"{what}_{keys}_low"] for row in rows]
-                    low, high = bootstrap(gaps, study.draws, study.seed)
-                    entry[f"{what}_{keys}_gap"] = {"value": float(np.mean(gaps)), "low": low, "high": high}
+                sinks, random = (
+                    np.array([row[f"{what}_{keys}_high"] - row[f"{what}_{keys}_low"] for row in rows])
+                    for keys in ("sinks", "random")
+                )
+                entry[f"{what}_sinks_gap"] = _mean(study, sinks)
+                entry[f"{what}_random_gap"] = _mean(study, random)
+                entry[f"{what}_gap_beyond_random"] = _mean(study, sinks - random)  # problem by problem
         made.append(entry)
     return made
+
+
+def _mean(study: Study, values: Counts) -> dict[str, float]:
+    low, high = bootstrap(values.tolist(), study.draws, study.seed)
+    return {"value": float(values.mean()), "low": low, "high": high}

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sinkscope.errors import RuleError
 from sinkscope.study.conditions import Condition, read_condition
-from sinkscope.study.plan import DEFAULT_RULE, LikelihoodPlan, MechanismPlan, Study, TaskPlan, TracePlan
-from sinkscope.study.reader import Fields, among, number, text, texts, whole
+from sinkscope.study.plan import DEFAULT_RULE, LEAST_STEPS, LikelihoodPlan, MechanismPlan, Study, TaskPlan, TracePlan
+from sinkscope.study.reader import Fields, among, file_name, number, optional, text, texts, whole
+
+# Decode settings that a study does not choose, and what does.
+DECIDED = {
+    "family": "the model's family decides how it decodes",
+    "noise": "a study always draws noise per_row, so that an answer does not depend on its chunk",
+}
 
 
 def read_study(values: Any, lines: Mapping[Any, int], where: str) -> Study:
     """Check every field; the first mistake is told in one sentence."""
     given = Fields(values, where, lines)
     known = [item.name for item in dataclasses.fields(Study)]
-    name = given.need("name", text, "a word")
+    name = given.need("name", file_name, "a plain file name without slashes and '..'")
     names = given.need("models", lambda value: value == [] or texts(value), "a list of zoo names, folders or Hub ids")
     models = tuple(names)
     if len(set(models)) < len(models):
@@ -27,20 +34,57 @@ def read_study(values: Any, lines: Mapping[Any, int], where: str) -> Study:
         "split": given.take("split", "test", among(("train", "validation", "test")), "train, validation or test"),
         "chunk": given.take("chunk", 25, whole(1), "a whole number of at least 1"),
         "draws": given.take("draws", 2000, whole(100), "a whole number of at least 100"),
-        "dtype": given.take("dtype", None, lambda value: value is None or text(value), "a dtype such as bfloat16"),
-        "device": given.take("device", None, lambda value: value is None or text(value), "a device such as cuda"),
+        "dtype": given.take("dtype", None, optional(text), "a dtype such as bfloat16"),
+        "device": given.take("device", None, optional(_device), "cpu, cuda, mps, another device of torch, or auto"),
     }
     study = Study(
         name=name, models=models, tasks=_tasks(given), conditions=_conditions(given), decode=_decode(given),
         rules=_rules(given), trace=_trace(given), mechanism=_mechanism(given), likelihood=_likelihood(given), **plain,
     )  # fmt: skip
     given.done(known)
-    if not study.models and not study.likelihood.models:
-        raise given.error("models", "must name at least one model")
+    _check_models(study, given)
+    _check_steps(study, given)
     traced = set(study.trace.conditions) - {condition.name for condition, _ in study.conditions}
     if study.trace.problems and traced:
         raise given.error("trace", f"names the condition {min(traced)}, which the study does not have")
     return study
+
+
+def _check_models(study: Study, given: Fields) -> None:
+    """At least one, and each measured in one way."""
+    if not study.models and not study.likelihood.models:
+        raise given.error("models", "must name at least one model")
+    for name in study.likelihood.models:
+        if name in study.models:
+            raise given.error(
+                "likelihood",
+                f"must not name {name}, which models names too; it is measured by likelihood or by answers, "
+                "so take it out of one of them",
+            )
+
+
+def _check_steps(study: Study, given: Fields) -> None:
+    """The mechanism takes the first point of a sweep; where steps are not given, there are as many as tokens."""
+    first = study.settings()[0][1]
+    for field in ("steps", "length"):
+        if study.mechanism.problems and first.get(field) is not None and first[field] < LEAST_STEPS:
+            raise given.error(
+                "mechanism",
+                f"needs at least {LEAST_STEPS} steps, and decode.{field} is {first[field]}; "
+                "make it larger, or leave the mechanism out",
+            )
+
+
+def _device(value: Any) -> bool:
+    import torch
+
+    if not text(value) or value == "auto":
+        return text(value)
+    try:
+        torch.device(value)
+    except RuntimeError:
+        return False
+    return True
 
 
 def _entries(given: Fields, field: str, expected: str) -> list[Fields]:
@@ -80,17 +124,44 @@ def _conditions(given: Fields) -> tuple[tuple[Condition, str], ...]:
 
 
 def _decode(given: Fields) -> dict[str, Any]:
-    from sinkscope.decoding.settings import Decode
-
     words = given.take("decode", {}, lambda value: isinstance(value, dict), "a mapping of decode settings")
-    known = {item.name for item in dataclasses.fields(Decode)} | {"algorithm"}
+    checks = _decode_checks()
     inner = given.inner("decode", words)
     for name, value in words.items():
-        if name not in known:
-            raise inner.error(name, f"is no decode setting; known are {', '.join(sorted(known))}")
+        if name in DECIDED:
+            raise inner.error(name, f"must not be given: {DECIDED[name]}")
+        if name not in checks:
+            raise inner.error(name, f"is no decode setting; known are {', '.join(sorted(checks))}")
         if isinstance(value, dict) or value == []:
             raise inner.error(name, f"must be one value, or a list of values to sweep, not {value!r}")
+        check, expected = checks[name]
+        for one in value if isinstance(value, list) else [value]:
+            if not check(one):
+                raise inner.error(name, f"must be {expected}, not {one!r}")
     return dict(words)
+
+
+def _decode_checks() -> dict[str, tuple[Callable[[Any], bool], str]]:
+    """Setting → check, and what is expected; null only where a setting may be left open."""
+    from sinkscope.decoding.settings import CHOICES, DREAM_ALGORITHMS, RANGES, Decode
+
+    checks: dict[str, tuple[Callable[[Any], bool], str]] = {
+        **{name: (whole(1), "a whole number of at least 1") for name in ("length", "block", "steps", "top_k")},
+        **{name: (whole(0), "a whole number of at least 0") for name in ("eos_id", "eot_id", "seed")},
+        **{name: (lambda value: isinstance(value, bool), "true or false") for name in ("forbid_eos", "late_eos")},
+        "algorithm": (among(DREAM_ALGORITHMS), f"one of {', '.join(DREAM_ALGORITHMS)}"),
+    }
+    for name, low, high in RANGES:
+        words = f"a number of at least {low}" if high is None else f"a number from {low} to {high}"
+        checks[name] = number(low, sys.float_info.max if high is None else high), words
+    for item in dataclasses.fields(Decode):
+        if item.name in CHOICES:
+            choices = [choice for choice in CHOICES[item.name] if choice is not None]
+            checks[item.name] = among(choices), f"one of {', '.join(choices)}"
+        if item.default is None:
+            check, words = checks[item.name]
+            checks[item.name] = optional(check), f"{words}, or null"
+    return {name: check for name, check in checks.items() if name not in DECIDED}
 
 
 def _rules(given: Fields) -> tuple[Mapping[str, Any], ...]:
@@ -162,6 +233,8 @@ def _likelihood(given: Fields) -> LikelihoodPlan:
     )
     entry.left.pop("conditions", None)
     entry.done([item.name for item in dataclasses.fields(LikelihoodPlan)])
+    if len(set(plan.models)) < len(plan.models):
+        raise entry.error("models", "must name each model once")
     if plan.models and Condition("none") not in plan.conditions:
         raise entry.error("conditions", "must have none among them, since everything is compared with it")
     return plan

@@ -2,75 +2,156 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from sinkscope.errors import StudyError
+from sinkscope.study.reader import parse
 from sinkscope.study.run import Run
 from sinkscope.study.statistics import paired
 
 CELL = ["model", "setting", "condition", "task"]
+WIDTH = 42  # of a condition's name
 
 
 def compare(first: Path | str, second: Path | str) -> dict[str, Any]:
-    """Every cell that both runs have: accuracies, and the difference on common problems, second minus first."""
+    """Every cell that both runs have: accuracies, and the difference on common problems, second minus first.
+
+    Where problems are paired, both accuracies are of the common ones; `unpaired` says why others are not.
+    """
     runs = [Run.load(folder) for folder in (first, second)]
     tables = [_answers(run.folder) for run in runs]
     keys = [frame.select(CELL).unique(maintain_order=True) for frame in tables]
     common = keys[0].join(keys[1], on=CELL, how="inner", maintain_order="left")
-    same = [run.results["run"]["seed"] for run in runs]
-    rows = []
+    plans = [_drawn(run.folder) for run in runs]
+    rows: list[dict[str, Any]] = []
+    unpaired: dict[str, None] = {}  # in order, each once
     for key in common.iter_rows(named=True):
         mine = [frame.filter(*(pl.col(name) == value for name, value in key.items())) for frame in tables]
-        row: dict[str, Any] = {
-            **key,
-            "first": _accuracy(mine[0]),
-            "second": _accuracy(mine[1]),
-            "n": [len(m) for m in mine],
-        }
-        both = mine[0].join(mine[1], on="problem", how="inner", suffix="_second").sort("problem")
-        if same[0] == same[1] and len(both):
-            row |= {
-                "paired": len(both),
-                **paired(both["correct"].to_list(), both["correct_second"].to_list()).to_dict(),
-            }
-        rows.append(row)
-    verdicts = [{(row["model"], row["name"]): row["value"] for row in run.results["verdicts"]} for run in runs]
-    changed = [
-        {"model": model, "name": name, "first": verdicts[0][model, name], "second": verdicts[1][model, name]}
-        for model, name in verdicts[0]
-        if (model, name) in verdicts[1] and verdicts[0][model, name] != verdicts[1][model, name]
-    ]
+        reason = _other_problems(plans, key["task"])
+        if reason:
+            unpaired[reason] = None
+        rows.append({**key, **_compared(mine, reason is None)})
     only = [keys[i].join(keys[1 - i], on=CELL, how="anti").height for i in range(2)]
-    return {"cells": rows, "verdicts": changed, "only_first": only[0], "only_second": only[1]}
+    return {
+        "cells": rows,
+        "unpaired": list(unpaired),
+        "verdicts": _changed_verdicts(runs),
+        "only_first": only[0],
+        "only_second": only[1],
+    }
+
+
+def _compared(mine: list[pl.DataFrame], same: bool) -> dict[str, Any]:
+    """One cell of both runs; same: a problem's number means the same problem in both."""
+    row: dict[str, Any] = {"n": [len(frame) for frame in mine]}
+    both = mine[0].join(mine[1], on="problem", how="inner", suffix="_second").sort("problem")
+    if not same or not len(both):
+        return {"first": _accuracy(mine[0]["correct"]), "second": _accuracy(mine[1]["correct"]), **row}
+    before, after = both["correct"], both["correct_second"]
+    found = paired(before.to_list(), after.to_list()).to_dict()
+    return {"first": _accuracy(before), "second": _accuracy(after), **row, "paired": len(both), **found}
+
+
+def _changed_verdicts(runs: list[Run]) -> list[dict[str, Any]]:
+    try:
+        first, second = ({(row["model"], row["name"]): row["value"] for row in run.results["verdicts"]} for run in runs)
+    except (KeyError, TypeError):
+        folders = " or ".join(str(run.folder) for run in runs)
+        raise StudyError(f"Expected verdicts in results.json of {folders}, got none; run the study again.") from None
+    return [
+        {"model": model, "name": name, "first": value, "second": second[model, name]}
+        for (model, name), value in first.items()
+        if (model, name) in second and value != second[model, name]
+    ]
+
+
+def _drawn(folder: Path) -> dict[str, Any]:
+    """What decides which problems a run has: seed, split, and the difficulty of every task."""
+    path = folder / "study.yaml"
+    try:
+        values, _ = parse(path.read_text(encoding="utf-8"), str(path))
+        tasks = {task["name"]: task["difficulty"] for task in values["tasks"]}
+        return {"seed": values["seed"], "split": values["split"], "difficulty": tasks}
+    except (OSError, UnicodeDecodeError, KeyError, TypeError, StudyError):
+        raise StudyError(
+            f"Expected the plan of a finished run in {path}, and it is not there or damaged; run the study again."
+        ) from None
+
+
+def _other_problems(plans: list[dict[str, Any]], task: str) -> str | None:
+    """Why the problems of a task are not the same ones in both runs, as a sentence."""
+    first, second = ({**plan, "difficulty": plan["difficulty"].get(task)} for plan in plans)
+    for what, value in first.items():
+        if value != second[what]:
+            whose, it = (f"The tasks {task}", "of them ") if what == "difficulty" else ("The runs", "")
+            before, after = ("mixed" if one is None else one for one in (value, second[what]))
+            return (
+                f"{whose} differ in {what} ({before} and {after}): these are other problems, "
+                f"so nothing {it}is paired and no p is given."
+            )
+    return None
 
 
 def _answers(folder: Path) -> pl.DataFrame:
     path = folder / "results.parquet"
     if not path.is_file():
         raise StudyError(f"Expected a finished run, and {folder} has no results.parquet; run the study to its end.")
-    return pl.read_parquet(path).filter(pl.col("kind") == "answers")
+    try:
+        return pl.read_parquet(path).filter(pl.col("kind") == "answers").select(*CELL, "problem", "correct")
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError):
+        raise StudyError(
+            f"Expected the answers of a finished run in {path}, and it is damaged; run the study again."
+        ) from None
 
 
-def _accuracy(frame: pl.DataFrame) -> float:
-    return float(frame["correct"].cast(pl.Float64).mean() or 0.0)  # type: ignore[arg-type]
+def _accuracy(correct: pl.Series) -> float:
+    return float(correct.cast(pl.Float64).mean() or 0.0)  # type: ignore[arg-type]
 
 
 def shown(found: dict[str, Any]) -> str:
     """The comparison as text of 80 columns."""
-    lines = [f"{'':<44}{'first':>7}{'second':>8}{'difference':>13}{'p':>8}"]
+    lines = [f"{'':<{WIDTH + 2}}{'n':>6}{'first':>6}{'second':>7}{'difference':>11}{'p':>6}"]
+    names = short(row["condition"] for row in found["cells"])
     title = None
     for row in found["cells"]:
         name = " · ".join(part for part in (row["model"], row["task"], row["setting"]) if part)
         if name != title:
             lines.append(name)
             title = name
-        tail = f"{100 * row['difference']:>+13.1f}{row['p']:>8.3f}" if "p" in row else ""
-        lines.append(f"  {row['condition'][:42]:<42}{100 * row['first']:>7.1f}{100 * row['second']:>8.1f}{tail}")
+        tail = f"{100 * row['difference']:>+11.1f}{row['p']:>6.3f}" if "p" in row else ""
+        count = str(row["paired"]) if "paired" in row else "/".join(map(str, row["n"]))
+        numbers = f"{count:>6}{100 * row['first']:>6.1f}{100 * row['second']:>7.1f}"
+        lines.append(f"  {names[row['condition']]:<{WIDTH}}{numbers}{tail}")
+    lines += [line for sentence in found["unpaired"] for line in textwrap.wrap(sentence, 80)]
     lines += [
         f"verdict changed: {row['model']} {row['name']}: {row['first']} → {row['second']}" for row in found["verdicts"]
     ]
     lines.append(f"{found['only_first']} cells only in the first, {found['only_second']} only in the second.")
     return "\n".join(lines)
+
+
+def short(names: Iterable[str]) -> dict[str, str]:
+    """Name → at most WIDTH characters of it, cut in the middle, and numbered where two would look the same."""
+    made: dict[str, str] = {}
+    asked = list(dict.fromkeys(names))
+    taken = {name for name in asked if len(name) <= WIDTH}
+    for name in asked:
+        made[name] = name if name in taken else _free(name, taken)
+        taken.add(made[name])
+    return made
+
+
+def _free(name: str, taken: set[str]) -> str:
+    end = name[-WIDTH // 3 :]
+    cut = f"{name[: WIDTH - len(end) - 1]}…{end}"
+    number = 2
+    while cut in taken:
+        end = f" ({number})"
+        cut = f"{name[: WIDTH - len(end) - 1]}…{end}"
+        number += 1
+    return cut

@@ -13,6 +13,7 @@ from sinkscope.study.engines.local import Local, cores
 from sinkscope.study.plan import Study
 from sinkscope.study.progress import clock
 from sinkscope.study.run import models_of
+from sinkscope.study.store import need_a_model
 from sinkscope.study.units import Facts, Unit, units_of
 
 TIMED = 2  # forwards of a diffusion model, tokens of an autoregressive one, that are timed
@@ -52,6 +53,7 @@ def estimate(study: Study, workers: int | None = None) -> Estimate:
     """Load and time every model; nothing is written."""
     said: list[str] = []
     facts = models_of(study, Local(1), Path("."), said.append)
+    need_a_model(facts, said)
     units = units_of(study, facts)
     count = min(workers or cores(), max(len(units), 1))
     seconds: dict[str, float] = {}

@@ -17,6 +17,11 @@ from sinkscope.study.units import Facts, Unit
 
 Loaded = Callable[[Unit], dict[str, Any]]  # a unit's stored result
 EFFECT = ("keys", "keys_seen", "mass", "mass_seen")
+WEAK = 0.1  # accuracy with nothing masked below which a task has too little to lose
+ABLE = (
+    "n", "correct", "accuracy", "low", "high", "difference", "difference_low", "difference_high", "p", "p_holm", "lost",
+    "won", "key_share", "mass_share", "controls",
+)  # fmt: skip
 
 
 @dataclass
@@ -29,17 +34,38 @@ class Answers:
     task: str
     rows: dict[int, dict[str, Any]] = field(default_factory=dict)
     effect: dict[str, float] = field(default_factory=lambda: {**dict.fromkeys(EFFECT, 0.0), "leak": 0.0})
+    parts: dict[str, Answers] = field(default_factory=dict)  # of pooled answers: each task's own
 
     def add(self, result: dict[str, Any]) -> None:
         self.rows |= {row["problem"]: row for row in result["rows"]}
+        self._took(result["effect"])
+
+    def _took(self, effect: dict[str, float]) -> None:
         for name in EFFECT:
-            self.effect[name] += result["effect"].get(name, 0.0)
-        self.effect["leak"] = max(self.effect["leak"], result["effect"].get("leak", 0.0))
+            self.effect[name] += effect.get(name, 0.0)
+        self.effect["leak"] = max(self.effect["leak"], effect.get("leak", 0.0))
+
+    def join(self, one: Answers, place: int) -> None:
+        """Take in another task's answers; its problems are numbered on, by the task's place."""
+        self.parts[one.task] = one
+        self.rows |= {place * 1_000_000 + number: row for number, row in one.rows.items()}
+        self._took(one.effect)
+
+    def only(self, tasks: Sequence[str]) -> Answers:
+        """Of pooled answers, those to some of the tasks."""
+        found = Answers(self.model, self.setting, self.condition, self.task)
+        for place, task in enumerate(tasks):
+            found.join(self.parts[task], place)
+        return found
 
     @property
     def right(self) -> list[bool]:
         """In the order of the problems."""
         return [bool(self.rows[number]["correct"]) for number in sorted(self.rows)]
+
+    @property
+    def accuracy(self) -> float:
+        return sum(self.right) / len(self.right)
 
     def shares(self) -> dict[str, float | None]:
         """What was taken away, from the second forward on; None where nothing was counted."""
@@ -55,7 +81,7 @@ Key = tuple[str, str, str, Condition]  # model, setting, task, condition
 
 
 def collect(units: Sequence[Unit], load: Loaded) -> dict[Key, Answers]:
-    """Answers of all chunks together; problems of all tasks stand under the task "all" too, numbered on."""
+    """Answers of all chunks together."""
     found: dict[Key, Answers] = {}
     for unit in units:
         if unit.kind != "answers":
@@ -70,22 +96,20 @@ def pooled(answers: dict[Key, Answers], tasks: Sequence[str]) -> dict[Key, Answe
     found: dict[Key, Answers] = {}
     for (model, setting, task, condition), one in answers.items():
         whole = found.setdefault((model, setting, "all", condition), Answers(model, setting, condition, "all"))
-        shift = tasks.index(task) * 1_000_000
-        whole.rows |= {shift + number: row for number, row in one.rows.items()}
-        for name in EFFECT:
-            whole.effect[name] += one.effect[name]
-        whole.effect["leak"] = max(whole.effect["leak"], one.effect["leak"])
+        whole.join(one, tasks.index(task))
     return found
 
 
 def check_noop(baseline: dict[str, Any], noop: dict[str, Any], unit: Unit) -> None:
-    """An intervention that masks nothing must give the very same tokens, problem by problem."""
-    before = {row["problem"]: row["tokens"] for row in baseline["rows"]}
+    """An intervention that masks nothing must give the very same tokens, or likelihoods, problem by problem."""
+    kept = "value" if unit.kind == "likelihood" else "tokens"
+    before = {row["problem"]: row[kept] for row in baseline["rows"]}
     for row in noop["rows"]:
-        if row["tokens"] != before[row["problem"]]:
+        if row[kept] != before[row["problem"]]:
+            what = "the likelihood of text" if unit.kind == "likelihood" else f"the answer to a problem of {unit.task},"
             raise StudyError(
-                f"The control failed: masking nothing changed the answer of {unit.shown} to problem {row['problem']} of "
-                f"{unit.task}; no difference in this run can be trusted, report it with {unit.id}."
+                f"The control failed: masking nothing changed {what} number {row['problem']}, of {unit.shown}; no difference "
+                f"in this run can be trusted, report it with {unit.id}."
             )
 
 
@@ -100,25 +124,49 @@ def check_effect(result: dict[str, Any], unit: Unit) -> None:
 
 
 def cells(study: Study, facts: Sequence[Facts], answers: dict[Key, Answers]) -> list[dict[str, Any]]:
-    """One cell a model, task, setting and condition, in the order of the plan."""
-    families = {fact.name: fact.family for fact in facts}
+    """One cell a model, task, setting and condition, in the order of the plan; pooled ones also without weak tasks."""
+    made = _cells(study, facts, answers)
+    weak = {key: _weak(answers[*key[:3], Condition("none")]) for key, one in answers.items() if one.parts}
+    able = {
+        key: answers[key].only([task for task in answers[key].parts if task not in left])
+        for key, left in weak.items() if len(left) < len(answers[key].parts)
+    }  # fmt: skip
+    strong = dict(zip(able, _cells(study, facts, able), strict=True))
+    for key, row in zip(answers, made, strict=True):
+        if key in weak:
+            row["weak"] = weak[key]
+            row["able"] = {name: strong[key][name] for name in ABLE} if key in strong else None
+    return made
+
+
+def _weak(base: Answers, other: Answers | None = None) -> dict[str, float]:
+    """Tasks that the model can hardly do, with the share of right answers (the larger one, of two)."""
+    shares = {
+        task: max(part.accuracy, other.parts[task].accuracy if other else 0.0) for task, part in base.parts.items()
+    }
+    return {task: share for task, share in shares.items() if share < WEAK}
+
+
+def _cells(study: Study, facts: Sequence[Facts], answers: dict[Key, Answers]) -> list[dict[str, Any]]:
+    known = {fact.name: fact for fact in facts}
     made: list[dict[str, Any]] = []
     for (model, setting, task, condition), one in answers.items():
+        family, causal = known[model].family, known[model].causal
         right, base = one.right, answers[model, setting, task, Condition("none")]
         low, high = wilson(sum(right), len(right))
         against = paired(base.right, right, study.draws, study.seed)
         simple = not setting and condition.name in ("none", "mask_sinks") and not condition.above
         made.append(
             {
-                "model": model, "family": families[model], "task": task, "setting": setting, "condition": condition.to_dict(),
-                "label": condition.label, "n": len(right), "correct": sum(right), "accuracy": sum(right) / len(right),
-                "low": low, "high": high, **against.to_dict(), "p_holm": against.p, **one.shares(),
+                "model": model, "family": family, "causal": causal, "task": task, "setting": setting,
+                "condition": condition.to_dict(), "label": condition.label, "n": len(right), "correct": sum(right),
+                "accuracy": one.accuracy, "low": low, "high": high, **against.to_dict(), "p_holm": against.p, **one.shares(),
                 "confidence": sum(row["confidence"] for row in one.rows.values()) / len(one.rows),
                 "controls": _controls(study, answers, one), "paper": None,
             }
         )  # fmt: skip
-        if simple and condition.rows in (None, "last" if families[model] == "llama" else "all"):
-            made[-1]["paper"] = paper.accuracy(families[model], task, condition.k)
+        if simple and condition.rows in (None, "last" if family == "llama" else "all"):
+            made[-1]["paper"] = paper.accuracy(family, task, condition.k)
     _correct(made, answers)
     return made
 
@@ -131,8 +179,11 @@ def _controls(study: Study, answers: dict[Key, Answers], one: Answers) -> dict[s
     found = {}
     for match in ("count", "mass"):
         if condition.name == "mask_sinks":
-            # As many random keys are as many, whichever rows ranked those that they must not be.
-            ways = [(condition.rank, condition.rows), ("clean", condition.rows), ("clean", "last"), ("clean", "all")]
+            ways = [(condition.rank, condition.rows)]
+            if match == "count":
+                # As many random keys are as many, whichever rows ranked those that they must not be; but the mass to
+                # match is that of the sinks of this very ranking.
+                ways += [("clean", condition.rows), ("clean", "last"), ("clean", "all")]
             names = [Condition("mask_random", condition.k, rank, rows, match) for rank, rows in ways]
         else:
             names = [Condition(condition.name, condition.k, condition.rank, condition.rows, of="random")]
@@ -142,7 +193,7 @@ def _controls(study: Study, answers: dict[Key, Answers], one: Answers) -> dict[s
         if control is not None and (match == "count" or condition.name == "mask_sinks"):
             compared = paired(control.right, one.right, study.draws, study.seed)
             found[match] = {
-                "accuracy": sum(control.right) / len(control.right),
+                "accuracy": control.accuracy,
                 **compared.to_dict(),
                 **control.shares(),
             }
@@ -166,8 +217,9 @@ def _correct(made: list[dict[str, Any]], answers: dict[Key, Answers]) -> None:
 
 
 def settings_compared(study: Study, answers: dict[Key, Answers]) -> list[dict[str, Any]]:
-    """Points of a decode sweep without intervention, each against the first, problem by problem."""
+    """Points of a decode sweep without intervention, each against the first, problem by problem; Holm over the points."""
     firsts: dict[tuple[str, str], Answers] = {}
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     rows = []
     for (model, setting, task, condition), one in answers.items():
         if condition.name != "none":
@@ -175,10 +227,24 @@ def settings_compared(study: Study, answers: dict[Key, Answers]) -> list[dict[st
         first = firsts.setdefault((model, task), one)
         if first is not one:
             compared = paired(first.right, one.right, study.draws, study.seed)
-            rows.append(
-                {"model": model, "task": task, "setting": setting, "against": first.setting, **compared.to_dict()}
-            )
+            row = {"model": model, "task": task, "setting": setting, "against": first.setting, **compared.to_dict()}
+            weak = _weak(first, one)
+            rows.append({**row, "weak": weak, "able": _able_pair(study, first, one, weak)})
+            groups.setdefault((model, task), []).append(rows[-1])
+    for group in groups.values():
+        for members in (group, [row["able"] for row in group if row["able"] is not None]):
+            for row, p in zip(members, holm([row["p"] for row in members]), strict=True):
+                row["p_holm"] = p
     return rows
+
+
+def _able_pair(study: Study, first: Answers, one: Answers, weak: dict[str, float]) -> dict[str, Any] | None:
+    """The comparison on those tasks that the model can do in one of the two settings; None without such a task."""
+    tasks = [task for task in one.parts if task not in weak]
+    if not tasks:
+        return None
+    before, after = first.only(tasks).right, one.only(tasks).right
+    return {"n": len(after), **paired(before, after, study.draws, study.seed).to_dict()}
 
 
 def likelihoods(study: Study, units: Sequence[Unit], load: Loaded) -> list[dict[str, Any]]:

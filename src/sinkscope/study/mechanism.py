@@ -88,6 +88,8 @@ def mechanism(study: Study, unit: Unit, model: Model) -> dict[str, Any]:
     for watch, change in ((masked, MaskSinks(k=k)), (control, MaskRandom(k=k, seed=seed_of(study, unit)))):
         with intervene(model, change):
             decode(model, ids, settings, attention_mask=mask, history=False, on_step=watch)
+    if any(watch.confidence is None for watch in (clean, masked, control)):  # all was committed at the first forward
+        return {"rows": [{"problem": number, "positions": 0} for number, _ in chunk]}
     depends = tap.dependence()
     if model.shift:  # a token is predicted from the position before it
         depends = depends.roll(1, dims=1)

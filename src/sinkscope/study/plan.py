@@ -16,6 +16,7 @@ from sinkscope.study.conditions import MODELS, TAKES, Condition
 from sinkscope.study.reader import parse
 
 STUDIES = Path(__file__).parent / "studies"
+LEAST_STEPS = 2  # of the mechanism: it compares what the second forward sees
 DEFAULT_RULE = {"rule": "threshold", "epsilon": 3.0, "unit": "uniform"}
 
 

@@ -10,6 +10,7 @@ import yaml
 from sinkscope.errors import StudyError
 
 Path = tuple[str | int, ...]
+LONGEST_NAME = 150  # bytes of a file's name, with room for what is put behind it
 
 
 class Fields:
@@ -64,8 +65,18 @@ def text(value: Any) -> bool:
     return isinstance(value, str) and bool(value.strip())
 
 
+def file_name(value: Any) -> bool:
+    """A name that a folder can have, and that leads nowhere else."""
+    plain = text(value) and value == value.strip() and value.isprintable() and len(value.encode()) <= LONGEST_NAME
+    return plain and value != "." and not any(part in value for part in ("/", "\\", ".."))
+
+
 def texts(value: Any) -> bool:
     return isinstance(value, list | tuple) and bool(value) and all(map(text, value))
+
+
+def optional(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or check(value)
 
 
 def among(choices: Collection[Any]) -> Callable[[Any], bool]:
@@ -85,6 +96,10 @@ def parse(source: str, where: str) -> tuple[Any, dict[Path, int]]:
         place = f"{where}, line {mark.line + 1}" if mark else where
         problem = getattr(error, "problem", None) or "it cannot be parsed"
         raise StudyError(f"{place}: this is not YAML ({problem}); mend the line.") from None
+    except RecursionError:
+        raise StudyError(
+            f"{where}: a value stands inside itself by an alias, or too deep inside others; write it out flat."
+        ) from None
     except ValueError as error:  # a date that does not exist, say
         raise StudyError(f"{where}: a value cannot be read ({error}); mend it.") from None
 

@@ -144,7 +144,7 @@ def _check(store: Store, unit: Unit, result: dict[str, Any]) -> None:
     """Took effect, and changed nothing where nothing was masked."""
     result = result or store.load(unit.id)["result"]
     findings.check_effect(result, unit)
-    if unit.kind != "answers" or unit.condition.name not in ("none", "noop"):
+    if unit.kind not in ("answers", "likelihood") or unit.condition.name not in ("none", "noop"):
         return
     other = Unit.from_dict(
         {**unit.to_dict(), "condition": {"name": "noop" if unit.condition.name == "none" else "none"}}

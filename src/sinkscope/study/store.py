@@ -8,7 +8,7 @@ import fcntl
 import json
 import os
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 
 from sinkscope.errors import StudyError
 
+HOLDS = ("rows", "generations")  # every result has one of them
 PACKAGES = ("sinkscope", "torch", "transformers", "numpy", "polars", "scipy")
 
 
@@ -53,6 +54,7 @@ class Store:
 
         run: what run.json holds from the start (versions, machine, models, seed); all but the machine must be the same.
         """
+        need_a_model(run["models"])
         for partial in [*self.folder.glob("*.part"), *self.units.glob("*.part"), *self.folder.glob("traces/*.partial")]:
             partial.unlink(missing_ok=True)  # of a process that was killed while it wrote
         before = self.read("run.json")
@@ -73,26 +75,38 @@ class Store:
             )
 
     def done(self, unit_id: str) -> bool:
-        return (self.units / f"{unit_id}.json").is_file()
+        """Whether a result is there; a file that holds none is written anew."""
+        return self._outcome(unit_id) is not None
 
     def save(self, unit_id: str, outcome: Mapping[str, Any]) -> None:
         self.write(f"units/{unit_id}.json", json.dumps(outcome, ensure_ascii=False, allow_nan=False))
 
     def load(self, unit_id: str) -> dict[str, Any]:
-        found = self.read(f"units/{unit_id}.json")
+        found = self._outcome(unit_id)
         if found is None:
             raise StudyError(f"The unit {unit_id} is not in {self.folder}; run the study again to complete it.")
         return found
+
+    def _outcome(self, unit_id: str) -> dict[str, Any] | None:
+        try:
+            found = self.read(f"units/{unit_id}.json")
+        except StudyError:
+            return None
+        result = found.get("result") if found is not None else None
+        whole = isinstance(result, dict) and any(isinstance(result.get(name), list) for name in HOLDS)
+        return found if whole else None
 
     def read(self, name: str) -> dict[str, Any] | None:
         path = self.folder / name
         if not path.is_file():
             return None
         try:
-            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            return found
-        except ValueError:
-            raise StudyError(f"{path} is damaged; remove it and run the study again.") from None
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise StudyError(f"{path} is damaged; remove it and run the study again.")
+        return found
 
     def write(self, name: str, content: str | bytes) -> Path:
         """To a temporary name, down to the disk, then renamed: a reader sees the old file, the new one, or none."""
@@ -113,6 +127,15 @@ class Store:
                 f"{path} could not be written ({reason}); everything finished before is safe: make room and run again."
             ) from None
         return path
+
+
+def need_a_model(models: Sized, said: Sequence[str] = ()) -> None:
+    """Refuse a run of which every model was left out; said: why, where nobody was told yet."""
+    if not models:
+        why = "".join(f" ({line.rstrip('.')})" for line in said)
+        raise StudyError(
+            f"Expected a model that can be loaded, and all were left out{why}; install one, or name others."
+        )
 
 
 def versions() -> dict[str, str]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from sinkscope.errors import StudyError
 from sinkscope.study.conditions import Condition, condition_from_dict
-from sinkscope.study.plan import Study
+from sinkscope.study.plan import LEAST_STEPS, Study
+from sinkscope.study.reader import LONGEST_NAME
 
 KINDS = ("answers", "trace", "mechanism", "likelihood")
 TRACED = 10  # problems a traced unit
@@ -48,7 +51,7 @@ class Unit:
     def id(self) -> str:
         """A name for files; says everything that tells units of one study apart."""
         parts = (self.kind, self.shown, self.setting, self.condition.key, self.task, f"{self.chunk:03d}")
-        return "__".join(_safe(part) for part in parts if part)
+        return _cut("__".join(_safe(part) for part in parts if part))
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "condition": self.condition.to_dict()}
@@ -107,6 +110,12 @@ def _traced(study: Study, fact: Facts, setting: str) -> list[Unit]:
 def _mechanism(study: Study, fact: Facts, setting: str) -> list[Unit]:
     if fact.causal or not study.mechanism.problems or setting != next(iter(fact.settings)):
         return []
+    steps = fact.settings[setting].get("steps")
+    if steps is not None and steps < LEAST_STEPS:
+        raise StudyError(
+            f"The mechanism needs at least {LEAST_STEPS} steps, and {fact.name} decodes in {steps}; "
+            "give decode more steps, or leave the mechanism out."
+        )
     return [
         Unit("mechanism", fact.asked, Condition("mask_sinks", k, "clean", "all"), setting, task.name, first,
              min(first + study.chunk, study.mechanism.problems), index, fact.settings[setting], fact.name)
@@ -114,6 +123,14 @@ def _mechanism(study: Study, fact: Facts, setting: str) -> list[Unit]:
         for task in study.tasks
         for index, first in enumerate(range(0, study.mechanism.problems, study.chunk))
     ]  # fmt: skip
+
+
+def _cut(name: str) -> str:
+    """A name that is too long for a file ends in a digest of the whole."""
+    if len(name.encode()) <= LONGEST_NAME:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:16]
+    return f"{name.encode()[: LONGEST_NAME - len(digest) - 1].decode(errors='ignore')}-{digest}"
 
 
 def _safe(part: str) -> str:

@@ -54,7 +54,7 @@ def study(
     """
     from sinkscope.study.plan import Study
 
-    wanted = [name for given in [*(models or []), *(more or [])] for name in given.split(",") if name] or None
+    name, wanted = _asked(name, models, more)
     if name == "table1":
         words = {"tasks": tasks, "data": data, "limit": limit, "batch_size": batch_size, "traced": traced,
                  "seed": seed or 0, "dtype": dtype, "device": device}  # fmt: skip
@@ -89,6 +89,20 @@ def compare(
         print_json(found)
     else:
         output().print(printable(shown(found)), markup=False, soft_wrap=True)
+
+
+def _asked(name: str, models: list[str] | None, more: list[str] | None) -> tuple[str, list[str] | None]:
+    """The study and the models; after --models, a NAME that is no study is one more model."""
+    from sinkscope.study.plan import shipped
+
+    given = [*(models or []), *(more or [])]
+    if models and name not in ("table1", *shipped()) and Path(name).suffix not in (".yaml", ".yml"):
+        name, given = "paper", [*models, name, *(more or [])]
+    split = [[part.strip() for part in one.split(",") if part.strip()] for one in given]
+    for one, names in zip(given, split, strict=True):
+        if not names:
+            raise StudyError(f"Expected a model after --models, such as tiny-llada, got {one!r}; name at least one.")
+    return name, [part for names in split for part in names] or None
 
 
 def _table1(

@@ -1,0 +1,39 @@
+"""What is made of traces and of the two halves of the positions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sinkscope.study import behaviour
+from sinkscope.study.conditions import Condition
+from sinkscope.study.plan import Study
+from sinkscope.study.statistics import bootstrap
+from sinkscope.study.units import Unit
+
+
+def test_gaps_are_compared_with_those_under_random_keys_problem_by_problem() -> None:
+    rng = np.random.default_rng(0)
+    rows: list[dict[str, Any]] = []
+    for problem in range(6):
+        hard = rng.normal()  # moves both gaps alike
+        halves = {"sinks_high": hard - 0.1, "sinks_low": 0.0, "random_high": hard, "random_low": 0.0}
+        rows.append(
+            {
+                "problem": problem,
+                "positions": 4,
+                **{f"{what}_{name}": value for what in ("confidence", "delay") for name, value in halves.items()},
+            }
+        )
+    unit = Unit("mechanism", "m", Condition("mask_sinks", 2, "clean", "all"), shown="m")
+    study = Study.load("quick")
+    (found,) = behaviour.mechanisms(study, [unit], lambda _: {"rows": rows})
+    for what in ("confidence", "delay"):
+        beyond = found[f"{what}_gap_beyond_random"]
+        assert (beyond["value"], beyond["low"], beyond["high"]) == pytest.approx((-0.1, -0.1, -0.1))
+        gaps = [row[f"{what}_sinks_high"] for row in rows]
+        assert (found[f"{what}_sinks_gap"]["low"], found[f"{what}_sinks_gap"]["high"]) == pytest.approx(
+            bootstrap(gaps, study.draws, study.seed)
+        )

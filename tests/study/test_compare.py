@@ -1,0 +1,103 @@
+"""Two runs compared: paired where the problems are the same, and only there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from sinkscope.errors import StudyError
+from sinkscope.study.compare import compare, short, shown
+from sinkscope.study.plan import Study
+
+LONG = "mask positions " + ",".join(map(str, range(60)))
+CONDITIONS = ("none", f"{LONG},7,60", f"{LONG},8,60")
+
+
+def made(folder: Path, problems: int, right: int, difficulty: int | None = None, **words: Any) -> Path:
+    """The files of a finished run in which the first `right` problems were answered rightly."""
+    tasks = [
+        {"name": "arithmetic", "problems": problems, "difficulty": difficulty},
+        {"name": "recall", "problems": problems},
+    ]
+    study = Study.from_dict({"name": "made", "models": ["m"], "tasks": tasks, "conditions": ["none"], **words})
+    rows = [
+        {"kind": "answers", "model": "m", "setting": "", "condition": condition, "task": task["name"],
+         "problem": problem, "correct": problem < right}
+        for condition in CONDITIONS for task in tasks for problem in range(problems)
+    ]  # fmt: skip
+    folder.mkdir()
+    (folder / "study.yaml").write_text(study.to_yaml())
+    (folder / "results.json").write_text(json.dumps({"schema": 1, "verdicts": [], "run": {"seed": study.seed}}))
+    pl.DataFrame(rows).write_parquet(folder / "results.parquet")
+    return folder
+
+
+def test_the_accuracies_of_a_pair_are_of_the_common_problems(tmp_path: Path) -> None:
+    found = compare(made(tmp_path / "a", 10, 2), made(tmp_path / "b", 4, 3))
+    assert found["unpaired"] == [] and len(found["cells"]) == 6
+    for row in found["cells"]:
+        assert (row["first"], row["second"], row["difference"]) == (0.5, 0.75, 0.25)
+        assert (row["n"], row["paired"], row["won"], row["lost"]) == ([10, 4], 4, 1, 0)
+    line = shown(found).splitlines()[2].split()
+    assert line == ["none", "4", "50.0", "75.0", "+25.0", "1.000"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"seed": 1}, "The runs differ in seed (0 and 1): these are other problems, so nothing is paired"),
+        ({"split": "validation"}, "The runs differ in split (test and validation)"),
+    ],
+)
+def test_other_problems_are_not_paired(tmp_path: Path, words: dict[str, Any], said: str) -> None:
+    found = compare(made(tmp_path / "a", 4, 2), made(tmp_path / "b", 8, 3, **words))
+    assert len(found["unpaired"]) == 1 and said in found["unpaired"][0]
+    assert not any("p" in row or "paired" in row or "difference" in row for row in found["cells"])
+    text = shown(found)
+    assert "no p is given" in " ".join(text.split()) and max(map(len, text.splitlines())) <= 80
+    assert text.splitlines()[2].split() == ["none", "4/8", "50.0", "37.5"]
+
+
+def test_another_difficulty_parts_one_task_only(tmp_path: Path) -> None:
+    found = compare(made(tmp_path / "a", 4, 2), made(tmp_path / "b", 4, 3, difficulty=3))
+    assert {row["task"] for row in found["cells"] if "p" in row} == {"recall"}
+    assert "The tasks arithmetic differ in difficulty (mixed and 3)" in found["unpaired"][0]
+
+
+def test_short_names_stay_different(tmp_path: Path) -> None:
+    names = short([*CONDITIONS, "x" * 42, "x" * 43, f"{'x' * 60}y{'x' * 60}", f"{'x' * 60}z{'x' * 60}"])
+    assert len(set(names.values())) == len(names) == 7
+    assert max(map(len, names.values())) <= 42 and names["none"] == "none" and names["x" * 42] == "x" * 42
+    found = compare(made(tmp_path / "a", 4, 2), made(tmp_path / "b", 4, 3))
+    lines = shown(found).splitlines()
+    assert max(map(len, lines)) <= 80 and lines[3][:44] != lines[4][:44]
+
+
+@pytest.mark.parametrize(
+    ("name", "held"),
+    [
+        ("results.parquet", b"PAR1 and no more"),
+        ("results.parquet", b""),
+        ("results.json", b"[]"),
+        ("results.json", b'{"schema": 1}'),
+        ("study.yaml", b"tasks: 3"),
+        ("study.yaml", b"\xff"),
+    ],
+)
+def test_a_damaged_run_is_told(tmp_path: Path, name: str, held: bytes) -> None:
+    first, second = made(tmp_path / "a", 4, 2), made(tmp_path / "b", 4, 3)
+    (second / name).write_bytes(held)
+    with pytest.raises(StudyError) as caught:
+        compare(first, second)
+    assert str(second) in str(caught.value) and name in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_table_without_its_columns_is_told(tmp_path: Path) -> None:
+    first, second = made(tmp_path / "a", 4, 2), made(tmp_path / "b", 4, 3)
+    pl.DataFrame({"kind": ["answers"]}).write_parquet(second / "results.parquet")
+    with pytest.raises(StudyError, match="damaged"):
+        compare(first, second)
