@@ -27,9 +27,12 @@ def test_gaps_are_compared_with_those_under_random_keys_problem_by_problem() -> 
                 **{f"{what}_{name}": value for what in ("confidence", "delay") for name, value in halves.items()},
             }
         )
-    unit = Unit("mechanism", "m", Condition("mask_sinks", 2, "clean", "all"), shown="m")
+    unit = Unit(
+        "mechanism", "m", Condition("mask_sinks", 2, "clean", "all"), shown="m", decode={"confidence": "entropy"}
+    )
     study = Study.load("quick")
     (found,) = behaviour.mechanisms(study, [unit], lambda _: {"rows": rows})
+    assert found["unit"] == "nats"
     for what in ("confidence", "delay"):
         beyond = found[f"{what}_gap_beyond_random"]
         assert (beyond["value"], beyond["low"], beyond["high"]) == pytest.approx((-0.1, -0.1, -0.1))

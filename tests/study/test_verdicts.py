@@ -182,9 +182,16 @@ def test_weak_tasks_are_left_out_of_the_battery() -> None:
     assert found(cells=rows, pooled=[none(0.05)])["tasks_k1"][0] == "too weak to say"
 
 
-def mechanism(gap: float, beyond: float) -> Row:
+def mechanism(gap: float, beyond: float, unit: str = "points") -> Row:
     """Confidence falls by `gap`, commits come as much later; intervals of ± 0.1."""
-    row: Row = {"model": "m", "k": 1, "problems": 9, "confidence_sinks_high": -gap, "confidence_sinks_low": 0.0}
+    row: Row = {
+        "model": "m",
+        "k": 1,
+        "problems": 9,
+        "unit": unit,
+        "confidence_sinks_high": -gap,
+        "confidence_sinks_low": 0.0,
+    }
     for what, sign in (("confidence", -1), ("delay", 1)):
         for name, value in (("sinks_gap", gap), ("gap_beyond_random", beyond)):
             row[f"{what}_{name}"] = {"value": sign * value, "low": sign * value - 0.1, "high": sign * value + 0.1}
@@ -196,7 +203,13 @@ def test_the_mechanism_must_be_more_than_random_keys_do() -> None:
         found(pooled=[none()], mechanism=[mechanism(0.5, beyond)])["mechanism"] for beyond in (0.4, 0.05)
     )
     assert value == "both" and alike[0] == "neither"
-    assert "gap -50.00 [-60.00, -40.00] points; -40.00 [-50.00, -30.00] beyond that under random keys" in why
+    assert "-50.0 points where" in why
+    assert "gap -50.00 [-60.00, -40.00]; -40.00 [-50.00, -30.00] beyond that under random keys" in why
+
+
+def test_an_entropy_is_told_in_nats() -> None:
+    _, why = found(pooled=[none()], mechanism=[mechanism(0.5, 0.4, "nats")])["mechanism"]
+    assert "-0.5 nats where" in why and "gap -0.50 [-0.60, -0.40]" in why
 
 
 def test_the_point_of_a_sweep_is_named_where_there_are_several() -> None:

@@ -147,13 +147,15 @@ def curves(traced: dict[Key, Generations]) -> list[dict[str, Any]]:
 def mechanisms(study: Study, units: Sequence[Unit], load: Loaded) -> list[dict[str, Any]]:
     """Confidence and commit delay in the half of the positions that depended more on the masked keys, and in the other."""
     found: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    units_of: dict[str, str] = {}
     for unit in units:
         if unit.kind == "mechanism":
+            units_of[unit.shown] = "nats" if unit.decode.get("confidence") == "entropy" else "points"
             rows = [row for row in load(unit)["rows"] if row["positions"] >= 2]
             found.setdefault((unit.shown, unit.condition.k), []).extend(rows)
     made = []
     for (model, k), rows in found.items():
-        entry: dict[str, Any] = {"model": model, "k": k, "problems": len(rows)}
+        entry: dict[str, Any] = {"model": model, "k": k, "problems": len(rows), "unit": units_of[model]}
         if rows:
             for name in [name for name in rows[0] if name not in ("problem", "positions")]:
                 entry[name] = float(np.mean([row[name] for row in rows]))

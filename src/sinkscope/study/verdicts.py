@@ -25,7 +25,7 @@ from typing import Any
 from sinkscope.study import losses
 from sinkscope.study.findings import WEAK
 from sinkscope.study.losses import LIMIT, Found, Row, Rows, able, plainly_masked
-from sinkscope.study.wording import changed, gap, left_out, percent, points
+from sinkscope.study.wording import changed, gap, left_out, percent
 
 FEW = 0.2  # share of heads with sinks below which there are few
 START = 0.5  # share of sinks at the start above which they are only there
@@ -167,14 +167,19 @@ def _mechanism(of: dict[str, Rows]) -> Found:
     sure = [row["confidence_sinks_gap"]["high"] < 0 and row["confidence_gap_beyond_random"]["high"] < 0 for row in rows]
     late = [row["delay_sinks_gap"]["low"] > 0 and row["delay_gap_beyond_random"]["low"] > 0 for row in rows]
     value = "both" if all(sure) and all(late) else "neither" if not any(sure) and not any(late) else "in part"
-    told = " ".join(
-        f"K={row['k']}: confidence {points(row['confidence_sinks_high'])} where positions looked more at the masked sinks and "
-        f"{points(row['confidence_sinks_low'])} where less (gap {gap(row['confidence_sinks_gap'], 100)} points; "
-        f"{gap(row['confidence_gap_beyond_random'], 100)} beyond that under random keys), commits {gap(row['delay_sinks_gap'])} "
-        f"steps later ({gap(row['delay_gap_beyond_random'])} beyond), {row['problems']} problems."
-        for row in rows
+    yield "mechanism", value, " ".join(map(_dependence, rows))
+
+
+def _dependence(row: Row) -> str:
+    """Dream's confidence is an entropy with its sign turned: that is in nats, where others are probabilities."""
+    scale = 1 if row["unit"] == "nats" else 100
+    more, less = (scale * row[f"confidence_sinks_{half}"] for half in ("high", "low"))
+    return (
+        f"K={row['k']}: confidence {more:+.1f} {row['unit']} where positions looked more at the masked sinks and {less:+.1f} "
+        f"where less (gap {gap(row['confidence_sinks_gap'], scale)}; {gap(row['confidence_gap_beyond_random'], scale)} beyond "
+        f"that under random keys), commits {gap(row['delay_sinks_gap'])} steps later "
+        f"({gap(row['delay_gap_beyond_random'])} beyond), {row['problems']} problems."
     )
-    yield "mechanism", value, told
 
 
 def _rule(row: Row) -> str:
