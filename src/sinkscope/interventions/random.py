@@ -17,9 +17,9 @@ from sinkscope.interventions.memory import Map, Memory, Rank, Rows, received_now
 class MaskRandom(Selector):
     """Hide random keys with the budget of MaskSinks(k, rank, rows), head by head, from the second forward on.
 
-    match: "count" hides k keys; "mass" hides keys in random order as long as that brings their attention at this very
-    forward nearer to what the k sinks draw there (where all other keys draw less, all). avoid_sinks: never the k sinks
-    themselves.
+    match: "count" hides k keys; "mass" hides keys in random order until they draw, at this very forward, what the k sinks
+    draw there (where all other keys draw less, all). A key cannot be hidden by halves: the last one is hidden with the chance
+    that makes the mean right. avoid_sinks: never the k sinks themselves.
     """
 
     k: int
@@ -63,15 +63,23 @@ class MaskRandom(Selector):
             now = received_now(call)
             mass = now.gather(-1, order)
             target = (now * sinks).sum(-1, keepdim=True)
-            nearer = mass.cumsum(-1) - mass / 2 < target  # with this key the sum is nearer to the target than without
-            enough = nearer.cumprod(-1).bool()
+            before = mass.cumsum(-1) - mass
+            enough = before + self._luck(call, memory).to(mass.device) * mass < target
         picked = torch.zeros_like(may).scatter(-1, order, enough) & may
         return limited(picked, call, self.layers, self.heads)
 
+    def _generator(self, call: Call, memory: Memory, purpose: int = 0) -> torch.Generator:
+        """Of this step and layer; another purpose draws other numbers."""
+        mixed = ((self.seed * 1_000_003 + memory.step(call)) * 1_000_003 + call.layer + purpose) % (2**63 - 1)
+        return torch.Generator().manual_seed(mixed)
+
+    def _luck(self, call: Call, memory: Memory) -> Tensor:
+        """A uniform number a head, [head, 1]."""
+        return torch.rand(call.q.shape[1], 1, generator=self._generator(call, memory, purpose=500_009))
+
     def _chance(self, call: Call, memory: Memory) -> Tensor:
         """Uniform numbers [batch, head, key] of this step and layer, the same for a row alone or in a padded batch."""
-        mixed = ((self.seed * 1_000_003 + memory.step(call)) * 1_000_003 + call.layer) % (2**63 - 1)
-        drawn = torch.rand(call.keys, call.q.shape[1], generator=torch.Generator().manual_seed(mixed)).T
+        drawn = torch.rand(call.keys, call.q.shape[1], generator=self._generator(call, memory)).T
         drawn = drawn.expand(call.q.shape[0], -1, -1)
         padding = None if call.forward is None else call.forward.padding
         if padding is None:
