@@ -108,7 +108,7 @@ def likelihood_table(rows: Rows) -> Iterator[str]:
             continue
         change = f"{row['difference']:+.2f} [{row['difference_low']:+.2f}, {row['difference_high']:+.2f}]"
         mass = f"{100 * row['mass_share']:.0f} %" if row["mass_share"] else ""
-        yield f"    {row['label'][:40]:<41}{change:>21}{row['p']:>7.3f}{mass:>6}"
+        yield f"    {_short(row['label'], 40):<41}{change:>21}{row['p']:>7.3f}{mass:>6}".rstrip()
 
 
 def table_2(tokens: Rows, cells: Rows, dynamics: Rows, most: int = 5) -> Iterator[str]:
@@ -125,9 +125,8 @@ def table_2(tokens: Rows, cells: Rows, dynamics: Rows, most: int = 5) -> Iterato
         yield f"  {model}{' · ' + setting if setting else ''}"
         for row in [row for row in tokens if (row["model"], row["setting"]) == (model, setting)][:most]:
             span = f"[{row['low']:.3f}, {row['high']:.3f}]"
-            token = row["token"] if len(row["token"]) <= 20 else row["token"][:19] + "…"
             times = f"{row['enrichment']:.1f} ×" if row["enrichment"] is not None else ""
-            yield f"    {token:<22}{row['kind']:<13}{row['share']:.3f}  {span:<17}{times:>8}"
+            yield f"    {_short(row['token'], 20):<22}{row['kind']:<13}{row['share']:.3f}  {span:<17}{times:>8}"
         if theirs := paper.TABLE_2.get(families.get(model, "")):
             told = ", ".join(f"{token} {share:.3f}" for token, share in theirs)
             yield from textwrap.wrap(f"paper: {told}", WIDTH, initial_indent="    ", subsequent_indent="      ")
@@ -157,6 +156,10 @@ def dynamics_table(rows: Rows) -> Iterator[str]:
             name = ""
         ways = f"{100 * row['left']:.0f}/{100 * row['right']:.0f}"
         yield f"  {name:<20}{counts}{life:>6}{places[0]:>7}{places[1]:>6}{ways:>7}"
+
+
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _rule(row: dict[str, Any]) -> str:
