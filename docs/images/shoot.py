@@ -3,7 +3,8 @@
     python docs/images/shoot.py runs/paper            # writes beside this file
 
 Eight pictures (overview and explorer, 1600 and 360 pixels wide, light and dark) and an animation of a sink that moves. The
-head that they show is the one whose sink moves most, and the step is in the middle of the generation; --view chooses another.
+head that they show is the one whose sink moves furthest one way, and the step is in the middle of the generation;
+--view chooses another.
 """
 
 from __future__ import annotations
@@ -65,12 +66,12 @@ def animation(browser: Browser, report: Path, view: str, path: Path) -> None:
 
 
 def most_moving(run: Path) -> str:
-    """The view of the head whose sink moves most while it is there, among the samples of the report."""
+    """The view of the head whose sink moves furthest one way, among the samples of the report."""
     best, view = 0.0, "sample=0&step=10"
     for place, (_, trace) in enumerate(choose([(path.stem, Trace.load(path)) for path in trace_files(run)])):
         heads = head_dynamics(trace, Threshold(3, unit="sum")).filter(pl.col("class") == "moving")
         for row in heads.to_dicts():
-            score = row["presence"] * row["moves"] * row["displacement"]
+            score = row["presence"] * abs(row["trend"] or 0) * row["displacement"]
             if trace.mask_id is not None and score > best:
                 best, view = score, f"sample={place}&step={trace.steps // 2}&layer={row['layer']}&head={row['head']}"
     return view

@@ -56,7 +56,7 @@ def test_all_ingredients_of_a_mixed_token_can_be_had() -> None:
 def test_shown_text_is_one_visible_line() -> None:
     assert shown(".\n\n") == ".⏎⏎"
     assert shown("\t\r\n") == "⇥␍⏎"
-    assert shown("  ") == "␠␠"
+    assert shown("  ") == "␣␣"
     assert shown(" a") == " a"
     assert shown("\x00") == "\\u0000"
 
@@ -81,7 +81,7 @@ def test_byte_level_bpe() -> None:
     model = models.BPE({piece: i for i, piece in enumerate(pieces)}, [], unk_token="<s>")
     found = kinds_by_piece(fast(model, decoders.ByteLevel(), bos_token="<s>"))
     assert found["<s>"] == ("<s>", "begin")
-    assert found["Ġ"] == ("␠", "space")
+    assert found["Ġ"] == ("␣", "space")
     assert found["Ċ"] == ("⏎", "newline")
     assert found["Ġworld"] == (" world", "word")
     assert found["ĠĊ"] == (" ⏎", "newline")

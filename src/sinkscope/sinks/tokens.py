@@ -47,7 +47,7 @@ def describe(
 ) -> dict[int, tuple[str, str]]:
     """Text to show and kind of each id: {198: ("⏎", "newline"), …}; without a tokenizer only the mask is known.
 
-    Line breaks show as ⏎, tabs as ⇥, and a token of nothing but spaces as ␠, so that tables stay whole.
+    Line breaks show as ⏎, tabs as ⇥, and a token of nothing but spaces as ␣, so that tables stay whole.
     """
     wanted = sorted({int(i) for i in ids})
     if tokenizer is None:
@@ -90,7 +90,7 @@ def _kind_of_character(character: str) -> str:
 def shown(text: str) -> str:
     """A text as tables show it: one line, with white space that can be seen where there is nothing else."""
     if text and not text.strip(" "):
-        return "␠" * len(text)
+        return "␣" * len(text)
     signs = {"\n": "⏎", "\t": "⇥", "\r": "␍"}
     return "".join(signs.get(c, c if c.isprintable() else f"\\u{ord(c):04x}") for c in text)
 

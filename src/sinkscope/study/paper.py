@@ -11,7 +11,7 @@ MODELS = {"dream": "Dream-7B", "llada": "LLaDA-8B", "mmada": "MMaDA-8B", "llama"
 
 # Share of the sinks that each token is.
 TABLE_2 = {
-    "llada": [("⏎", 0.368), ("mask", 0.366), (".", 0.050), ("start-header", 0.008), ("␠", 0.008)],
+    "llada": [("⏎", 0.368), ("mask", 0.366), (".", 0.050), ("start-header", 0.008), ("␣", 0.008)],
     "dream": [("mask", 0.321), ("⏎", 0.090), (".", 0.046), (",", 0.044), ("end-of-text", 0.040)],
     "mmada": [("⏎", 0.180), ("mask", 0.166), ("end-header", 0.160), ("start-of-text", 0.108), ("istant", 0.066)],
 }
