@@ -57,7 +57,8 @@ def card(
         f"# {recipe.name}",
         "",
         f"{parameters:,} parameters: {_WHAT[recipe.family]}.{start}",
-        "One of four models of about the same size, with the same data generators and tokenizer, that differ in their training history.",
+        "One of four models of about the same size, with the same data generators and tokenizer, that differ in their "
+        "training history.",
         "",
         "## What it can do",
         "Greedy, unseen test problems (content never occurs in training), stored fp16 weights computed in fp32, with the "
