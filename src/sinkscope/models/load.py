@@ -126,7 +126,7 @@ def _check_device(device: str | torch.device | None) -> None:
         return
     try:
         torch.zeros(1, device=torch.device(device)).cpu()  # "meta" is a device that holds nothing
-    except (RuntimeError, AssertionError, NotImplementedError, ImportError, TypeError) as error:
+    except (RuntimeError, AssertionError, ImportError, TypeError) as error:
         raise CheckpointError(
             f"Expected a device that torch can use here, such as cpu, cuda, cuda:1, mps or auto, got {str(device)!r} "
             f"({first_lines(error).split('. ')[0].rstrip('.')}); use cpu, or install a torch that has it."
