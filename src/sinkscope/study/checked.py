@@ -78,7 +78,9 @@ def _check_steps(study: Study, given: Fields) -> None:
 def _device(value: Any) -> bool:
     import torch
 
-    if not text(value) or value == "auto":
+    from sinkscope.models.load import SPREAD
+
+    if not text(value) or value in SPREAD:
         return text(value)
     try:
         torch.device(value)

@@ -121,13 +121,14 @@ def about_run(study: Study, facts: list[Facts]) -> dict[str, Any]:
 
 def _work(study: Study, store: Store, units: list[Unit], engine: Engine, say: Said, ticked: Ticked) -> None:
     """Run what is not there yet; controls are checked as soon as both sides are there, not after hours."""
-    left = [unit for unit in units if not store.done(unit.id)]
-    done = len(units) - len(left)
+    there = {unit.id for unit in units if store.done(unit.id)}
+    left = [unit for unit in units if unit.id not in there]
+    done = len(there)
     if done and left:
         say(f"{done} of {len(units)} units are there already")
     ticked(done, len(units))
     for unit in units:
-        if store.done(unit.id):
+        if unit.id in there:
             _check(store, unit, {})
     with _interruptible() as stopped:
         for unit, result in engine.work(study, left, store.folder, stopped):

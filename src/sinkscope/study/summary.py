@@ -8,6 +8,7 @@ from typing import Any
 
 from sinkscope.study import paper
 from sinkscope.study.conditions import condition_from_dict
+from sinkscope.study.wording import rule
 
 WIDTH = 80
 ACROSS = 3  # columns of K side by side
@@ -117,9 +118,9 @@ def table_2(tokens: Rows, cells: Rows, dynamics: Rows, most: int = 5) -> Iterato
     if not tokens:
         return
     families = {cell["model"]: cell["family"] for cell in cells}
-    rule = f", {_rule(dynamics[0])}" if dynamics else ""
+    by = f", {rule(dynamics[0])}" if dynamics else ""
     told = "Table 2. Share of the sinks that a token is [95 %], and how many times its share of the canvas that is; "
-    told += f"{tokens[0]['generations']} generations a model{rule}."
+    told += f"{tokens[0]['generations']} generations a model{by}."
     yield from textwrap.wrap(told, WIDTH)
     for model, setting in dict.fromkeys((row["model"], row["setting"]) for row in tokens):
         yield f"  {model}{' · ' + setting if setting else ''}"
@@ -135,7 +136,7 @@ def table_2(tokens: Rows, cells: Rows, dynamics: Rows, most: int = 5) -> Iterato
 def dynamics_table(rows: Rows) -> Iterator[str]:
     if not rows:
         return
-    yield f"Dynamics ({_rule(rows[0])}). Heads by what their sinks do, in %;"
+    yield f"Dynamics ({rule(rows[0])}). Heads by what their sinks do, in %;"
     yield "life in steps; where sinks stand, in %; heads whose sink goes left/right, in %."
     head = ("static", "moving", "flash", "split", "none", "life", "start", "masks", "◂/▸")
     yield f"  {'':<20}" + "".join(
@@ -160,10 +161,6 @@ def dynamics_table(rows: Rows) -> Iterator[str]:
 
 def _short(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
-
-
-def _rule(row: dict[str, Any]) -> str:
-    return f"{row['rule']} {row['epsilon']:g} in {row['unit']}" if row["epsilon"] is not None else str(row["rule"])
 
 
 def curve_table(rows: Rows) -> Iterator[str]:

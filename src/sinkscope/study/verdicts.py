@@ -25,7 +25,7 @@ from typing import Any
 from sinkscope.study import losses
 from sinkscope.study.findings import WEAK
 from sinkscope.study.losses import LIMIT, Found, Row, Rows, able, plainly_masked
-from sinkscope.study.wording import changed, gap, left_out, percent
+from sinkscope.study.wording import changed, gap, left_out, percent, rule
 
 FEW = 0.2  # share of heads with sinks below which there are few
 START = 0.5  # share of sinks at the start above which they are only there
@@ -80,7 +80,7 @@ def _sinks(of: dict[str, Rows]) -> Found:
         (
             f"Of its heads {percent(row['static'])} have a static sink, {percent(row['moving'])} a moving one{ways}, "
             f"{percent(row['flash'])} flashes, {percent(row['split'])} different ones for masked and committed queries, and "
-            f"{percent(row['none'])} none ({row['generations']} generations, {_rule(row)}){lives}."
+            f"{percent(row['none'])} none ({row['generations']} generations, {rule(row)}){lives}."
         ),
     )
     places = row["places"]
@@ -180,10 +180,6 @@ def _dependence(row: Row) -> str:
         f"that under random keys), commits {gap(row['delay_sinks_gap'])} steps later "
         f"({gap(row['delay_gap_beyond_random'])} beyond), {row['problems']} problems."
     )
-
-
-def _rule(row: Row) -> str:
-    return f"{row['rule']} {row['epsilon']:g} in {row['unit']}" if row["epsilon"] is not None else str(row["rule"])
 
 
 TABLES = ("cells", "pooled", "settings", "dynamics", "mechanism", "likelihood", "first_key")

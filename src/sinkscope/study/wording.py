@@ -34,3 +34,8 @@ def left_out(weak: dict[str, float]) -> str:
     """A sentence about the tasks that were too weak to count; empty if all count."""
     told = ", ".join(f"{task} ({100 * share:.1f} % right)" for task, share in weak.items())
     return f" Left out as too weak: {told}." if told else ""
+
+
+def rule(row: dict[str, Any]) -> str:
+    """The sink rule that a row was made with."""
+    return f"{row['rule']} {row['epsilon']:g} in {row['unit']}" if row["epsilon"] is not None else str(row["rule"])
