@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sinkscope.statistics import bootstrap
 from sinkscope.study import behaviour
 from sinkscope.study.conditions import Condition
 from sinkscope.study.plan import Study
-from sinkscope.study.statistics import bootstrap
 from sinkscope.study.units import Unit
 
 

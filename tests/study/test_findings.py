@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from sinkscope.statistics import paired
 from sinkscope.study import findings
 from sinkscope.study.conditions import Condition
 from sinkscope.study.findings import Answers, Key
 from sinkscope.study.plan import Study
-from sinkscope.study.statistics import paired
 from sinkscope.study.units import Facts
 
 NONE = Condition("none")

@@ -126,9 +126,9 @@ def family_of(model: str) -> str:
 
 def paper_values(family: str) -> dict[str, dict[int, float]]:
     """The paper's accuracies for a family: benchmark → K → accuracy."""
-    from sinkscope.tasks.table1 import PAPER
+    from sinkscope.paper import TABLE_1
 
-    return {task: values for (name, task), values in PAPER.items() if name == family}
+    return {task: values for (name, task), values in TABLE_1.items() if name == family}
 
 
 def _by_model(traces: Sequence[Trace]) -> dict[str, list[Trace]]:

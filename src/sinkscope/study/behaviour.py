@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sinkscope.statistics import bootstrap
 from sinkscope.study.findings import Loaded
 from sinkscope.study.measure import HEADS
 from sinkscope.study.plan import Study
-from sinkscope.study.statistics import bootstrap
 from sinkscope.study.units import Unit
 
 CLASSES = ("static", "moving", "flash", "split", "none")

@@ -10,9 +10,9 @@ from typing import Any
 import polars as pl
 
 from sinkscope.errors import StudyError
+from sinkscope.statistics import paired
 from sinkscope.study.reader import parse
 from sinkscope.study.run import Run
-from sinkscope.study.statistics import paired
 
 CELL = ["model", "setting", "condition", "task"]
 WIDTH = 42  # of a condition's name

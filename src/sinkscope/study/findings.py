@@ -8,11 +8,11 @@ from typing import Any
 
 import polars as pl
 
+from sinkscope import paper
 from sinkscope.errors import StudyError
-from sinkscope.study import paper
+from sinkscope.statistics import bootstrap, holm, paired, signed_rank, wilson
 from sinkscope.study.conditions import Condition
 from sinkscope.study.plan import Study
-from sinkscope.study.statistics import bootstrap, holm, paired, signed_rank, wilson
 from sinkscope.study.units import Facts, Unit
 
 Loaded = Callable[[Unit], dict[str, Any]]  # a unit's stored result

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-from sinkscope.study import paper
+from sinkscope import paper
 from sinkscope.study.conditions import condition_from_dict
 from sinkscope.study.wording import rule
 

@@ -116,7 +116,7 @@ def _score(name: str, value: float, samples: list[dict[str, Any]], count: int) -
     score: dict[str, Any] = {"value": float(value)}
     if own and all(one in (0, 1) for one in own.values()):
         right = [bool(own[index]) for index in sorted(own)]
-        from sinkscope.study.statistics import wilson
+        from sinkscope.statistics import wilson
 
         low, high = wilson(sum(right), count)
         score |= {"correct": sum(right), "low": low, "high": high, "right": right}

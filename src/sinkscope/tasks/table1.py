@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sinkscope.decoding.settings import Decode
+from sinkscope.paper import TABLE_1
 from sinkscope.tasks.conditions import grid
 from sinkscope.tasks.evaluation import evaluate, right_answers
 from sinkscope.tasks.presets import benchmark_of, settings_for
@@ -15,18 +16,6 @@ from sinkscope.tasks.presets import benchmark_of, settings_for
 if TYPE_CHECKING:
     from sinkscope.models.base import Model
     from sinkscope.study.conditions import Condition
-
-# Accuracy in the paper, for none, 1, 5 and 10 masked sinks.
-PAPER = {
-    ("dream", "gsm8k"): {0: 0.82, 1: 0.79, 5: 0.78, 10: 0.75},
-    ("llada", "gsm8k"): {0: 0.76, 1: 0.75, 5: 0.73, 10: 0.55},
-    ("mmada", "gsm8k"): {0: 0.54, 1: 0.53, 5: 0.54, 10: 0.37},
-    ("llama", "gsm8k"): {0: 0.85, 1: 0.02, 5: 0.02, 10: 0.01},
-    ("dream", "humaneval"): {0: 0.60, 1: 0.64, 5: 0.61, 10: 0.57},
-    ("llada", "humaneval"): {0: 0.37, 1: 0.37, 5: 0.39, 10: 0.35},
-    ("mmada", "humaneval"): {0: 0.16, 1: 0.16, 5: 0.18, 10: 0.09},
-    ("llama", "humaneval"): {0: 0.66, 1: 0.00, 5: 0.00, 10: 0.00},
-}
 
 
 def table1(
@@ -111,10 +100,10 @@ def _cell(
         "correct": score.get("correct"), "accuracy": score["value"], "low": score.get("low"), "high": score.get("high"),
         "effect": summary["sinkscope"]["effect"],
     }  # fmt: skip
-    known = PAPER.get((model.family, benchmark_of(task) or ""), {})
+    known = TABLE_1.get((model.family, benchmark_of(task) or ""), {})
     cell["paper"] = known.get(condition.k) if condition.name in ("none", "mask_sinks") else None
     if "right" in score and "right" in whole["tasks"][task]["scores"][entry["metric"]]:
-        from sinkscope.study.statistics import paired
+        from sinkscope.statistics import paired
 
         cell |= paired(right_answers(whole, task), right_answers(summary, task)).to_dict()
     return cell

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sinkscope.study.statistics import bootstrap, holm, mcnemar, paired, resampled_means, signed_rank, wilson
+from sinkscope.statistics import bootstrap, holm, mcnemar, paired, resampled_means, signed_rank, wilson
 
 
 @given(n=st.integers(1, 300), data=st.data())

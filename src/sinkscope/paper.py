@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from sinkscope.tasks.table1 import PAPER as TABLE_1
+# Accuracy in the paper, for none, 1, 5 and 10 masked sinks.
+TABLE_1 = {
+    ("dream", "gsm8k"): {0: 0.82, 1: 0.79, 5: 0.78, 10: 0.75},
+    ("llada", "gsm8k"): {0: 0.76, 1: 0.75, 5: 0.73, 10: 0.55},
+    ("mmada", "gsm8k"): {0: 0.54, 1: 0.53, 5: 0.54, 10: 0.37},
+    ("llama", "gsm8k"): {0: 0.85, 1: 0.02, 5: 0.02, 10: 0.01},
+    ("dream", "humaneval"): {0: 0.60, 1: 0.64, 5: 0.61, 10: 0.57},
+    ("llada", "humaneval"): {0: 0.37, 1: 0.37, 5: 0.39, 10: 0.35},
+    ("mmada", "humaneval"): {0: 0.16, 1: 0.16, 5: 0.18, 10: 0.09},
+    ("llama", "humaneval"): {0: 0.66, 1: 0.00, 5: 0.00, 10: 0.00},
+}
 
 # Our tasks in miniature of the paper's benchmarks.
 BENCHMARKS = {"arithmetic": "gsm8k", "programs": "humaneval"}
