@@ -14,17 +14,26 @@ TINY = {
     "tiny-dream": "masked diffusion, started from tiny-llama",
     "tiny-mmada": "tiny-llada trained on with pictures",
 }
+# Written by hand (training/planted.py): what their sinks do is known.
+PLANTED = {
+    "planted-drain": "a static sink on the line break that carries nothing",
+    "planted-static": "a static sink on a content word that carries nothing",
+    "planted-moving": "a sink that moves right at every step and carries nothing",
+    "planted-carrier": "a static sink that carries the answer",
+    "planted-none": "no sink at all",
+}
+INSIDE = {**TINY, **PLANTED}
 SMOLLM = "smollm2-135m"
 
 
 def names() -> list[str]:
-    return [*TINY, SMOLLM]
+    return [*INSIDE, SMOLLM]
 
 
 def describe() -> list[dict[str, str | bool]]:
     """One row a name: what it is, and whether it can be loaded on this machine."""
     rows: list[dict[str, str | bool]] = [
-        {"name": name, "what": what, "here": (FOLDER / name / "config.json").is_file()} for name, what in TINY.items()
+        {"name": name, "what": what, "here": (FOLDER / name / "config.json").is_file()} for name, what in INSIDE.items()
     ]
     return [
         *rows,
@@ -34,12 +43,11 @@ def describe() -> list[dict[str, str | bool]]:
 
 def find(asked: str) -> Path | None:
     """The folder or file behind a zoo name; None if the word is no zoo name."""
-    if asked in TINY:
+    if asked in INSIDE:
         folder = FOLDER / asked
         if not (folder / "config.json").is_file():
-            raise CheckpointError(
-                f"{asked} is not in this installation; reinstall sinkscope, or train it: sinkscope train {asked}"
-            )
+            again = "" if asked in PLANTED else f", or train it: sinkscope train {asked}"
+            raise CheckpointError(f"{asked} is not in this installation; reinstall sinkscope{again}.")
         return folder
     if asked == SMOLLM:
         path = smollm()

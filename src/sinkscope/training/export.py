@@ -76,7 +76,7 @@ def export(recipe: Recipe, weights: dict[str, Tensor], tokenizer: PreTrainedToke
         (temporary / "model.safetensors").chmod(0o644)  # safetensors writes for the owner alone
         config = json.dumps(config_of(recipe, tokenizer), indent=2, sort_keys=True) + "\n"
         (temporary / "config.json").write_text(config, encoding="utf-8")
-        _save_tokenizer(tokenizer, temporary, names_mask=not recipe.causal)
+        save_tokenizer(tokenizer, temporary, names_mask=not recipe.causal)
         shutil.rmtree(folder, ignore_errors=True)
         os.replace(temporary, folder)
     except (OSError, SafetensorError) as error:
@@ -187,7 +187,7 @@ def _family_config(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> dict[s
     return config
 
 
-def _save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path, names_mask: bool) -> None:
+def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path, names_mask: bool) -> None:
     """tokenizer.json, tokenizer_config.json with the chat template in it, and special_tokens_map.json.
 
     A causal checkpoint must not name a mask token: that is how loaders tell a converted diffusion model.
