@@ -34,6 +34,7 @@ test: env lint types unit
 lint: env
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache
 
 types: env
 	$(BIN)/mypy

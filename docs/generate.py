@@ -1,4 +1,4 @@
-"""Write docs/reference/cli.md and api.md from the code itself: `python docs/generate.py`, or `--check` to compare."""
+"""Write the reference and the picture of the packages from the code itself: `python docs/generate.py`, or `--check`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import importlib
 import inspect
 import re
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 REFERENCE = Path(__file__).parent / "reference"
+ARCHITECTURE = Path(__file__).parent / "explanation" / "architecture.md"
+PACKAGES = ("<!-- packages: begin -->", "<!-- packages: end -->")
 NOTE = "<!-- Written by docs/generate.py from the code: change the docstrings there, then run `make docs`. -->"
 
 
@@ -108,8 +111,74 @@ def _first_line(found: Any) -> str:
     return _doc(found).split("\n\n")[0].replace("\n", " ")
 
 
+def architecture() -> str:
+    """The page on the order of the packages, with the picture and the table between its two marks made anew."""
+    before, _, rest = ARCHITECTURE.read_text().partition(PACKAGES[0])
+    _, _, after = rest.partition(PACKAGES[1])
+    return f"{before}{PACKAGES[0]}\n{NOTE}\n\n{packages()}\n{PACKAGES[1]}{after}"
+
+
+def packages() -> str:
+    """The packages as a mermaid picture and a table: who imports whom, imports inside functions included.
+
+    Of the arrows along the order only those are drawn that no longer way replaces; those against it are dashed.
+    """
+    import grimp
+
+    order = _order()
+    graph = grimp.build_graph("sinkscope", include_external_packages=False, cache_dir=None)
+    imports: dict[str, dict[str, set[str]]] = {name: {} for name in order}
+    for module in sorted(graph.modules):
+        for imported in sorted(graph.find_modules_directly_imported_by(module)):
+            left, right = _package(module), _package(imported)
+            if left in imports and right in imports and left != right:
+                imports[left].setdefault(right, set()).add(module.removeprefix("sinkscope."))
+    along = {name: {one for one in found if order[one] < order[name]} for name, found in imports.items()}
+    lines = ["```mermaid", "flowchart LR"]
+    for name in sorted(order, key=lambda one: (order[one], one)):
+        longer = {far for near in along[name] for far in _reached(near, along)}
+        lines += [f"  {one} --> {name}" for one in sorted(along[name] - longer)]
+        lines += [
+            f"  {one} -. {', '.join(sorted(by))} .-> {name}"
+            for one, by in imports[name].items()
+            if order[one] >= order[name]
+        ]
+    lines += ["```", "", "| package | what it is | imports |", "|---|---|---|"]
+    for name in sorted(order, key=lambda one: (order[one], one)):
+        about = (inspect.getdoc(importlib.import_module(f"sinkscope.{name}")) or "").split("\n")[0]
+        lines.append(f"| `{name}` | {about} | {', '.join(sorted(imports[name])) or '—'} |")
+    return "\n".join(lines)
+
+
+def _order() -> dict[str, int]:
+    """Package → its place in the order that import-linter holds; those that share a place do not import each other."""
+    settings = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+    (contract,) = (one for one in settings["tool"]["importlinter"]["contracts"] if one["id"] == "order")
+    rows = [[name.strip(" ()") for name in row.split("|")] for row in reversed(contract["layers"])]
+    return {name: place for place, row in enumerate(rows) for name in row if _source(f"sinkscope.{name}") is not None}
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[2].partition(".")[0]
+
+
+def _reached(name: str, along: dict[str, set[str]]) -> set[str]:
+    return along[name] | {far for near in along[name] for far in _reached(near, along)}
+
+
+def _source(module: str) -> Any:
+    """The file of a module, None where there is none."""
+    found = Path(__file__).parents[1] / "src" / Path(*module.split("."))
+    both = (found.with_suffix(".py"), found / "__init__.py")
+    return next((path for path in both if path.is_file()), None)
+
+
 def pages() -> dict[Path, str]:
-    written = {REFERENCE / "cli.md": command_line(), REFERENCE / "api.md": programming_interface()}
+    written = {
+        REFERENCE / "cli.md": command_line(),
+        REFERENCE / "api.md": programming_interface(),
+        ARCHITECTURE: architecture(),
+    }
     return {path: text.rstrip() + "\n" for path, text in written.items()}
 
 

@@ -84,7 +84,7 @@ def check(problem: Problem, text: str) -> bool:
 @lru_cache(maxsize=4096)
 def _passes(code: str, tests: str, name: str) -> bool:
     """Whether all assertions hold; the same completion of the same problem runs once."""
-    from sinkscope.tasks.sandbox import passes
+    from sinkscope.sandbox import passes
 
     return passes(code, tests, names=[name], seconds=SECONDS)
 

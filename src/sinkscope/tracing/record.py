@@ -13,6 +13,7 @@ from torch import Tensor
 from sinkscope.attention.context import GROUPS
 from sinkscope.decoding.settings import Decode
 from sinkscope.errors import TraceError
+from sinkscope.viewers import view
 
 if TYPE_CHECKING:
     import polars as pl
@@ -163,9 +164,7 @@ class Trace:
 
     def show(self) -> Any:
         """The explorer of this trace: in a notebook as a frame, elsewhere as a page in a temporary file."""
-        from sinkscope.report.notebook import show
-
-        return show(self)
+        return view("trace.show", self)
 
     def save(self, path: str | Path) -> Path:
         """Write the trace as one safetensors file (to a temporary name, then renamed)."""

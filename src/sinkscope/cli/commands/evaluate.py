@@ -41,8 +41,8 @@ def register(app: typer.Typer) -> None:
         as_json: JsonFlag = False,
     ) -> None:
         """Score a model on GSM8K, HumanEval or our own problems."""
-        from sinkscope.tasks.conditions import made_of_words
-        from sinkscope.tasks.evaluation import evaluate
+        from sinkscope.evals.conditions import made_of_words
+        from sinkscope.evals.evaluation import evaluate
 
         found = evaluate(
             model, names(tasks), intervention=made_of_words(mask_sinks, mask_random, rank), settings=words(settings), data=data,

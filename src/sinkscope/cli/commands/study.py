@@ -111,7 +111,7 @@ def _table1(
     """The grid of real benchmarks; it has no plan of its own, since the harness decides what a task is."""
     from sinkscope.cli.commands.evaluate import counts
     from sinkscope.cli.commands.evaluate import words as read
-    from sinkscope.tasks.table1 import table1
+    from sinkscope.evals.table1 import table1
 
     if models is None:
         raise StudyError("Expected models for table1, such as --models GSAI-ML/LLaDA-8B-Instruct, got none.")

@@ -7,15 +7,15 @@ import torch
 from harness_models import FAMILIES, random_model
 
 from sinkscope.errors import InterventionError, TaskError
+from sinkscope.evals.conditions import described, grid, made_of_words
 from sinkscope.interventions import MaskRandom, MaskSinks
-from sinkscope.tasks.conditions import described, grid, made_of_words
 
 pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed (extra: eval)")
 from lm_eval.api.instance import Instance
 
-from sinkscope.tasks.harness import HarnessLM
-from sinkscope.tasks.presets import settings_for
-from sinkscope.tasks.table1 import as_markdown, table1
+from sinkscope.evals.harness import HarnessLM
+from sinkscope.evals.presets import settings_for
+from sinkscope.evals.table1 import as_markdown, table1
 
 PROMPTS = ["a", "The quick brown fox", "0123456789" * 4, "def f(x):\n    return"]
 

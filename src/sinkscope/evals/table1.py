@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sinkscope.decoding.settings import Decode
+from sinkscope.evals.conditions import grid
+from sinkscope.evals.evaluation import evaluate, right_answers
+from sinkscope.evals.presets import benchmark_of, settings_for
 from sinkscope.paper import TABLE_1
-from sinkscope.tasks.conditions import grid
-from sinkscope.tasks.evaluation import evaluate, right_answers
-from sinkscope.tasks.presets import benchmark_of, settings_for
 
 if TYPE_CHECKING:
     from sinkscope.models.base import Model
@@ -126,8 +126,8 @@ def _sinks(model: Model, prompts: list[str], settings: Decode) -> tuple[list[dic
     """Shares of the tokens that are sinks, and how many heads have static, moving or no sinks, over a few prompts."""
     import torch
 
+    from sinkscope.evals.harness import HarnessLM
     from sinkscope.sinks import head_dynamics, token_shares
-    from sinkscope.tasks.harness import HarnessLM
     from sinkscope.tracing import trace
 
     lm = HarnessLM(model, settings=settings)

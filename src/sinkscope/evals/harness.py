@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from importlib.metadata import version
@@ -15,12 +15,12 @@ from torch import Tensor
 
 from sinkscope.decoding import Decode
 from sinkscope.errors import TaskError
+from sinkscope.evals.answering import answer_tokens, text_of
+from sinkscope.evals.answers import Answers, key
+from sinkscope.evals.conditions import as_list, described, made_of_words
+from sinkscope.evals.likelihood import Likelihood, chain_likelihoods, masked_likelihood
+from sinkscope.evals.presets import settings_for
 from sinkscope.models.base import Model
-from sinkscope.tasks.answering import answer_tokens, text_of
-from sinkscope.tasks.answers import Answers, key
-from sinkscope.tasks.conditions import as_list, described, made_of_words
-from sinkscope.tasks.likelihood import Likelihood, chain_likelihoods, masked_likelihood
-from sinkscope.tasks.presets import settings_for
 
 try:
     from lm_eval.api.model import TemplateLM
@@ -136,7 +136,7 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
             else:
                 self.counts["found"] += 1
         total = sum(map(len, waiting.values()))
-        with _bar(total, disable_tqdm, "generating") as bar:
+        with _progress(total, disable_tqdm, "generating") as advance:
             for settings, group in waiting.items():
                 # Longest first: what does not fit into memory fails at once, and not after hours.
                 order = sorted(group, key=lambda name: -group[name][0].shape[1])
@@ -145,7 +145,7 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
                     rows = self.tokens([group[n][0] for n in names], settings, [group[n][1] for n in names])
                     for name, row in zip(names, rows, strict=True):
                         self.answers.add(name, text=text_of(self.model, row, group[name][1]))
-                        bar.update()
+                        advance()
         return [str(self._answer(name)["text"]) for name, *_ in asked]
 
     def _generation(self, request: Instance, nth: int) -> tuple[str, Decode, Tensor, list[str]]:
@@ -187,18 +187,18 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
             for pair in pairs
         ]
         waiting = {name: pair for name, pair in zip(names, pairs, strict=True) if self.answers.get(name) is None}
-        with _bar(len(waiting), disable_tqdm, "scoring") as bar, self._intervened():
+        with _progress(len(waiting), disable_tqdm, "scoring") as advance, self._intervened():
             if self.model.causal:
                 found = chain_likelihoods(
                     self.model, list(waiting.values()), batch_size=self.batch_size, settle=self._needs_two()
                 )
                 for name, likelihood in zip(waiting, found, strict=True):
                     self.answers.add(name, **likelihood.to_dict())
-                    bar.update()
+                    advance()
             else:
                 for name, (context, answer) in waiting.items():
                     self.answers.add(name, **self._masked(context, answer).to_dict())
-                    bar.update()
+                    advance()
         results = [self._answer(name) for name in names]
         self.errors += [record["error"] for record in results]
         return [(record["value"], record["greedy"]) for record in results]
@@ -313,7 +313,15 @@ def _occurrences(requests: list[Instance]) -> list[int]:
     return counted
 
 
-def _bar(total: int, disabled: bool, what: str) -> Any:
-    from tqdm import tqdm  # type: ignore[import-untyped]
+@contextmanager
+def _progress(total: int, disabled: bool, what: str) -> Iterator[Callable[[], None]]:
+    """A bar on the terminal's error stream, none elsewhere; what is yielded counts one request."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    return tqdm(total=total, disable=disabled or total == 0, desc=what)
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    silent = disabled or total == 0 or not console.is_terminal
+    with Progress(*columns, console=console, disable=silent) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda: bar.advance(task)

@@ -9,14 +9,14 @@ import pytest
 import torch
 from harness_models import FAMILIES, random_model
 
-from sinkscope.tasks.answering import text_of
-from sinkscope.tasks.likelihood import chain_likelihoods, masked_likelihood
-from sinkscope.tasks.presets import PRESETS, in_full, settings_for
+from sinkscope.evals.answering import text_of
+from sinkscope.evals.likelihood import chain_likelihoods, masked_likelihood
+from sinkscope.evals.presets import PRESETS, in_full, settings_for
 
 lm_eval = pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed (extra: eval)")
 from lm_eval.api.instance import Instance  # noqa: E402
 
-from sinkscope.tasks.harness import HarnessLM  # noqa: E402
+from sinkscope.evals.harness import HarnessLM  # noqa: E402
 
 DATA = Path(os.environ.get("SINKSCOPE_DATA", Path(__file__).parents[3] / "shared" / "data"))
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from sinkscope.errors import SandboxError
-from sinkscope.tasks import keeper, sandbox
-from sinkscope.tasks.sandbox import Limits, check, check_many, passes, run_python
+from sinkscope.sandbox import Limits, check, check_many, fork_server, passes, run_python
+from sinkscope.sandbox import run as sandbox
 
 try:
     sandbox.require_sandbox()
@@ -92,9 +92,9 @@ ATTACKS = {
 }
 
 
-def running_sandboxes(keepers: set[int] | None = None) -> list[int]:
+def running_sandboxes(servers: set[int] | None = None) -> list[int]:
     """Processes of sandboxes, without the one that waits for the next job."""
-    kept = {one.process.pid for one in keeper._keepers} if keepers is None else keepers
+    kept = {one.process.pid for one in fork_server._servers} if servers is None else servers
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -102,7 +102,7 @@ def running_sandboxes(keepers: set[int] | None = None) -> list[int]:
             state = (path.parent / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue
-        if b"cell.start" in text and state[0] != "Z" and int(state[1]) in {1, *kept}:
+        if b"child.start" in text and state[0] != "Z" and int(state[1]) in {1, *kept}:
             found.append(int(path.parent.name))
     return found
 
@@ -210,8 +210,8 @@ def test_many_at_once_keep_their_order():
 def test_refuses_where_the_kernel_gives_no_namespaces():
     # A filter that every child inherits takes `unshare` away, as a locked-down container does.
     code = (
-        "import sys\nsys.path.insert(0, sys.argv[1])\nfrom sinkscope.tasks import sandbox\n"
-        "from sinkscope.tasks.cell import walls\n"
+        "import sys\nsys.path.insert(0, sys.argv[1])\nfrom sinkscope.sandbox import run as sandbox\n"
+        "from sinkscope.sandbox.child import walls\n"
         "from sinkscope.errors import SandboxError\n"
         "walls.call('prctl', 38, 1, 0, 0, 0)\nwalls.filter_calls(True)\n"
         "try:\n    sandbox.run_python('print(1)')\nexcept SandboxError as error:\n    print('refused:', error)\n"
@@ -232,8 +232,8 @@ def test_refuses_where_the_kernel_gives_no_namespaces():
 
 
 def test_nothing_outlives_a_killed_process():
-    code = "from sinkscope.tasks import keeper, sandbox\nsandbox.run_python('pass')\n"
-    code += "print(keeper._keepers[0].process.pid, flush=True)\nsandbox.run_python('while True: pass', seconds=60)\n"
+    code = "from sinkscope.sandbox import fork_server, run_python\nrun_python('pass')\n"
+    code += "print(fork_server._servers[0].process.pid, flush=True)\nrun_python('while True: pass', seconds=60)\n"
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     pid = int(process.stdout.readline())
@@ -250,10 +250,10 @@ def test_nothing_outlives_a_killed_process():
     assert not Path(f"/proc/{outer}").exists()
 
 
-def test_a_dead_keeper_is_replaced():
+def test_a_dead_fork_server_is_replaced():
     assert passes(GOOD, TESTS)
-    keeper._keepers[0].process.kill()
-    keeper._keepers[0].process.wait()
+    fork_server._servers[0].process.kill()
+    fork_server._servers[0].process.wait()
     assert passes(GOOD, TESTS)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sinkscope.errors import TaskError
-from sinkscope.tasks.sandbox import Limits, check_many
+from sinkscope.sandbox import Limits, check_many
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -12,12 +12,12 @@ from sinkscope.errors import SandboxError
 
 # Imported, not run as a script, so that Python keeps its compiled form; last on the path, so that it shadows nothing.
 START = (
-    "import sys; sys.path.append(sys.argv[1]); import cell.start; sys.path.pop(); cell.start.serve(int(sys.argv[2]))"
+    "import sys; sys.path.append(sys.argv[1]); import child.start; sys.path.pop(); child.start.serve(int(sys.argv[2]))"
 )
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
 
 
-class Keeper:
+class ForkServer:
     """A bare interpreter beside this process, which forks once a job; it ends when this process does."""
 
     def __init__(self) -> None:
@@ -54,27 +54,27 @@ class Keeper:
 
 
 _lock = threading.Lock()
-_keepers: list[Keeper] = []
+_servers: list[ForkServer] = []
 
 
 def start(descriptors: Sequence[int]) -> None:
-    """Start a sandbox; the keeper is started with the first, and again after a fork of this process."""
+    """Start a sandbox; the fork server is started with the first, and again after a fork of this process."""
     with _lock:
         for _ in range(2):
-            if not _keepers or not _keepers[0].alive():
-                _keepers[:] = [Keeper()]
+            if not _servers or not _servers[0].alive():
+                _servers[:] = [ForkServer()]
             try:
-                return _keepers[0].start(descriptors)
+                return _servers[0].start(descriptors)
             except OSError:
                 end()
     raise SandboxError("The process that starts sandboxes died twice in a row; is the machine out of memory?")
 
 
 def end() -> None:
-    """End the keeper and its sandboxes; the next job starts another."""
-    for keeper in _keepers:
-        keeper.end()
-    _keepers.clear()
+    """End the fork server and its sandboxes; the next job starts another."""
+    for server in _servers:
+        server.end()
+    _servers.clear()
 
 
 atexit.register(end)

@@ -27,7 +27,7 @@ from dataclasses import asdict, dataclass
 from typing import IO, Any
 
 from sinkscope.errors import SandboxError
-from sinkscope.tasks import keeper
+from sinkscope.sandbox import fork_server
 
 GRACE = 5.0  # seconds between asking a sandbox to end and ending the process that keeps it
 
@@ -190,7 +190,7 @@ def _follow(job: IO[bytes], limits: Limits) -> tuple[bytes, bytes, str | None]:
     (output, output_in), (report, report_in), (control_out, control) = os.pipe(), os.pipe(), os.pipe()
     try:
         try:
-            keeper.start((job.fileno(), output_in, report_in, control_out))
+            fork_server.start((job.fileno(), output_in, report_in, control_out))
         finally:
             for descriptor in (output_in, report_in, control_out):
                 os.close(descriptor)
@@ -199,7 +199,7 @@ def _follow(job: IO[bytes], limits: Limits) -> tuple[bytes, bytes, str | None]:
         os.close(control)
         control = -1
         if ended and _listen(-1, report, time.monotonic() + GRACE, most)[2]:
-            keeper.end()
+            fork_server.end()
         return printed, told, ended
     finally:
         for descriptor in (output, report, control):

@@ -12,13 +12,14 @@ import torch
 from harness_models import FAMILIES, random_model, scripted_model
 
 from sinkscope.errors import SandboxError, TaskError
-from sinkscope.tasks import problems, sandbox
-from sinkscope.tasks.answers import Answers, key
+from sinkscope.evals.answers import Answers, key
+from sinkscope.sandbox import run as sandbox
+from sinkscope.tasks import problems
 
 pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed (extra: eval)")
-from sinkscope.tasks.benchmarks import human_eval_job, load_tasks, pass_at_k
-from sinkscope.tasks.evaluation import evaluate, right_answers
-from sinkscope.tasks.harness import HarnessLM
+from sinkscope.evals.benchmarks import human_eval_job, load_tasks, pass_at_k
+from sinkscope.evals.evaluation import evaluate, right_answers
+from sinkscope.evals.harness import HarnessLM
 
 DATA = Path(os.environ.get("SINKSCOPE_DATA", Path(__file__).parents[3] / "shared" / "data"))
 needs_gsm8k = pytest.mark.skipif(
@@ -65,7 +66,9 @@ def test_gsm8k_scores_are_exactly_what_the_script_says(tmp_path):
         }[index % 5]
         answers[f"Question: {doc['question']}\nAnswer:"] = said
     model = scripted_model(answers, 200)
-    summary = evaluate(model, ["gsm8k"], data=DATA, limit=60, settings={"length": 200, **FAST}, out=tmp_path / "run")
+    summary = evaluate(
+        model, ["gsm8k"], data=DATA, limit=60, fewshot=0, settings={"length": 200, **FAST}, out=tmp_path / "run"
+    )
     scores = summary["tasks"]["gsm8k"]["scores"]
     assert scores["exact_match,strict-match"]["correct"] == 36
     assert scores["exact_match,flexible-extract"]["correct"] == 36
@@ -79,19 +82,22 @@ def test_gsm8k_scores_are_exactly_what_the_script_says(tmp_path):
     assert written["sinkscope"]["versions"]["lm_eval"]
     assert "sha256" in written["tasks"]["gsm8k"]["metadata"]["data"]
     asked = model.module.asked
-    again = evaluate(model, ["gsm8k"], data=DATA, limit=60, settings={"length": 200, **FAST}, out=tmp_path / "run")
+    again = evaluate(
+        model, ["gsm8k"], data=DATA, limit=60, fewshot=0, settings={"length": 200, **FAST}, out=tmp_path / "run"
+    )
     assert again["tasks"] == summary["tasks"]
     assert model.module.asked == asked, "a finished request was asked again"
 
 
 @needs_gsm8k
-def test_gsm8k_forms_and_their_examples():
-    tasks = load_tasks(["gsm8k", "gsm8k_cot", "gsm8k_cot_zeroshot", "gsm8k_cot_llama"], data=DATA)
+def test_gsm8k_forms_and_their_examples(tmp_path):
+    (tmp_path / "gsm8k_test.jsonl").symlink_to(DATA / "gsm8k_test.jsonl")  # alone: the examples of gsm8k are not here
+    tasks = load_tasks(["gsm8k", "gsm8k_cot", "gsm8k_cot_zeroshot", "gsm8k_cot_llama"], data=tmp_path)
     assert [task.get_config("num_fewshot") for task in tasks.values()] == [0, 8, 0, 8]
     assert all(len(task.eval_docs) == 1319 for task in tasks.values())
-    assert load_tasks(["gsm8k_cot"], data=DATA, fewshot=3)["gsm8k_cot"].get_config("num_fewshot") == 3
+    assert load_tasks(["gsm8k_cot"], data=tmp_path, fewshot=3)["gsm8k_cot"].get_config("num_fewshot") == 3
     with pytest.raises(TaskError, match="gsm8k_train"):
-        load_tasks(["gsm8k"], data=DATA, fewshot=5)
+        load_tasks(["gsm8k"], data=tmp_path, fewshot=5)
 
 
 def test_gsm8k_examples_come_from_a_training_file_beside_it(tmp_path):

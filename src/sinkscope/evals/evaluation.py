@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from sinkscope.decoding.settings import Decode
 from sinkscope.errors import TaskError
-from sinkscope.tasks.presets import in_full, settings_for
-from sinkscope.tasks.sandbox import require_sandbox
+from sinkscope.evals.presets import in_full, settings_for
+from sinkscope.sandbox import require_sandbox
 
 if TYPE_CHECKING:
     from sinkscope.models.base import Model
@@ -55,7 +55,7 @@ def evaluate(
     if not names:
         raise TaskError("Expected at least one task, got none; try gsm8k, humaneval or sinkscope.")
     folder = _folder(data)
-    from sinkscope.tasks.harness import HarnessLM  # checks for lm_eval before a model is loaded
+    from sinkscope.evals.harness import HarnessLM  # checks for lm_eval before a model is loaded
 
     loaded = _loaded(model, dtype, device)
     say = say or (lambda line: None)
@@ -148,7 +148,7 @@ def _templated(model: Model, chat: bool | None) -> bool:
 
 def _quietly(names: Sequence[str], **options: Any) -> dict[str, Any]:
     """The tasks, without the harness's advice on options that we set ourselves."""
-    from sinkscope.tasks.benchmarks import load_tasks
+    from sinkscope.evals.benchmarks import load_tasks
 
     logger = logging.getLogger("lm_eval")
     level = logger.level

@@ -1,0 +1,30 @@
+# The public names and where they are from; sinkscope/__init__.py reads this file, and so do type checkers.
+from . import tasks as tasks
+from .attention.attend import attend as attend
+from .attention.observe import observe as observe
+from .decoding import decode as decode
+from .decoding.settings import Decode as Decode
+from .errors import SinkscopeError as SinkscopeError
+from .evals.harness import HarnessLM as HarnessLM
+from .interventions import CutContext as CutContext
+from .interventions import MaskPositions as MaskPositions
+from .interventions import MaskRandom as MaskRandom
+from .interventions import MaskSinks as MaskSinks
+from .interventions import MeanValues as MeanValues
+from .interventions import Window as Window
+from .interventions import ZeroValues as ZeroValues
+from .interventions import intervene as intervene
+from .models.base import Model as Model
+from .models.load import load as load
+from .models.load import register as register
+from .sinks import HeadShare as HeadShare
+from .sinks import Threshold as Threshold
+from .sinks import ZScore as ZScore
+from .study.plan import Study as Study
+from .study.run import run as run
+from .tracing import Trace as Trace
+from .tracing import trace as trace
+from .tracing.recorder import Keep as Keep
+
+__version__: str
+__all__: list[str]

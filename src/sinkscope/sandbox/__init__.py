@@ -1,0 +1,13 @@
+"""Run programs that a model wrote, in isolation: own process, no network, an empty file tree, hard limits."""
+
+from sinkscope.sandbox.run import (
+    Limits,
+    SandboxResult,
+    check,
+    check_many,
+    passes,
+    require_sandbox,
+    run_python,
+)
+
+__all__ = ["Limits", "SandboxResult", "check", "check_many", "passes", "require_sandbox", "run_python"]
