@@ -9,8 +9,12 @@ from sinkscope import viewers
 __version__ = "0.1.0"
 
 # The public names stand in __init__.pyi alone. Each is imported on first use: `sinkscope --help` need not wait for torch.
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, _, __all__ = lazy_loader.attach_stub(__name__, __file__)
 __all__ += ["__version__"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
 
 
 def _show_trace(trace: Any, **options: Any) -> Any:
