@@ -46,11 +46,19 @@ def calls(draw: st.DrawFn, longest: int, dtypes: tuple[torch.dtype, ...], few: b
         "q": made(heads, queries, dim, draw(st.sampled_from((1.0, 6.0)))),
         "k": made(kv_heads, keys, dim, 1.0),
         "v": made(kv_heads, keys, value_dim, 1.0),
-        "causal": draw(st.booleans()),
         "scale": draw(st.sampled_from((None, 0.3))),
         "keep_self": draw(st.booleans()),
         "group_count": draw(st.sampled_from((None, 5))),
     }
+    order = draw(st.sampled_from(("none", "causal", "block", "block")))
+    if order == "causal":
+        words["causal"] = True
+    elif order == "block":
+        words["block"] = draw(st.one_of(st.integers(1, 9), st.integers(1, longest + 5)))
+    if draw(
+        st.booleans()
+    ):  # a window in the middle, with keys after it, or even one that begins before or after the keys
+        words["first"] = draw(st.integers(-3, keys + 2))
     kind = draw(st.sampled_from(("none", "bool", "additive", "padding")))
     if kind != "none":
         rows = 1 if kind == "padding" else draw(st.sampled_from((1, queries)))

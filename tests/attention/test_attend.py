@@ -68,6 +68,48 @@ def test_cached_rows_are_the_last_rows_of_the_whole(backend: str) -> None:
     torch.testing.assert_close(torch.cat(rows, dim=2), whole)
 
 
+def block_mask(queries: int, keys: int, block: int, first: int) -> Tensor:
+    """The same rule pair by pair: [1, 1, query, key]."""
+    pairs = [[key // block <= (first + query) // block for key in range(keys)] for query in range(queries)]
+    return torch.tensor(pairs)[None, None]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("queries", "keys", "first"), [(23, 23, None), (7, 23, None), (7, 23, 9), (23, 7, None)])
+@pytest.mark.parametrize("block", [1, 4, 5, 23, 100])
+def test_a_block_is_its_mask(backend: str, queries: int, keys: int, first: int | None, block: int) -> None:
+    q, k, v = made(2, 4, queries, 8), made(2, 2, keys, 8), made(2, 2, keys, 8)
+    mask = block_mask(queries, keys, block, keys - queries if first is None else first)
+    labels = torch.arange(queries) % 2
+    expected = attend(q, k, v, mask=mask, groups=labels, backend="reference")
+    found = attend(q, k, v, block=block, first=first, groups=labels, backend=backend)
+    torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-5)
+    rows = mask[0, 0].any(-1)  # torch gives NaN where a query sees nothing
+    theirs = scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
+    torch.testing.assert_close(found[0][:, :, rows], theirs[:, :, rows], atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_blocks_of_one_are_causal_and_one_block_sees_all(backend: str) -> None:
+    q, k, v = made(1, 2, 20, 8), made(1, 2, 20, 8), made(1, 2, 20, 8)
+    for one, other in (({"block": 1}, {"causal": True}), ({"block": 20}, {})):
+        expected = attend(q, k, v, backend=backend, **other)  # type: ignore[call-overload]
+        found = attend(q, k, v, backend=backend, **one)  # type: ignore[call-overload]
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_window_of_queries_is_a_part_of_the_whole(backend: str) -> None:
+    q, k, v = made(1, 2, 20, 8), made(1, 2, 20, 8), made(1, 2, 20, 8)
+    drop = torch.rand(1, 2, 20) < 0.3
+    words: dict[str, Any] = {"block": 4, "drop_keys": drop, "keep_self": True, "backend": backend}
+    labels = torch.arange(20)  # a group for each query: received is the whole map
+    whole, received = attend(q, k, v, groups=labels, **words)
+    window, part = attend(q[:, :, 8:14], k, v, groups=labels[:6], first=8, **words)
+    torch.testing.assert_close(window, whole[:, :, 8:14])
+    torch.testing.assert_close(part, received[:, :, 8:14])
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_groups_part_the_whole(backend: str) -> None:
     q, k, v = made(2, 3, 30, 8), made(2, 3, 30, 8), made(2, 3, 30, 8)
@@ -153,7 +195,14 @@ class LargestTensor(TorchDispatchMode):
 
 
 @pytest.mark.parametrize(
-    "words", [{}, {"causal": True}, {"drop_keys": torch.arange(2048)[None, None] < 4, "clean": True}]
+    "words",
+    [
+        {},
+        {"causal": True},
+        {"block": 32},
+        {"block": 1000},
+        {"drop_keys": torch.arange(2048)[None, None] < 4, "clean": True},
+    ],
 )
 def test_tiled_never_holds_the_map(words: dict[str, Any]) -> None:
     q, k, v = made(1, 1, 2048, 8), made(1, 1, 2048, 8), made(1, 1, 2048, 8)
@@ -227,6 +276,8 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("groups must be labels", {"groups": torch.full((5,), -2)}),
     ("below group_count", {"groups": torch.full((5,), 3), "group_count": 3}),
     ("group_count must be", {"group_count": 0}),
+    ("block must be at least 1", {"block": 0}),
+    ("causal and block", {"block": 4, "causal": True}),
     ("backend must be", {"backend": "flash"}),
     ("needs tensors on CUDA", {"backend": "triton"}),
 ]

@@ -23,14 +23,14 @@ def test_triton_is_the_reference(words: dict[str, Any]) -> None:
     check_against_reference(words, "triton")
 
 
-@pytest.mark.parametrize("keys", [40, 57])
-def test_several_blocks_each_way(keys: int) -> None:
+@pytest.mark.parametrize("block", [1, 5, 24])
+@pytest.mark.parametrize(("keys", "first"), [(40, None), (57, None), (57, 9), (30, None)])
+def test_several_tiles_each_way(keys: int, first: int | None, block: int) -> None:
     q, k, v = torch.randn(1, 2, 40, 16), torch.randn(1, 1, keys, 16), torch.randn(1, 1, keys, 16)
     drop = torch.rand(1, 2, keys) < 0.2
-    call = check(q, k, v, None, True, torch.arange(40) % 3, None, drop, True, True, None)
-    expected = attend(
-        q, k, v, None, True, torch.arange(40) % 3, None, drop, clean=True, keep_self=True, backend="reference"
-    )
+    words: dict[str, Any] = {"keep_self": True, "block": block, "first": first}
+    call = check(q, k, v, None, False, torch.arange(40) % 3, None, drop, clean=True, group_count=None, **words)
+    expected = attend(q, k, v, groups=torch.arange(40) % 3, drop_keys=drop, clean=True, backend="reference", **words)
     for one, other in zip(expected, triton_attention(call, rows=16, keys=16), strict=True):
         torch.testing.assert_close(other, one, atol=5e-5, rtol=1e-5)
 

@@ -32,6 +32,8 @@ def attend(
     backend: str = "auto",
     group_count: int | None = None,
     keep_self: bool = False,
+    block: int | None = None,
+    first: int | None = None,
 ) -> tuple[Tensor, Tensor]: ...
 
 
@@ -50,6 +52,8 @@ def attend(
     backend: str = "auto",
     group_count: int | None = None,
     keep_self: bool = False,
+    block: int | None = None,
+    first: int | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]: ...
 
 
@@ -66,12 +70,18 @@ def attend(
     backend: str = "auto",
     group_count: int | None = None,
     keep_self: bool = False,
+    block: int | None = None,
+    first: int | None = None,
 ) -> tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]:
     """Attention output, and the column sums of the probabilities that made it (fp32, plain sums over queries).
 
     q: [batch, head, query, dim]; k, v: [batch, kv head, key, dim], where head is a multiple of kv head.
     mask: bool (True = may attend) or additive, [batch or 1, head or 1, query or 1, key].
-    causal: query i sits at position key − query + i and sees no later key; goes together with mask.
+    causal: query i sits at position first + i and sees no later key; goes together with mask.
+    block: block-causal: the query at position p sees the keys j with j // block ≤ p // block, its own block to the end;
+    blocks are counted from key 0. Goes together with everything but causal, which is block = 1.
+    first: position of query 0 among the keys, for causal, block and keep_self; key − query unless given: a window of
+    queries in the middle has keys after it too.
     groups: an integer label a query, [query] or [batch, query]; −1 counts nowhere. None: one group of all.
     group_count: how many groups there are, where not every label need occur.
     drop_keys: bool [batch or 1, head or 1, key]; such a key gets −∞ before the softmax, from every query;
@@ -81,7 +91,7 @@ def attend(
     Returns (out, received), or with clean=True (out, received, clean received). out: [batch, head, query, value dim] in
     the dtype of q; received: [batch, head, group, key]. A query with nothing left to attend to gives zeros in both.
     """
-    call = check(q, k, v, mask, causal, groups, scale, drop_keys, keep_self, clean, group_count)
+    call = check(q, k, v, mask, causal, groups, scale, drop_keys, keep_self, clean, group_count, block, first)
     chosen = choose_backend(q, backend)
     if call.queries == 0 or call.keys == 0 or call.batch == 0:
         result = Result(call.empty_out().zero_(), call.zero_received(), None)

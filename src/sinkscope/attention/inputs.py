@@ -27,7 +27,8 @@ class Inputs:
     k: Tensor  # [batch, kv head, key, dim]
     v: Tensor  # [batch, kv head, key, value dim]
     mask: Tensor | None  # [batch | 1, head | 1, query | 1, key], bool (True = may attend) or additive
-    causal: bool
+    block: int | None  # a query sees its own block of keys and those before it; 1: causal, None: sees all
+    offset: int  # position of query 0 among the keys
     scale: float
     labels: Tensor  # [batch | 1, query], −1 = counts nowhere
     group_count: int
@@ -60,10 +61,11 @@ class Inputs:
     def keys(self) -> int:
         return self.k.shape[2]
 
-    @property
-    def offset(self) -> int:
-        """Position of query 0 among the keys: what a cache already holds."""
-        return self.keys - self.queries
+    def sees_before(self, query: int) -> int:
+        """How many of the keys come before the end of this query's block: it sees no later ones."""
+        if self.block is None:
+            return self.keys
+        return max(0, min(self.keys, (self.offset + query + self.block) // self.block * self.block))
 
     @property
     def work_dtype(self) -> torch.dtype:
@@ -100,6 +102,8 @@ def check(
     keep_self: bool,
     clean: bool,
     group_count: int | None,
+    block: int | None = None,
+    first: int | None = None,
 ) -> Inputs:
     """Refuse what does not fit together, in one sentence; otherwise hand on what the backends need."""
     _check_tensors(q, k, v)
@@ -109,10 +113,14 @@ def check(
         _check_mask(mask, batch, heads, queries, keys, q.device)
     if drop_keys is not None:
         _check_drop_keys(drop_keys, batch, heads, keys, q.device)
+    if block is not None:
+        _check_block(block, causal)
+    offset = keys - queries if first is None else first  # what a cache already holds stands before query 0
     labels, count = _labels(groups, batch, queries, group_count, q.device)
     return Inputs(
-        q, k, v, mask, causal, dim**-0.5 if scale is None else scale, labels, count, drop_keys, keep_self, clean
-    )
+        q, k, v, mask, 1 if causal else block, offset, dim**-0.5 if scale is None else scale, labels, count, drop_keys,
+        keep_self, clean,
+    )  # fmt: skip
 
 
 def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
@@ -157,6 +165,18 @@ def _check_mask(mask: Tensor, batch: int, heads: int, queries: int, keys: int, d
         )
     if mask.device != device:
         raise AttentionError(f"mask must be on {device} with q, but is on {mask.device}: move it there.")
+
+
+def _check_block(block: int, causal: bool) -> None:
+    if block < 1:
+        raise AttentionError(
+            f"block must be at least 1 key, but is {block}: leave it out where every query sees all keys."
+        )
+    if causal:
+        raise AttentionError(
+            f"causal and block = {block} cannot go together, since a causal query sees nothing of its block after itself: "
+            "leave one of them out."
+        )
 
 
 def _check_drop_keys(drop_keys: Tensor, batch: int, heads: int, keys: int, device: torch.device) -> None:

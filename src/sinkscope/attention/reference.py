@@ -17,8 +17,9 @@ def reference(call: Inputs) -> Result:
     v = call.v.to(dtype).repeat_interleave(call.share, dim=1)
     scores = q @ k.transpose(2, 3) * call.scale  # [batch, head, query, key]
     allowed = torch.ones(call.queries, call.keys, dtype=torch.bool, device=q.device)
-    if call.causal:
-        allowed = allowed.tril(call.offset)
+    if call.block is not None:
+        positions = torch.arange(call.queries, device=q.device)[:, None] + call.offset
+        allowed = torch.arange(call.keys, device=q.device) // call.block <= positions // call.block
     if call.mask is not None and call.mask.dtype == torch.bool:
         allowed = allowed & call.mask
     elif call.mask is not None:

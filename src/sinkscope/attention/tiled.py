@@ -42,6 +42,17 @@ class Chunk:
 
 
 @dataclass(frozen=True)
+class Tile:
+    """Some query rows, and the keys that any of them sees."""
+
+    start: int
+    stop: int
+    visible: int  # keys before the end of the last row's block
+    seen: int  # … of the first row's block: what all rows see
+    hidden: Tensor | None  # bool [row, visible − seen]: the keys that a row does not see; None where all see the same
+
+
+@dataclass(frozen=True)
 class Bars:
     """What is added to the scores: a part that holds for all rows alike, and a part that differs from row to row."""
 
@@ -55,9 +66,8 @@ class Bars:
 class Desk:
     """What all chunks use: made once a call, because fresh memory costs as much as a pass over a tile."""
 
-    rows: int
+    tiles: list[Tile]
     room: Tensor  # [1 or 2, score]: a tile of scores, and one more where clean sums are wanted
-    future: Tensor | None  # [row, column], upper triangle with the diagonal, for causal calls
     bars: Bars
     one_hot: Tensor  # [batch | 1, 1, group, query]
 
@@ -75,17 +85,29 @@ def tiled(call: Inputs) -> Result:
     pieces = list(chunks(call, rows))
     scores = max(piece.size for piece in pieces) * call.share * rows * call.keys
     room = call.q.new_empty(1 if result.clean is None else 2, scores, dtype=call.work_dtype)
-    future = torch.ones(rows, rows, dtype=torch.bool, device=room.device).triu() if call.causal else None
+    desk = Desk(list(tiles(call, rows)), room, bars, one_hot)
     for chunk in pieces:
-        attend_chunk(call, chunk, Desk(rows, room, future, bars, one_hot), result)
+        attend_chunk(call, chunk, desk, result)
     return result
 
 
 def tile_rows(call: Inputs) -> int:
     """How many queries of a head one tile has."""
-    most = MOST_CAUSAL_ROWS if call.causal else MOST_ROWS
+    most = MOST_ROWS if call.block is None else MOST_CAUSAL_ROWS
     rows = min(most, max(LEAST_ROWS, TILE_SCORES // call.keys))
     return min(call.queries, max(1, rows // call.share))
+
+
+def tiles(call: Inputs, rows: int) -> Iterator[Tile]:
+    """Cut the queries into tiles. Together they hide fewer than 2 × key × row pairs, however large the blocks are."""
+    for start in range(0, call.queries, rows):
+        stop = min(start + rows, call.queries)
+        visible, seen, hidden = call.sees_before(stop - 1), call.sees_before(start), None
+        if call.block is not None and seen < visible:
+            positions = torch.arange(start, stop, device=call.q.device)[:, None] + call.offset
+            keys = torch.arange(seen, visible, device=call.q.device)
+            hidden = keys // call.block > positions // call.block
+        yield Tile(start, stop, visible, seen, hidden)
 
 
 def chunks(call: Inputs, rows: int) -> Iterator[Chunk]:
@@ -114,9 +136,8 @@ def attend_chunk(call: Inputs, chunk: Chunk, desk: Desk, result: Result) -> None
     one_hot = desk.one_hot[chunk.batch if len(desk.one_hot) > 1 else slice(None)]
     one_hot = one_hot.expand(items, heads, -1, -1).flatten(0, 1)  # [head, group, query]
 
-    for start in range(0, call.queries, desk.rows):
-        stop = min(start + desk.rows, call.queries)
-        visible = max(0, call.offset + stop) if call.causal else call.keys
+    for tile in desk.tiles:
+        start, stop, visible = tile.start, tile.stop, tile.visible
         if visible == 0:  # more queries than keys: the first ones sit before the first key
             out[:, :, start:stop] = 0
             continue
@@ -127,8 +148,8 @@ def attend_chunk(call: Inputs, chunk: Chunk, desk: Desk, result: Result) -> None
         tile_q = q[:, :, start:stop].reshape(len(k), -1, q.shape[3]).to(k.dtype)
         torch.baddbmm(stacked, tile_q, k[:, :visible].mT, beta=0, alpha=call.scale, out=stacked)
 
-        if desk.future is not None:
-            bar_future(scores, call.offset + start, desk.future)
+        if tile.hidden is not None:
+            scores[..., tile.seen :].masked_fill_(tile.hidden, -torch.inf)
         bar(scores, bars, chunk, start, stop)
         hot = one_hot[:, :, start:stop]
         if clean is not None:
@@ -167,7 +188,7 @@ def collect_bars(call: Inputs) -> Bars:
     if drop is not None and not call.clean and not call.keep_self:
         all_rows, drop = drop if all_rows is None else all_rows + drop, None
     fixed = [part for part in (all_rows, drop) if part is not None]
-    rows_may_die = row_by_row is not None or (call.causal and (bool(fixed) or call.offset < 0))
+    rows_may_die = row_by_row is not None or (call.block is not None and (bool(fixed) or call.offset < 0))
     if fixed and not rows_may_die:
         rows_may_die = bool((sum(fixed[1:], fixed[0]) == -torch.inf).all(-1).any())
     return Bars(all_rows, row_by_row, drop, rows_may_die)
@@ -202,17 +223,6 @@ def bar(scores: Tensor, bars: Bars, chunk: Chunk, start: int, stop: int) -> None
             scores.masked_fill_(~tile, -torch.inf)
         else:
             scores.add_(as_bias(tile, scores.dtype))
-
-
-def bar_future(scores: Tensor, position: int, future: Tensor) -> None:
-    """Hide later keys from a tile whose first row sits at `position`; only its last columns are concerned.
-
-    future: [row, column], upper triangle with the diagonal; its column c stands for the key at position + 1 + c.
-    """
-    first = position + 1
-    columns = scores[..., max(0, first) :]
-    skipped = max(0, -first)  # keys before position 0 are not there
-    columns.masked_fill_(future[: scores.shape[2], skipped : skipped + columns.shape[3]], -torch.inf)
 
 
 def drop_from(scores: Tensor, drop: Tensor, keep_self_at: int | None) -> None:

@@ -35,14 +35,14 @@ def load_rows(pointer, rows, stride_row, columns, stride_column, row_count, colu
 def masked_scores(
     q, k, scale, rows, keys, row_count, key_count, offset,
     mask, mask_row, mask_key, masked_at,
-    MASK: tl.constexpr, CAUSAL: tl.constexpr,
+    MASK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Scores [row, key] of one block with −∞ where mask, causal order or the edges bar a key."""
+    """Scores [row, key] of one block with −∞ where mask, the order of blocks or the edges bar a key."""
     scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
     inside = (rows[:, None] < row_count) & (keys[None, :] < key_count)
     allowed = inside
-    if CAUSAL:
-        allowed = allowed & (keys[None, :] <= rows[:, None] + offset)
+    if BLOCK != 0:  # division truncates: what lies before position 0 ends at 0 or below, and sees nothing
+        allowed = allowed & (keys[None, :] < (rows[:, None] + offset + BLOCK) // BLOCK * BLOCK)
     if MASK != 0:
         where = mask + rows[:, None] * mask_row + keys[None, :] * mask_key
         if MASK == 1:
@@ -68,8 +68,8 @@ def output_kernel(
     q, k, v, out, peaks, shares, clean_peaks, clean_shares, mask, drop,
     q_batch, q_head, q_row, q_dim, k_batch, k_head, k_key, k_dim, v_batch, v_head, v_key, v_dim,
     out_batch, out_head, out_row, out_dim, mask_batch, mask_head, mask_row, mask_key, drop_batch, drop_head, drop_key,
-    heads, share, row_count, key_count, dim_count, value_count, scale, masked_at,
-    MASK: tl.constexpr, CAUSAL: tl.constexpr, DROP: tl.constexpr, KEEP_SELF: tl.constexpr, CLEAN: tl.constexpr,
+    heads, share, row_count, key_count, offset, dim_count, value_count, scale, masked_at,
+    MASK: tl.constexpr, BLOCK: tl.constexpr, DROP: tl.constexpr, KEEP_SELF: tl.constexpr, CLEAN: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, DIM: tl.constexpr, VALUE: tl.constexpr,
     WIDEN: tl.constexpr,
 ):  # fmt: skip
@@ -79,7 +79,6 @@ def output_kernel(
     first = tl.program_id(0) * ROWS
     rows = first + tl.arange(0, ROWS)
     dims, values = tl.arange(0, DIM), tl.arange(0, VALUE)
-    offset = key_count - row_count
     k += batch * k_batch + head // share * k_head
     v += batch * v_batch + head // share * v_head
     mask += batch * mask_batch + head * mask_head
@@ -91,13 +90,15 @@ def output_kernel(
     clean_largest = tl.full([ROWS], float("-inf"), tl.float32)
     clean_total = tl.zeros([ROWS], tl.float32)
     sums = tl.zeros([ROWS, VALUE], tl.float32)
-    stop = tl.maximum(0, tl.minimum(key_count, offset + first + ROWS)) if CAUSAL else key_count
+    stop = key_count
+    if BLOCK != 0:  # the end of the last row's block
+        stop = tl.maximum(0, tl.minimum(key_count, (offset + first + ROWS - 1 + BLOCK) // BLOCK * BLOCK))
     for start in range(0, stop, KEYS):
         keys = start + tl.arange(0, KEYS)
         k_block = load_rows(k, keys, k_key, dims, k_dim, key_count, dim_count, WIDEN)
         scores = masked_scores(
             q_block, k_block, scale, rows, keys, row_count, key_count, offset,
-            mask, mask_row, mask_key, masked_at, MASK, CAUSAL,
+            mask, mask_row, mask_key, masked_at, MASK, BLOCK,
         )  # fmt: skip
         if CLEAN:
             higher = tl.maximum(clean_largest, tl.max(scores, 1))
@@ -133,8 +134,8 @@ def received_kernel(
     q, k, peaks, shares, labels, received, mask, drop,
     q_batch, q_head, q_row, q_dim, k_batch, k_head, k_key, k_dim, labels_batch,
     mask_batch, mask_head, mask_row, mask_key, drop_batch, drop_head, drop_key,
-    heads, share, row_count, key_count, dim_count, group_count, scale, masked_at,
-    MASK: tl.constexpr, CAUSAL: tl.constexpr, DROP: tl.constexpr, KEEP_SELF: tl.constexpr,
+    heads, share, row_count, key_count, offset, dim_count, group_count, scale, masked_at,
+    MASK: tl.constexpr, BLOCK: tl.constexpr, DROP: tl.constexpr, KEEP_SELF: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, DIM: tl.constexpr, GROUPS: tl.constexpr,
     WIDEN: tl.constexpr,
 ):  # fmt: skip
@@ -144,7 +145,6 @@ def received_kernel(
     first = tl.program_id(0) * KEYS
     keys = first + tl.arange(0, KEYS)
     dims, groups = tl.arange(0, DIM), tl.arange(0, GROUPS)
-    offset = key_count - row_count
     q += batch * q_batch + head * q_head
     mask += batch * mask_batch + head * mask_head
     drop += batch * drop_batch + head * drop_head
@@ -156,14 +156,15 @@ def received_kernel(
     )
 
     sums = tl.zeros([GROUPS, KEYS], tl.float32)
-    # Rows before the first key of this block see none of it; stay on a block boundary.
-    begin = tl.maximum(0, first - offset) // ROWS * ROWS if CAUSAL else 0
+    begin = 0
+    if BLOCK != 0:  # rows before the block of the first key see none of these keys; stay on a multiple of ROWS
+        begin = tl.maximum(0, first // BLOCK * BLOCK - offset) // ROWS * ROWS
     for start in range(begin, row_count, ROWS):
         rows = start + tl.arange(0, ROWS)
         q_block = load_rows(q, rows, q_row, dims, q_dim, row_count, dim_count, WIDEN)
         scores = masked_scores(
             q_block, k_block, scale, rows, keys, row_count, key_count, offset,
-            mask, mask_row, mask_key, masked_at, MASK, CAUSAL,
+            mask, mask_row, mask_key, masked_at, MASK, BLOCK,
         )  # fmt: skip
         if DROP:
             scores = without_dropped(scores, rows, keys, key_count, offset, drop, drop_key, KEEP_SELF)
@@ -197,11 +198,11 @@ def triton_attention(call: Inputs, rows: int = 64, keys: int = 64) -> Result:
     masked_at = masked_below(call.mask.dtype) if kind == ADDITIVE_MASK and call.mask is not None else 0.0
     rows, keys = fitting(call.queries, rows), fitting(call.keys, keys)
     dim, value = fitting(q.shape[3]), fitting(v.shape[3])
-    sizes = (call.heads, call.share, call.queries, call.keys, q.shape[3])
+    sizes = (call.heads, call.share, call.queries, call.keys, call.offset, q.shape[3])
     # Triton's interpreter multiplies the bit patterns of bfloat16 (triton issue 11584): there, and only there, widen.
     widen = q.dtype == torch.bfloat16 and q.device.type == "cpu"
     blocks: dict[str, Any] = {
-        "CAUSAL": call.causal, "MASK": kind, "ROWS": rows, "KEYS": keys, "DIM": dim, "WIDEN": widen,
+        "BLOCK": call.block or 0, "MASK": kind, "ROWS": rows, "KEYS": keys, "DIM": dim, "WIDEN": widen,
     }  # fmt: skip
 
     output_kernel[(triton.cdiv(call.queries, rows), call.batch * call.heads)](
