@@ -29,6 +29,7 @@ _HOME = {
     "Threshold": "sinks",
     "ZScore": "sinks",
     "HeadShare": "sinks",
+    "lens": "reading",
     "Study": "study.plan",
     "run": "study.run",
     "HarnessLM": "tasks.harness",
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from sinkscope.models.base import Model as Model
     from sinkscope.models.load import load as load
     from sinkscope.models.load import register as register
+    from sinkscope.reading import lens as lens
     from sinkscope.sinks import HeadShare as HeadShare
     from sinkscope.sinks import Threshold as Threshold
     from sinkscope.sinks import ZScore as ZScore
