@@ -30,7 +30,7 @@ def lens(
     places = _chosen("positions", positions, states.shape[2])
     if positions is not None:
         states = states[:, :, places]
-    return torch.stack([_read(model, states[layer], layer == len(states) - 1) for layer in chosen])
+    return torch.stack([read(model, states[layer], normed=layer == len(states) - 1) for layer in chosen])
 
 
 @torch.inference_mode()
@@ -49,8 +49,8 @@ def hidden_states(model: Model, ids: Tensor, attention_mask: Tensor | None = Non
     return states
 
 
-def _read(model: Model, state: Tensor, normed: bool) -> Tensor:
-    """[batch, position, width] → [batch, position, vocab]."""
+def read(model: Model, state: Tensor, normed: bool) -> Tensor:
+    """[batch, position, width] → [batch, position, vocab]; normed: the final norm is in it already."""
     module: Any = model.module
     return model.recipe.head(module, state if normed else module.base_model.norm(state))
 
