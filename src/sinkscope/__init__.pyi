@@ -17,6 +17,7 @@ from .interventions import intervene as intervene
 from .models.base import Model as Model
 from .models.load import load as load
 from .models.load import register as register
+from .reading import lens as lens
 from .sinks import HeadShare as HeadShare
 from .sinks import Threshold as Threshold
 from .sinks import ZScore as ZScore

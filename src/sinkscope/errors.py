@@ -67,3 +67,7 @@ class StudyError(SinkscopeError):
 
 class ReportError(SinkscopeError):
     """A report cannot be made from this run."""
+
+
+class ReadingError(SinkscopeError):
+    """A state cannot be read as was asked."""

@@ -1,0 +1,78 @@
+"""The logit lens: final norm and head applied to the hidden state behind each layer, as if it were the last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sinkscope.errors import ReadingError
+from sinkscope.models.base import Model, check_ids
+
+
+@torch.inference_mode()
+def lens(
+    model: Model,
+    ids: Tensor,
+    layers: Sequence[int] | None = None,
+    positions: Sequence[int] | None = None,
+    attention_mask: Tensor | None = None,
+) -> Tensor:
+    """ids [batch, position] → logits [layer, batch, position, vocab]; the last layer's are the model's own.
+
+    layers, positions: only these, in the order given; negative ones count from the end. As in `model.logits`, row i of a
+    shifted family predicts token i + 1.
+    """
+    states = hidden_states(model, ids, attention_mask)
+    chosen = _chosen("layers", layers, len(states))
+    places = _chosen("positions", positions, states.shape[2])
+    if positions is not None:
+        states = states[:, :, places]
+    return torch.stack([read(model, states[layer], normed=layer == len(states) - 1) for layer in chosen])
+
+
+@torch.inference_mode()
+def hidden_states(model: Model, ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+    """ids [batch, position] → what leaves each layer, [layer, batch, position, width]; the last one behind the final norm."""
+    _need_parts(model)
+    ids = check_ids(ids, model)
+    mask = None if attention_mask is None or bool(attention_mask.all()) else attention_mask.to(model.device)
+    base: Any = model.module.base_model  # type: ignore[attr-defined]
+    output = base(
+        ids, attention_mask=mask, position_ids=model.positions(mask), use_cache=False, output_hidden_states=True,
+        **model.direction(),
+    )  # fmt: skip
+    # transformers counts the embedding as the first state, and gives the last one behind the norm.
+    states: Tensor = torch.stack([*output.hidden_states[1:-1], output.last_hidden_state])
+    return states
+
+
+def read(model: Model, state: Tensor, normed: bool) -> Tensor:
+    """[batch, position, width] → [batch, position, vocab]; normed: the final norm is in it already."""
+    module: Any = model.module
+    return model.recipe.head(module, state if normed else module.base_model.norm(state))
+
+
+def _need_parts(model: Model) -> None:
+    """The lens needs a stack of layers, a final norm and a head, under the names that transformers' decoders use."""
+    base = getattr(model.module, "base_model", None)
+    if getattr(base, "layers", None) is None or getattr(base, "norm", None) is None:
+        raise ReadingError(
+            f"Expected a decoder with layers, a final norm and an output head, and {model.name} "
+            f"({type(model.module).__name__}) has other parts; read its hidden states by hand."
+        )
+
+
+def _chosen(what: str, wanted: Sequence[int] | None, count: int) -> list[int]:
+    if wanted is None:
+        return list(range(count))
+    found = []
+    for number in wanted:
+        if not isinstance(number, int) or isinstance(number, bool) or not -count <= number < count:
+            raise ReadingError(f"Expected {what} from {-count} to {count - 1}, got {number!r}.")
+        found.append(number % count)
+    if not found:
+        raise ReadingError(f"Expected at least one of the {count} {what}, got none.")
+    return found
