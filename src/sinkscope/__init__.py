@@ -11,7 +11,7 @@ _HOME = {
     "Model": "models.base",
     "load": "models.load",
     "register": "models.load",
-    "Decode": "decoding.settings",
+    "Decode": "settings.decode",
     "decode": "decoding",
     "attend": "attention.attend",
     "observe": "attention.observe",
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from sinkscope.attention.attend import attend as attend
     from sinkscope.attention.observe import observe as observe
     from sinkscope.decoding import decode as decode
-    from sinkscope.decoding.settings import Decode as Decode
     from sinkscope.errors import SinkscopeError as SinkscopeError
     from sinkscope.interventions import CutContext as CutContext
     from sinkscope.interventions import MaskPositions as MaskPositions
@@ -55,6 +54,7 @@ if TYPE_CHECKING:
     from sinkscope.models.base import Model as Model
     from sinkscope.models.load import load as load
     from sinkscope.models.load import register as register
+    from sinkscope.settings.decode import Decode as Decode
     from sinkscope.sinks import HeadShare as HeadShare
     from sinkscope.sinks import Threshold as Threshold
     from sinkscope.sinks import ZScore as ZScore

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sinkscope.decoding.settings import Decode
 from sinkscope.errors import TaskError
+from sinkscope.settings.decode import Decode
 from sinkscope.tasks.presets import in_full, settings_for
 from sinkscope.tasks.sandbox import require_sandbox
 

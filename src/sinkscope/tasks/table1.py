@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sinkscope.decoding.settings import Decode
 from sinkscope.paper import TABLE_1
+from sinkscope.settings.decode import Decode
 from sinkscope.tasks.conditions import grid
 from sinkscope.tasks.evaluation import evaluate, right_answers
 from sinkscope.tasks.presets import benchmark_of, settings_for
