@@ -3,7 +3,6 @@ from . import tasks as tasks
 from .attention.attend import attend as attend
 from .attention.observe import observe as observe
 from .decoding import decode as decode
-from .decoding.settings import Decode as Decode
 from .errors import SinkscopeError as SinkscopeError
 from .evals.harness import HarnessLM as HarnessLM
 from .interventions import CutContext as CutContext
@@ -18,6 +17,7 @@ from .models.base import Model as Model
 from .models.load import load as load
 from .models.load import register as register
 from .reading import lens as lens
+from .settings import Decode as Decode
 from .sinks import HeadShare as HeadShare
 from .sinks import Threshold as Threshold
 from .sinks import ZScore as ZScore

@@ -6,15 +6,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sinkscope.decoding import Decode, commit
-from sinkscope.decoding.choose import confidence_of, truncated
+from sinkscope.decoding import Decode
+from sinkscope.decoding.choose.parts import confidence_of, truncated
+from sinkscope.decoding.commit.confident import above_threshold, factor_counts
+from sinkscope.decoding.commit.dream import dream_count
+from sinkscope.decoding.commit.quota import quota
+from sinkscope.decoding.commit.ranking import most_confident
 
 CONFIDENCES = st.lists(st.floats(0, 1, width=32), min_size=1, max_size=12)
 
 
 @given(masks=st.integers(0, 200), steps=st.integers(1, 60))
 def test_quota_hands_out_everything_evenly_and_early(masks: int, steps: int) -> None:
-    shares = [commit.quota(masks, steps, step) for step in range(steps)]
+    shares = [quota(masks, steps, step) for step in range(steps)]
     dealt = [0] * steps
     for token in range(masks):  # deal the masks out like cards
         dealt[token % steps] += 1
@@ -38,20 +42,20 @@ def fast_dllm_factor(confidence: list[float], factor: float) -> int:
 def test_factor_counts(confidence: list[float], factor: float) -> None:
     row = torch.full((len(confidence) + 3,), -torch.inf, dtype=torch.float64)
     row[1 : len(confidence) + 1] = torch.tensor(confidence, dtype=torch.float64)
-    assert commit.factor_counts(row.unsqueeze(0), factor) == [fast_dllm_factor(confidence, factor)]
+    assert factor_counts(row.unsqueeze(0), factor) == [fast_dllm_factor(confidence, factor)]
 
 
 def test_no_open_position_takes_none() -> None:
     closed = torch.full((1, 4), -torch.inf)
-    assert commit.factor_counts(closed, 1.0) == [0]
-    assert not commit.above_threshold(closed, 0.5).any()
-    assert not commit.most_confident(closed, [3], torch.tensor([0])).any()
+    assert factor_counts(closed, 1.0) == [0]
+    assert not above_threshold(closed, 0.5).any()
+    assert not most_confident(closed, [3], torch.tensor([0])).any()
 
 
 @given(confidence=CONFIDENCES, threshold=st.floats(0, 1, width=32))
 def test_threshold_takes_all_above_and_at_least_the_best(confidence: list[float], threshold: float) -> None:
     row = torch.tensor([confidence])
-    chosen = commit.above_threshold(row, threshold)[0]
+    chosen = above_threshold(row, threshold)[0]
     above = {index for index, value in enumerate(confidence) if value >= torch.tensor(threshold)}
     found = set(chosen.nonzero().flatten().tolist())
     assert found == above or (not above and len(found) == 1 and confidence[found.pop()] == max(confidence))
@@ -60,7 +64,7 @@ def test_threshold_takes_all_above_and_at_least_the_best(confidence: list[float]
 @given(values=st.permutations(range(9)), count=st.integers(0, 12), padding=st.integers(0, 4))
 def test_most_confident_takes_the_largest(values: list[int], count: int, padding: int) -> None:
     row = torch.tensor([[-torch.inf] * padding + [float(value) for value in values]])
-    chosen = commit.most_confident(row, [count], torch.tensor([padding]))[0, padding:]
+    chosen = most_confident(row, [count], torch.tensor([padding]))[0, padding:]
     assert {value for value, taken in zip(values, chosen.tolist(), strict=True) if taken} == set(
         range(9 - min(count, 9), 9)
     )
@@ -71,7 +75,7 @@ def test_dream_commits_everything_in_the_end(masks: int, steps: int) -> None:
     times = torch.linspace(1, 1e-3, steps + 1)
     left = masks
     for step in range(steps):
-        left -= commit.dream_count(torch.tensor([left]), times, step)
+        left -= dream_count(torch.tensor([left]), times, step)
         assert left >= 0
     assert left == 0
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from playwright.sync_api import Page
 
-from sinkscope.decoding.settings import Decode
+from sinkscope.settings.decode import Decode
 from sinkscope.tracing import Trace
 
 TEXT = "Tom has 12 apples and gives 5 to Ann . How many are left ? ⏎ 12 − 5 = 7 , so the answer is 7 . ⏎"

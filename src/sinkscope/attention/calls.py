@@ -46,6 +46,8 @@ class Call:
     def real_keys(self) -> Tensor | None:
         """bool [batch, key]: keys that are not padding; None where none is."""
         if self.forward is not None:
+            if self.forward.real is not None:
+                return self.forward.real[:, : self.keys].to(self.q.device)
             padding = self.forward.padding
             if padding is None:
                 return None

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from sinkscope.decoding.run import Decoded, OnStep, Run, Step
-from sinkscope.decoding.settings import Decode
 from sinkscope.errors import DecodeError, PromptError
 from sinkscope.models.base import Model, check_ids
+from sinkscope.settings.decode import Decode
 
 __all__ = ["Decode", "Decoded", "Step", "decode", "fitted"]
 
@@ -39,7 +39,7 @@ def decode(
     mask = _checked_mask(attention_mask, prompt)
     run = Run(history)
     way = continue_text if settings.family == "autoregressive" else denoise
-    return run.finish(way(model, prompt, settings, mask, run, on_step))
+    return run.finish(*way(model, prompt, settings, mask, run, on_step))
 
 
 def fitted(settings: Decode, model: Model, prompt_length: int, words: dict[str, Any]) -> Decode:
@@ -77,7 +77,7 @@ def _length(asked: Any, settings: Decode, room: int) -> int:
 
 
 def _with_algorithm(settings: Decode, model: Model, prompt_length: int, words: dict[str, Any]) -> Decode:
-    from sinkscope.decoding.settings import DREAM_ALGORITHMS
+    from sinkscope.settings.words import DREAM_ALGORITHMS
 
     algorithm = words.pop("algorithm")
     if settings.family != "dream" or algorithm not in DREAM_ALGORITHMS:

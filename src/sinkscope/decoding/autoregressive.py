@@ -9,18 +9,18 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from sinkscope.attention.context import COMMITTED, PROMPT, Forward, announce
-from sinkscope.decoding.choose import dream_candidates
+from sinkscope.decoding.choose import choice_of
 from sinkscope.decoding.noise import Noise, ReferenceNoise, RowNoise
 from sinkscope.decoding.run import OnStep, Run, Step
-from sinkscope.decoding.settings import Decode
 from sinkscope.errors import DecodeError
 from sinkscope.models.base import Model
+from sinkscope.settings import Decode
 
 
 def continue_text(
     model: Model, prompt: Tensor, settings: Decode, attention_mask: Tensor | None, run: Run, on_step: OnStep | None
-) -> Tensor:
-    """prompt [batch, position] → tokens [batch, position + length]; after its end token a row holds padding."""
+) -> tuple[Tensor, list[Tensor]]:
+    """prompt [batch, position] → tokens [batch, position + length], and each row's answer; after its end, padding."""
     if not model.causal:
         raise DecodeError(f"{model.name} is a diffusion model; use Decode.{model.defaults.family} or Decode.parallel.")
     batch, width = prompt.shape
@@ -39,6 +39,7 @@ def continue_text(
         if settings.noise == "reference"
         else RowNoise(settings.seed, padding, canvas.shape[1])
     )
+    chooser = choice_of(settings)(settings, noise, model.eos_id, model.eot_id)
     ends = torch.tensor(model.eos_ids, device=prompt.device)
     finished = torch.zeros(batch, dtype=torch.bool, device=prompt.device)
     cache = DynamicCache(config=model.config)
@@ -55,7 +56,8 @@ def continue_text(
                 position_ids=positions[:, start:column], past_key_values=cache, use_cache=True, logits_to_keep=1,
             )  # fmt: skip
         where = torch.arange(batch, device=prompt.device) * canvas.shape[1] + column
-        ids, sure = dream_candidates(output.logits[:, -1], settings, noise, where)
+        ids, sure = chooser.choose(output.logits[:, -1], where)
+        run.forwards += 1
         ids = ids.masked_fill(finished, fill)
         canvas = canvas.index_put(
             (torch.arange(batch, device=prompt.device), torch.tensor(column, device=prompt.device)), ids
@@ -71,4 +73,4 @@ def continue_text(
         finished = finished | torch.isin(ids, ends)
         if bool(finished.all()):
             break
-    return canvas
+    return canvas, list(canvas[:, width:])

@@ -13,9 +13,12 @@ from sinkscope.models.base import Model
 
 
 class Forwards:
-    """Hidden states of the canvas, and from which column on; counts how many forwards were made."""
+    """Hidden states of the canvas; with a kind of cache, of the part of it that the next step needs."""
 
-    def __init__(self, model: Model, attention_mask: Tensor | None, kind: str | None) -> None:
+    def __init__(
+        self, model: Model, attention_mask: Tensor | None, kind: str | None, shift: bool | None = None
+    ) -> None:
+        self.shift = model.shift if shift is None else shift
         self.model = model
         self.attention_mask = attention_mask
         self.kind = kind
@@ -27,7 +30,7 @@ class Forwards:
         if self.kind is None or self.block != block:
             return 0, columns
         # A shifted family predicts the first token of the block from the column before it.
-        start = max(block[0] - int(self.model.shift), 0)
+        start = max(block[0] - int(self.shift), 0)
         return start, block[1] if self.kind == "dual" else columns
 
     def __call__(self, canvas: Tensor, block: tuple[int, int]) -> Tensor:

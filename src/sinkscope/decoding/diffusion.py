@@ -1,21 +1,26 @@
-"""The one denoising loop: block scope, schedule, candidates, commit rule, guidance and cache are its parts."""
+"""The one denoising loop: layout, forwards, choice, commit rule, guidance, stop rule and cache are its parts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from sinkscope.attention.context import COMMITTED, MASKED, PROMPT, Forward, announce
-from sinkscope.decoding import commit
 from sinkscope.decoding.cache import Forwards
-from sinkscope.decoding.choose import dream_candidates, llada_candidates
+from sinkscope.decoding.canvas import Block, Picks
+from sinkscope.decoding.choose import choice_of
+from sinkscope.decoding.commit import rule_named
+from sinkscope.decoding.exact import BlockForwards
+from sinkscope.decoding.layout import blocks, lay_out
 from sinkscope.decoding.noise import Noise, ReferenceNoise, RowNoise
 from sinkscope.decoding.run import OnStep, Run, Step
-from sinkscope.decoding.settings import Decode
+from sinkscope.decoding.stop import STOPS
 from sinkscope.errors import DecodeError
 from sinkscope.models.base import Model
+from sinkscope.settings import Decode
 
 HEAD_BYTES = 1 << 26  # logits are made for as many positions at a time as fit here
 
@@ -23,120 +28,151 @@ HEAD_BYTES = 1 << 26  # logits are made for as many positions at a time as fit h
 class Denoiser:
     """State of one generation of a batch."""
 
-    def __init__(self, model: Model, prompt: Tensor, settings: Decode, attention_mask: Tensor | None) -> None:
-        if model.mask_id is None:
-            raise DecodeError(f"{model.name} is autoregressive and has no mask token; use Decode.autoregressive.")
-        self.model, self.settings = model, settings
-        self.mask_id = model.mask_id
+    def __init__(self, model: Model, prompt: Tensor, settings: Decode, attention_mask: Tensor | None, run: Run) -> None:
+        self.model, self.settings, self.run = model, settings, run
+        self.canvas = lay_out(model, prompt, settings, attention_mask)
         self.eos_id = _token(settings.eos_id, model.eos_id, settings.forbid_eos or settings.late_eos, "eos_id")
         self.eot_id = _token(settings.eot_id, model.eot_id, settings.late_eos or settings.stop == "eot", "eot_id")
-        batch, self.prompt_length = prompt.shape
-        masks = torch.full((batch, settings.length), self.mask_id, device=prompt.device)
-        self.canvas = torch.cat([prompt, masks], dim=1)
-        self.real = torch.ones_like(self.canvas, dtype=torch.bool)
-        if attention_mask is not None:
-            self.real[:, : self.prompt_length] = attention_mask.bool()
-        self.padding = (~self.real).sum(1).cpu()
+        self.padding = self.canvas.padding()
+        self.padded = not bool(self.canvas.real.all())
         self.guided = settings.guidance > 0
-        self.given = self.canvas != self.mask_id  # what the unconditional copy does not see
-        mask = None if bool(self.real.all()) else self.real.to(torch.int64)
-        doubled = mask if mask is None or not self.guided else torch.cat([mask, mask])
-        self.forwards = Forwards(model, doubled, settings.cache)
+        self.shift = model.shift if settings.shift is None else settings.shift
+        # What the unconditional copy does not see.
+        kept = torch.tensor(settings.guidance_keep, dtype=torch.int64, device=prompt.device)
+        self.given = self.canvas.given & ~self.canvas.open() & ~torch.isin(self.canvas.tokens, kept)
+        self.forwards = self._forwards()
         self.noise: Noise = (
-            ReferenceNoise(settings.seed, *self.canvas.shape)
+            ReferenceNoise(settings.seed, *self.canvas.tokens.shape)
             if settings.noise == "reference"
-            else RowNoise(settings.seed, self.padding, self.canvas.shape[1])
+            else RowNoise(settings.seed, self.padding, self.canvas.width)
         )
-        self.done = torch.zeros(batch, dtype=torch.bool, device=prompt.device)
+        self.chooser = choice_of(settings)(settings, self.noise, self.eos_id, self.eot_id)
+        self.done = torch.zeros(self.canvas.batch, dtype=torch.bool, device=prompt.device)
         self.identity = object()
         self.step = 0
 
-    def blocks(self) -> Iterator[tuple[int, int]]:
-        size = self.settings.block or self.settings.length
-        for start in range(self.prompt_length, self.canvas.shape[1], size):
-            yield start, start + size
+    def _forwards(self) -> Forwards | BlockForwards:
+        settings = self.settings
+        if settings.block_causal:
+            assert settings.block is not None
+            return BlockForwards(self.model, settings.block, settings.cache == "exact", self.shift)
+        mask = self.canvas.real.to(torch.int64) if self.padded else None
+        doubled = mask if mask is None or not self.guided else torch.cat([mask, mask])
+        return Forwards(self.model, doubled, settings.cache, self.shift)
 
-    def open_positions(self, block: tuple[int, int]) -> Tensor:
-        """bool [batch, position]: masks up to the end of the block, in rows that have not stopped."""
-        masked = (self.canvas == self.mask_id) & self.real & ~self.done.unsqueeze(1)
-        masked[:, block[1] :] = False
-        return masked
+    def blocks(self) -> Iterator[Block]:
+        return blocks(self.canvas, self.settings)
 
-    def forward(self, block: tuple[int, int]) -> tuple[Tensor, int]:
+    def forward(self, block: Block) -> tuple[Tensor, int]:
         """Hidden states [batch (doubled with guidance), window, width] and the window's first column."""
-        start, stop = self.forwards.window(block, self.canvas.shape[1])
-        canvas, labels = self.canvas, self.labels()[:, start:stop]
-        if self.guided:
-            canvas = torch.cat([canvas, canvas.masked_fill(self.given, self.mask_id)])
-            labels = torch.cat([labels, labels])
+        window = self.forwards.window(block.span, self.canvas.width)
+        hidden = self._announced("denoise", window, block)
+        return hidden, window[1] - hidden.shape[1]
+
+    def fill_cache(self, stop: int) -> None:
+        """Make the keys and values of everything before column `stop` that are not kept yet."""
+        assert isinstance(self.forwards, BlockForwards)
+        self.canvas.hide_padding()
+        self.padded = not bool(self.canvas.real.all())
+        if self.forwards.kept < stop:
+            kind = "store" if self.forwards.kept else "prefill"
+            self._announced(kind, (self.forwards.kept, stop), None)
+
+    def _announced(self, kind: str, window: tuple[int, int], block: Block | None) -> Tensor:
+        start, stop = window
+        tokens, labels, real = self.canvas.shown(), self.labels()[:, start:stop], self.canvas.real
         padding = self.padding if int(self.padding.max()) else None
-        if padding is not None and self.guided:
-            padding = torch.cat([padding, padding])
-        with announce(Forward(self.identity, self.step, labels, len(self.canvas), start, padding, self.prompt_length)):
-            hidden = self.forwards(canvas, block)
-        return hidden, start
+        if self.guided:
+            tokens = torch.cat([tokens, tokens.masked_fill(self.given, self.canvas.blank)])
+            labels, real = torch.cat([labels, labels]), torch.cat([real, real])
+            padding = None if padding is None else torch.cat([padding, padding])
+        forward = Forward(
+            self.identity, self.step, labels, self.canvas.batch, start, padding, max(self.canvas.answers), kind=kind
+        )
+        if isinstance(self.forwards, BlockForwards):
+            several = stop - start > self.forwards.size
+            forward = replace(forward, block=self.forwards.size if several else None)
+        if self.padded and not self._only_left_padded():
+            forward = replace(forward, real=real)
+        self.run.forwards += 2 if self.guided and self.settings.layout == "left" else 1  # the authors run two
+        with announce(forward):
+            if isinstance(self.forwards, BlockForwards):
+                return self.forwards(tokens, real if self.padded else None, window, keep=block is None)
+            assert block is not None
+            return self.forwards(tokens, block.span)
+
+    def _only_left_padded(self) -> bool:
+        return bool((self.canvas.real.sum(1).cpu() + self.padding == self.canvas.width).all())
 
     def labels(self) -> Tensor:
         """[batch, position]: which group of queries each position belongs to; −1 where padded."""
-        labels = torch.full_like(self.canvas, COMMITTED)
-        labels[:, : self.prompt_length] = PROMPT
-        labels[self.canvas == self.mask_id] = MASKED
-        return labels.masked_fill(~self.real, -1)
+        labels = torch.full_like(self.canvas.tokens, COMMITTED).masked_fill(self.canvas.given, PROMPT)
+        return labels.masked_fill(self.canvas.open(), MASKED).masked_fill(~self.canvas.real, -1)
 
     def logits(self, hidden: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         """Logits [n, vocab] that predict the tokens at (rows, columns) of the window."""
-        sources = (columns - 1).clamp(min=0) if self.model.shift else columns
+        sources = (columns - 1).clamp(min=0) if self.shift else columns
         logits = self.model.recipe.head(self.model.module, hidden[rows, sources])
         if self.guided:
-            free = self.model.recipe.head(self.model.module, hidden[rows + len(self.canvas), sources])
+            free = self.model.recipe.head(self.model.module, hidden[rows + self.canvas.batch, sources])
             logits = free + (self.settings.guidance + 1) * (logits - free)
         if (nameless := self.model.nameless_from) is not None:
             logits[:, nameless:] = -torch.inf
         return logits
 
-    def candidates(self, hidden: Tensor, start: int, wanted: Tensor) -> tuple[Tensor, Tensor]:
-        """Candidate ids and confidence at the wanted positions, both [batch, position] (mask id and NaN elsewhere)."""
+    def candidates(self, hidden: Tensor, start: int, wanted: Tensor, block: Block) -> tuple[Tensor, Tensor]:
+        """Candidate ids and confidence at the wanted positions, both [batch, position] (canvas and NaN elsewhere)."""
         settings, vocabulary = self.settings, self.model.vocabulary
-        chosen = self.canvas.clone()
-        confidence = torch.full(self.canvas.shape, torch.nan, dtype=torch.float64, device=self.canvas.device)
+        chosen = self.canvas.tokens.clone()
+        confidence = torch.full(chosen.shape, torch.nan, dtype=torch.float64, device=chosen.device)
         rows, columns = wanted.nonzero(as_tuple=True)
-        where = rows * self.canvas.shape[1] + columns
-        dream = settings.commit in ("schedule", "origin")
-        noisy = settings.temperature > 0
-        self.noise.begin_step()
-        # The authors' draw for Dream is one call over all rows: torch gives other numbers if it is split.
-        whole = dream and noisy and settings.noise == "reference"
-        size = max(len(where), 1) if whole else max(HEAD_BYTES // (8 * vocabulary), 1)
+        # dllm's block sampler draws numbers for its block, all others for the whole canvas.
+        first, last = block.span if settings.layout == "left" else (0, self.canvas.width)
+        self.noise.frame(last - first)
+        where = rows * (last - first) + columns - first
+        size = max(len(where), 1) if self.chooser.whole else max(HEAD_BYTES // (8 * vocabulary), 1)
+        self.chooser.begin()
         for part in torch.arange(len(where), device=where.device).split(size):
             logits = self.logits(hidden, rows[part], columns[part] - start)
-            if dream:
-                ids, sure = dream_candidates(logits, settings, self.noise, where[part])
-            else:
-                uniform = self.noise.token_uniform(where[part], vocabulary) if noisy else None
-                ids, sure = llada_candidates(logits, settings, self.eos_id, self.eot_id, uniform)
+            ids, sure = self.chooser.choose(logits, where[part])
             chosen[rows[part], columns[part]] = ids
             confidence[rows[part], columns[part]] = sure.to(torch.float64)
-        if noisy and not dream:
-            self.noise.end_step(vocabulary)
+        self.chooser.end(vocabulary)
         if settings.confidence == "random":
             confidence[rows, columns] = self.noise.canvas_uniform(where).to(confidence)
         return chosen, confidence
 
-    def commit(self, chosen: Tensor, confidence: Tensor, picked: Tensor, block: tuple[int, int]) -> Step:
-        self.canvas = torch.where(picked, chosen, self.canvas)
-        step = Step(self.step, self.canvas, confidence.to(torch.float32), picked, block)
+    def commit(self, chosen: Tensor, confidence: Tensor, picks: Picks, block: Block) -> Step:
+        edited = self.canvas.apply(chosen, picks)
+        reopened = picks.reopen
+        step = Step(
+            self.step, self.canvas.tokens, confidence.to(torch.float32), picks.commit, block.span,
+            edited if picks.edit is not None else None, reopened,
+        )  # fmt: skip
         self.step += 1
-        if self.settings.stop == "eot" and not bool((self.canvas[:, block[0] : block[1]] == self.mask_id).any()):
-            self.done = self.done | (self.canvas[:, block[1] - 1] == self.eot_id)
+        self.ask_to_stop(block, finished=False)
         return step
+
+    def ask_to_stop(self, block: Block, finished: bool) -> None:
+        rows = STOPS[self.settings.stop](self, block, finished)
+        if rows is not None:
+            self.done = self.done | rows
+
+    def returned(self, row: int) -> Tensor:
+        """The answer of a row; LLaDA2's code cuts it after the first end-of-text."""
+        answer = self.canvas.answer(row)
+        if self.settings.family in ("llada2", "llada21"):
+            ends = torch.eq(answer, -1 if self.eos_id is None else self.eos_id).nonzero().flatten()
+            answer = answer[: int(ends[0]) + 1] if len(ends) else answer
+        return answer
 
 
 def denoise(
     model: Model, prompt: Tensor, settings: Decode, attention_mask: Tensor | None, run: Run, on_step: OnStep | None
-) -> Tensor:
-    """prompt [batch, position] → tokens [batch, position + length]."""
-    state = Denoiser(model, prompt, settings, attention_mask)
-    run.start(state.canvas)
+) -> tuple[Tensor, list[Tensor]]:
+    """prompt [batch, position] → the last canvas [batch, position], and each row's answer."""
+    state = Denoiser(model, prompt, settings, attention_mask, run)
+    run.start(state.canvas.tokens)
     for block in state.blocks():
         if bool(state.done.all()):
             break
@@ -144,72 +180,23 @@ def denoise(
             run.note(step)
             if on_step is not None:
                 on_step(step)
-    return state.canvas
+    return state.canvas.tokens, [state.returned(row) for row in range(state.canvas.batch)]
 
 
-def _block_steps(state: Denoiser, block: tuple[int, int]) -> Iterator[Step]:
-    settings = state.settings
-    if settings.commit == "quota":
-        yield from _quota_steps(state, block)
-    elif settings.commit in ("threshold", "factor"):
-        yield from _confident_steps(state, block)
-    else:
-        yield from _dream_steps(state, block)
-
-
-def _quota_steps(state: Denoiser, block: tuple[int, int]) -> Iterator[Step]:
-    """LLaDA and MMaDA: the block's masks shared evenly over its steps."""
-    assert state.settings.steps is not None
-    steps = state.settings.steps // state.settings.blocks
-    masks = state.open_positions(block)[:, block[0] :].sum(1).tolist()
-    for index in range(steps):
+def _block_steps(state: Denoiser, block: Block) -> Iterator[Step]:
+    cached = state.settings.cache == "exact"
+    if cached:
+        state.fill_cache(block.span[0])
+    rule = rule_named(state.settings.commit)(state, block)
+    while not bool(state.done.all()) and rule.goes_on():
         hidden, start = state.forward(block)
-        wanted = state.open_positions(block)
-        chosen, confidence = state.candidates(hidden, start, wanted)
-        counts = [commit.quota(count, steps, index) for count in masks]
-        picked = commit.most_confident(confidence.nan_to_num(nan=-torch.inf), counts, state.padding)
-        yield state.commit(chosen, confidence, picked, block)
-
-
-def _confident_steps(state: Denoiser, block: tuple[int, int]) -> Iterator[Step]:
-    """Fast-dLLM: whatever is confident enough, until the block is full."""
-    while bool((wanted := state.open_positions(block))[:, block[0] :].any()):
-        hidden, start = state.forward(block)
-        chosen, confidence = state.candidates(hidden, start, wanted)
-        ranked = confidence.nan_to_num(nan=-torch.inf)
-        if state.settings.threshold is not None:
-            picked = commit.above_threshold(ranked, state.settings.threshold)
-        else:
-            assert state.settings.factor is not None
-            picked = commit.most_confident(ranked, commit.factor_counts(ranked, state.settings.factor), state.padding)
-        yield state.commit(chosen, confidence, picked, block)
-
-
-def _dream_steps(state: Denoiser, block: tuple[int, int]) -> Iterator[Step]:
-    """Dream: a share of the masks that grows as time runs from 1 to epsilon."""
-    settings = state.settings
-    assert settings.steps is not None
-    steps = settings.steps // settings.blocks
-    times = torch.linspace(1, settings.epsilon, steps + 1)
-    for index in range(steps):
-        hidden, start = state.forward(block)
-        wanted = state.open_positions(block)
-        if settings.commit == "origin":
-            where = wanted.flatten().nonzero().squeeze(-1)
-            drawn = state.noise.uniform(where).to(wanted.device)
-            share = 1.0 if index == steps - 1 else commit.dream_share(times, index).to(wanted.device)
-            wanted = wanted.flatten().index_put((where,), drawn < share).view_as(wanted)
-            chosen, confidence = state.candidates(hidden, start, wanted)
-            yield state.commit(chosen, confidence, wanted, block)
-            continue
-        chosen, confidence = state.candidates(hidden, start, wanted)
-        count = commit.dream_count(wanted.sum(1).cpu(), times, index)
-        ranked = confidence.nan_to_num(nan=-torch.inf).to(torch.float32)
-        if settings.algorithm_temperature:
-            picked = commit.drawn_by_confidence(ranked, count, settings.algorithm_temperature, state.noise)
-        else:
-            picked = commit.most_confident(ranked, [count] * len(ranked), state.padding)
-        yield state.commit(chosen, confidence, picked, block)
+        chosen, confidence = state.candidates(hidden, start, rule.wanted(), block)
+        picks = rule.pick(chosen, confidence.nan_to_num(nan=-torch.inf))
+        yield state.commit(chosen, confidence, picks, block)
+        rule.step += 1
+    state.ask_to_stop(block, finished=True)
+    if cached and state.settings.family == "sdar":  # as the authors' code does, after the last block too
+        state.fill_cache(block.span[1])
 
 
 def _token(asked: int | None, own: int | None, needed: bool, name: str) -> int | None:

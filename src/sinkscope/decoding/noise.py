@@ -20,6 +20,8 @@ class Noise(Protocol):
     def uniform(self, where: Tensor) -> Tensor: ...  # [n] float32
     def draw(self, probabilities: Tensor, where: Tensor) -> Tensor: ...  # [n, vocabulary] → [n]
     def subset(self, weights: Tensor, count: int) -> Tensor: ...  # [batch, position] → [batch, count]
+    def binomial(self, row: int, count: Tensor, share: Tensor) -> Tensor: ...  # float64 numbers → one
+    def frame(self, positions: int) -> None: ...  # how many positions per row the flat indices count
 
 
 class ReferenceNoise:
@@ -69,9 +71,15 @@ class ReferenceNoise:
     def subset(self, weights: Tensor, count: int) -> Tensor:
         return torch.multinomial(weights, count, generator=self.generator)
 
+    def binomial(self, row: int, count: Tensor, share: Tensor) -> Tensor:
+        return torch.binomial(count, share, generator=self.generator)
+
+    def frame(self, positions: int) -> None:
+        self.positions = positions
+
 
 class RowNoise:
-    """A generator a row, all with the same seed: a row's numbers do not depend on its neighbours or its padding."""
+    """A generator per row, all with the same seed: a row's numbers do not depend on its neighbours or its padding."""
 
     def __init__(self, seed: int, padding: Tensor, positions: int) -> None:
         self.padding = padding.tolist()  # [batch]: padded columns at the left of each row
@@ -113,3 +121,9 @@ class RowNoise:
             for row, padded, generator in zip(weights, self.padding, self.generators, strict=True)
         ]
         return torch.stack(rows)
+
+    def binomial(self, row: int, count: Tensor, share: Tensor) -> Tensor:
+        return torch.binomial(count, share, generator=self.generators[row])
+
+    def frame(self, positions: int) -> None:
+        self.positions = positions

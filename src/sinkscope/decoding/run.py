@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -18,6 +18,8 @@ class Step:
     confidence: Tensor  # [batch, position] float32, NaN where no candidate was looked at
     committed: Tensor  # [batch, position] bool: what this step filled in
     block: tuple[int, int]  # first column of the active block, and the one after its last
+    edited: Tensor | None = None  # [batch, position] bool: tokens that this step replaced by others; None: none
+    reopened: Tensor | None = None  # [batch, position] bool: tokens that this step took away again; None: none
 
 
 OnStep = Callable[[Step], object]
@@ -28,8 +30,9 @@ class Decoded:
     """A finished generation of a batch."""
 
     tokens: Tensor  # [batch, position]: prompt and answer
-    history: Tensor | None  # [forwards + 1, batch, position]: the canvas before each forward, and the last
-    forwards: int
+    history: Tensor | None  # [steps + 1, batch, position]: the canvas before each denoising forward, and the last
+    forwards: int  # all forwards: those that only fill a cache too
+    returned: tuple[Tensor, ...] = ()  # per row the answer alone, cut where the authors' code cuts it
 
 
 @dataclass
@@ -45,9 +48,9 @@ class Run:
             self.canvases.append(canvas.cpu().clone())
 
     def note(self, step: Step) -> None:
-        self.forwards += 1
         if self.keep:
             self.canvases.append(step.canvas.cpu().clone())
 
-    def finish(self, tokens: Tensor) -> Decoded:
-        return Decoded(tokens, torch.stack(self.canvases) if self.keep else None, self.forwards)
+    def finish(self, tokens: Tensor, returned: Sequence[Tensor]) -> Decoded:
+        history = torch.stack(self.canvases) if self.keep else None
+        return Decoded(tokens, history, self.forwards, tuple(returned))

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sinkscope.decoding.settings import Decode
 from sinkscope.errors import TaskError
 from sinkscope.evals.presets import in_full, settings_for
 from sinkscope.sandbox import require_sandbox
+from sinkscope.settings.decode import Decode
 
 if TYPE_CHECKING:
     from sinkscope.models.base import Model

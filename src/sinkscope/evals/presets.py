@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from sinkscope.decoding.settings import Decode
 from sinkscope.errors import DecodeError
+from sinkscope.settings.decode import Decode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sinkscope.decoding.settings import Decode
 from sinkscope.evals.conditions import grid
 from sinkscope.evals.evaluation import evaluate, right_answers
 from sinkscope.evals.presets import benchmark_of, settings_for
 from sinkscope.paper import TABLE_1
+from sinkscope.settings.decode import Decode
 
 if TYPE_CHECKING:
     from sinkscope.models.base import Model

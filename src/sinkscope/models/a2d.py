@@ -12,8 +12,8 @@ from sinkscope.models.family import Family
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
-    from sinkscope.decoding.settings import Decode
     from sinkscope.models.base import Model
+    from sinkscope.settings.decode import Decode
 
 NATIVE = ("qwen3", "qwen2", "llama")
 
@@ -47,7 +47,7 @@ class AdaptedToDiffusion(Family):
         return tokenizer
 
     def defaults(self, model: Model) -> Decode:
-        from sinkscope.decoding.settings import Decode
+        from sinkscope.settings.decode import Decode
 
         return Decode.llada(length=128, block=32, steps=128)
 

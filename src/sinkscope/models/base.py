@@ -13,8 +13,8 @@ from sinkscope.errors import PromptError, TokenizerError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from sinkscope.decoding.settings import Decode
     from sinkscope.models.family import Family
+    from sinkscope.settings.decode import Decode
 
 
 @dataclass

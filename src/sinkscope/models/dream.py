@@ -14,8 +14,8 @@ from sinkscope.models.family import Family
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
-    from sinkscope.decoding.settings import Decode
     from sinkscope.models.base import Model
+    from sinkscope.settings.decode import Decode
 
 
 class Dream(Family):
@@ -60,6 +60,6 @@ class Dream(Family):
         return None if model.tokenizer is None else max(model.tokenizer.get_vocab().values()) + 1
 
     def defaults(self, model: Model) -> Decode:
-        from sinkscope.decoding.settings import Decode
+        from sinkscope.settings.decode import Decode
 
         return Decode.dream(length=128, steps=128, algorithm="entropy", temperature=0.0, top_p=None, top_k=None)

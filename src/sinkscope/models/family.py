@@ -12,8 +12,8 @@ from sinkscope.errors import TokenizerError
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
-    from sinkscope.decoding.settings import Decode
     from sinkscope.models.base import Model
+    from sinkscope.settings.decode import Decode
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 

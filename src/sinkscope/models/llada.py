@@ -14,8 +14,8 @@ from sinkscope.models.family import Family
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-    from sinkscope.decoding.settings import Decode
     from sinkscope.models.base import Model
+    from sinkscope.settings.decode import Decode
 
 BLOCK = r"^model\.transformer\.blocks\.(\d+)\."
 
@@ -98,6 +98,6 @@ class LLaDA(Family):
             rotate_in_float32(module)
 
     def defaults(self, model: Model) -> Decode:
-        from sinkscope.decoding.settings import Decode
+        from sinkscope.settings.decode import Decode
 
         return Decode.llada(length=128, block=32, steps=128)

@@ -13,8 +13,8 @@ from sinkscope.models.family import Family
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-    from sinkscope.decoding.settings import Decode
     from sinkscope.models.base import Model
+    from sinkscope.settings.decode import Decode
 
 
 class Llama(Family):
@@ -44,6 +44,6 @@ class Llama(Family):
         return counted.masked_fill(attention_mask == 0, 1)
 
     def defaults(self, model: Model) -> Decode:
-        from sinkscope.decoding.settings import Decode
+        from sinkscope.settings.decode import Decode
 
         return Decode.autoregressive(length=128)

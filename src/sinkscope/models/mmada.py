@@ -10,8 +10,8 @@ from transformers import PretrainedConfig
 from sinkscope.models.llada import LLaDA
 
 if TYPE_CHECKING:
-    from sinkscope.decoding.settings import Decode
     from sinkscope.models.base import Model
+    from sinkscope.settings.decode import Decode
 
 
 class MMaDA(LLaDA):
@@ -30,6 +30,6 @@ class MMaDA(LLaDA):
         return super().native_config({**config, "embedding_size": rows})
 
     def defaults(self, model: Model) -> Decode:
-        from sinkscope.decoding.settings import Decode
+        from sinkscope.settings.decode import Decode
 
         return Decode.mmada(length=128, block=32, steps=128)

@@ -145,12 +145,13 @@ def _decode(given: Fields) -> dict[str, Any]:
 
 def _decode_checks() -> dict[str, tuple[Callable[[Any], bool], str]]:
     """Setting → check, and what is expected; null only where a setting may be left open."""
-    from sinkscope.decoding.settings import CHOICES, DREAM_ALGORITHMS, RANGES, Decode
+    from sinkscope.settings.decode import Decode
+    from sinkscope.settings.words import CHOICES, DREAM_ALGORITHMS, FLAGS, ID_LISTS, IDS, RANGES, WHOLE
 
     checks: dict[str, tuple[Callable[[Any], bool], str]] = {
-        **{name: (whole(1), "a whole number of at least 1") for name in ("length", "block", "steps", "top_k")},
-        **{name: (whole(0), "a whole number of at least 0") for name in ("eos_id", "eot_id", "seed")},
-        **{name: (lambda value: isinstance(value, bool), "true or false") for name in ("forbid_eos", "late_eos")},
+        **{name: (whole(least), f"a whole number of at least {least}") for name, least in WHOLE.items()},
+        **{name: (whole(0), "a whole number of at least 0") for name in (*IDS, "seed")},
+        **{name: (lambda value: isinstance(value, bool), "true or false") for name in FLAGS},
         "algorithm": (among(DREAM_ALGORITHMS), f"one of {', '.join(DREAM_ALGORITHMS)}"),
     }
     for name, low, high in RANGES:
@@ -163,7 +164,7 @@ def _decode_checks() -> dict[str, tuple[Callable[[Any], bool], str]]:
         if item.default is None:
             check, words = checks[item.name]
             checks[item.name] = optional(check), f"{words}, or null"
-    return {name: check for name, check in checks.items() if name not in DECIDED}
+    return {name: check for name, check in checks.items() if name not in (*DECIDED, *ID_LISTS)}
 
 
 def _rules(given: Fields) -> tuple[Mapping[str, Any], ...]:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sinkscope.decoding.settings import Decode
+from sinkscope.settings.decode import Decode
 from sinkscope.study.conditions import Condition
 from sinkscope.study.engines.local import Local, cores
 from sinkscope.study.plan import Study

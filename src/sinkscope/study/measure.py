@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import torch
 
-from sinkscope.decoding.settings import Decode
 from sinkscope.models.base import Model
+from sinkscope.settings.decode import Decode
 from sinkscope.sinks import find, head_dynamics, rule_from_dict, sweep
 from sinkscope.sinks.columns import alive_keys
 from sinkscope.sinks.shares import sink_counts

@@ -17,10 +17,10 @@ from sinkscope.attention.calls import Call, Outcome, Tap
 from sinkscope.attention.capture import listening
 from sinkscope.decoding import decode
 from sinkscope.decoding.run import Step
-from sinkscope.decoding.settings import Decode
 from sinkscope.interventions import MaskRandom, MaskSinks, intervene
 from sinkscope.interventions.base import top
 from sinkscope.models.base import Model
+from sinkscope.settings.decode import Decode
 from sinkscope.study.plan import Study
 from sinkscope.study.units import Unit
 

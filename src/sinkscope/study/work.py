@@ -14,11 +14,11 @@ from torch import Tensor
 
 from sinkscope.decoding import decode, fitted
 from sinkscope.decoding.run import Step
-from sinkscope.decoding.settings import Decode
 from sinkscope.errors import CheckpointError, StudyError
 from sinkscope.interventions import Active, intervene
 from sinkscope.models.base import Model, pad
 from sinkscope.models.load import load
+from sinkscope.settings.decode import Decode
 from sinkscope.study.plan import Study
 from sinkscope.study.units import Facts, Unit
 from sinkscope.tasks import Problem, problems

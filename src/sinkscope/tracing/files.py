@@ -10,8 +10,8 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from sinkscope.decoding.settings import Decode
 from sinkscope.errors import DecodeError, TraceError
+from sinkscope.settings.decode import Decode
 from sinkscope.tracing.record import TENSORS, Trace
 
 FORMAT = "sinkscope.trace"

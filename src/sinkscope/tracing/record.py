@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.context import GROUPS
-from sinkscope.decoding.settings import Decode
 from sinkscope.errors import TraceError
+from sinkscope.settings.decode import Decode
 from sinkscope.viewers import view
 
 if TYPE_CHECKING:

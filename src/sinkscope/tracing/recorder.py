@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from sinkscope.attention.calls import Call, Outcome, Tap
 from sinkscope.attention.context import GROUPS
 from sinkscope.decoding.run import Step
-from sinkscope.decoding.settings import Decode
 from sinkscope.errors import BudgetError, TraceError
 from sinkscope.models.base import Model
+from sinkscope.settings.decode import Decode
 
 Form = Literal["auto", "full", "summary"]
 TOP = 16  # keys kept a head and group in summary form

@@ -11,10 +11,10 @@ from torch import Tensor
 from sinkscope.attention.capture import listening
 from sinkscope.decoding import decode, fitted
 from sinkscope.decoding.run import OnStep, Step
-from sinkscope.decoding.settings import Decode
 from sinkscope.interventions import Intervention, intervene
 from sinkscope.models.base import Model, check_ids, pad
 from sinkscope.models.load import load
+from sinkscope.settings.decode import Decode
 from sinkscope.tracing.record import Trace
 from sinkscope.tracing.recorder import Keep, Recorder
 

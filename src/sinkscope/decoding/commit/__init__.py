@@ -1,0 +1,11 @@
+"""Commit rules: which candidates become tokens at a step. Every file here is found by being there."""
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+from sinkscope.decoding.commit.base import RULES, Rule, register, rule_named
+
+for _found in iter_modules(__path__):
+    import_module(f"{__name__}.{_found.name}")
+
+__all__ = ["RULES", "Rule", "register", "rule_named"]

@@ -1,0 +1,63 @@
+"""What a commit rule is: made for each block, it says how long to go on and what each step commits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from torch import Tensor
+
+from sinkscope.decoding.canvas import Block, Picks
+from sinkscope.errors import DecodeError
+from sinkscope.settings.words import COMMITS
+
+if TYPE_CHECKING:
+    from sinkscope.decoding.diffusion import Denoiser
+
+RULES: dict[str, type[Rule]] = {}
+
+
+class Rule:
+    """The commits of one block. Subclass, write `goes_on` and `pick`, and put `@register("name")` above it."""
+
+    def __init__(self, run: Denoiser, block: Block) -> None:
+        self.run, self.block = run, block
+        self.settings = run.settings
+        self.step = 0  # forwards of this block so far
+
+    def goes_on(self) -> bool:
+        """Whether the block needs another forward."""
+        return bool((self.open() & self.block.inside).any())
+
+    def wanted(self) -> Tensor:
+        """bool [batch, position]: where candidates are needed; asked once per step, after the forward."""
+        return self.open()
+
+    def pick(self, candidates: Tensor, confidence: Tensor) -> Picks:
+        """What to do with the candidates [batch, position]; confidence is −∞ where there is none."""
+        raise TypeError(f"{type(self).__name__} must say what to commit")
+
+    def open(self) -> Tensor:
+        """bool [batch, position]: open positions up to the end of the block, in rows that go on."""
+        return self.run.canvas.open() & self.block.until & ~self.run.done.unsqueeze(1)
+
+
+Made = TypeVar("Made", bound=type[Rule])
+
+
+def register(name: str) -> Callable[[Made], Made]:
+    """Make a commit rule known by the name that `Decode.commit` gives."""
+
+    def put(rule: Made) -> Made:
+        RULES[name] = rule
+        if name not in COMMITS:
+            COMMITS.append(name)
+        return rule
+
+    return put
+
+
+def rule_named(name: str) -> type[Rule]:
+    if name not in RULES:
+        raise DecodeError(f"Expected a commit rule among {', '.join(sorted(RULES))}, got {name!r}.")
+    return RULES[name]

@@ -1,0 +1,54 @@
+"""LLaDA2.1: masks are filled as in 2.0, and known tokens of the block are replaced while the model is sure of others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from sinkscope.decoding.canvas import Block, Picks
+from sinkscope.decoding.commit.base import Rule, register
+from sinkscope.decoding.commit.ranking import most_confident
+
+if TYPE_CHECKING:
+    from sinkscope.decoding.diffusion import Denoiser
+
+
+@register("edit")
+class Edit(Rule):
+    """Goes on until a forward that found no mask edits nothing, or max_post_steps such forwards were made."""
+
+    def __init__(self, run: Denoiser, block: Block) -> None:
+        super().__init__(run, block)
+        self.post_steps = 0
+        self.settled = False
+
+    def open(self) -> Tensor:
+        return super().open() & self.block.inside
+
+    def wanted(self) -> Tensor:
+        return self.block.inside & self.run.canvas.real
+
+    def goes_on(self) -> bool:
+        if self.settled:
+            return False
+        if not bool(self.open().any()):
+            assert self.settings.max_post_steps is not None
+            self.post_steps += 1
+            return self.post_steps <= self.settings.max_post_steps
+        return True
+
+    def pick(self, candidates: Tensor, confidence: Tensor) -> Picks:
+        settings, open_positions = self.settings, self.open()
+        assert settings.threshold is not None and settings.editing_threshold is not None
+        fewest = settings.num_to_transfer or 1
+        sure = (confidence > settings.threshold) & open_positions
+        ranked = confidence.masked_fill(~open_positions, -torch.inf)
+        best = most_confident(ranked, [fewest] * len(ranked), self.run.padding)
+        commit = torch.where(sure.sum(1, keepdim=True) >= fewest, sure, best)
+        known = self.block.inside & ~open_positions & ~self.run.canvas.given & self.run.canvas.real
+        other = candidates != self.run.canvas.tokens
+        edit = known & other & (confidence > settings.editing_threshold) & ~self.run.done.unsqueeze(1)
+        self.settled = not bool(open_positions.any()) and not bool(edit.any())
+        return Picks(commit, edit)

@@ -1,0 +1,51 @@
+"""Forwards of block-causal decoders: up to the end of the block under a block mask, or the block alone over a cache.
+
+A block sees itself and the blocks before it, and those do not change any more: keeping their keys and values is exact.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from sinkscope.models.base import Model
+from sinkscope.models.blocks import block_mask, counted
+
+
+class BlockForwards:
+    """Hidden states of a window of the canvas; with `cached`, what lies before the window comes from the cache."""
+
+    def __init__(self, model: Model, size: int, cached: bool, shift: bool) -> None:
+        self.model, self.size, self.cached, self.shift = model, size, cached, shift
+        self.cache: DynamicCache | None = DynamicCache() if cached else None
+        self.kept = 0  # columns in the cache
+        self.last: Tensor | None = None  # [batch, 1, width]: hidden state of the last column in the cache
+
+    def window(self, span: tuple[int, int], columns: int) -> tuple[int, int]:
+        """Which columns of the canvas the next forward will take as queries."""
+        return (span[0] if self.cached else 0), span[1]
+
+    def __call__(self, tokens: Tensor, real: Tensor | None, window: tuple[int, int], keep: bool) -> Tensor:
+        """tokens [batch, position] → hidden [batch, window, width]; keep: its keys and values stay in the cache.
+
+        For a shifted family the hidden state before the window is put in front: it predicts the window's first token.
+        """
+        start, stop = window
+        positions = counted(real) if real is not None else torch.arange(stop, device=tokens.device).unsqueeze(0)
+        base: Any = self.model.module.base_model
+        output = base(
+            tokens[:, start:stop], attention_mask=block_mask(self.size, start, stop, real, tokens.device),
+            position_ids=positions[:, start:stop].expand(len(tokens), -1), past_key_values=self.cache,
+            use_cache=self.cached, **self.model.direction(),
+        )  # fmt: skip
+        hidden: Tensor = output.last_hidden_state
+        if keep:
+            self.kept, self.last = stop, hidden[:, -1:]
+        elif self.cache is not None:
+            self.cache.crop(start - stop)
+            if self.shift and self.last is not None:
+                hidden = torch.cat([self.last, hidden], dim=1)
+        return hidden

@@ -1,0 +1,122 @@
+"""How prompts become a canvas, and how the canvas is cut into blocks: one function per layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import ceil
+
+import torch
+from torch import Tensor
+
+from sinkscope.decoding.canvas import Block, Canvas
+from sinkscope.errors import DecodeError
+from sinkscope.models.base import Model
+from sinkscope.settings import Decode
+
+
+def lay_out(model: Model, prompt: Tensor, settings: Decode, attention_mask: Tensor | None) -> Canvas:
+    """prompt [batch, position] and its mask → the canvas before the first step."""
+    if model.mask_id is None:
+        raise DecodeError(f"{model.name} is autoregressive and has no mask token; use Decode.autoregressive.")
+    real = torch.ones_like(prompt, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
+    return LAYOUTS[settings.layout](model, prompt, real, settings, model.mask_id)
+
+
+def blocks(canvas: Canvas, settings: Decode) -> Iterator[Block]:
+    """The blocks of a canvas, left to right."""
+    size = settings.block or settings.length
+    columns = torch.arange(canvas.width, device=canvas.tokens.device)
+    if settings.layout == "grid":
+        first = min(canvas.answers) // size * size
+        starts = torch.full((canvas.batch,), first)
+        ends = torch.full((canvas.batch,), canvas.width)
+    else:
+        starts = torch.tensor(canvas.answers)
+        ends = starts + settings.length
+    for number in range(ceil(int((ends - starts).max()) / size)):
+        begin = starts + number * size
+        end = torch.minimum(begin + size, ends)
+        left, right = (edge.unsqueeze(1).to(columns.device) for edge in (begin, end))
+        inside = (columns >= left) & (columns < right)
+        yield Block((int(begin.min()), int(end.max())), inside, columns < right)
+
+
+def _answer(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id: int) -> Canvas:
+    """Left-padded prompts, then the answer: all rows end in the same column."""
+    batch, width = prompt.shape
+    blank = torch.full((batch, settings.length), mask_id, device=prompt.device)
+    real = torch.cat([real, torch.ones_like(blank, dtype=torch.bool)], dim=1)
+    given = torch.cat([torch.ones_like(prompt), torch.zeros_like(blank)], dim=1).bool()
+    return Canvas(torch.cat([prompt, blank], dim=1), real, given, mask_id, [width] * batch, settings.length)
+
+
+def _rows(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id: int) -> Canvas:
+    """Each answer follows its own prompt; what a shorter row leaves at the right is filled with end-of-text."""
+    ends = [int(row.nonzero().max()) + 1 for row in real]
+    if min(ends) == prompt.shape[1]:
+        return _answer(model, prompt, real, settings, mask_id)
+    fill = next((token for token in (settings.eos_id, model.eos_id, model.pad_id) if token is not None), 0)
+    tokens = torch.full((len(prompt), max(ends) + settings.length), fill, device=prompt.device)
+    kept, given = torch.zeros_like(tokens, dtype=torch.bool), torch.zeros_like(tokens, dtype=torch.bool)
+    for row, end in enumerate(ends):
+        tokens[row, :end] = prompt[row, :end]
+        tokens[row, end : end + settings.length] = mask_id
+        kept[row, :end], given[row, :end] = real[row, :end], True
+        kept[row, end : end + settings.length] = True
+    return Canvas(tokens, kept, given, mask_id, ends, settings.length)
+
+
+def _grid(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id: int) -> Canvas:
+    """Blocks from each row's first token. Rows are padded by whole blocks, so that they all begin to work in one column."""
+    assert settings.block is not None
+    size = settings.block
+    rows = [tokens[keep] for tokens, keep in zip(prompt, real, strict=True)]
+    most = max(len(row) // size for row in rows)
+    padding = [(most - len(row) // size) * size for row in rows]
+    ends = [
+        padded + ceil((len(row) + settings.length) / size) * size for padded, row in zip(padding, rows, strict=True)
+    ]
+    fill = next((token for token in (model.pad_id, model.eos_id) if token is not None), 0)
+    tokens = torch.full((len(rows), max(ends)), fill, device=prompt.device)
+    kept, given = torch.zeros_like(tokens, dtype=torch.bool), torch.zeros_like(tokens, dtype=torch.bool)
+    answers = []
+    for number, (row, padded, end) in enumerate(zip(rows, padding, ends, strict=True)):
+        start = padded + len(row)
+        tokens[number, padded:start], tokens[number, start:end] = row, mask_id
+        kept[number, padded:end], given[number, padded:start] = True, True
+        answers.append(start)
+    return Canvas(tokens, kept, given, mask_id, answers, settings.length)
+
+
+def _left(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id: int) -> Canvas:
+    """Prompts padded at the left to whole blocks; padding is known by its id, wherever it stands."""
+    assert settings.block is not None
+    size, pad = settings.block, padding_id(model, prompt, real, settings)
+    rows = [tokens[keep] for tokens, keep in zip(prompt, real, strict=True)]
+    width = ceil(max(map(len, rows)) / size) * size
+    tokens = torch.full((len(rows), width + settings.length), pad, device=prompt.device)
+    tokens[:, width:] = mask_id
+    given = torch.zeros_like(tokens, dtype=torch.bool)
+    for number, row in enumerate(rows):
+        tokens[number, width - len(row) : width] = row
+        given[number, width - len(row) : width] = True
+    return Canvas(tokens, tokens != pad, given, mask_id, [width] * len(rows), settings.length, pad)
+
+
+def padding_id(model: Model, prompt: Tensor, real: Tensor, settings: Decode) -> int:
+    """The id that stands for padding: as asked for, else what the prompts are padded with, else the model's."""
+    if settings.pad_id is not None:
+        return settings.pad_id
+    found = prompt[~real].unique().tolist()
+    own = [token for token in (model.pad_id, model.eos_id) if token is not None]
+    if len(found) != 1 and not own:
+        raise DecodeError("These settings need pad_id, and the model names no such token; pass pad_id=… to Decode.")
+    return int(found[0]) if len(found) == 1 else own[0]
+
+
+LAYOUTS: dict[str, Callable[[Model, Tensor, Tensor, Decode, int], Canvas]] = {
+    "answer": _answer,
+    "rows": _rows,
+    "grid": _grid,
+    "left": _left,
+}

@@ -1,0 +1,5 @@
+"""`Decode`, the choices of a decoder: below models, so that a family can name its defaults without importing decoders."""
+
+from sinkscope.settings.decode import Decode
+
+__all__ = ["Decode"]

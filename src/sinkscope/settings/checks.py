@@ -1,0 +1,113 @@
+"""Decode settings that cannot work are refused when they are made, in one sentence."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+from sinkscope.errors import DecodeError
+from sinkscope.settings.words import CHOICES, FLAGS, ID_LISTS, IDS, ONLY, RANGES, WHOLE
+
+if TYPE_CHECKING:
+    from sinkscope.settings.decode import Decode
+
+
+def check(settings: Decode) -> None:
+    """Every value alone, then sizes, then what does not go together."""
+    for name, choices in CHOICES.items():
+        if getattr(settings, name) not in choices:
+            raise DecodeError(
+                f"Expected {name} to be one of {', '.join(map(repr, choices))}, got {getattr(settings, name)!r}."
+            )
+    _check_numbers(settings)
+    _check_ids(settings)
+    _check_used(settings)
+    if settings.layout == "answer":
+        _check_sizes(settings)
+    _check_combination(settings)
+
+
+def _check_numbers(settings: Decode) -> None:
+    for name, least in WHOLE.items():
+        value = getattr(settings, name)
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
+            raise DecodeError(f"Expected {name} to be a whole number of at least {least}, got {value!r}.")
+    for name, low, high in RANGES:
+        value = getattr(settings, name)
+        if value is not None and not (low <= value and (high is None or value <= high)):  # false for NaN too
+            raise DecodeError(
+                f"Expected {name} {f'from {low} to {high}' if high else f'of at least {low}'}, got {value}."
+            )
+    for name in FLAGS:
+        if getattr(settings, name) not in (True, False, None):
+            raise DecodeError(f"Expected {name} to be True or False, got {getattr(settings, name)!r}.")
+
+
+def _check_ids(settings: Decode) -> None:
+    for name in IDS:
+        value = getattr(settings, name)
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
+            raise DecodeError(f"Expected {name} to be a token id of at least 0, got {value!r}.")
+    for name in ID_LISTS:
+        value = getattr(settings, name)
+        if not isinstance(value, tuple) or not all(isinstance(token, int) and token >= 0 for token in value):
+            raise DecodeError(f"Expected {name} to be a tuple of token ids, got {value!r}.")
+
+
+def _check_used(settings: Decode) -> None:
+    defaults = {field.name: field.default for field in fields(settings)}
+    for name, families in ONLY.items():
+        if settings.family not in families and getattr(settings, name) != defaults[name]:
+            raise DecodeError(
+                f"{name} has no effect in {settings.family} decoding, only in {', '.join(families)}; leave it out."
+            )
+    if settings.guidance_keep and not settings.guidance:
+        raise DecodeError("guidance_keep has no effect without guidance; give guidance above 0, or leave it out.")
+
+
+def _check_sizes(settings: Decode) -> None:
+    length, block, steps = settings.length, settings.block, settings.steps
+    if block is not None and length % block:
+        raise DecodeError(
+            f"Expected a length that blocks divide, got length {length} and block {block}; try length "
+            f"{length // block * block or block} or block {_divisor(length, block)}."
+        )
+    if steps is None:
+        return
+    if steps % settings.blocks:
+        raise DecodeError(
+            f"Expected steps that the {settings.blocks} blocks share evenly, got {steps}; "
+            f"try {max(steps // settings.blocks, 1) * settings.blocks}."
+        )
+    if settings.commit == "quota" and steps > length:
+        raise DecodeError(
+            f"Expected at most as many steps as tokens, got {steps} steps for length {length}: "
+            "some steps would commit nothing; use fewer steps."
+        )
+
+
+def _check_combination(settings: Decode) -> None:
+    if settings.cache in ("prefix", "dual") and settings.guidance > 0:
+        raise DecodeError("Guidance and a cache were both asked for, and no published decoder has both; drop one.")
+    if settings.cache in ("prefix", "dual") and settings.commit in ("origin", "schedule", "next", "p2"):
+        raise DecodeError(
+            f"A {settings.cache} cache goes with Decode.parallel or Decode.llada, not with {settings.family}."
+        )
+    if settings.cache is not None and (settings.cache == "exact") != settings.block_causal:
+        raise DecodeError(
+            f"Expected cache='exact' with block-causal decoders and 'prefix' or 'dual' with the others, got "
+            f"{settings.cache!r} for {settings.family}."
+        )
+    if settings.family in ("llada2", "llada21", "sdar", "fast_dllm2") and settings.guidance > 0:
+        raise DecodeError(f"Guidance is no part of {settings.family} decoding; leave it out.")
+    needs = {"threshold": ("threshold", "dynamic", "edit", "sub_blocks"), "factor": ("factor",)}
+    if any((settings.commit in rules) != (getattr(settings, name) is not None) for name, rules in needs.items()):
+        raise DecodeError(
+            f"Commit rule {settings.commit!r} does not go with threshold {settings.threshold} "
+            f"and factor {settings.factor}."
+        )
+
+
+def _divisor(length: int, near: int) -> int:
+    """The divisor of `length` that is nearest to `near`."""
+    return min((size for size in range(1, length + 1) if length % size == 0), key=lambda size: abs(size - near))

@@ -1,0 +1,238 @@
+"""`Decode`: every choice of a decoder in one frozen, serialisable dataclass, with a constructor per published sampler."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from math import ceil
+from typing import Any, Literal
+
+from sinkscope.errors import DecodeError
+from sinkscope.settings.checks import check
+from sinkscope.settings.words import DREAM_ALGORITHMS, Cache, Choice, Confidence, Kind, Layout, Noise, Stop
+
+Ids = Sequence[int] | None
+
+
+@dataclass(frozen=True)
+class Decode:
+    """How a canvas becomes text. Build one with `Decode.llada(…)` and its siblings."""
+
+    family: Kind
+    length: int  # tokens to generate
+    block: int | None = None  # None: the whole canvas is one block
+    steps: int | None = None  # forwards over the whole answer (grid layout: per block); None: as the commit rule needs
+    temperature: float = 0.0
+    top_p: float | None = None
+    top_k: int | None = None
+    guidance: float = 0.0
+    confidence: Confidence = "probability"
+    confidence_dtype: Literal["model", "float32", "float64"] = "model"
+    commit: str = "quota"  # name of a registered commit rule
+    threshold: float | None = None
+    factor: float | None = None
+    algorithm_temperature: float | None = None
+    epsilon: float = 1e-3  # where Dream's schedule of times ends
+    forbid_eos: bool = False  # end-of-text is never chosen
+    late_eos: bool = False  # end-of-text and end-of-turn are committed last
+    eos_id: int | None = None  # None: the model's
+    eot_id: int | None = None
+    stop: Stop = "never"
+    cache: Cache = None
+    seed: int = 0
+    noise: Noise = "reference"
+    # What came with block diffusion; left out of to_dict where it has its default, so that older files read the same.
+    layout: Layout = "answer"  # where blocks are counted from, and how a batch is padded
+    choice: Choice | None = None  # how a token is chosen; None: drawn for Dream and left to right, else Gumbel
+    block_causal: bool = False  # a position sees its own block and those before it
+    minimal_topk: int | None = None  # LLaDA2.0: steps per block are at most length // minimal_topk
+    editing_threshold: float | None = None  # LLaDA2.1: a known token is replaced by a surer other one
+    max_post_steps: int | None = None  # LLaDA2.1: forwards over a block without masks
+    num_to_transfer: int | None = None  # LLaDA2.1: commits per step at least
+    overwrite: Literal["never", "reference"] = "never"  # SDAR: "reference" lets a quota overwrite known tokens
+    stochastic: bool = False  # dllm: the quota of a step is drawn, not rounded
+    steps_per_block: int | None = None
+    sub_block: int | None = None  # Fast-dLLM v2: a block is filled in parts of this length
+    shift: bool | None = None  # whether row i predicts token i + 1; None: as the model was trained
+    pad_id: int | None = None
+    stop_ids: tuple[int, ...] = ()  # generation ends after the block that holds one of these
+    guidance_keep: tuple[int, ...] = ()  # tokens that the unconditional copy still sees
+    suppress: tuple[int, ...] = ()  # never chosen
+    begin_suppress: tuple[int, ...] = ()  # taken out after the choice, so that only confidences change
+
+    @classmethod
+    def llada(
+        cls, length: int, block: int | None = None, steps: int | None = None, temperature: float = 0.0,
+        guidance: float = 0.0, confidence: Confidence = "probability", forbid_eos: bool = False, late_eos: bool = False,
+        eos_id: int | None = None, eot_id: int | None = None, **more: Any,
+    ) -> Decode:  # fmt: skip
+        """LLaDA's semi-autoregressive sampler: blocks left to right, the same number of commits every step."""
+        return cls("llada", length, block, length if steps is None else steps, temperature, guidance=guidance,
+                   confidence=confidence, forbid_eos=forbid_eos, late_eos=late_eos, eos_id=eos_id, eot_id=eot_id,
+                   **more)  # fmt: skip
+
+    @classmethod
+    def mmada(
+        cls, length: int, block: int | None = None, steps: int | None = None, temperature: float = 0.0,
+        guidance: float = 0.0, confidence: Confidence = "probability", **more: Any,
+    ) -> Decode:  # fmt: skip
+        """MMaDA's sampler: LLaDA's with float64 confidence; stop="eot" is its fast variant."""
+        more = {"confidence_dtype": "float64", **more}
+        return cls("mmada", length, block, length if steps is None else steps, temperature, guidance=guidance,
+                   confidence=confidence, **more)  # fmt: skip
+
+    @classmethod
+    def dream(
+        cls, length: int, steps: int | None = None, algorithm: str = "origin",
+        algorithm_temperature: float | None = None, temperature: float = 1.0, top_p: float | None = 1.0,
+        top_k: int | None = 50, epsilon: float = 1e-3, **more: Any,
+    ) -> Decode:  # fmt: skip
+        """Dream's sampler; arguments left out are what its code takes then, top_k = 50 included (None switches off).
+
+        algorithm="p2" is Open-dCoder's: the least confident of all generated tokens are masked again at every step.
+        """
+        if algorithm not in DREAM_ALGORITHMS:
+            raise DecodeError(f"Expected algorithm to be one of {', '.join(DREAM_ALGORITHMS)}, got {algorithm!r}.")
+        confidence, commit = DREAM_ALGORITHMS[algorithm]
+        return cls("dream", length, steps=length if steps is None else steps, temperature=temperature, top_p=top_p,
+                   top_k=top_k, confidence=confidence, commit=commit, algorithm_temperature=algorithm_temperature,
+                   epsilon=epsilon, **more)  # fmt: skip
+
+    @classmethod
+    def parallel(
+        cls, length: int, block: int | None = None, threshold: float | None = 0.9, factor: float | None = None,
+        cache: Literal["prefix", "dual", "none"] | None = None, steps: int | None = None, **more: Any,
+    ) -> Decode:  # fmt: skip
+        """Fast-dLLM: commit what is confident enough, by `factor` instead of `threshold`, or a quota of `steps`."""
+        commit = "factor" if factor is not None else "threshold" if threshold is not None else "quota"
+        more = {"confidence_dtype": "float64", **more}
+        return cls("parallel", length, block, (length if steps is None else steps) if commit == "quota" else None,
+                   commit=commit, threshold=threshold if commit == "threshold" else None, factor=factor,
+                   cache=None if cache == "none" else cache, **more)  # fmt: skip
+
+    @classmethod
+    def autoregressive(
+        cls, length: int, temperature: float = 0.0, top_p: float | None = None, top_k: int | None = None, **more: Any
+    ) -> Decode:
+        """One token per step, left to right, with a key-value cache."""
+        return cls("autoregressive", length, temperature=temperature, top_p=top_p, top_k=top_k, commit="next", **more)
+
+    @classmethod
+    def llada2(
+        cls, length: int, block: int = 32, steps: int = 32, threshold: float = 0.95, minimal_topk: int = 1,
+        eos_id: int | None = None, early_stop: bool = False, temperature: float = 0.0, top_p: float | None = None,
+        top_k: int | None = None, **more: Any,
+    ) -> Decode:  # fmt: skip
+        """LLaDA2.0: blocks from column 0, block-causal; all that are sure enough, or else a quota of the block.
+
+        It ends after the block that holds end-of-text; early_stop ends inside the block, once all before it is known.
+        """
+        stop: Stop = "early_eos" if early_stop else "eos"
+        return cls("llada2", length, block, steps, temperature, top_p, top_k, commit="dynamic", threshold=threshold,
+                   minimal_topk=minimal_topk, eos_id=eos_id, **{"stop": stop, **BLOCK_DIFFUSION, **more})  # fmt: skip
+
+    @classmethod
+    def llada21(
+        cls, length: int, block: int = 32, threshold: float = 0.95, editing_threshold: float = 0.9,
+        max_post_steps: int = 16, num_to_transfer: int = 1, eos_id: int | None = None, early_stop: bool = False,
+        temperature: float = 0.0, top_p: float | None = None, top_k: int | None = None, **more: Any,
+    ) -> Decode:  # fmt: skip
+        """LLaDA2.1: as 2.0, and known tokens of the block are replaced while the model is sure of others."""
+        stop: Stop = "eos" if early_stop else "never"
+        return cls("llada21", length, block, None, temperature, top_p, top_k, commit="edit", threshold=threshold,
+                   editing_threshold=editing_threshold, max_post_steps=max_post_steps, num_to_transfer=num_to_transfer,
+                   eos_id=eos_id, **{"stop": stop, **BLOCK_DIFFUSION, **more})  # fmt: skip
+
+    @classmethod
+    def sdar(
+        cls, length: int, block: int = 4, steps: int = 4, rule: str = "dynamic", threshold: float = 0.85,
+        temperature: float = 1.0, top_p: float | None = 1.0, top_k: int | None = None, stop_ids: Ids = (),
+        overwrite: Literal["never", "reference"] = "never", **more: Any,
+    ) -> Decode:  # fmt: skip
+        """SDAR and TraDo: block by block over an exact cache; tokens are drawn, by the rules dynamic, static, sequential.
+
+        overwrite="reference" lets a quota above the masks left replace known tokens, the prompt's too, as the authors'
+        code does; "never" commits masks only. temperature 0 takes the likeliest token (the authors' code cannot).
+        """
+        if rule not in ("dynamic", "static", "sequential"):
+            raise DecodeError(f"Expected rule to be 'dynamic', 'static' or 'sequential', got {rule!r}.")
+        settings = {"cache": "exact", "stop": "ids" if stop_ids else "never", **BLOCK_DIFFUSION, **more}
+        return cls("sdar", length, block, steps, temperature, top_p, top_k or None, commit=rule,
+                   threshold=threshold if rule == "dynamic" else None, stop_ids=tuple(stop_ids or ()),
+                   overwrite=overwrite, **settings)  # fmt: skip
+
+    @classmethod
+    def mdlm(
+        cls, length: int, block: int | None = None, steps: int | None = None, confidence: Confidence = "probability",
+        stochastic: bool = False, guidance: float = 0.0, guidance_keep: Ids = (), suppress: Ids = (),
+        begin_suppress: Ids = (), shift: bool | None = None, **more: Any,
+    ) -> Decode:  # fmt: skip
+        """dllm's masked sampler: blocks from each row's own prompt end, quotas rounded half to even."""
+        return cls(length=length, block=length if block is None else block, steps=length if steps is None else steps,
+                   commit="rounded", confidence=confidence, stochastic=stochastic, guidance=guidance,
+                   guidance_keep=tuple(guidance_keep or ()), suppress=tuple(suppress or ()),
+                   begin_suppress=tuple(begin_suppress or ()), shift=shift,
+                   **{"family": "mdlm", "layout": "rows", **more})  # fmt: skip
+
+    @classmethod
+    def bd3lm(
+        cls, length: int, block: int | None = None, steps: int | None = None, confidence: Confidence = "probability",
+        stochastic: bool = False, guidance: float = 0.0, guidance_keep: Ids = (), suppress: Ids = (),
+        begin_suppress: Ids = (), shift: bool | None = None, steps_per_block: int | None = None, **more: Any,
+    ) -> Decode:  # fmt: skip
+        """dllm's block sampler: prompts padded at the left to whole blocks, block-causal, over an exact cache."""
+        settings = {"layout": "left", "block_causal": True, "cache": "exact", "stop": "row_eos", **more}
+        return cls.mdlm(length, block, steps, confidence, stochastic, guidance, guidance_keep, suppress, begin_suppress,
+                        shift, family="bd3lm", steps_per_block=steps_per_block, **settings)  # fmt: skip
+
+    @classmethod
+    def fast_dllm2(
+        cls, length: int, block: int = 32, sub_block: int = 8, threshold: float = 1.0, temperature: float = 0.0,
+        top_p: float | None = 0.95, top_k: int | None = None, **more: Any,
+    ) -> Decode:  # fmt: skip
+        """Fast-dLLM v2: block-causal and shifted; blocks are filled in sub-blocks, at least one token per step."""
+        settings = {"cache": "exact", "stop": "eos", **BLOCK_DIFFUSION, **more}
+        return cls("fast_dllm2", length, block, None, temperature, top_p, top_k, commit="sub_blocks",
+                   threshold=threshold, sub_block=sub_block, **settings)  # fmt: skip
+
+    @property
+    def blocks(self) -> int:
+        return 1 if self.block is None else ceil(self.length / self.block)
+
+    @property
+    def most_steps(self) -> int:
+        """The most denoising steps that these settings can take, whatever the prompt."""
+        if self.family in ("mdlm", "bd3lm"):
+            return self.blocks * (self.steps_per_block or ceil((self.steps or self.length) / self.blocks))
+        if self.layout == "grid":  # the first block holds the end of the prompt, and there may be one more for it
+            block = self.block or self.length
+            return (self.blocks + 1) * (block + (self.max_post_steps or 0) if self.steps is None else self.steps)
+        return self.length if self.steps is None else self.steps
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            field.name: list(value) if isinstance(value := getattr(self, field.name), tuple) else value
+            for field in fields(self)
+            if field.name not in LATER or getattr(self, field.name) != field.default
+        }
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Decode:
+        known = {field.name for field in fields(cls)}
+        if strange := sorted(set(values) - known):
+            raise DecodeError(f"Expected decode settings among {', '.join(sorted(known))}, got {', '.join(strange)}.")
+        made: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
+        }
+        return cls(**made)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+BLOCK_DIFFUSION: dict[str, Any] = {"layout": "grid", "block_causal": True, "choice": "block_draw"}
+LATER = {field.name for field in fields(Decode)} - {
+    "family", "length", "block", "steps", "temperature", "top_p", "top_k", "guidance", "confidence", "confidence_dtype",
+    "commit", "threshold", "factor", "algorithm_temperature", "epsilon", "forbid_eos", "late_eos", "eos_id", "eot_id",
+    "stop", "cache", "seed", "noise",
+}  # fmt: skip

@@ -1,0 +1,84 @@
+"""The words that decode settings are made of, and what each may be."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+Kind = Literal[
+    "llada", "dream", "mmada", "parallel", "autoregressive", "llada2", "llada21", "sdar", "mdlm", "bd3lm", "fast_dllm2"
+]
+Confidence = Literal["probability", "margin", "entropy", "random"]
+Noise = Literal["reference", "per_row"]
+Choice = Literal["gumbel", "draw", "block_draw"]
+Cache = Literal["prefix", "dual", "exact"] | None
+
+# answer: blocks from the end of a left-padded prompt. rows: from the end of each row's own prompt, padded on either side.
+# grid: from column 0, the first block holding the end of the prompt. left: prompts padded at the left to whole blocks.
+Layout = Literal["answer", "rows", "grid", "left"]
+
+# eot: a row is done when a block ends in end-of-turn. eos: when a finished block leaves end-of-text in the answer.
+# early_eos: also within a block, as soon as nothing before the first end-of-text is masked. ids: after a block with one
+# of stop_ids. row_eos: when all rows have end-of-text.
+Stop = Literal["never", "eot", "eos", "early_eos", "ids", "row_eos"]
+
+DREAM_ALGORITHMS: dict[str, tuple[Confidence, str]] = {
+    "origin": ("probability", "origin"),
+    "maskgit_plus": ("probability", "schedule"),
+    "topk_margin": ("margin", "schedule"),
+    "entropy": ("entropy", "schedule"),
+    "p2": ("probability", "p2"),
+}
+
+# Names of commit rules; a rule of your own adds its name when it is registered (decoding/commit/base.py).
+COMMITS: list[str] = [
+    "quota", "threshold", "factor", "schedule", "origin", "next",
+    "dynamic", "static", "sequential", "edit", "rounded", "p2", "sub_blocks",
+]  # fmt: skip
+
+CHOICES: dict[str, Any] = {
+    "family": get_args(Kind),
+    "confidence": get_args(Confidence),
+    "confidence_dtype": ("model", "float32", "float64"),
+    "commit": COMMITS,
+    "stop": get_args(Stop),
+    "cache": (None, "prefix", "dual", "exact"),
+    "noise": get_args(Noise),
+    "layout": get_args(Layout),
+    "choice": (None, *get_args(Choice)),
+    "overwrite": ("never", "reference"),
+}
+RANGES: tuple[tuple[str, float, float | None], ...] = (
+    ("temperature", 0, None),
+    ("top_p", 0, 1),
+    ("threshold", 0, 1),
+    ("factor", 0, None),
+    ("algorithm_temperature", 0, None),
+    ("epsilon", 0, 1),
+    ("guidance", 0, None),
+    ("editing_threshold", 0, 1),
+)
+WHOLE: dict[str, int] = {  # whole numbers, and the least that each may be
+    "length": 1, "block": 1, "steps": 1, "top_k": 1, "minimal_topk": 1, "num_to_transfer": 1, "steps_per_block": 1,
+    "sub_block": 1, "max_post_steps": 0,
+}  # fmt: skip
+IDS = ("eos_id", "eot_id", "pad_id")
+ID_LISTS = ("stop_ids", "guidance_keep", "suppress", "begin_suppress")
+FLAGS = ("forbid_eos", "late_eos", "block_causal", "stochastic", "shift")
+
+# Settings that have a meaning in these families only; elsewhere they would be ignored, so they are refused.
+ONLY: dict[str, tuple[str, ...]] = {
+    "minimal_topk": ("llada2",),
+    "editing_threshold": ("llada21",),
+    "max_post_steps": ("llada21",),
+    "num_to_transfer": ("llada21",),
+    "overwrite": ("sdar",),
+    "stochastic": ("mdlm", "bd3lm"),
+    "steps_per_block": ("bd3lm",),
+    "sub_block": ("fast_dllm2",),
+    "pad_id": ("bd3lm",),
+    "stop_ids": ("sdar",),
+    "guidance_keep": ("mdlm", "bd3lm"),
+    "suppress": ("mdlm", "bd3lm"),
+    "begin_suppress": ("mdlm", "bd3lm"),
+    "shift": ("mdlm", "bd3lm", "llada", "mmada", "dream", "parallel"),
+}
