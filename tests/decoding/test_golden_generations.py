@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from golden_sets import HERE, Golden, generations, golden_sets, parallel_cases
+from golden_sets import HERE, LOGITS, Golden, generations, golden_sets, parallel_cases
 from sinkscope.decoding import Decode, decode
 
 
@@ -70,7 +70,7 @@ def test_parallel_generation(found: Golden, case: dict[str, Any]) -> None:
     if (cached := case.get("first_cached_forward")) is not None:
         with torch.inference_mode():
             logits = found.model.module.get_output_embeddings()(hidden[cached["index"]])
-        torch.testing.assert_close(logits, found.tensor(cached["logits"]), atol=1e-5, rtol=0)
+        torch.testing.assert_close(logits, found.tensor(cached["logits"]), atol=LOGITS, rtol=0)
 
 
 def test_the_committed_set_is_whole() -> None:
