@@ -72,7 +72,7 @@ def _enter(root: nn.Module, *_: object) -> None:
         one.caught.forwards += not is_transformers(root)
     catcher = Catcher(root, listeners, sys._getframe(1))
     catchers.append(catcher)
-    catcher.__enter__()
+    catcher.__enter__()  # type: ignore[no-untyped-call]
 
 
 def _leave(root: nn.Module, *_: object) -> None:

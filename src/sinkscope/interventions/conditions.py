@@ -37,7 +37,9 @@ class Condition:
         entry = registered().get(name)
         order = [*given] if entry is None else [one.name for one in entry.settings]
         if strange := [word for word, value in given.items() if value is not None and word not in order]:
-            raise InterventionError(f"The condition {name} takes {', '.join(order) or 'no settings'}, not {strange[0]}.")
+            raise InterventionError(
+                f"The condition {name} takes {', '.join(order) or 'no settings'}, not {strange[0]}."
+            )
         kept = []
         for word in order:
             value, setting = given.get(word), entry and entry.setting(word)
@@ -164,9 +166,7 @@ def read_entry(entry: Mapping[str, Any]) -> list[Condition]:
         swept[setting.name] = values
     if given:
         fields = ("name", "for", *(one.name for one in found.settings))
-        raise SettingError(
-            str(next(iter(given))), f"is not a field that is known here; known are {', '.join(fields)}"
-        )
+        raise SettingError(str(next(iter(given))), f"is not a field that is known here; known are {', '.join(fields)}")
     return [_made(found, dict(zip(swept, point, strict=True))) for point in itertools.product(*swept.values())]
 
 

@@ -140,8 +140,10 @@ class Memory:
             return None
         if start < known.window[1]:  # the last forward's rows, or even earlier ones, are computed again
             return known.earlier if start >= known.window[0] else None
-        scores = {(rank, rows): self.scores(call, rank, rows) for rank, rows in known.scores if rows == "all"}
-        kept = {name: each for name, each in scores.items() if each is not None}
+        kept: dict[Map, Tensor] = {}
+        for rank, rows in known.scores:
+            if rows == "all" and (scores := self.scores(call, rank, rows)) is not None:
+                kept[rank, rows] = scores
         return Layer(kept, self.queries(call), self.seen(call), (0, known.window[1]))
 
     def close(self, call: Call) -> None:
@@ -186,5 +188,3 @@ def _last_row(call: Call, drop: Tensor | None) -> Tensor:
     mask = call.mask if call.mask is None or call.mask.shape[2] == 1 else call.mask[:, :, -1:]
     _, received = attend(call.q[:, :, -1:], call.k, call.v, mask=mask, scale=call.scale, drop_keys=drop)
     return received[:, :, 0]
-
-

@@ -95,7 +95,7 @@ class CutContext(Selector):
 
     def __post_init__(self) -> None:
         for end in (self.start, self.stop):
-            if isinstance(end, bool) or not isinstance(end, int | float) or not isfinite(end):
+            if type(end) not in (int, float) or not isfinite(end):
                 raise InterventionError(
                     f"Expected two positions or two shares of the prompt, got {self.start!r} and {self.stop!r}."
                 )

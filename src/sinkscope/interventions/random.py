@@ -13,7 +13,7 @@ from sinkscope.interventions.base import at_least, limited, one_of, true_or_fals
 from sinkscope.interventions.memory import Memory, received_now
 from sinkscope.interventions.ranked import Ranked
 from sinkscope.interventions.settings import register
-from sinkscope.interventions.words import ABOVE, BELOW, K, KEEP_SELF, MATCH, RANK, ROWS, WHICH
+from sinkscope.interventions.words import ABOVE, BELOW, KEEP_SELF, MATCH, RANK, ROWS, WHICH, K
 
 PRIME = 1_000_003
 

@@ -31,15 +31,16 @@ class Ranking(NamedTuple):
 class Ranked(Selector):
     """Ranks the keys of the last forward. Every head picks its own, unless `per` says otherwise.
 
-    k: how many keys. rank: "clean" ranks unmasked attention (what the same queries and keys would have given), "as_run" the
-    applied attention (a masked key scores 0 there and is free again at the next step). rows: "all" queries vote, or only
-    the "last" one. A causal model with a key-value cache makes one row per forward; there "all" means all rows so far.
+    k: how many keys. rank: "clean" ranks unmasked attention (what the same queries and keys would have given), "as_run"
+    the applied attention (a masked key scores 0 there and is free again at the next step). rows: "all" queries vote, or
+    only the "last" one. A causal model with a key-value cache makes one row per forward; there "all" means all rows so far.
     score: "sum" ranks column sums; "per_row" divides them by the rows that see the key, since the early keys of a causal
-    model are seen by more (for a bidirectional model that is a constant; keys that fewer than 4 rows have seen are left out).
+    model are seen by more (for a bidirectional model that is a constant; keys that fewer than 4 rows of a causal model
+    have seen are left out).
     kinds: only keys of these kinds of token compete: "structural" (mask, begin, end, template, newline, punctuation,
-    space), "content" (all others), or a list of kinds. value_norm: only keys whose value is shorter ("low": up to the
-    median of the head's keys) or longer ("high") than that compete. per: "head" ranks each head by itself; "layer" sums over the heads
-    of a layer and "model" over those of all layers, and all of them take the same keys (where eligible).
+    space), "content" (all others), or a list of kinds. value_norm: only keys whose value is short ("low": up to the median
+    of the keys of that head at this forward) or long ("high") compete. per: "head" ranks each head by itself; "layer" sums
+    over the heads of a layer and "model" over those of all layers, and all of them take the same keys (where eligible).
     above: a sink rule; a key is taken only where it is marked in that head. below: a rule; keys are taken only in heads
     where *no* key is marked. keep_self: a hidden key may still attend to itself.
     """
@@ -67,7 +68,9 @@ class Ranked(Selector):
         if self.value_norm is not None:
             one_of("value_norm", self.value_norm, ("low", "high"))
         if self.score == "per_row" and self.rows == "last":
-            raise InterventionError("Expected score='per_row' with rows='all', got rows='last', where it has no effect.")
+            raise InterventionError(
+                "Expected score='per_row' with rows='all', got rows='last', where it has no effect."
+            )
         if self.kinds is not None:
             kinds = self.kinds if isinstance(self.kinds, str) else tuple(self.kinds)
             object.__setattr__(self, "kinds", kinds)
@@ -147,12 +150,15 @@ class Ranked(Selector):
             )
         assert self.kinds is not None
         wanted = torch.tensor([KINDS.index(kind) for kind in kinds_named(self.kinds)], device=there.device)
-        return torch.isin(there, wanted)
+        found: Tensor = torch.isin(there, wanted)
+        return found
 
     def _by_value_norm(self, call: Call) -> Tensor:
         """bool [batch, head, key]: keys whose value is not longer than the median of its head, or longer."""
         if call.v.shape[-1] == 0:
-            raise InterventionError("value_norm=… needs the values, which torch.nn.MultiheadAttention does not give away.")
+            raise InterventionError(
+                "value_norm=… needs the values, which torch.nn.MultiheadAttention does not give away."
+            )
         norms = call.v.float().norm(dim=-1)  # [batch, kv head, key]
         real = torch.ones_like(norms, dtype=torch.bool) if call.real_keys is None else call.real_keys[:, None]
         median = norms.masked_fill(~real, torch.nan).nanmedian(-1, keepdim=True).values

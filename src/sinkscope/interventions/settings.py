@@ -74,7 +74,7 @@ class Registered:
 _known: dict[str, Registered] = {}
 _lock = threading.Lock()
 _plugins_loaded = False
-I = TypeVar("I", bound="type[Intervention]")
+Kind = TypeVar("Kind", bound="type[Intervention]")
 
 
 def add(entry: Registered) -> None:
@@ -92,7 +92,7 @@ def _is_reload(there: Registered, new: Registered) -> bool:
     return old is not None and old == fresh
 
 
-def register(name: str, *settings: Setting, masks: bool | None = None) -> Callable[[I], I]:
+def register(name: str, *settings: Setting, masks: bool | None = None) -> Callable[[Kind], Kind]:
     """Class decorator: `name` is what study files call it, `settings` what it takes there.
 
     Settings are passed to the class by their names; a field `seed` gets the study's seed. A class may have a class method
@@ -101,7 +101,7 @@ def register(name: str, *settings: Setting, masks: bool | None = None) -> Callab
     masks: the keys that it picks must receive exactly nothing (True for a Selector); the study checks it.
     """
 
-    def known(cls: I) -> I:
+    def known(cls: Kind) -> Kind:
         from sinkscope.interventions.base import Selector
 
         def make(values: dict[str, Any], seed: int) -> Intervention:

@@ -11,7 +11,7 @@ from sinkscope.interventions.base import limited
 from sinkscope.interventions.memory import Memory
 from sinkscope.interventions.ranked import Ranked
 from sinkscope.interventions.settings import Registered, add, register
-from sinkscope.interventions.words import ABOVE, BELOW, K, KEEP_SELF, RANK, ROWS, WHICH
+from sinkscope.interventions.words import ABOVE, BELOW, KEEP_SELF, RANK, ROWS, WHICH, K
 
 
 @register("mask_sinks", K, RANK, ROWS, ABOVE, KEEP_SELF, BELOW, *WHICH)

@@ -19,7 +19,6 @@ from sinkscope.interventions.settings import register
 from sinkscope.interventions.sinks import MaskSinks
 from sinkscope.interventions.words import ABOVE, BELOW, OF, RANK, ROWS, WHICH, K
 
-
 WORDS = (K, RANK, ROWS, OF, ABOVE, BELOW, *WHICH)
 
 

@@ -35,7 +35,13 @@ ROWS = Setting(
     label=lambda rows: "by all rows" if rows == "all" else "by last row",
 )  # fmt: skip
 SCORE = Setting(
-    "score", "sum", among(("sum", "per_row")), "sum or per_row", place=51, quiet=True, label=lambda _: "per row that sees it"
+    "score",
+    "sum",
+    among(("sum", "per_row")),
+    "sum or per_row",
+    place=51,
+    quiet=True,
+    label=lambda _: "per row that sees it",
 )
 PER = Setting(
     "per", "head", among(("head", "layer", "model")), "head, layer or model", place=52, quiet=True,
@@ -48,7 +54,13 @@ KINDS_OF = Setting(
     thaw=lambda kinds: kinds if isinstance(kinds, str) else list(kinds),
 )  # fmt: skip
 VALUE_NORM = Setting(
-    "value_norm", None, among(("low", "high")), "low or high", place=54, quiet=True, label=lambda norm: f"{norm} value norm"
+    "value_norm",
+    None,
+    among(("low", "high")),
+    "low or high",
+    place=54,
+    quiet=True,
+    label=lambda norm: f"{norm} value norm",
 )
 ABOVE, BELOW = _rule("above", 90), _rule("below", 91)
 KEEP_SELF = Setting("keep_self", False, truth, "true or false", place=100, quiet=True, label=lambda _: "keep self")

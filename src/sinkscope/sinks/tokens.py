@@ -75,7 +75,7 @@ def describe(
 
 
 def kinds_named(kinds: str | Sequence[str]) -> tuple[str, ...]:
-    """"structural", "content", or a list of kinds, as kinds; empty where a name is not known."""
+    """ "structural", "content", or a list of kinds, as kinds; empty where a name is not known."""
     if isinstance(kinds, str):
         return {"structural": STRUCTURAL, "content": CONTENT}.get(kinds, ())
     return tuple(kinds) if all(kind in KINDS for kind in kinds) else ()
