@@ -150,8 +150,7 @@ class Ranked(Selector):
             )
         assert self.kinds is not None
         wanted = torch.tensor([KINDS.index(kind) for kind in kinds_named(self.kinds)], device=there.device)
-        found: Tensor = torch.isin(there, wanted)
-        return found
+        return torch.isin(there, wanted)
 
     def _by_value_norm(self, call: Call) -> Tensor:
         """bool [batch, head, key]: keys whose value is not longer than the median of its head, or longer."""
@@ -162,5 +161,5 @@ class Ranked(Selector):
         norms = call.v.float().norm(dim=-1)  # [batch, kv head, key]
         real = torch.ones_like(norms, dtype=torch.bool) if call.real_keys is None else call.real_keys[:, None]
         median = norms.masked_fill(~real, torch.nan).nanmedian(-1, keepdim=True).values
-        low = (norms <= median).repeat_interleave(call.q.shape[1] // norms.shape[1], dim=1)
+        low: Tensor = (norms <= median).repeat_interleave(call.q.shape[1] // norms.shape[1], dim=1)
         return low if self.value_norm == "low" else ~low
