@@ -15,9 +15,9 @@ import sinkscope as sk
 from sinkscope.attention.calls import Call, Outcome, Tap
 from sinkscope.attention.capture import listening
 from sinkscope.interventions import intervene
+from sinkscope.interventions.conditions import names
 from sinkscope.study import behaviour
-from sinkscope.study.columns import ColumnSinks
-from sinkscope.study.conditions import NAMES, Condition, condition_from_dict
+from sinkscope.study.conditions import Condition, condition_from_dict
 from sinkscope.study.engines.local import _choice
 from sinkscope.study.likelihood import first_key_shares, held_out, likelihood, windows
 from sinkscope.study.mechanism import Dependence, mechanism
@@ -51,7 +51,7 @@ def test_columns_of_an_arm_add_up_all_rows_so_far(family: dict[str, str], above:
     model = sk.load(family["llama"])
     prompt = model.encode(PROMPT).shape[-1]
     watched = Watched()
-    with intervene(model, ColumnSinks(k=2, above=above)), listening(model.module, watched):
+    with intervene(model, sk.MaskSinks(k=2, above=above)), listening(model.module, watched):
         for _ in range(2):  # a second generation begins anew
             model.generate(PROMPT, length=6)
     steps = sorted({step for _, step in watched.clean})
@@ -145,10 +145,9 @@ def test_every_condition_comes_back_from_its_plain_form() -> None:
         "window": Condition("window", radius=0),
         "zero_values": Condition("zero_values", 1, "clean", "all", of="random"),
     }
-    for name in NAMES:
-        condition = words.get(
-            name, Condition(name, 1, "as_run", "all") if "mask_" in name or "values" in name else Condition(name)
-        )
+    for name in names():
+        ranked = name in ("mask_sinks", "mask_random", "zero_values", "mean_values")
+        condition = words.get(name) or (Condition(name, 1, "as_run", "all") if ranked else Condition(name))
         assert condition_from_dict(condition.to_dict()) == condition
         assert {"name", "k", "rank", "rows"} <= set(condition.to_dict())
         change = condition.intervention(0)

@@ -173,6 +173,14 @@ def touched(changes: Sequence[Change]) -> Tensor | None:
     return torch.stack(picked).any(0) if picked else None
 
 
+def aligned(mask: Tensor | None, causal: bool, query: Tensor, key: Tensor) -> tuple[Tensor | None, bool]:
+    """SDPA's causal flag is aligned at the upper left, `attend`'s at the lower right; they differ unless square."""
+    if causal and query.shape[2] != key.shape[2]:
+        shape = (query.shape[2], key.shape[2])
+        return torch.ones(shape, dtype=torch.bool, device=query.device).tril()[None, None], False
+    return mask, causal
+
+
 def _hidden(mask: Tensor | None, hide: Tensor) -> Tensor:
     if mask is None:
         return ~hide

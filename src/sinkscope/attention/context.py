@@ -29,6 +29,8 @@ class Forward:
     )
     real: Tensor | None = None  # bool [batch, key]: keys that are not padding, where padding is not only at the left
     kind: str = "denoise"  # "prefill" and "store" forwards fill a cache and belong to no step
+    ids: Tensor | None = None  # [batch, column]: the tokens that stand on the canvas during this forward
+    row_seeds: tuple[int, ...] | None = None  # one per row that counts: random choices are drawn anew for each
 
 
 _running: ContextVar[Forward | None] = ContextVar("sinkscope_forward", default=None)

@@ -18,9 +18,13 @@ SIGNATURE = inspect.signature(functional.multi_head_attention_forward)
 
 
 def multi_head(
-    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], layer: int, taps: Sequence[Tap]
-) -> Any:
-    """Stands in for torch.nn.functional.multi_head_attention_forward; inputs there are [position, batch, width]."""
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], layer: int, taps: Sequence[Tap],
+    count: Callable[[int], None],
+) -> Any:  # fmt: skip
+    """Stands in for torch.nn.functional.multi_head_attention_forward; inputs there are [position, batch, width].
+
+    `count` is told how many heads the call has.
+    """
     bound = SIGNATURE.bind(*args, **kwargs)
     bound.apply_defaults()
     given = bound.arguments
@@ -31,6 +35,7 @@ def multi_head(
     query, key, heads = given["query"], given["key"], given["num_heads"]
     if query.dim() != 3 or given["bias_k"] is not None or given["add_zero_attn"]:
         raise CaptureError("MultiheadAttention without a batch, or with bias_kv or zero attention, cannot be observed.")
+    count(heads)
     (queries, batch), keys = query.shape[:2], key.shape[0]
     padded = given["key_padding_mask"]
     real = None if padded is None else ~_as_bool(padded)[:, None, None, :]

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from sinkscope.attention.calls import Call, Outcome, Tap
-from sinkscope.attention.capture import listening
+from sinkscope.attention.capture import listening, module_of
+from sinkscope.attention.selection import Shape, check, check_seen, numbers
 from sinkscope.errors import CaptureError
-from sinkscope.models.base import Model
 
 Keep = Callable[[int, Tensor], Tensor]
 
 
 @dataclass
 class Seen(Tap):
-    """What `observe` saw; the lists run in step, one entry a call."""
+    """What `observe` saw; the lists run in step, one entry per call."""
 
     every: int = 1
     only: frozenset[int] | None = None
@@ -44,15 +45,20 @@ class Seen(Tap):
 
 @contextmanager
 def observe(
-    module: nn.Module | Model, every: int = 1, layers: Collection[int] | None = None, keep: Keep | None = None
+    module: Any, every: int = 1, layers: Collection[int] | None = None, keep: Keep | None = None
 ) -> Iterator[Seen]:
     """Collect the attention that keys receive while `module` runs inside the `with`.
 
-    every: only each n-th call of a layer. layers: only these. keep: a function (layer, received) → what to keep of it.
-    Inside sk.decode the groups are (masked, committed, prompt); elsewhere there is one group of all queries.
+    module: any torch module, or a loaded model. every: only each n-th call of a layer. layers: only these. keep: a function
+    (layer, received) → what to keep of it. Inside sk.decode the groups are (masked, committed, prompt); elsewhere there is
+    one group of all queries. Only calls of the thread that entered the `with` are seen.
     """
-    if every < 1:
-        raise CaptureError(f"Expected `every` of at least 1, got {every}.")
-    seen = Seen(every, None if layers is None else frozenset(layers), keep)
-    with listening(module.module if isinstance(module, Model) else module, seen):
+    if type(every) is not int or every < 1:
+        raise CaptureError(f"Expected `every` to be a whole number of at least 1, got {every!r}.")
+    chosen, root = numbers("layers", layers, CaptureError), module_of(module)
+    shape = Shape.of(root)
+    check("layers", chosen, shape.layers, shape.name, CaptureError)
+    seen = Seen(every, None if chosen is None else frozenset(chosen), keep)
+    with listening(root, seen, chosen) as caught:
         yield seen
+    check_seen(caught, chosen, None, shape.name, CaptureError)

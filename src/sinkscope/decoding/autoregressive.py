@@ -50,7 +50,8 @@ def continue_text(
         start = 0 if index == 0 else column - 1
         labels = torch.full((batch, column - start), PROMPT if index == 0 else COMMITTED, device=prompt.device)
         labels = labels.masked_fill(~real[:, start:column] | (finished.unsqueeze(1) & (index > 0)), -1)
-        with announce(Forward(identity, index, labels, batch, start, padding if padded else None, width)):
+        left = padding if padded else None
+        with announce(Forward(identity, index, labels, batch, start, left, width, ids=canvas[:, :column])):
             output = module(
                 canvas[:, start:column], attention_mask=real[:, :column].to(torch.int64) if padded else None,
                 position_ids=positions[:, start:column], past_key_values=cache, use_cache=True, logits_to_keep=1,

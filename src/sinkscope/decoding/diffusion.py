@@ -87,8 +87,9 @@ class Denoiser:
             labels, real = torch.cat([labels, labels]), torch.cat([real, real])
             padding = None if padding is None else torch.cat([padding, padding])
         forward = Forward(
-            self.identity, self.step, labels, self.canvas.batch, start, padding, max(self.canvas.answers), kind=kind
-        )
+            self.identity, self.step, labels, self.canvas.batch, start, padding, max(self.canvas.answers), kind=kind,
+            ids=tokens,
+        )  # fmt: skip
         if isinstance(self.forwards, BlockForwards):
             several = stop - start > self.forwards.size
             forward = replace(forward, block=self.forwards.size if several else None)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 from sinkscope.errors import TaskError
 
 if TYPE_CHECKING:
+    from sinkscope.interventions.conditions import Condition
     from sinkscope.interventions.memory import Rank
-    from sinkscope.study.conditions import Condition
 
 
 def grid(causal: bool, ks: Sequence[int] = (1, 5, 10)) -> list[Condition]:
@@ -18,7 +18,7 @@ def grid(causal: bool, ks: Sequence[int] = (1, 5, 10)) -> list[Condition]:
     An autoregressive model is ranked by its last row, as in the paper, and by all rows; since the last row also ranks
     content keys, masking position 0 alone stands beside them.
     """
-    from sinkscope.study.conditions import Condition
+    from sinkscope.interventions.conditions import Condition
 
     found = [Condition("none")]
     if causal:

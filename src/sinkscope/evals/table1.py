@@ -14,8 +14,8 @@ from sinkscope.paper import TABLE_1
 from sinkscope.settings.decode import Decode
 
 if TYPE_CHECKING:
+    from sinkscope.interventions.conditions import Condition
     from sinkscope.models.base import Model
-    from sinkscope.study.conditions import Condition
 
 
 def table1(
@@ -160,7 +160,7 @@ def _write(folder: Path, results: dict[str, Any]) -> None:
 
 def as_markdown(cells: list[dict[str, Any]]) -> str:
     """A row a cell: accuracy with its interval, the paired difference and its p, and the paper's figure."""
-    from sinkscope.study.conditions import condition_from_dict
+    from sinkscope.interventions.conditions import condition_from_dict
 
     lines = [
         "| model | task | condition | n | accuracy | 95 % | difference | p | paper |",

@@ -1,13 +1,19 @@
-"""What to change in an attention call: one frozen dataclass an idea, each with a setting that changes nothing."""
+"""What to change in an attention call: one frozen dataclass per idea, each with a setting that changes nothing.
+
+To add one: write a dataclass under `Intervention` (or `Selector`, if it picks keys) and put `@register(name, setting, …)`
+above it; study files know it from then on (docs/how-to/your-own-intervention.md).
+"""
 
 from sinkscope.interventions.active import Active, Effect, intervene
 from sinkscope.interventions.base import Intervention, Selector
+from sinkscope.interventions.conditions import Condition, condition_from_dict
 from sinkscope.interventions.positions import CutContext, MaskPositions, Window
 from sinkscope.interventions.random import MaskRandom
+from sinkscope.interventions.settings import Setting, register
 from sinkscope.interventions.sinks import MaskSinks
 from sinkscope.interventions.values import MeanValues, ZeroValues
 
 __all__ = [
-    "Active", "CutContext", "Effect", "Intervention", "MaskPositions", "MaskRandom", "MaskSinks", "MeanValues", "Selector",
-    "Window", "ZeroValues", "intervene",
+    "Active", "Condition", "CutContext", "Effect", "Intervention", "MaskPositions", "MaskRandom", "MaskSinks", "MeanValues",
+    "Selector", "Setting", "Window", "ZeroValues", "condition_from_dict", "intervene", "register",
 ]  # fmt: skip

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from sinkscope.attention.calls import Call, Change, Outcome, Tap
-from sinkscope.attention.capture import listening
+from sinkscope.attention.capture import listening, module_of
+from sinkscope.attention.selection import Shape
 from sinkscope.errors import InterventionError
 from sinkscope.interventions.base import Intervention
 from sinkscope.interventions.memory import Memory
-from sinkscope.models.base import Model
+from sinkscope.sinks.tokens import KindsOf
 
 
 @dataclass
@@ -80,11 +82,33 @@ class Active(Tap):
 
 
 @contextmanager
-def intervene(model: Model | nn.Module, *interventions: Intervention, record: bool = False) -> Iterator[Active]:
-    """Change the attention of `model` until the `with` ends; several interventions act together in the same call."""
+def intervene(model: Any, *interventions: Intervention, record: bool = False) -> Iterator[Active]:
+    """Change the attention of `model` until the `with` ends; several interventions act together in the same call.
+
+    model: a loaded model or any torch module. Layers and heads that the model does not have are refused. Only calls of the
+    thread that entered the `with` are changed. record: keep which keys each call masked, in `masked`.
+    """
     for each in interventions:
         if not isinstance(each, Intervention):
             raise InterventionError(f"Expected interventions such as MaskSinks(k=5), got {each!r}.")
+    root = module_of(model)
+    shape = Shape.of(root)
+    for each in interventions:
+        each.check(shape)
     active = Active(interventions, masked=[] if record else None)
-    with listening(model.module if isinstance(model, Model) else model, active):
+    if any(each.needs_kinds for each in interventions):
+        active.memory.kinds_of = _kinds_of(model)
+    with listening(root, active) as caught:
         yield active
+    for each in interventions:
+        each.check_seen(caught, shape.name)
+
+
+def _kinds_of(model: Any) -> KindsOf:
+    """Kinds of tokens are decided from a tokenizer."""
+    if getattr(model, "tokenizer", None) is None:
+        raise InterventionError(
+            f"Expected a model with a tokenizer, since kinds=… is decided from it, got {type(model).__name__} without one; "
+            "load it with sk.load(…) from a folder with tokenizer files."
+        )
+    return KindsOf(model.tokenizer, getattr(model, "mask_id", None))

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.calls import Call, Change
+from sinkscope.attention.listeners import Caught
+from sinkscope.attention.selection import Shape, check, check_seen, numbers
 from sinkscope.errors import InterventionError
 from sinkscope.interventions.memory import Map, Memory
 
@@ -30,6 +32,20 @@ class Intervention(ABC):
     def maps(self) -> set[Map]:
         """Which maps of the last forward it wants to be remembered."""
         return set()
+
+    @property
+    def needs_kinds(self) -> bool:
+        """Whether it must know what kind of token stands at each key."""
+        return False
+
+    def check(self, shape: Shape) -> None:
+        """Refuse what the model does not have, when the `with` is entered. `layers` and `heads` are checked here."""
+        check("layers", getattr(self, "layers", None), shape.layers, shape.name, InterventionError)
+        check("heads", getattr(self, "heads", None), shape.heads, shape.name, InterventionError)
+
+    def check_seen(self, caught: Caught, name: str) -> None:
+        """Refuse, when the `with` ends, what was chosen and never ran."""
+        check_seen(caught, getattr(self, "layers", None), getattr(self, "heads", None), name, InterventionError)
 
     def to_dict(self) -> dict[str, Any]:
         return {"name": type(self).__name__, **asdict(self)}  # type: ignore[call-overload]
@@ -65,11 +81,22 @@ def limited(picked: Tensor, call: Call, layers: Collection[int] | None, heads: C
     return picked
 
 
+def chosen(intervention: Intervention, *names: str) -> None:
+    """Layers and heads of a frozen dataclass: checked, and made tuples."""
+    for name in names or ("layers", "heads"):
+        object.__setattr__(intervention, name, numbers(name, getattr(intervention, name), InterventionError))
+
+
 def at_least(name: str, value: object, least: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise InterventionError(f"Expected {name} to be a whole number of at least {least}, got {value!r}.")
 
 
 def one_of(name: str, value: object, choices: Collection[str]) -> None:
-    if value not in choices:
+    if isinstance(value, list | dict) or value not in choices:
         raise InterventionError(f"Expected {name} to be one of {', '.join(choices)}, got {value!r}.")
+
+
+def true_or_false(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise InterventionError(f"Expected {name} to be True or False, got {value!r}.")

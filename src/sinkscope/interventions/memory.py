@@ -1,7 +1,12 @@
-"""What interventions remember of the last forward: the attention that each key of each head received there."""
+"""What interventions remember of a generation: the attention that each key of each head received so far.
+
+A bidirectional model makes a whole map at every forward: the last one counts. A causal model with a key-value cache adds a
+row per forward, so there the columns of all rows so far count; rows that are computed again replace what they were.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -10,6 +15,7 @@ from torch import Tensor
 
 from sinkscope.attention.attend import attend
 from sinkscope.attention.calls import Call, Outcome
+from sinkscope.attention.context import Forward
 
 Rank = Literal["clean", "as_run"]
 Rows = Literal["all", "last"]
@@ -18,28 +24,34 @@ Map = tuple[Rank, Rows]
 
 @dataclass
 class Layer:
-    """One layer at the last forward."""
+    """Column sums of one layer: of some rows, and how many rows that were."""
 
     scores: dict[Map, Tensor]  # [batch, head, key]
     queries: Tensor  # [batch]: how many queries were summed for rows="all"
+    seen: Tensor | None = None  # [batch, key]: how many of them see the key; None: all of them
+    window: tuple[int, int] = (0, 0)  # columns of those queries
+    earlier: Layer | None = None  # the rows of earlier forwards, which a causal model does not compute again
 
 
 @dataclass
 class Memory:
-    """Maps of the last forward, by layer; forgotten when another generation begins."""
+    """Maps by layer; forgotten when another generation begins."""
 
     layers: dict[int, Layer] = field(default_factory=dict)
     steps: dict[int, int] = field(default_factory=dict)  # layer → forwards of this generation so far
     run: object = None
+    kinds_of: Callable[[Tensor], Tensor] | None = None  # ids [batch, position] → kinds; None where nobody knows them
+    _whole: dict[Map, tuple[int, Tensor]] = field(default_factory=dict)  # sums over layers, and the step they are for
+    _kinds: tuple[Forward, Tensor] | None = None
 
     def open(self, call: Call) -> None:
         """Forget what belongs to another generation, before a call is changed."""
         if call.forward is not None:
             if call.forward.run is not self.run:
-                self.layers, self.steps, self.run = {}, {}, call.forward.run
+                self._forget(call.forward.run)
             return
         if self.run is not None:
-            self.layers, self.steps, self.run = {}, {}, None
+            self._forget(None)
         known = self.layers.get(call.layer)
         # Outside our decoders a generation is over when the shapes no longer continue, or a causal model reads a new prompt.
         if known is not None:
@@ -48,20 +60,66 @@ class Memory:
             if (batch, heads) != (call.q.shape[0], call.q.shape[1]) or keys > call.keys or new_prompt:
                 del self.layers[call.layer]
                 self.steps[call.layer] = 0
+                self._whole.clear()
+
+    def _forget(self, run: object) -> None:
+        self.layers, self.steps, self.run, self._whole, self._kinds = {}, {}, run, {}, None
 
     def step(self, call: Call) -> int:
         return self.steps.get(call.layer, 0)
 
     def scores(self, call: Call, rank: Rank, rows: Rows) -> Tensor | None:
-        """[batch, head, key] of the last forward, with 0 at keys that were not there yet; None at the first forward."""
+        """[batch, head, key] with 0 at keys that were not there yet; None at the first forward.
+
+        rows="all": columns of the last forward, or of all rows so far for a causal model; rows="last": the last row alone.
+        """
         known = self.layers.get(call.layer)
         if known is None:
             return None
-        scores = known.scores[rank, rows]
-        return torch.nn.functional.pad(scores, (0, call.keys - scores.shape[-1]))
+        scores = _longer(known.scores[rank, rows], call.keys)
+        if rows == "all" and known.earlier is not None:
+            return _longer(known.earlier.scores[rank, rows], call.keys) + scores
+        return scores
+
+    def whole(self, call: Call, rank: Rank, rows: Rows) -> Tensor | None:
+        """The scores summed over the heads of all layers, [batch, 1, key], as they were before this forward began."""
+        step, known = self._whole.get((rank, rows), (-1, None))
+        if step != self.step(call) or known is None:
+            if call.layer not in self.layers:
+                return None
+            # This is the first layer that runs in this forward: all layers still have the maps of the last one.
+            parts = [self._total(layer, rank, rows).to(call.q.device) for layer in self.layers.values()]
+            widest = max(part.shape[-1] for part in parts)
+            known = torch.stack([_longer(part, widest) for part in parts]).sum(0)
+            self._whole[rank, rows] = self.step(call), known
+        return _longer(known.to(call.q.device), call.keys)
+
+    @staticmethod
+    def _total(layer: Layer, rank: Rank, rows: Rows) -> Tensor:
+        scores = layer.scores[rank, rows]
+        if rows == "all" and layer.earlier is not None:
+            scores = _longer(layer.earlier.scores[rank, rows], scores.shape[-1]) + scores
+        return scores.sum(1, keepdim=True)
 
     def queries(self, call: Call) -> Tensor:
-        return self.layers[call.layer].queries
+        """[batch]: how many rows the scores of rows="all" are sums of."""
+        known = self.layers[call.layer]
+        return known.queries if known.earlier is None else known.earlier.queries + known.queries
+
+    def seen(self, call: Call) -> Tensor:
+        """[batch, key]: how many of those rows see each key; fewer for late keys of a causal model."""
+        known = self.layers[call.layer]
+        seen = _seen(known, call.keys)
+        return seen if known.earlier is None else _seen(known.earlier, call.keys) + seen
+
+    def kinds(self, call: Call) -> Tensor | None:
+        """[batch, key]: the kind of the token at every key, an index into sinks.tokens.KINDS; None where it is not known."""
+        forward = call.forward
+        if forward is None or forward.ids is None or self.kinds_of is None:
+            return None
+        if self._kinds is None or self._kinds[0] is not forward:
+            self._kinds = forward, self.kinds_of(forward.ids)
+        return self._kinds[1][:, : call.keys].to(call.q.device)
 
     def keep(self, call: Call, outcome: Outcome, wanted: set[Map]) -> None:
         """Remember this call for the next forward."""
@@ -71,10 +129,49 @@ class Memory:
                 scores[rank, rows] = (outcome.clean if rank == "clean" else outcome.received).sum(2)
             else:
                 scores[rank, rows] = _last_row(call, outcome.drop if rank == "as_run" else None)
-        self.layers[call.layer] = Layer(scores, (call.labels >= 0).sum(1))
+        window = (call.start, call.start + call.queries)
+        earlier = self._earlier(call, window[0]) if call.directed else None
+        self.layers[call.layer] = Layer(scores, (call.labels >= 0).sum(1), seen_by(call), window, earlier)
+
+    def _earlier(self, call: Call, start: int) -> Layer | None:
+        """The rows before `start`, of which this forward computes none."""
+        known = self.layers.get(call.layer)
+        if known is None or start == 0:
+            return None
+        if start < known.window[1]:  # the last forward's rows, or even earlier ones, are computed again
+            return known.earlier if start >= known.window[0] else None
+        kept: dict[Map, Tensor] = {}
+        for rank, rows in known.scores:
+            if rows == "all" and (scores := self.scores(call, rank, rows)) is not None:
+                kept[rank, rows] = scores
+        return Layer(kept, self.queries(call), self.seen(call), (0, known.window[1]))
 
     def close(self, call: Call) -> None:
         self.steps[call.layer] = self.step(call) + 1
+
+
+def _longer(scores: Tensor, keys: int) -> Tensor:
+    return torch.nn.functional.pad(scores, (0, keys - scores.shape[-1]))
+
+
+def _seen(layer: Layer, keys: int) -> Tensor:
+    return layer.queries[:, None].expand(-1, keys) if layer.seen is None else _longer(layer.seen, keys)
+
+
+def seen_by(call: Call) -> Tensor | None:
+    """[batch, key]: how many queries that count may look at each key; None where all may."""
+    real = call.labels >= 0  # [batch, query]
+    if call.mask is not None:
+        mask = call.mask
+        may = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+        some = may.any(1).expand(real.shape[0], real.shape[1], -1)  # [batch, query, key]
+        return (some & real[:, :, None]).sum(1)
+    if not call.causal:
+        return None
+    # Query i stands at column start + i and sees what is not behind it: count the queries from each key's column on.
+    after = real.flip(1).cumsum(1).flip(1)  # [batch, query]
+    before = after[:, :1].expand(-1, call.keys - call.queries)
+    return torch.cat([before, after], 1)
 
 
 def received_now(call: Call) -> Tensor:

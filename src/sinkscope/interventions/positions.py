@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isfinite
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from sinkscope.attention.calls import Call, Change
 from sinkscope.errors import InterventionError
-from sinkscope.interventions.base import Intervention, Selector, at_least, limited
+from sinkscope.interventions.base import Intervention, Selector, at_least, chosen, limited, one_of, true_or_false
 from sinkscope.interventions.memory import Memory
+from sinkscope.interventions.settings import REQUIRED, Setting, among, number, register, whole
 
 
 def own_positions(call: Call) -> Tensor:
@@ -20,25 +23,51 @@ def own_positions(call: Call) -> Tensor:
     return columns[None] if padding is None else columns[None] - padding.to(columns.device)[:, None]
 
 
+def _positions(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(map(whole(-(10**9)), value))
+
+
+@register(
+    "mask_positions",
+    Setting(
+        "positions", REQUIRED, _positions, "a list of whole numbers", sweeps=False, freeze=tuple, thaw=list,
+        label=lambda positions: ",".join(map(str, positions)),
+    ),
+    Setting(
+        "since", "first", among(("first", "second")), "first or second",
+        label=lambda since: "since the second forward" if since == "second" else "",
+    ),
+)  # fmt: skip
 @dataclass(frozen=True)
 class MaskPositions(Selector):
-    """Hide the keys at these positions from every query, at every step; negative ones count from the end."""
+    """Hide the keys at these positions from every query; negative ones count from the end.
+
+    since: from the "first" forward on, or from the "second", as sinks are: then a causal model reads its prompt undisturbed.
+    From the first on, key 0 of a causal model is the only key of row 0, which then attends to nothing and gets an output of
+    0 from the attention of that layer.
+    """
 
     positions: tuple[int, ...]
     keep_self: bool = False
     layers: tuple[int, ...] | None = None
     heads: tuple[int, ...] | None = None
+    since: Literal["first", "second"] = "first"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "positions", tuple(self.positions))
-        if not all(isinstance(position, int) for position in self.positions):
+        if not all(type(position) is int for position in self.positions):
             raise InterventionError(f"Expected positions as whole numbers, got {self.positions!r}.")
+        one_of("since", self.since, ("first", "second"))
+        true_or_false("keep_self", self.keep_self)
+        chosen(self)
 
     @property
     def is_noop(self) -> bool:
         return not self.positions
 
     def select(self, call: Call, memory: Memory) -> Tensor | None:
+        if self.since == "second" and memory.step(call) == 0:
+            return None
         own = own_positions(call)
         wanted = torch.tensor(self.positions, device=own.device)
         picked = torch.isin(own, wanted[wanted >= 0]) | torch.isin(own - own[:, -1:] - 1, wanted[wanted < 0])
@@ -46,6 +75,14 @@ class MaskPositions(Selector):
         return limited(picked[:, None].expand(call.q.shape[0], call.q.shape[1], -1), call, self.layers, self.heads)
 
 
+SHARE = "a share of the prompt from 0 to 1"
+
+
+@register(
+    "cut",
+    Setting("start", REQUIRED, number(0, 1), SHARE, build=float),
+    Setting("stop", REQUIRED, number(0, 1), SHARE, build=float),
+)
 @dataclass(frozen=True)
 class CutContext(Selector):
     """Hide a stretch of the context from every query: [start, stop) in positions, or in shares of the prompt (0.0 … 1.0)."""
@@ -57,6 +94,11 @@ class CutContext(Selector):
     heads: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
+        for end in (self.start, self.stop):
+            if type(end) not in (int, float) or not isfinite(end):
+                raise InterventionError(
+                    f"Expected two positions or two shares of the prompt, got {self.start!r} and {self.stop!r}."
+                )
         if self.start < 0 or self.stop < self.start:
             raise InterventionError(f"Expected 0 ≤ start ≤ stop, got {self.start} and {self.stop}.")
         if isinstance(self.start, float) != isinstance(self.stop, float) or (
@@ -65,6 +107,18 @@ class CutContext(Selector):
             raise InterventionError(
                 f"Expected two positions or two shares of the prompt, got {self.start} and {self.stop}."
             )
+        true_or_false("keep_self", self.keep_self)
+        chosen(self)
+
+    @staticmethod
+    def label(values: dict[str, Any]) -> str:
+        return f"{values['start']:g}–{values['stop']:g}"
+
+    @staticmethod
+    def contradiction(values: dict[str, Any]) -> tuple[str, str] | None:
+        if values["stop"] < values["start"]:
+            return "stop", f"must be at least start, {values['start']}, not {values['stop']}"
+        return None
 
     @property
     def is_noop(self) -> bool:
@@ -85,6 +139,10 @@ class CutContext(Selector):
         return limited(picked[:, None].expand(call.q.shape[0], call.q.shape[1], -1), call, self.layers, self.heads)
 
 
+@register(
+    "window",
+    Setting("radius", REQUIRED, whole(0), "a whole number of at least 0", label=lambda radius: f"radius {radius}"),
+)
 @dataclass(frozen=True)
 class Window(Intervention):
     """Attention limited to a band: a query sees keys at most `radius` positions away; None: no limit."""
@@ -95,6 +153,7 @@ class Window(Intervention):
     def __post_init__(self) -> None:
         if self.radius is not None:
             at_least("radius", self.radius, 0)
+        chosen(self, "layers")
 
     @property
     def is_noop(self) -> bool:

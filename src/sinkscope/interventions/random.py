@@ -9,56 +9,48 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.calls import Call
-from sinkscope.interventions.base import Selector, at_least, limited, one_of, top
-from sinkscope.interventions.memory import Map, Memory, Rank, Rows, received_now
+from sinkscope.interventions.base import at_least, limited, one_of, true_or_false
+from sinkscope.interventions.memory import Memory, received_now
+from sinkscope.interventions.ranked import Ranked
+from sinkscope.interventions.settings import register
+from sinkscope.interventions.words import ABOVE, BELOW, KEEP_SELF, MATCH, RANK, ROWS, WHICH, K
+
+PRIME = 1_000_003
 
 
+@register("mask_random", K, RANK, ROWS, MATCH, KEEP_SELF, ABOVE, BELOW, *WHICH)
 @dataclass(frozen=True)
-class MaskRandom(Selector):
-    """Hide random keys with the budget of MaskSinks(k, rank, rows), head by head, from the second forward on.
+class MaskRandom(Ranked):
+    """Hide random keys with the budget of MaskSinks of the same settings, head by head, from the second forward on.
 
-    match: "count" hides k keys; "mass" hides keys in random order until they draw, at this very forward, what the k sinks
-    draw there (where all other keys draw less, all). A key cannot be hidden by halves: the last one is hidden with the chance
-    that makes the mean right. avoid_sinks: never the k sinks themselves.
+    The keys are drawn among those that MaskSinks would not take but that compete with them: of the same kinds and value
+    norms, where those are given. match: "count" hides as many keys; "mass" hides keys in random order until they draw, at
+    this very forward, what the sinks draw there (where all other keys draw less, all). A key cannot be hidden by halves: the
+    last one is hidden with the chance that makes the mean right. avoid_sinks: never the sinks themselves.
+    All rows of a batch share a draw, unless the decoder names a seed per row (`Forward.row_seeds`).
     """
 
-    k: int
     seed: int = 0
     match: Literal["count", "mass"] = "count"
     avoid_sinks: bool = True
-    rank: Rank = "clean"
-    rows: Rows = "all"
-    keep_self: bool = False
-    layers: tuple[int, ...] | None = None
-    heads: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        at_least("k", self.k, 0)
+        super().__post_init__()
         at_least("seed", self.seed, 0)
         one_of("match", self.match, ("count", "mass"))
-        one_of("rank", self.rank, ("clean", "as_run"))
-        one_of("rows", self.rows, ("all", "last"))
-
-    @property
-    def is_noop(self) -> bool:
-        return self.k == 0
-
-    def maps(self) -> set[Map]:
-        return {(self.rank, self.rows)}
+        true_or_false("avoid_sinks", self.avoid_sinks)
 
     def select(self, call: Call, memory: Memory) -> Tensor | None:
-        scores = memory.scores(call, self.rank, self.rows)
-        if scores is None:
+        ranking = self.ranking(call, memory)
+        if ranking is None:
             return None
-        sinks = top(scores, self.k)
-        chance = self._chance(call, memory).to(scores.device)
-        may = scores > 0  # padding and keys that are not there yet score 0
+        sinks, may = ranking
         if self.avoid_sinks:
             may = may & ~sinks
-        chance = chance.masked_fill(~may, -1.0)
+        chance = self._chance(call, memory).to(may.device).masked_fill(~may, -1.0)
         order = chance.sort(dim=-1, descending=True, stable=True).indices
         if self.match == "count":
-            enough = torch.arange(call.keys, device=scores.device).expand_as(order) < self.k
+            enough = torch.arange(call.keys, device=may.device).expand_as(order) < sinks.sum(-1, keepdim=True)
         else:
             now = received_now(call)
             mass = now.gather(-1, order)
@@ -68,19 +60,27 @@ class MaskRandom(Selector):
         picked = torch.zeros_like(may).scatter(-1, order, enough) & may
         return limited(picked, call, self.layers, self.heads)
 
-    def _generator(self, call: Call, memory: Memory, purpose: int = 0) -> torch.Generator:
-        """Of this step and layer; another purpose draws other numbers."""
-        mixed = ((self.seed * 1_000_003 + memory.step(call)) * 1_000_003 + call.layer + purpose) % (2**63 - 1)
-        return torch.Generator().manual_seed(mixed)
+    def _draws(self, call: Call, memory: Memory, shape: tuple[int, int], purpose: int = 0) -> Tensor:
+        """Uniform numbers of this step and layer, [batch, *shape]; another purpose draws other numbers."""
+        rows = call.q.shape[0]
+        seeds = None if call.forward is None else call.forward.row_seeds
+        if seeds is None:
+            mixed = ((self.seed * PRIME + memory.step(call)) * PRIME + call.layer + purpose) % (2**63 - 1)
+            return torch.rand(shape, generator=torch.Generator().manual_seed(mixed)).expand(rows, *shape)
+        drawn = []
+        for row in range(rows):  # with guidance the second half of a batch is a copy of the first
+            mixed = self.seed * PRIME + seeds[row % len(seeds)]
+            mixed = ((mixed * PRIME + memory.step(call)) * PRIME + call.layer + purpose) % (2**63 - 1)
+            drawn.append(torch.rand(shape, generator=torch.Generator().manual_seed(mixed)))
+        return torch.stack(drawn)
 
     def _luck(self, call: Call, memory: Memory) -> Tensor:
-        """A uniform number a head, [head, 1]."""
-        return torch.rand(call.q.shape[1], 1, generator=self._generator(call, memory, purpose=500_009))
+        """A uniform number per head, [batch, head, 1]."""
+        return self._draws(call, memory, (call.q.shape[1], 1), purpose=500_009)
 
     def _chance(self, call: Call, memory: Memory) -> Tensor:
         """Uniform numbers [batch, head, key] of this step and layer, the same for a row alone or in a padded batch."""
-        drawn = torch.rand(call.keys, call.q.shape[1], generator=self._generator(call, memory)).T
-        drawn = drawn.expand(call.q.shape[0], -1, -1)
+        drawn = self._draws(call, memory, (call.keys, call.q.shape[1])).mT
         padding = None if call.forward is None else call.forward.padding
         if padding is None:
             return drawn

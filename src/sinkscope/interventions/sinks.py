@@ -3,58 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 from torch import Tensor
 
 from sinkscope.attention.calls import Call
-from sinkscope.interventions.base import Selector, at_least, limited, one_of, top
-from sinkscope.interventions.memory import Map, Memory, Rank, Rows
+from sinkscope.interventions.base import limited
+from sinkscope.interventions.memory import Memory
+from sinkscope.interventions.ranked import Ranked
+from sinkscope.interventions.settings import Registered, add, register
+from sinkscope.interventions.words import ABOVE, BELOW, KEEP_SELF, RANK, ROWS, WHICH, K
 
 
-class Marks(Protocol):
-    """A sink rule, as far as masking needs one (sinkscope.sinks.rules has them)."""
-
-    def marks(self, received: Tensor, queries: Tensor | float, alive: Tensor | None = None) -> Tensor: ...
-    def to_dict(self) -> dict[str, Any]: ...
-
-
+@register("mask_sinks", K, RANK, ROWS, ABOVE, KEEP_SELF, BELOW, *WHICH)
 @dataclass(frozen=True)
-class MaskSinks(Selector):
-    """Hide the top-k sinks of the last forward, a layer and a head at a time (the paper's Table 1).
+class MaskSinks(Ranked):
+    """Hide the top-k sinks of the last forward, layer by layer and head by head (the paper's Table 1).
 
-    rank: "as_run" ranks the map that was really used (a masked key scores 0 there and is free again at the next step);
-    "clean" ranks the map that the same queries and keys would have given without masking.
-    rows: "all" queries vote, or only the "last" one (the paper's choice for autoregressive models).
-    keep_self: a hidden key may still attend to itself. above: a rule; only keys that it marks are hidden.
+    Which keys that are is said by k, rank, rows, score, kinds, value_norm, per, above and below (see `Ranked`); nothing is
+    hidden at the first forward of a generation, which has no map before it.
     """
 
-    k: int
-    rank: Rank = "clean"
-    rows: Rows = "all"
-    keep_self: bool = False
-    above: Marks | None = None
-    layers: tuple[int, ...] | None = None
-    heads: tuple[int, ...] | None = None
-
-    def __post_init__(self) -> None:
-        at_least("k", self.k, 0)
-        one_of("rank", self.rank, ("clean", "as_run"))
-        one_of("rows", self.rows, ("all", "last"))
-
-    @property
-    def is_noop(self) -> bool:
-        return self.k == 0
-
-    def maps(self) -> set[Map]:
-        return {(self.rank, self.rows)}
-
     def select(self, call: Call, memory: Memory) -> Tensor | None:
-        scores = memory.scores(call, self.rank, self.rows)
-        if scores is None:
-            return None
-        picked = top(scores, self.k)
-        if self.above is not None:
-            queries = memory.queries(call)[:, None] if self.rows == "all" else 1
-            picked &= self.above.marks(scores, queries, scores > 0)
-        return limited(picked, call, self.layers, self.heads)
+        ranking = self.ranking(call, memory)
+        return None if ranking is None else limited(ranking.sinks, call, self.layers, self.heads)
+
+
+# The two conditions that every study has beside its interventions.
+add(Registered("none", (), lambda values, seed: None))
+add(Registered("noop", (), lambda values, seed: MaskSinks(k=0)))

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from torch import Tensor
 
 from sinkscope.attention.calls import Call, Change
+from sinkscope.attention.listeners import Caught
+from sinkscope.attention.selection import Shape
 from sinkscope.errors import InterventionError
 from sinkscope.interventions.base import Intervention, Selector
 from sinkscope.interventions.memory import Map, Memory
+from sinkscope.interventions.random import MaskRandom
+from sinkscope.interventions.settings import register
+from sinkscope.interventions.sinks import MaskSinks
+from sinkscope.interventions.words import ABOVE, BELOW, OF, RANK, ROWS, WHICH, K
+
+WORDS = (K, RANK, ROWS, OF, ABOVE, BELOW, *WHICH)
 
 
 @dataclass(frozen=True)
@@ -24,9 +32,24 @@ class _ChangedValues(Intervention):
                 f"Expected of=MaskSinks(…) or another intervention that picks keys, got {self.of!r}."
             )
 
+    @classmethod
+    def from_settings(cls, values: dict[str, Any], seed: int) -> Self:
+        words = {name: value for name, value in values.items() if name != "of"}
+        return cls(MaskRandom(seed=seed, **words) if values.get("of") == "random" else MaskSinks(**words))
+
     @property
     def is_noop(self) -> bool:
         return self.of.is_noop
+
+    @property
+    def needs_kinds(self) -> bool:
+        return self.of.needs_kinds
+
+    def check(self, shape: Shape) -> None:
+        self.of.check(shape)
+
+    def check_seen(self, caught: Caught, name: str) -> None:
+        self.of.check_seen(caught, name)
 
     def maps(self) -> set[Map]:
         return self.of.maps()
@@ -45,6 +68,7 @@ class _ChangedValues(Intervention):
         return {"name": type(self).__name__, "of": self.of.to_dict()}
 
 
+@register("zero_values", *WORDS)
 class ZeroValues(_ChangedValues):
     """The picked keys carry nothing: their value is 0."""
 
@@ -52,6 +76,7 @@ class ZeroValues(_ChangedValues):
         return values.masked_fill(picked.unsqueeze(-1), 0.0)
 
 
+@register("mean_values", *WORDS)
 class MeanValues(_ChangedValues):
     """The picked keys carry the mean value of all real keys of their head."""
 

@@ -6,15 +6,19 @@ is `begin`; other markers are `special`). Everything else is decided by its char
 (".⏎⏎" is one token of Dream's), in this order: a line break anywhere makes it a `newline`, else a letter makes it a
 `word` (piece), else a digit a `digit`, else a visible sign `punctuation`, else it is `space`. So " world" is a word,
 "3." a digit, " =" punctuation. `ingredients` gives all kinds that a text contains, for other orders.
+
+One thing only the place of a token tells: the name of a role between chat markers ("user" in <|start_header_id|>user
+<|end_header_id|>) is part of the template, and a word anywhere else. `kinds_in_context` decides that.
 """
 
 import json
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
 KINDS = (
@@ -30,6 +34,8 @@ KINDS = (
     "space",
     "unknown",
 )
+STRUCTURAL = ("mask", "begin", "end", "template", "newline", "punctuation", "space")
+CONTENT = tuple(kind for kind in KINDS if kind not in STRUCTURAL)
 # Names that say their role themselves. They are needed because a tokenizer's own roles are incomplete (LLaDA's names no
 # mask token) or misleading (SmolLM2 calls <|im_start|> its begin token).
 MASK_NAMES = frozenset({"<|mdm_mask|>", "<|mask|>", "[MASK]", "<mask>", "<|mask_token|>"})
@@ -38,6 +44,8 @@ TEMPLATE_NAMES = re.compile(
 )
 END_NAMES = re.compile(r"im_end|eot|eom|end_?of_?(turn|text|sentence|message)|^</s>$|^<eos>$", re.I)
 BEGIN_NAMES = re.compile(r"(start|begin)_?of_?(text|sentence)|^<s>$|^<bos>$", re.I)
+ROLE_FOLLOWS = re.compile(r"im_start|start_header|start_of_turn|role_start|^<role>$", re.I)
+LONGEST_ROLE = 4  # tokens; a small vocabulary may split "assistant"
 MARKER = re.compile(r"^(<[^\s<>]+>|\[[^\s\[\]]+\])$")
 BYTE = re.compile(r"^<0x([0-9A-Fa-f]{2})>$")
 
@@ -64,6 +72,47 @@ def describe(
         text = piece if role else spelling.text(piece)
         found[i] = (shown(text), role or kind_of_text(text))
     return found
+
+
+def kinds_named(kinds: str | Sequence[str]) -> tuple[str, ...]:
+    """ "structural", "content", or a list of kinds, as kinds; empty where a name is not known."""
+    if isinstance(kinds, str):
+        return {"structural": STRUCTURAL, "content": CONTENT}.get(kinds, ())
+    return tuple(kinds) if all(kind in KINDS for kind in kinds) else ()
+
+
+def kinds_in_context(ids: Sequence[int], vocabulary: Mapping[int, tuple[str, str]]) -> list[str]:
+    """The kind of every token of a sequence; names of roles between chat markers are `template`.
+
+    vocabulary: what `describe` says of each id. A role stands behind a marker that begins a turn's header, is at most four
+    tokens long, and ends with another marker or a line break.
+    """
+    unknown = ("", "unknown")
+    kinds = [vocabulary.get(i, unknown)[1] for i in ids]
+    opens = {i for i, (text, kind) in vocabulary.items() if kind == "template" and ROLE_FOLLOWS.search(text)}
+    for start, i in enumerate(ids):
+        if i not in opens:
+            continue
+        behind = kinds[start + 1 : start + LONGEST_ROLE + 2]
+        stop = next((place for place, kind in enumerate(behind) if kind in ("template", "newline")), 0)
+        if all(kind in ("word", "digit", "punctuation") for kind in behind[:stop]):
+            kinds[start + 1 : start + 1 + stop] = ["template"] * stop
+    return kinds
+
+
+class KindsOf:
+    """The kinds of the tokens on a canvas, as indices into KINDS; ids that were looked up once are remembered."""
+
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase | None", mask_id: int | None = None) -> None:
+        self.tokenizer, self.mask_id = tokenizer, mask_id
+        self.vocabulary: dict[int, tuple[str, str]] = {}
+
+    def __call__(self, ids: "Tensor") -> "Tensor":
+        """ids [batch, position] → kinds [batch, position]."""
+        rows = ids.tolist()
+        if new := {i for row in rows for i in row} - self.vocabulary.keys():
+            self.vocabulary |= describe(self.tokenizer, new, self.mask_id)
+        return ids.new_tensor([[KINDS.index(kind) for kind in kinds_in_context(row, self.vocabulary)] for row in rows])
 
 
 def kind_of_text(text: str) -> str:

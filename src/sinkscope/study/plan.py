@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from sinkscope.errors import StudyError
-from sinkscope.study.conditions import MODELS, TAKES, Condition
+from sinkscope.study.conditions import Condition
 from sinkscope.study.reader import parse
 
 STUDIES = Path(__file__).parent / "studies"
@@ -117,13 +117,13 @@ class Study:
             "models": list(self.models),
             "tasks": [asdict(task) for task in self.tasks],
             "decode": dict(self.decode),
-            "conditions": [_condition_entry(condition, models) for condition, models in self.conditions],
+            "conditions": [condition.entry(models) for condition, models in self.conditions],
             "rules": [dict(rule) for rule in self.rules],
             "trace": {name: _plain(value) for name, value in asdict(self.trace).items()},
             "mechanism": {name: _plain(value) for name, value in asdict(self.mechanism).items()},
             "likelihood": {
                 **{name: _plain(value) for name, value in asdict(self.likelihood).items()},
-                "conditions": [_condition_entry(condition) for condition in self.likelihood.conditions],
+                "conditions": [condition.entry() for condition in self.likelihood.conditions],
             },
         }
 
@@ -164,12 +164,6 @@ class Study:
 def shipped() -> list[str]:
     """The studies that come with the package."""
     return sorted(path.stem for path in STUDIES.glob("*.yaml"))
-
-
-def _condition_entry(condition: Condition, models: str = MODELS[0]) -> dict[str, Any]:
-    takes = TAKES[condition.name]
-    words = {name: value for name, value in condition.to_dict().items() if name in takes and value is not None}
-    return {"name": condition.name, **words, **({} if models == MODELS[0] else {"for": models})}
 
 
 def _plain(value: Any) -> Any:

@@ -1,0 +1,142 @@
+"""transformers models, through AttentionInterface *and* AttentionMaskInterface (with only the first, padding is dropped)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sinkscope.attention.calls import Call, aligned, perform
+from sinkscope.attention.context import running
+from sinkscope.attention.listeners import Counted, anyone_listens, listeners_at, listeners_of, unheard
+from sinkscope.errors import CaptureError
+
+NAME = "sinkscope"
+_original: dict[int, str] = {}  # id of a config → the implementation that it had before anyone listened
+_configs, _hooks = Counted(), Counted()
+
+
+def is_transformers(part: nn.Module) -> bool:
+    return hasattr(part, "config") and hasattr(part.config, "_attn_implementation")
+
+
+def is_native(root: nn.Module) -> bool:
+    """Whether the module is one of transformers' own classes, whose attention all goes through the interface."""
+    return is_transformers(root) and type(root).__module__.startswith("transformers.")
+
+
+def attention_layers(root: nn.Module) -> set[int]:
+    parts = (part for part in root.modules() if "Attention" in type(part).__name__)
+    numbers = (getattr(part, "layer_idx", None) for part in parts)
+    return {number for number in numbers if isinstance(number, int)}
+
+
+@contextmanager
+def through_interface(root: nn.Module) -> Iterator[None]:
+    """Every attention call inside `root` comes to us until the last such `with` ends."""
+    from transformers import AttentionInterface
+    from transformers.masking_utils import AttentionMaskInterface
+
+    AttentionInterface.register(NAME, _attention)
+    AttentionMaskInterface.register(NAME, _mask)
+    configs: list[Any] = list({id(one.config): one.config for one in root.modules() if is_transformers(one)}.values())
+    with ExitStack() as stack:
+        stack.enter_context(_hooks.put(root, lambda: root.register_forward_pre_hook(_count_forward).remove))
+        for config in configs:
+            stack.enter_context(_configs.put(config, partial(_renamed, config)))
+        yield
+
+
+def _renamed(config: Any) -> Callable[[], None]:
+    _original[id(config)] = config._attn_implementation
+    _set_implementation(config, NAME)
+
+    def undo() -> None:
+        before = _original.pop(id(config))
+        if config._attn_implementation == NAME:  # else someone chose another meanwhile, and that stays
+            _set_implementation(config, before)
+
+    return undo
+
+
+def _set_implementation(config: Any, name: str) -> None:
+    from transformers import PretrainedConfig
+
+    # A plain name would go to all configs inside this one too; each of them is counted by itself.
+    config._attn_implementation = {"": name} if isinstance(config, PretrainedConfig) else name
+
+
+def _count_forward(root: nn.Module, *_: object) -> None:
+    for one in listeners_at(root):
+        one.caught.forwards += 1
+
+
+def _mask(*args: Any, **options: Any) -> Tensor | None:
+    """The mask that the model's own attention would get where nobody listens, else one of 4 dimensions."""
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
+
+    name = _original.get(id(options.get("config")), "sdpa")
+    own = name == "eager" or not anyone_listens()  # eager's float mask serves our attention as well
+    make: Callable[..., Tensor | None] = ALL_MASK_ATTENTION_FUNCTIONS[name] if own else sdpa_mask
+    return make(*args, **options)
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _attention(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, scaling: float | None = None,
+    is_causal: bool | None = None, **options: Any,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """What transformers calls in place of the model's own attention while someone, somewhere, listens."""
+    listeners = listeners_of(module)
+    own = _implementation(module)
+    if not listeners:
+        unheard(module)
+        plain: tuple[Tensor, Tensor | None] = own(
+            module, query, key, value, attention_mask, scaling=scaling, is_causal=is_causal, **options
+        )
+        return plain
+    _refuse(module, options)
+    query, key = query.to(value.dtype), key.to(value.dtype)  # a float32 rotary embedding promotes both
+    directed = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    causal = directed and attention_mask is None and query.shape[2] > 1
+    layer = int(getattr(module, "layer_idx", 0) or 0)
+
+    def untouched() -> Tensor:
+        out: Tensor = own(module, query, key, value, attention_mask, scaling=scaling, is_causal=is_causal, **options)[0]
+        return out.transpose(1, 2)
+
+    mask, causal = aligned(attention_mask, causal, query, key)
+    call = Call(layer, query, key, value, mask, causal, scaling, running(), untouched, directed)
+    for one in listeners:
+        one.caught.through_interface += 1
+        one.caught.note(layer, query.shape[1])
+    return perform(call, [one.tap for one in listeners]).transpose(1, 2).contiguous(), None
+
+
+def _refuse(module: Any, options: dict[str, Any]) -> None:
+    for refused in ("softcap", "s_aux", "position_bias"):
+        if options.get(refused) is not None:
+            raise CaptureError(
+                f"{type(module).__name__} uses attention with {refused}, whose column sums are not defined here."
+            )
+    if module.training and options.get("dropout", 0.0):
+        raise CaptureError(
+            "Expected a module in evaluation mode, got one with active attention dropout; call .eval() first."
+        )
+
+
+def _implementation(module: Any) -> Callable[..., Any]:
+    """The attention function that the model had before anyone listened."""
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    name = _original.get(id(module.config), "sdpa")
+    if name == "eager":
+        eager: Callable[..., Any] = sys.modules[type(module).__module__].eager_attention_forward
+        return eager
+    found: Callable[..., Any] = ALL_ATTENTION_FUNCTIONS[name]
+    return found

@@ -1,0 +1,188 @@
+"""Conditions: what is changed while a model answers, as plain data, as a label, and as the intervention itself."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sinkscope.errors import InterventionError, RuleError
+from sinkscope.interventions.settings import REQUIRED, Registered, Setting, SettingError, registered
+
+if TYPE_CHECKING:
+    from sinkscope.interventions.base import Intervention
+
+ALWAYS = ("k", "rank", "rows")  # fields that every condition has in results, whether or not its intervention takes them
+MODELS = ("all", "causal", "diffusion")
+
+
+def names() -> tuple[str, ...]:
+    """What study files may call a condition."""
+    found = set(registered()) - {"none", "noop"}
+    return ("none", "noop", *sorted(found))
+
+
+@dataclass(frozen=True, init=False)
+class Condition:
+    """The name of an intervention in study files, and its settings; settings left out are the intervention's own defaults."""
+
+    name: str
+    settings: tuple[tuple[str, Any], ...]
+
+    def __init__(
+        self, name: str, k: int = 0, rank: str | None = None, rows: str | None = None, match: str | None = None, **more: Any
+    ) -> None:  # fmt: skip
+        given = {"k": k or None, "rank": rank, "rows": rows, "match": match, **more}
+        entry = registered().get(name)
+        order = [*given] if entry is None else [one.name for one in entry.settings]
+        if strange := [word for word, value in given.items() if value is not None and word not in order]:
+            raise InterventionError(
+                f"The condition {name} takes {', '.join(order) or 'no settings'}, not {strange[0]}."
+            )
+        kept = []
+        for word in order:
+            value, setting = given.get(word), entry and entry.setting(word)
+            if setting and value is not None:
+                value = setting.freeze(value)
+                value = None if setting.quiet and value == setting.default else value
+            if value is not None:
+                kept.append((word, value))
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "settings", tuple(kept))
+
+    def get(self, setting: str, default: Any = None) -> Any:
+        return dict(self.settings).get(setting, default)
+
+    @property
+    def k(self) -> int:
+        return int(self.get("k", 0))
+
+    def __getattr__(self, name: str) -> Any:
+        """A setting by its name; None where this condition leaves it out, an error where no intervention has it."""
+        if name.startswith("_") or all(entry.setting(name) is None for entry in registered().values()):
+            raise AttributeError(f"a condition has no setting {name!r}")
+        return self.get(name)
+
+    @property
+    def label(self) -> str:
+        """Name and settings in a few words, the same for every K only in its number."""
+        entry = registered().get(self.name)
+        words = [(0, self.name.replace("_", " "))]
+        if entry is not None and entry.label is not None:
+            return f"{words[0][1]} {entry.label(dict(self.settings))}".strip()
+        for name, value in self.settings:
+            setting = entry and entry.setting(name)
+            words.append((setting.place, setting.label(value)) if setting else (50, f"{name}={value}"))
+        return " ".join(word for _, word in sorted(words, key=lambda pair: pair[0]) if word)
+
+    @property
+    def key(self) -> str:
+        """A name for files: letters, digits, dots and hyphens."""
+        return "".join(sign if sign.isalnum() or sign in "._" else "-" for sign in self.label.replace("K=", "k"))
+
+    @property
+    def must_take_effect(self) -> bool:
+        """Whether masked keys must receive exactly nothing."""
+        entry = registered().get(self.name)
+        return entry is not None and entry.masks and not self.get("keep_self")
+
+    def series(self) -> Condition:
+        """The condition without its K: tests over K are corrected together."""
+        return Condition(self.name, **{name: value for name, value in self.settings if name not in ("k", "radius")})
+
+    def to_dict(self) -> dict[str, Any]:
+        """name, k, rank and rows always; the other settings where they say something."""
+        always = {"name": self.name, "k": self.k, "rank": self.rank, "rows": self.rows}
+        return {**always, **{name: value for name, value in self._plain().items() if name not in ALWAYS}}
+
+    def entry(self, models: str = MODELS[0]) -> dict[str, Any]:
+        """The condition as an entry of a study file, for these kinds of models."""
+        return {"name": self.name, **self._plain(), **({} if models == MODELS[0] else {"for": models})}
+
+    def _plain(self) -> dict[str, Any]:
+        entry = registered().get(self.name)
+        found = {}
+        for name, value in self.settings:
+            setting = entry and entry.setting(name)
+            found[name] = setting.thaw(value) if setting else value
+        return found
+
+    def intervention(self, seed: int, causal: bool = False) -> Intervention | None:
+        """What to put into the model; None for none.
+
+        causal is accepted for callers that know it; an intervention sees from each call which way the model reads.
+        """
+        entry = known(self.name)
+        return entry.make({name: _setting(entry, name).build(value) for name, value in self.settings}, seed)
+
+
+def _setting(entry: Registered, name: str) -> Setting:
+    found = entry.setting(name)
+    assert found is not None
+    return found
+
+
+def known(name: str) -> Registered:
+    """The intervention of that name, or one sentence that says which there are."""
+    found = registered().get(name)
+    if found is None:
+        raise SettingError("name", f"must be one of {', '.join(names())}, not {name!r}")
+    return found
+
+
+def condition_from_dict(data: Mapping[str, Any]) -> Condition:
+    """The condition that `to_dict` wrote; one whose intervention is not installed here can still be shown."""
+    words = {name: value for name, value in data.items() if name != "name"}
+    entry = registered().get(data["name"])
+    if entry is not None:
+        words = {name: value for name, value in words.items() if entry.setting(name) is not None}
+    return Condition(data["name"], **words)
+
+
+def read_entry(entry: Mapping[str, Any]) -> list[Condition]:
+    """The conditions of one entry of a study file, where every list is a sweep; a SettingError names the wrong field."""
+    given = dict(entry)
+    name = given.pop("name", None)
+    if name is None:
+        raise SettingError("", f"needs the field 'name': one of {', '.join(names())}")
+    if not isinstance(name, str):
+        raise SettingError("name", f"must be one of {', '.join(names())}, not {name!r}")
+    found = known(name)
+    swept: dict[str, list[Any]] = {}
+    for setting in found.settings:
+        if setting.name not in given:
+            if setting.default is REQUIRED:
+                raise SettingError("", f"needs the field {setting.name!r}: {setting.expected}")
+            swept[setting.name] = [setting.default]
+            continue
+        value = given.pop(setting.name)
+        values = value if isinstance(value, list) and setting.sweeps else [value]
+        for one in values:
+            if not setting.check(one):
+                raise SettingError(setting.name, f"must be {setting.expected}, not {one!r}")
+        if not values:
+            raise SettingError(setting.name, f"must be {setting.expected}, not an empty list")
+        swept[setting.name] = values
+    if given:
+        fields = ("name", "for", *(one.name for one in found.settings))
+        raise SettingError(str(next(iter(given))), f"is not a field that is known here; known are {', '.join(fields)}")
+    return [_made(found, dict(zip(swept, point, strict=True))) for point in itertools.product(*swept.values())]
+
+
+def _made(entry: Registered, values: dict[str, Any]) -> Condition:
+    frozen: dict[str, Any] = {}
+    for name, value in values.items():
+        try:
+            setting = _setting(entry, name)
+            frozen[name] = value if value is None else setting.freeze(setting.read(value))
+        except (RuleError, TypeError) as error:
+            raise SettingError(name, f"is no sink rule: {str(error).rstrip('.')}") from None
+    if wrong := entry.contradiction(frozen):
+        raise SettingError(*wrong)
+    condition = Condition(entry.name, **frozen)
+    try:
+        condition.intervention(0)
+    except InterventionError as error:  # settings that are right each, and wrong together
+        raise SettingError("", f"is wrong: {str(error).rstrip('.')}") from None
+    return condition

@@ -1,0 +1,165 @@
+"""Which keys count as the top sinks: the choices that masking and its random controls share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from sinkscope.attention.calls import Call
+from sinkscope.errors import InterventionError
+from sinkscope.interventions.base import Selector, at_least, chosen, one_of, top, true_or_false
+from sinkscope.interventions.memory import Map, Memory, Rank, Rows
+from sinkscope.sinks.rules import Rule
+from sinkscope.sinks.tokens import KINDS, kinds_named
+
+Kinds = Literal["structural", "content"] | Sequence[str]
+LEAST_ROWS = 4  # score="per_row": a key that fewer rows of a causal model have seen does not compete
+
+
+class Ranking(NamedTuple):
+    """What a ranking came to."""
+
+    sinks: Tensor  # bool [batch, head, key]: the picked keys
+    eligible: Tensor  # bool [batch, head, key]: keys that are there, of the kinds and value norms asked for
+
+
+@dataclass(frozen=True)
+class Ranked(Selector):
+    """Ranks the keys of the last forward. Every head picks its own, unless `per` says otherwise.
+
+    k: how many keys. rank: "clean" ranks unmasked attention (what the same queries and keys would have given), "as_run"
+    the applied attention (a masked key scores 0 there and is free again at the next step). rows: "all" queries vote, or
+    only the "last" one. A causal model with a key-value cache makes one row per forward; there "all" means all rows so far.
+    score: "sum" ranks column sums; "per_row" divides them by the rows that see the key, since the early keys of a causal
+    model are seen by more (for a bidirectional model that is a constant; keys that fewer than 4 rows of a causal model
+    have seen are left out).
+    kinds: only keys of these kinds of token compete: "structural" (mask, begin, end, template, newline, punctuation,
+    space), "content" (all others), or a list of kinds. value_norm: only keys whose value is short ("low": up to the median
+    of the keys of that head at this forward) or long ("high") compete. per: "head" ranks each head by itself; "layer" sums
+    over the heads of a layer and "model" over those of all layers, and all of them take the same keys (where eligible).
+    above: a sink rule; a key is taken only where it is marked in that head. below: a rule; keys are taken only in heads
+    where *no* key is marked. keep_self: a hidden key may still attend to itself.
+    """
+
+    k: int
+    rank: Rank = "clean"
+    rows: Rows = "all"
+    keep_self: bool = False
+    above: Rule | None = None
+    layers: tuple[int, ...] | None = None
+    heads: tuple[int, ...] | None = None
+    below: Rule | None = None
+    kinds: Kinds | None = None
+    value_norm: Literal["low", "high"] | None = None
+    per: Literal["head", "layer", "model"] = "head"
+    score: Literal["sum", "per_row"] = "sum"
+
+    def __post_init__(self) -> None:
+        at_least("k", self.k, 0)
+        one_of("rank", self.rank, ("clean", "as_run"))
+        one_of("rows", self.rows, ("all", "last"))
+        one_of("per", self.per, ("head", "layer", "model"))
+        one_of("score", self.score, ("sum", "per_row"))
+        true_or_false("keep_self", self.keep_self)
+        if self.value_norm is not None:
+            one_of("value_norm", self.value_norm, ("low", "high"))
+        if self.score == "per_row" and self.rows == "last":
+            raise InterventionError(
+                "Expected score='per_row' with rows='all', got rows='last', where it has no effect."
+            )
+        if self.kinds is not None:
+            kinds = self.kinds if isinstance(self.kinds, str) else tuple(self.kinds)
+            object.__setattr__(self, "kinds", kinds)
+            if not kinds_named(kinds):
+                raise InterventionError(
+                    f"Expected kinds to be structural, content, or a list of {', '.join(KINDS)}, got {self.kinds!r}."
+                )
+        for name in ("above", "below"):
+            self._check_rule(name, getattr(self, name))
+        chosen(self)
+
+    @staticmethod
+    def _check_rule(name: str, rule: object) -> None:
+        if rule is None:
+            return
+        if not isinstance(rule, Rule):
+            raise InterventionError(f"Expected {name} to be a sink rule such as HeadShare(0.3), got {rule!r}.")
+        if rule.group != "all":
+            raise InterventionError(
+                f"Expected a rule of all queries for {name}, got one of group {rule.group!r}, which has no effect here."
+            )
+
+    @property
+    def is_noop(self) -> bool:
+        return self.k == 0
+
+    def maps(self) -> set[Map]:
+        return {(self.rank, self.rows)}
+
+    @property
+    def needs_kinds(self) -> bool:
+        return self.kinds is not None
+
+    def ranking(self, call: Call, memory: Memory) -> Ranking | None:
+        """The top keys of the last forward; None where there was none."""
+        own = memory.scores(call, self.rank, self.rows)  # [batch, head, key]
+        whole = memory.whole(call, self.rank, self.rows) if self.per == "model" else None  # asked for in every layer
+        if own is None:
+            return None
+        scores, eligible = own, own > 0  # padding and keys that are not there yet score 0
+        if self.per != "head":
+            scores = (own.sum(1, keepdim=True) if whole is None else whole).expand_as(own)
+        if self.score == "per_row":
+            seen = memory.seen(call)[:, None]
+            scores = scores / seen.clamp(min=1)
+            if call.directed:
+                eligible = eligible & (seen >= LEAST_ROWS)
+        if self.kinds is not None:
+            eligible = eligible & self._of_kind(call, memory)[:, None]
+        if self.value_norm is not None:
+            eligible = eligible & self._by_value_norm(call)
+        picked = top(scores.masked_fill(~eligible, 0.0), self.k)
+        if self.above is not None:
+            picked &= self._marked(self.above, own, call, memory)
+        if self.below is not None:
+            picked &= ~self._marked(self.below, own, call, memory).any(-1, keepdim=True)
+        return Ranking(picked, eligible)
+
+    def to_dict(self) -> dict[str, Any]:
+        rules = {name: getattr(self, name) for name in ("above", "below")}
+        return {**super().to_dict(), **{name: rule and rule.to_dict() for name, rule in rules.items()}}
+
+    def _marked(self, rule: Rule, own: Tensor, call: Call, memory: Memory) -> Tensor:
+        """bool [batch, head, key]: the keys that the rule marks in the head's own columns."""
+        if self.rows == "last":
+            return rule.marks(own, 1.0, own > 0)
+        seen = memory.seen(call)[:, None].expand_as(own)
+        return rule.marks(own, memory.queries(call)[:, None], own > 0, seen)
+
+    def _of_kind(self, call: Call, memory: Memory) -> Tensor:
+        """bool [batch, key]."""
+        there = memory.kinds(call)
+        if there is None:
+            raise InterventionError(
+                "kinds=… needs to know the tokens of each forward, and this one does not say them; generate with sk.decode, "
+                "sk.trace or model.generate."
+            )
+        assert self.kinds is not None
+        wanted = torch.tensor([KINDS.index(kind) for kind in kinds_named(self.kinds)], device=there.device)
+        return torch.isin(there, wanted)
+
+    def _by_value_norm(self, call: Call) -> Tensor:
+        """bool [batch, head, key]: keys whose value is not longer than the median of its head, or longer."""
+        if call.v.shape[-1] == 0:
+            raise InterventionError(
+                "value_norm=… needs the values, which torch.nn.MultiheadAttention does not give away."
+            )
+        norms = call.v.float().norm(dim=-1)  # [batch, kv head, key]
+        real = torch.ones_like(norms, dtype=torch.bool) if call.real_keys is None else call.real_keys[:, None]
+        median = norms.masked_fill(~real, torch.nan).nanmedian(-1, keepdim=True).values
+        low: Tensor = (norms <= median).repeat_interleave(call.q.shape[1] // norms.shape[1], dim=1)
+        return low if self.value_norm == "low" else ~low

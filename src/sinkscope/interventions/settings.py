@@ -1,0 +1,162 @@
+"""How a study file names an intervention: its settings, each with a check, a default and its words in a label.
+
+An intervention becomes usable in study files by `@register(name, setting, …)` above its class, and by nothing else.
+Installed packages may add theirs through the entry-point group `sinkscope.interventions`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sinkscope.errors import InterventionError
+
+if TYPE_CHECKING:
+    from sinkscope.interventions.base import Intervention
+
+GROUP = "sinkscope.interventions"
+REQUIRED: Any = ...  # a setting without a default must be given
+
+
+class SettingError(InterventionError):
+    """One setting of a condition is wrong; `field` names it (empty: their combination), the text is what it must be."""
+
+    def __init__(self, field: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.field = field
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _said(value: Any) -> str:
+    return str(value)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting of an intervention, as a study file has it."""
+
+    name: str
+    default: Any
+    check: Callable[[Any], bool]
+    expected: str  # what `check` wants, as it follows "must be …"
+    label: Callable[[Any], str] = _said  # the words that the label of a condition has for a value
+    place: int = 50  # labels put lower numbers first
+    quiet: bool = False  # the default is said neither in labels nor in results
+    sweeps: bool = True  # a list in a study file is a sweep; False: a list is one value
+    read: Callable[[Any], Any] = _same  # value of a study file → the same with everything said; may raise RuleError
+    freeze: Callable[[Any], Any] = _same  # plain value → one that can be compared and hashed
+    thaw: Callable[[Any], Any] = _same  # … and back
+    build: Callable[[Any], Any] = _same  # frozen value → what the intervention's constructor takes
+
+
+@dataclass(frozen=True)
+class Registered:
+    """An intervention as study files know it."""
+
+    name: str
+    settings: tuple[Setting, ...]
+    make: Callable[[dict[str, Any], int], Intervention | None]  # built values, seed → the intervention
+    masks: bool = False  # whether the keys that it takes must receive exactly nothing
+    contradiction: Callable[[dict[str, Any]], tuple[str, str] | None] = lambda values: None
+    label: Callable[[dict[str, Any]], str] | None = None  # in place of the settings' own words
+
+    def setting(self, name: str) -> Setting | None:
+        return next((one for one in self.settings if one.name == name), None)
+
+
+_known: dict[str, Registered] = {}
+_lock = threading.Lock()
+_plugins_loaded = False
+Kind = TypeVar("Kind", bound="type[Intervention]")
+
+
+def add(entry: Registered) -> None:
+    """Make an intervention known to study files; the same name again must come from the same place (a reload)."""
+    for field in ("name", "for"):
+        if entry.setting(field) is not None:
+            raise InterventionError(f"A setting of {entry.name} must not be called {field!r}: choose another name.")
+    if entry.name in _known and not _is_reload(_known[entry.name], entry):
+        raise InterventionError(f"An intervention named {entry.name!r} is there already: choose another name.")
+    _known[entry.name] = entry
+
+
+def _is_reload(there: Registered, new: Registered) -> bool:
+    old, fresh = (getattr(one.make, "origin", None) for one in (there, new))
+    return old is not None and old == fresh
+
+
+def register(name: str, *settings: Setting, masks: bool | None = None) -> Callable[[Kind], Kind]:
+    """Class decorator: `name` is what study files call it, `settings` what it takes there.
+
+    Settings are passed to the class by their names; a field `seed` gets the study's seed. A class may have a class method
+    `from_settings(values, seed)` to be made in another way, `contradiction(values)` → (setting, sentence) or None, and
+    `label(values)` → the words behind its name in labels.
+    masks: the keys that it picks must receive exactly nothing (True for a Selector); the study checks it.
+    """
+
+    def known(cls: Kind) -> Kind:
+        from sinkscope.interventions.base import Selector
+
+        def make(values: dict[str, Any], seed: int) -> Intervention:
+            if hasattr(cls, "from_settings"):
+                made: Intervention = cls.from_settings(values, seed)
+                return made
+            seeded = any(field.name == "seed" for field in dataclasses.fields(cls))  # type: ignore[arg-type]
+            return cls(**values, **({"seed": seed} if seeded else {}))
+
+        make.origin = (cls.__module__, cls.__qualname__)  # type: ignore[attr-defined]
+        empties = issubclass(cls, Selector) if masks is None else masks
+        more = {name: getattr(cls, name) for name in ("contradiction", "label") if hasattr(cls, name)}
+        add(Registered(name, settings, make, empties, **more))
+        return cls
+
+    return known
+
+
+def registered() -> Mapping[str, Registered]:
+    """Every intervention that study files may name, those of installed packages included."""
+    global _plugins_loaded  # noqa: PLW0603 - a cache of what is installed
+    import sinkscope.interventions as _own  # noqa: F401 - registers the package's own
+
+    with _lock:
+        if not _plugins_loaded:
+            _plugins_loaded = True
+            for point in entry_points(group=GROUP):
+                _load(point)
+    return _known
+
+
+def _load(point: Any) -> None:
+    try:
+        point.load()
+    except Exception as error:  # whatever an installed package does wrong is told by its name
+        raise InterventionError(
+            f"The package that adds the intervention {point.name} ({point.value}) cannot be imported "
+            f"({type(error).__name__}: {error}); repair or uninstall it."
+        ) from error
+
+
+# ---- checks that settings share ----
+
+
+def whole(least: int) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def number(low: float, high: float) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
+
+
+def among(choices: Collection[Any]) -> Callable[[Any], bool]:
+    return lambda value: not isinstance(value, list | dict) and value in choices
+
+
+def truth(value: Any) -> bool:
+    return isinstance(value, bool)

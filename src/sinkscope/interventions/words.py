@@ -1,0 +1,67 @@
+"""The settings that several interventions share, as study files and labels have them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sinkscope.interventions.settings import REQUIRED, Setting, among, truth, whole
+from sinkscope.sinks.rules import rule_from_dict
+from sinkscope.sinks.tokens import KINDS, kinds_named
+
+
+def _kinds(value: Any) -> bool:
+    return value in ("structural", "content") if isinstance(value, str) else isinstance(value, list) and _listed(value)
+
+
+def _listed(value: list[Any]) -> bool:
+    return all(isinstance(one, str) for one in value) and bool(kinds_named(tuple(value)))
+
+
+def _rule(name: str, place: int) -> Setting:
+    return Setting(
+        name, None, lambda value: isinstance(value, dict), "a sink rule, such as {rule: threshold, epsilon: 3, unit: sum}",
+        label=lambda items: f"{name} " + ",".join(str(value) for _, value in items), place=place, quiet=True,
+        read=lambda value: rule_from_dict(value).to_dict(), freeze=lambda value: tuple(dict(value).items()), thaw=dict,
+        build=lambda items: rule_from_dict(dict(items)),
+    )  # fmt: skip
+
+
+K = Setting("k", REQUIRED, whole(1), "a whole number of at least 1", label=lambda k: f"K={k}", place=10)
+RANK = Setting("rank", "clean", among(("clean", "as_run")), "clean or as_run", place=20)
+OF = Setting("of", "sinks", among(("sinks", "random")), "sinks or random", place=30)
+MATCH = Setting("match", "count", among(("count", "mass")), "count or mass", place=40)
+ROWS = Setting(
+    "rows", "all", among(("all", "last")), "all or last", place=50,
+    label=lambda rows: "by all rows" if rows == "all" else "by last row",
+)  # fmt: skip
+SCORE = Setting(
+    "score",
+    "sum",
+    among(("sum", "per_row")),
+    "sum or per_row",
+    place=51,
+    quiet=True,
+    label=lambda _: "per row that sees it",
+)
+PER = Setting(
+    "per", "head", among(("head", "layer", "model")), "head, layer or model", place=52, quiet=True,
+    label=lambda per: f"per {per}",
+)  # fmt: skip
+KINDS_OF = Setting(
+    "kinds", None, _kinds, f"structural, content, or a list of {', '.join(KINDS)}", place=53, quiet=True, sweeps=False,
+    label=lambda kinds: kinds if isinstance(kinds, str) else "+".join(kinds),
+    freeze=lambda kinds: kinds if isinstance(kinds, str) else tuple(kinds),
+    thaw=lambda kinds: kinds if isinstance(kinds, str) else list(kinds),
+)  # fmt: skip
+VALUE_NORM = Setting(
+    "value_norm",
+    None,
+    among(("low", "high")),
+    "low or high",
+    place=54,
+    quiet=True,
+    label=lambda norm: f"{norm} value norm",
+)
+ABOVE, BELOW = _rule("above", 90), _rule("below", 91)
+KEEP_SELF = Setting("keep_self", False, truth, "true or false", place=100, quiet=True, label=lambda _: "keep self")
+WHICH = (KINDS_OF, VALUE_NORM, PER, SCORE)  # which keys compete, and how they are ranked
