@@ -1,4 +1,4 @@
-"""A worker of the local engine: `python -m sinkscope.study.worker` reads a study and units, a line each, and answers."""
+"""A worker of the local engine: `python -m sinkscope.study.engines.worker` reads a study and units as lines and answers."""
 
 from __future__ import annotations
 
