@@ -12,8 +12,8 @@ import yaml
 from sinkscope.decoding import Decode
 from sinkscope.errors import StudyError
 from sinkscope.study.conditions import Condition
-from sinkscope.study.plan import STUDIES, Study, shipped
-from sinkscope.study.units import Facts, Unit, units_of
+from sinkscope.study.plan import Facts, Unit, units_of
+from sinkscope.study.schema import STUDIES, Study, shipped
 
 GOOD = """name: mine
 models: [tiny-llada]

@@ -19,8 +19,8 @@ from typing import IO, Any
 
 from sinkscope.errors import StudyError
 from sinkscope.study.engines import Stop
-from sinkscope.study.plan import Study
-from sinkscope.study.units import Unit
+from sinkscope.study.schema import Study
+from sinkscope.study.unit import Unit
 
 Answers = queue.Queue[tuple[int, str]]
 
