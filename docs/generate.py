@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
+import json
 import re
 import sys
 import tomllib
@@ -173,10 +174,18 @@ def _source(module: str) -> Any:
     return next((path for path in both if path.is_file()), None)
 
 
+def results_schema() -> str:
+    """The JSON schema of results.json, from the rows that it is made of."""
+    from sinkscope.study.analysis.results import json_schema
+
+    return json.dumps(json_schema(), indent=1, ensure_ascii=False)
+
+
 def pages() -> dict[Path, str]:
     written = {
         REFERENCE / "cli.md": command_line(),
         REFERENCE / "api.md": programming_interface(),
+        REFERENCE / "results.schema.json": results_schema(),
         ARCHITECTURE: architecture(),
     }
     return {path: text.rstrip() + "\n" for path, text in written.items()}

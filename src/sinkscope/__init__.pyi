@@ -21,8 +21,8 @@ from .settings import Decode as Decode
 from .sinks import HeadShare as HeadShare
 from .sinks import Threshold as Threshold
 from .sinks import ZScore as ZScore
-from .study.plan import Study as Study
 from .study.run import run as run
+from .study.schema import Study as Study
 from .tracing import Trace as Trace
 from .tracing import trace as trace
 from .tracing.recorder import Keep as Keep

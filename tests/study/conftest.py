@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from sinkscope.study.plan import Study
+from sinkscope.study.schema import Study
 from sinkscope.tasks.vocabulary import build_tokenizer
 from sinkscope.training.build import build_module
 from sinkscope.training.export import export

@@ -17,8 +17,8 @@ def main() -> None:
 
     torch.set_num_threads(1)
     from sinkscope.study import work  # noqa: F401  loads what a run needs
-    from sinkscope.study.plan import Study
     from sinkscope.study.run import run
+    from sinkscope.study.schema import Study
 
     asked = json.loads(sys.stdin.read())
     study = Study.from_dict(asked["study"])

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sinkscope.interventions.conditions import Condition
 from sinkscope.statistics import bootstrap
-from sinkscope.study import behaviour
-from sinkscope.study.conditions import Condition
-from sinkscope.study.plan import Study
-from sinkscope.study.units import Unit
+from sinkscope.study.analysis.mechanism import mechanisms
+from sinkscope.study.plan import Unit
+from sinkscope.study.schema import Study
 
 
 def test_gaps_are_compared_with_those_under_random_keys_problem_by_problem() -> None:
@@ -31,7 +31,8 @@ def test_gaps_are_compared_with_those_under_random_keys_problem_by_problem() -> 
         "mechanism", "m", Condition("mask_sinks", 2, "clean", "all"), shown="m", decode={"confidence": "entropy"}
     )
     study = Study.load("quick")
-    (found,) = behaviour.mechanisms(study, [unit], lambda _: {"rows": rows})
+    (row,) = mechanisms(study, [unit], lambda _: {"rows": rows})
+    found = row.to_dict()
     assert found["unit"] == "nats"
     for what in ("confidence", "delay"):
         beyond = found[f"{what}_gap_beyond_random"]

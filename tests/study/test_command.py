@@ -8,7 +8,7 @@ import pytest
 
 from sinkscope.cli.app import run
 from sinkscope.cli.commands import study as command
-from sinkscope.study.plan import Study
+from sinkscope.study.schema import Study
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 
 from sinkscope.errors import StudyError
 from sinkscope.study.compare import compare, short, shown
-from sinkscope.study.plan import Study
+from sinkscope.study.schema import Study
 
 LONG = "mask positions " + ",".join(map(str, range(60)))
 CONDITIONS = ("none", f"{LONG},7,60", f"{LONG},8,60")

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
+from sinkscope.interventions.conditions import Condition
 from sinkscope.statistics import paired
-from sinkscope.study import findings
-from sinkscope.study.conditions import Condition
-from sinkscope.study.findings import Answers, Key
-from sinkscope.study.plan import Study
-from sinkscope.study.units import Facts
+from sinkscope.study.analysis import accuracy, answers
+from sinkscope.study.analysis.answers import Answers, Key
+from sinkscope.study.analysis.rows import Able
+from sinkscope.study.plan import Facts
+from sinkscope.study.schema import Study
 
 NONE = Condition("none")
 FACTS = [Facts("m", "m", False, "llada", {}, {})]
@@ -33,11 +34,11 @@ def answered(
 
 def cells(*made: tuple[Key, Answers]) -> dict[str, dict[str, Any]]:
     """Label of the condition → its cell."""
-    return {row["label"]: row for row in findings.cells(Study.load("quick"), FACTS, dict(made))}
+    return {row.label: row.to_dict() for row in accuracy.cells(Study.load("quick"), FACTS, dict(made))}
 
 
 def pooled(tasks: list[str], *made: tuple[Key, Answers]) -> dict[Key, Answers]:
-    return findings.pooled(dict(made), tasks)
+    return answers.pooled(dict(made), tasks)
 
 
 def test_holm_is_over_k_within_one_kind_of_masking() -> None:
@@ -61,10 +62,10 @@ def test_only_a_count_may_be_matched_by_another_ranking() -> None:
 
 
 def test_cells_say_whether_the_model_is_causal() -> None:
-    answers = dict([answered(NONE, {0})])
+    made = dict([answered(NONE, {0})])
     for causal in (True, False):
         facts = [Facts("m", "m", causal, "llama", {}, {})]
-        assert findings.cells(Study.load("quick"), facts, answers)[0]["causal"] is causal
+        assert accuracy.cells(Study.load("quick"), facts, made)[0].causal is causal
 
 
 def test_pooled_cells_are_also_told_without_weak_tasks() -> None:
@@ -72,20 +73,22 @@ def test_pooled_cells_are_also_told_without_weak_tasks() -> None:
     easy = [answered(NONE, set(range(10)), task="easy"), answered(sinks, {0, 1}, task="easy", mass=0.5)]
     hard = [answered(NONE, {0}, 20, "hard"), answered(sinks, {0}, 20, "hard", mass=0.1)]
     study = Study.load("quick")
-    whole = {row["label"]: row for row in findings.cells(study, FACTS, pooled(["hard", "easy"], *easy, *hard))}
+    both = accuracy.pooled_cells(study, FACTS, pooled(["hard", "easy"], *easy, *hard))
+    whole = {row.label: row.to_dict() for row in both}
     row, alone = whole[sinks.label], cells(*easy)[sinks.label]
     assert row["n"] == 30 and row["difference"] == pytest.approx(-8 / 30)  # as before
-    assert row["weak"] == {"hard": 0.05} and row["able"] == {name: alone[name] for name in findings.ABLE}
+    assert row["weak"] == {"hard": 0.05} and row["able"] == {name: alone[name] for name in Able.__dataclass_fields__}
     assert "able" not in alone
-    none = findings.cells(study, FACTS, pooled(["hard"], *hard))
-    assert [row["able"] for row in none] == [None, None] and none[0]["weak"] == {"hard": 0.05}
+    none = accuracy.pooled_cells(study, FACTS, pooled(["hard"], *hard))
+    assert [row.able for row in none] == [None, None] and none[0].weak == {"hard": 0.05}
 
 
 def test_points_of_a_sweep_are_corrected_together_and_weak_tasks_left_out() -> None:
     right = {"a": range(10, 20), "b": range(20), "c": range(18)}  # of 20; against the first: 10, 8 more
     made = [answered(NONE, set(numbers), 20, "easy", setting) for setting, numbers in right.items()]
     made += [answered(NONE, {0}, 20, "hard", setting) for setting in right]
-    rows = findings.settings_compared(Study.load("quick"), pooled(["easy", "hard"], *made))
+    compared = accuracy.settings_compared(Study.load("quick"), pooled(["easy", "hard"], *made))
+    rows = [row.to_dict() for row in compared]
     assert [row["setting"] for row in rows] == ["b", "c"] and [row["difference"] for row in rows] == [0.25, 0.2]
     for row, numbers in zip(rows, (range(20), range(18)), strict=True):
         alone = paired([i in right["a"] for i in range(20)], [i in numbers for i in range(20)])
@@ -97,5 +100,5 @@ def test_points_of_a_sweep_are_corrected_together_and_weak_tasks_left_out() -> N
 
 def test_a_task_that_one_point_of_a_sweep_can_do_counts() -> None:
     made = [answered(NONE, set(), 20, "t", "a"), answered(NONE, set(range(10)), 20, "t", "b")]
-    (row,) = findings.settings_compared(Study.load("quick"), pooled(["t"], *made))
-    assert row["weak"] == {} and row["able"]["difference"] == 0.5
+    (row,) = accuracy.settings_compared(Study.load("quick"), pooled(["t"], *made))
+    assert row.weak == {} and row.able is not None and row.able.difference == 0.5

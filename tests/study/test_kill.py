@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sinkscope.study.plan import Study
+from sinkscope.study.schema import Study
 
 SCRIPT = Path(__file__).with_name("killed.py")
 

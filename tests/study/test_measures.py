@@ -15,16 +15,15 @@ import sinkscope as sk
 from sinkscope.attention.calls import Call, Outcome, Tap
 from sinkscope.attention.capture import listening
 from sinkscope.interventions import intervene
-from sinkscope.interventions.conditions import names
-from sinkscope.study import behaviour
-from sinkscope.study.conditions import Condition, condition_from_dict
+from sinkscope.interventions.conditions import Condition, condition_from_dict, names
+from sinkscope.study.analysis import behaviour
 from sinkscope.study.engines.local import _choice
-from sinkscope.study.likelihood import first_key_shares, held_out, likelihood, windows
-from sinkscope.study.mechanism import Dependence, mechanism
-from sinkscope.study.plan import Study
+from sinkscope.study.plan import Unit
 from sinkscope.study.run import run
-from sinkscope.study.units import Unit
-from sinkscope.study.work import seed_of
+from sinkscope.study.schema import Study
+from sinkscope.study.units.given import seed_of
+from sinkscope.study.units.likelihood import first_key_shares, held_out, likelihood, windows
+from sinkscope.study.units.mechanism import Dependence, mechanism
 from sinkscope.tracing.recorder import Keep
 
 PROMPT = "Ann has 3 apples. Then Ann finds 4.\nHow many apples are left?"
@@ -90,8 +89,7 @@ def test_dependence_is_what_the_maps_say(family: dict[str, str], name: str) -> N
 def test_mechanism_compares_the_same_canvas(study: Study, family: dict[str, str]) -> None:
     unit = Unit("mechanism", family["dream"], Condition("mask_sinks", 2, "clean", "all"), task="arithmetic", last=3,
                 decode=sk.Decode.dream(8, temperature=0.0, top_p=None, top_k=None, algorithm="maskgit_plus").to_dict())  # fmt: skip
-    model = sk.load(family["dream"])
-    rows = mechanism(study, unit, model)["rows"]
+    rows = mechanism(study, unit)["rows"]
     assert [row["positions"] for row in rows] == [8, 8, 8]  # this schedule commits nothing at the first step
     assert all(row["dependence_high"] > row["dependence_low"] for row in rows)
     assert any(row["confidence_sinks_high"] != 0 for row in rows)
@@ -100,7 +98,7 @@ def test_mechanism_compares_the_same_canvas(study: Study, family: dict[str, str]
 def test_likelihood_without_masking_is_the_models_own(study: Study, family: dict[str, str]) -> None:
     model = sk.load(family["text"])
     plan = study.likelihood
-    found = likelihood(study, Unit("likelihood", family["text"], Condition("none")), model)
+    found = likelihood(study, Unit("likelihood", family["text"], Condition("none")))
     ids = windows(model, plan.texts, plan.read + plan.scored + 1)
     whole = model.logits(ids).log_softmax(-1)
     for row, result in enumerate(found["rows"]):
@@ -169,12 +167,12 @@ def test_a_worker_stays_with_the_model_that_it_has_loaded() -> None:
 def test_ctrl_c_stores_what_is_finished(study: Study, tmp_path: Path) -> None:
     said: list[str] = []
 
-    def ticked(done: int, total: int) -> None:
+    def on_progress(done: int, total: int) -> None:
         if done == 3:
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        run(study, tmp_path, workers=1, said=said.append, ticked=ticked)
+        run(study, tmp_path, workers=1, on_message=said.append, on_progress=on_progress)
     assert len(list((tmp_path / "units").glob("*.json"))) == 3
     assert said[-1].startswith("stopped: 3 of ") and "goes on from there" in said[-1]
 
@@ -185,13 +183,13 @@ def test_shares_of_tokens_are_counted_over_generations() -> None:
     made.made = [{"tokens": {"1": [1.0, 2.0], "2": [3.0, 2.0]}}, {"tokens": {"2": [3.0, 1.0], "3": [1.0, 5.0]}}]
     study = Study.load("quick")
     rows = behaviour.token_table(study, {("m", "", "none"): made})
-    assert [(row["token"], row["share"], row["base"]) for row in rows] == [
+    assert [(row.token, row.share, row.base) for row in rows] == [
         (".", 0.75, 0.3),
         ("b", 0.125, 0.5),
         ("a", 0.125, 0.2),
     ]
-    kinds = behaviour.token_table(study, {("m", "", "none"): made}, by="kind")
-    assert [(row["kind"], row["share"], row["enrichment"]) for row in kinds] == [
+    kinds = behaviour.kind_table(study, {("m", "", "none"): made})
+    assert [(row.kind, row.share, row.enrichment) for row in kinds] == [
         ("punctuation", 0.75, pytest.approx(2.5)),
         ("word", 0.25, pytest.approx(0.25 / 0.7)),
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ import yaml
 
 from sinkscope.decoding import Decode
 from sinkscope.errors import StudyError
-from sinkscope.study.conditions import Condition
-from sinkscope.study.plan import STUDIES, Study, shipped
-from sinkscope.study.units import Facts, Unit, units_of
+from sinkscope.interventions.conditions import Condition
+from sinkscope.study.parts import TaskPlan
+from sinkscope.study.plan import Facts, Unit, units_of
+from sinkscope.study.schema import STUDIES, Study, shipped
 
 GOOD = """name: mine
 models: [tiny-llada]
@@ -184,6 +186,56 @@ def test_a_value_without_end_is_told(tmp_path: Path, models: str) -> None:
         Study.load(path)
 
 
+BOMB = "about: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"x{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 10)
+)
+MERGES = "x0: &a0 {k0: 1}\n" + "".join(
+    f"x{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 10)}], k{n}: 1}}\n" for n in range(1, 10)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (BOMB, "values, with aliases written out"),
+        (MERGES, "values, with aliases written out"),
+        (GOOD.replace("name: mine", "name: &n mine").replace("[tiny-llada]", f"[{'*n, ' * 150_000}x]"), "values"),
+        (GOOD + "about: " + "x" * (50 << 20), "more than 1 MB"),
+        (GOOD.replace("k: 1", f"k: [{', '.join(map(str, range(1, 110_000)))}]"), "values"),
+        (GOOD.replace("k: 1", f"k: [{', '.join(map(str, range(1, 2_000)))}]"), "more than 1,000 conditions"),
+        (GOOD.replace("[tiny-llada]", f"[{', '.join(f'm{n}' for n in range(2_000))}]"), "models must be"),
+        (GOOD.replace("problems: 4", f"problems: {'9' * 5_000}"), "cannot be read"),
+        (GOOD.replace("problems: 4", "problems: 99999999999"), "tasks[0].problems must be"),
+        (GOOD + "decode: {" + ", ".join(f"{w}: [{', '.join(map(str, range(1, 90)))}]" for w in ("length", "seed")) + "}\n",
+         "7,921 points"),
+        (GOOD + "trace: {problems: 1, epsilons: [" + "1, " * 2_000 + "1]}\n", "stands there twice"),
+        (GOOD.replace("  problems: 1\nmech", "  problems: 1\n  epsilons: [" + "1, " * 2_000 + "1]\nmech"), "trace.epsilons"),
+        ("? [a, b]\n: c\n", "plain word"),
+        ("[" * 500_000, "too deep"),
+    ],
+    ids=range(14),
+)  # fmt: skip
+def test_what_would_never_end_is_told_at_once(tmp_path: Path, text: str, told: str) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    began = time.process_time()
+    with pytest.raises(StudyError) as caught:
+        Study.load(path)
+    assert time.process_time() - began < 5
+    said = str(caught.value)
+    assert told in said and len(said) < 1_000 and "\n" not in said
+
+
+def test_mistakes_of_the_constructor_are_told_as_those_of_a_file() -> None:
+    with pytest.raises(StudyError, match=r"TaskPlan: problems must be a whole number of at least 1, not 0\."):
+        TaskPlan("recall", problems=0)
+    study = Study.load("quick")
+    with pytest.raises(StudyError, match="chunk must be a whole number"):
+        replace(study, chunk=0)
+    with pytest.raises(StudyError, match="must have none among them"):
+        replace(study, conditions=study.conditions[1:])
+
+
 def test_the_good_file_is_good(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(GOOD)
@@ -209,9 +261,11 @@ def test_every_decode_setting_can_be_given_and_swept() -> None:
         "top_k": [None, 5], "guidance": 0.0, "confidence": "margin", "confidence_dtype": "float64", "commit": "factor",
         "threshold": None, "factor": 1.5, "algorithm_temperature": None, "epsilon": 0.001, "forbid_eos": True,
         "late_eos": False, "eos_id": None, "eot_id": 3, "stop": "eot", "cache": [None, "dual"], "seed": 4,
-        "algorithm": ["origin", "entropy"],
+        "algorithm": ["origin", "entropy"], "layout": "rows", "choice": "draw", "block_causal": True, "minimal_topk": 2,
+        "editing_threshold": 0.5, "max_post_steps": 1, "num_to_transfer": 1, "overwrite": "never", "stochastic": False,
+        "steps_per_block": 4, "sub_block": 2, "shift": None, "pad_id": 0,
     }  # fmt: skip
-    left_out = {"family", "noise"}
+    left_out = {"family", "noise", "stop_ids", "guidance_keep", "suppress", "begin_suppress"}  # a list is a sweep
     assert set(swept) == {item.name for item in fields(Decode)} - left_out | {"algorithm"}
     study = Study.from_dict({**yaml.safe_load(GOOD), "decode": swept})
     assert len(study.settings()) == 2**8 and Study.from_dict(study.to_dict()) == study

@@ -16,8 +16,10 @@ import pytest
 import torch
 
 from sinkscope.errors import StudyError
-from sinkscope.study.plan import Study, shipped
+from sinkscope.interventions.conditions import Condition
+from sinkscope.study.plan import Unit
 from sinkscope.study.run import Run, run
+from sinkscope.study.schema import Study, shipped
 from sinkscope.study.store import Store
 from sinkscope.tracing import Trace
 
@@ -82,7 +84,7 @@ def test_the_summary_fits_80_columns(finished: Run) -> None:
 def test_a_second_run_does_nothing_again(finished: Run, study: Study) -> None:
     before = {path.name: path.stat().st_mtime_ns for path in (finished.folder / "units").iterdir()}
     ticks: list[tuple[int, int]] = []
-    again = run(study, finished.folder, workers=1, ticked=lambda done, total: ticks.append((done, total)))
+    again = run(study, finished.folder, workers=1, on_progress=lambda done, total: ticks.append((done, total)))
     assert {path.name: path.stat().st_mtime_ns for path in (finished.folder / "units").iterdir()} == before
     assert ticks == [(len(before), len(before))] and again.results == finished.results
 
@@ -123,7 +125,7 @@ def test_a_changed_study_is_refused_with_a_diff(study: Study, family: dict[str, 
 
 
 def test_a_changed_model_is_refused_with_a_diff(study: Study, checkpoint_maker: Any, tmp_path: Path) -> None:
-    from sinkscope.study.work import model_of
+    from sinkscope.study.units.given import model_of
 
     folder = checkpoint_maker(tmp_path / "model", "llada", seed=1)
     plan = cheap(study, [str(folder)])
@@ -175,22 +177,52 @@ def test_the_run_fails_if_a_masked_key_still_received_something(
 def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.write("results.json", "old")
-    partial = tmp_path / f"results.json.{os.getpid()}.part"
+    partial = tmp_path / f"results.json.{os.getpid()}.partial"
     partial.symlink_to("/dev/full")
     with pytest.raises(StudyError, match="disk is full"):
         store.write("results.json", "new" * 10_000)
     assert (tmp_path / "results.json").read_text() == "old" and not partial.exists()
 
 
-@pytest.mark.parametrize("held", ["null", "[]", "7", "{}", '{"result": null}', '{"result": {}}', '{"result": {"ro', ""])
-def test_a_unit_file_without_a_result_is_not_done(tmp_path: Path, held: str) -> None:
+UNIT = Unit("answers", "m", Condition("mask_sinks", 1, "clean", "all"), "", "recall", 0, 4, 0, {"length": 8}, "m")
+OTHERS = [replace(UNIT, model="n"), replace(UNIT, last=3), replace(UNIT, decode={"length": 9})]  # the same file name
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        "null", "[]", "7", "{}", '{"result": null}', '{"result": {}}', '{"result": {"ro', "",
+        json.dumps({"unit": UNIT.to_dict(), "result": {}}), json.dumps({"result": {"rows": []}}),
+        *(json.dumps({"unit": other.to_dict(), "result": {"rows": []}}) for other in OTHERS),
+    ],
+)  # fmt: skip
+def test_a_unit_file_without_its_own_result_is_not_done(tmp_path: Path, held: str) -> None:
+    assert {other.id for other in OTHERS} == {UNIT.id}
     store = Store(tmp_path)
-    store.save("a", {"unit": {}, "result": {"rows": []}})
-    assert store.done("a")
-    (tmp_path / "units" / "a.json").write_text(held)
-    assert not store.done("a")
+    store.save(UNIT, {"rows": []})
+    assert store.done(UNIT)
+    (tmp_path / "units" / f"{UNIT.id}.json").write_text(held)
+    assert not store.done(UNIT)
     with pytest.raises(StudyError, match="run the study again"):
-        store.load("a")
+        store.load(UNIT)
+
+
+def test_a_file_with_another_units_result_is_run_again(study: Study, family: dict[str, str], tmp_path: Path) -> None:
+    plan = cheap(study, [family["llada"]])
+    before = run(plan, tmp_path, workers=1)
+    none, masked = (next((tmp_path / "units").glob(f"answers*__{name}*.json")) for name in ("none", "mask-sinks"))
+    whole = masked.read_bytes()
+    masked.write_bytes(none.read_bytes())
+    assert run(plan, tmp_path, workers=1).results == before.results and masked.read_bytes() == whole
+
+
+def test_the_former_names_of_keywords_still_work(study: Study, family: dict[str, str], tmp_path: Path) -> None:
+    ticks: list[int] = []
+    with pytest.warns(DeprecationWarning, match="ticked is now called on_progress"):
+        run(cheap(study, [family["llada"]]), tmp_path, workers=1, ticked=lambda done, total: ticks.append(done))
+    assert ticks == list(range(len(ticks))) and len(ticks) > 1
+    with pytest.raises(StudyError, match="got both"):
+        run(study, tmp_path, said=print, on_message=print)
 
 
 def test_a_damaged_unit_is_run_again(study: Study, family: dict[str, str], tmp_path: Path) -> None:

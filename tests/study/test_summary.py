@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sinkscope.study.conditions import Condition
+from sinkscope.interventions.conditions import Condition
 from sinkscope.study.summary import WIDTH, table_1
 
 RULES = [(("rule", "threshold"), ("epsilon", epsilon), ("unit", "uniform")) for epsilon in (1.0, 3.0, 6.0)]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sinkscope.study import verdicts
+from sinkscope.study.analysis import verdicts
 
 Row = dict[str, Any]
 

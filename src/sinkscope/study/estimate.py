@@ -7,14 +7,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from sinkscope.interventions.conditions import Condition
 from sinkscope.settings.decode import Decode
-from sinkscope.study.conditions import Condition
 from sinkscope.study.engines.local import Local, cores
-from sinkscope.study.plan import Study
+from sinkscope.study.plan import Facts, Unit, units_of
 from sinkscope.study.progress import clock
 from sinkscope.study.run import models_of
+from sinkscope.study.schema import Study
 from sinkscope.study.store import need_a_model
-from sinkscope.study.units import Facts, Unit, units_of
 
 TIMED = 2  # forwards of a diffusion model, tokens of an autoregressive one, that are timed
 ROW = 400  # bytes of a stored answer, beside 8 a token
@@ -84,7 +84,7 @@ def _model_seconds(study: Study, fact: Facts, units: list[Unit]) -> float:
     """Seconds of computing for a model's units, from the time of a few forwards of one chunk under a mask."""
     from sinkscope.decoding import decode
     from sinkscope.interventions import MaskSinks, intervene
-    from sinkscope.study.work import asked, batch_of, model_of, one_thread
+    from sinkscope.study.units.given import asked, batch_of, model_of, one_thread
 
     settings = Decode.from_dict(dict(next(iter(fact.settings.values()))))
     model = model_of(fact.asked, study.dtype, study.device)

@@ -6,6 +6,7 @@ import io
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -13,17 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from sinkscope.errors import StudyError
-from sinkscope.study import behaviour, findings
-from sinkscope.study.conditions import Condition
+from sinkscope.interventions.conditions import Condition
+from sinkscope.study.analysis.assemble import analysed
+from sinkscope.study.analysis.rows import SCHEMA
 from sinkscope.study.engines import Engine, engine_of
-from sinkscope.study.plan import Study
+from sinkscope.study.plan import Facts, Unit, units_of
+from sinkscope.study.schema import Study
 from sinkscope.study.store import Store, as_json, machine, versions
-from sinkscope.study.units import Facts, Unit, units_of
-from sinkscope.study.verdicts import verdicts
+from sinkscope.study.units import kind_of
 
-SCHEMA = 1
-Said = Callable[[str], object]
-Ticked = Callable[[int, int], object]  # units done, units in all
+OnMessage = Callable[[str], object]
+OnProgress = Callable[[int, int], object]  # units done, units in all
 
 
 @dataclass(frozen=True)
@@ -55,32 +56,46 @@ def run(
     out: Path | str | None = None,
     engine: str | Engine = "local",
     workers: int | None = None,
-    said: Said | None = None,
-    ticked: Ticked | None = None,
+    on_message: OnMessage | None = None,
+    on_progress: OnProgress | None = None,
+    said: OnMessage | None = None,
+    ticked: OnProgress | None = None,
 ) -> Run:
     """Run a study into the folder `out` (default runs/NAME), or what is left of it.
 
-    workers: processes of the local engine (None: one a core). said: is given one line for each thing worth printing.
-    ticked: is told after every unit how many are done. Ctrl-C lets the units at work finish and stores them.
+    workers: processes of the local engine (None: one per core). on_message: is given one line for each thing worth printing.
+    on_progress: is told after every unit how many are done, and of how many. Ctrl-C lets the units at work finish and
+    stores them. said, ticked: the former names of on_message and on_progress.
     """
+    message = _renamed("said", said, "on_message", on_message) or (lambda line: None)
+    progress = _renamed("ticked", ticked, "on_progress", on_progress) or (lambda done, total: None)
     study = Study.load(study) if isinstance(study, str) else study
     store = Store(Path("runs") / study.name if out is None else out)
-    say: Said = said or (lambda line: None)
     chosen = engine_of(engine, workers)
     with store.locked(), closing(chosen):
         started = time.time()
-        facts = models_of(study, chosen, store.folder, say)
+        facts = models_of(study, chosen, store.folder, message)
         about = about_run(study, facts)
         store.open(study.to_yaml(), about)
         units = units_of(study, facts)
-        _work(study, store, units, chosen, say, ticked or (lambda done, total: None))
+        _work(study, store, units, chosen, message, progress)
         results = assemble(study, store, facts, units, about)
         spent = float((store.read("run.json") or {}).get("seconds", 0.0)) + time.time() - started
         store.write("run.json", as_json({**about, "finished": True, "seconds": round(spent, 1)}))
     return Run(store.folder, results)
 
 
-def models_of(study: Study, engine: Engine, folder: Path, say: Said) -> list[Facts]:
+def _renamed(old: str, given: Any, new: str, now: Any) -> Any:
+    """The value of a keyword that has a new name."""
+    if given is None:
+        return now
+    if now is not None:
+        raise StudyError(f"Expected {new} or its former name {old}, got both; give {new} alone.")
+    warnings.warn(f"{old} is now called {new}; the former name will go.", DeprecationWarning, stacklevel=3)
+    return given
+
+
+def models_of(study: Study, engine: Engine, folder: Path, on_message: OnMessage) -> list[Facts]:
     """Every model loaded once, by the engine; extras last, so that the worker that has loaded one goes on with it."""
     shown = _shown([*study.models, *study.likelihood.models])
     units = [Unit("facts", name, Condition("none"), shown=short) for name, short in shown.items()]
@@ -88,7 +103,7 @@ def models_of(study: Study, engine: Engine, folder: Path, say: Said) -> list[Fac
     facts = []
     for name in shown:
         if "left_out" in found[name]:
-            say(f"left out: {found[name]['left_out']}")
+            on_message(f"left out: {found[name]['left_out']}")
         else:
             facts.append(Facts(**found[name]))
     return facts
@@ -119,41 +134,35 @@ def about_run(study: Study, facts: list[Facts]) -> dict[str, Any]:
     }
 
 
-def _work(study: Study, store: Store, units: list[Unit], engine: Engine, say: Said, ticked: Ticked) -> None:
+def _work(
+    study: Study, store: Store, units: list[Unit], engine: Engine, on_message: OnMessage, on_progress: OnProgress
+) -> None:
     """Run what is not there yet; controls are checked as soon as both sides are there, not after hours."""
-    there = {unit.id for unit in units if store.done(unit.id)}
+    there = {unit.id for unit in units if store.done(unit)}
     left = [unit for unit in units if unit.id not in there]
     done = len(there)
     if done and left:
-        say(f"{done} of {len(units)} units are there already")
-    ticked(done, len(units))
+        on_message(f"{done} of {len(units)} units are there already")
+    on_progress(done, len(units))
     for unit in units:
         if unit.id in there:
-            _check(store, unit, {})
+            _check(store, unit, store.load(unit))
     with _interruptible() as stopped:
         for unit, result in engine.work(study, left, store.folder, stopped):
             _check(store, unit, result)
-            store.save(unit.id, {"unit": unit.to_dict(), "result": result})
+            store.save(unit, result)
             done += 1
-            ticked(done, len(units))
+            on_progress(done, len(units))
         if done < len(units):
-            say(f"stopped: {done} of {len(units)} units are stored; the same command goes on from there")
+            on_message(f"stopped: {done} of {len(units)} units are stored; the same command goes on from there")
             raise KeyboardInterrupt
 
 
 def _check(store: Store, unit: Unit, result: dict[str, Any]) -> None:
-    """Took effect, and changed nothing where nothing was masked."""
-    result = result or store.load(unit.id)["result"]
-    findings.check_effect(result, unit)
-    if unit.kind not in ("answers", "likelihood") or unit.condition.name not in ("none", "noop"):
-        return
-    other = Unit.from_dict(
-        {**unit.to_dict(), "condition": {"name": "noop" if unit.condition.name == "none" else "none"}}
-    )
-    if store.done(other.id):
-        there = store.load(other.id)["result"]
-        before, after = (there, result) if unit.condition.name == "noop" else (result, there)
-        findings.check_noop(before, after, unit)
+    """The controls of the unit's kind; the other side of a pair may not be there yet."""
+    kind = kind_of(unit)
+    twin = kind.twin(unit)
+    kind.check(unit, result, store.load(twin) if twin is not None and store.done(twin) else None)
 
 
 @contextmanager
@@ -179,38 +188,10 @@ def assemble(
     study: Study, store: Store, facts: list[Facts], units: list[Unit], about: dict[str, Any]
 ) -> dict[str, Any]:
     """All tables from the stored units; written as results.parquet and results.json."""
-    stored: dict[str, dict[str, Any]] = {}
-
-    def load(unit: Unit) -> dict[str, Any]:
-        if unit.id not in stored:
-            stored[unit.id] = store.load(unit.id)["result"]
-        return stored[unit.id]
-
-    answers = findings.collect(units, load)
-    together = findings.pooled(answers, [task.name for task in study.tasks])
-    traced = behaviour.gather(units, load)
-    results: dict[str, Any] = {
-        "schema": SCHEMA,
-        "cells": findings.cells(study, facts, answers),
-        "pooled": findings.cells(study, facts, together),
-        "settings": findings.settings_compared(study, together),
-        "tokens": behaviour.token_table(study, traced),
-        "kinds": behaviour.token_table(study, traced, by="kind"),
-        "dynamics": behaviour.dynamics(study, traced),
-        "curves": behaviour.curves(traced),
-        "mechanism": behaviour.mechanisms(study, units, load),
-        "likelihood": findings.likelihoods(study, units, load),
-        "first_key": [
-            {"model": unit.shown, "layers": load(unit)["first_key"]}
-            for unit in units if unit.kind == "likelihood" and unit.condition == Condition("none")
-        ],
-        "verdicts": [],
-        "run": {**{name: about[name] for name in ("study", "seed", "models", "versions", "backend")},
-                "about": study.about, "units": len(units), "conditions": len(study.conditions)},
-    }  # fmt: skip
-    results["verdicts"] = verdicts(results)
+    results, table = analysed(study, facts, units, store.load, about)
     buffer = io.BytesIO()
-    findings.table(units, load).write_parquet(buffer)
+    table.write_parquet(buffer)
     store.write("results.parquet", buffer.getvalue())
-    store.write("results.json", as_json(results))
-    return results
+    plain = results.to_dict()
+    store.write("results.json", as_json(plain))
+    return plain

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import errno
 import fcntl
 import json
 import os
@@ -14,9 +13,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from sinkscope import io
 from sinkscope.errors import StudyError
+from sinkscope.study.unit import Unit
+from sinkscope.study.units import kind_of
 
-HOLDS = ("rows", "generations")  # every result has one of them
 PACKAGES = ("sinkscope", "torch", "transformers", "numpy", "polars", "scipy")
 
 
@@ -55,7 +56,9 @@ class Store:
         run: what run.json holds from the start (versions, machine, models, seed); all but the machine must be the same.
         """
         need_a_model(run["models"])
-        for partial in [*self.folder.glob("*.part"), *self.units.glob("*.part"), *self.folder.glob("traces/*.partial")]:
+        for partial in [
+            path for place in ("", "units/", "traces/") for path in self.folder.glob(f"{place}*{io.PARTIAL}")
+        ]:
             partial.unlink(missing_ok=True)  # of a process that was killed while it wrote
         before = self.read("run.json")
         known = self.folder / "study.yaml"
@@ -74,27 +77,29 @@ class Store:
                 "Name another folder with --out, or remove this one."
             )
 
-    def done(self, unit_id: str) -> bool:
-        """Whether a result is there; a file that holds none is written anew."""
-        return self._outcome(unit_id) is not None
+    def done(self, unit: Unit) -> bool:
+        """Whether the unit's result is there; a file that holds none, or that of another unit, is written anew."""
+        return self._result(unit) is not None
 
-    def save(self, unit_id: str, outcome: Mapping[str, Any]) -> None:
-        self.write(f"units/{unit_id}.json", json.dumps(outcome, ensure_ascii=False, allow_nan=False))
+    def save(self, unit: Unit, result: Mapping[str, Any]) -> None:
+        outcome = {"unit": unit.to_dict(), "result": result}
+        self.write(f"units/{unit.id}.json", json.dumps(outcome, ensure_ascii=False, allow_nan=False))
 
-    def load(self, unit_id: str) -> dict[str, Any]:
-        found = self._outcome(unit_id)
+    def load(self, unit: Unit) -> dict[str, Any]:
+        found = self._result(unit)
         if found is None:
-            raise StudyError(f"The unit {unit_id} is not in {self.folder}; run the study again to complete it.")
+            raise StudyError(f"The unit {unit.id} is not in {self.folder}; run the study again to complete it.")
         return found
 
-    def _outcome(self, unit_id: str) -> dict[str, Any] | None:
+    def _result(self, unit: Unit) -> dict[str, Any] | None:
         try:
-            found = self.read(f"units/{unit_id}.json")
+            found = self.read(f"units/{unit.id}.json")
         except StudyError:
             return None
-        result = found.get("result") if found is not None else None
-        whole = isinstance(result, dict) and any(isinstance(result.get(name), list) for name in HOLDS)
-        return found if whole else None
+        if found is None or found.get("unit") != json.loads(json.dumps(unit.to_dict())):
+            return None
+        result = found.get("result")
+        return result if kind_of(unit).complete(result) else None
 
     def read(self, name: str) -> dict[str, Any] | None:
         path = self.folder / name
@@ -109,24 +114,14 @@ class Store:
         return found
 
     def write(self, name: str, content: str | bytes) -> Path:
-        """To a temporary name, down to the disk, then renamed: a reader sees the old file, the new one, or none."""
+        """A reader sees the old file, the new one, or none."""
         path = self.folder / name
-        partial = path.with_name(f"{path.name}.{os.getpid()}.part")
-        data = content.encode() if isinstance(content, str) else content
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with partial.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(partial, path)
+            return io.write(path, content)
         except OSError as error:
-            partial.unlink(missing_ok=True)
-            reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else str(error.strerror or error)
             raise StudyError(
-                f"{path} could not be written ({reason}); everything finished before is safe: make room and run again."
+                f"{path} could not be written ({io.reason(error)}); everything finished before is safe: make room and run again."
             ) from None
-        return path
 
 
 def need_a_model(models: Sized, said: Sequence[str] = ()) -> None:

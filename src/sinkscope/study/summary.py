@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from sinkscope import paper
-from sinkscope.study.conditions import condition_from_dict
-from sinkscope.study.wording import rule
+from sinkscope.interventions.conditions import condition_from_dict
+from sinkscope.study.analysis.wording import rule
 
 WIDTH = 80
 ACROSS = 3  # columns of K side by side

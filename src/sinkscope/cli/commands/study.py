@@ -12,8 +12,8 @@ from sinkscope.cli.screen import JsonFlag, output, print_json, printable, progre
 from sinkscope.errors import ReportError, StudyError
 
 if TYPE_CHECKING:
-    from sinkscope.study.plan import Study
     from sinkscope.study.run import Run
+    from sinkscope.study.schema import Study
 
 
 def register(app: typer.Typer) -> None:
@@ -52,7 +52,7 @@ def study(
 
     table1 is the study of real benchmarks: GSM8K and HumanEval through lm-evaluation-harness.
     """
-    from sinkscope.study.plan import Study
+    from sinkscope.study.schema import Study
 
     name, wanted = _asked(name, models, more)
     if name == "table1":
@@ -93,7 +93,7 @@ def compare(
 
 def _asked(name: str, models: list[str] | None, more: list[str] | None) -> tuple[str, list[str] | None]:
     """The study and the models; after --models, a NAME that is no study is one more model."""
-    from sinkscope.study.plan import shipped
+    from sinkscope.study.schema import shipped
 
     given = [*(models or []), *(more or [])]
     if models and name not in ("table1", *shipped()) and Path(name).suffix not in (".yaml", ".yml"):
@@ -148,7 +148,7 @@ def _run(plan: Study, out: Path | None, workers: int | None) -> Run:
 
     console = progress()
     with Bar(console) if console.is_terminal else Log(sys.stderr) as shown:
-        return run(plan, out, workers=workers, said=shown.say, ticked=shown.tick)
+        return run(plan, out, workers=workers, on_message=shown.say, on_progress=shown.tick)
 
 
 def _report(done: Run) -> Path | None:

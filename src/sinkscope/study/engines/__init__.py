@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sinkscope.errors import StudyError
-from sinkscope.study.plan import Study
-from sinkscope.study.units import Unit
+from sinkscope.study.schema import Study
+from sinkscope.study.unit import Unit
 
 Stop = Callable[[], bool]  # asked before a unit is begun: should no more be?
 

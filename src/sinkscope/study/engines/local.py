@@ -19,8 +19,8 @@ from typing import IO, Any
 
 from sinkscope.errors import StudyError
 from sinkscope.study.engines import Stop
-from sinkscope.study.plan import Study
-from sinkscope.study.units import Unit
+from sinkscope.study.schema import Study
+from sinkscope.study.unit import Unit
 
 Answers = queue.Queue[tuple[int, str]]
 
@@ -109,7 +109,7 @@ class _Worker:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
         # A session of its own, so that Ctrl-C reaches the parent alone, which lets running units finish.
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "sinkscope.study.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            [sys.executable, "-m", "sinkscope.study.engines.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             text=True, encoding="utf-8", env=environment, start_new_session=True,
         )  # fmt: skip
         self.number = number

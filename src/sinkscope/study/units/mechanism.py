@@ -8,6 +8,7 @@ to the keys that the mask takes; positions of one problem are split at its media
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,14 +18,46 @@ from sinkscope.attention.calls import Call, Outcome, Tap
 from sinkscope.attention.capture import listening
 from sinkscope.decoding import decode
 from sinkscope.decoding.run import Step
+from sinkscope.errors import StudyError
 from sinkscope.interventions import MaskRandom, MaskSinks, intervene
 from sinkscope.interventions.base import top
-from sinkscope.models.base import Model
+from sinkscope.interventions.conditions import Condition
 from sinkscope.settings.decode import Decode
-from sinkscope.study.plan import Study
-from sinkscope.study.units import Unit
+from sinkscope.study.schema import LEAST_STEPS, Study
+from sinkscope.study.unit import Facts, Unit
+from sinkscope.study.units.base import Kind
+from sinkscope.study.units.given import asked, batch_of, model_for, seed_of
 
 LOOKED = 1  # the forward at which confidence is compared: the first one that masking changes
+
+
+class MechanismKind(Kind):
+    """Diffusion models, at the first point of a sweep."""
+
+    name = "mechanism"
+    order = 20
+
+    def plan(self, study: Study, fact: Facts) -> list[Unit]:
+        problems = study.mechanism.problems
+        if fact.causal or fact.likelihood or not problems:
+            return []
+        setting, settings = next(iter(fact.settings.items()))
+        steps = settings.get("steps")
+        if steps is not None and steps < LEAST_STEPS:
+            raise StudyError(
+                f"The mechanism needs at least {LEAST_STEPS} steps, and {fact.name} decodes in {steps}; "
+                "give decode more steps, or leave the mechanism out."
+            )
+        return [
+            Unit("mechanism", fact.asked, Condition("mask_sinks", k, "clean", "all"), setting, task.name, first,
+                 min(first + study.chunk, problems), index, settings, fact.name)
+            for k in study.mechanism.k
+            for task in study.tasks
+            for index, first in enumerate(range(0, problems, study.chunk))
+        ]  # fmt: skip
+
+    def perform(self, study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
+        return mechanism(study, unit)
 
 
 @dataclass
@@ -75,10 +108,9 @@ class Watch:
             self.confidence = step.confidence.cpu()
 
 
-def mechanism(study: Study, unit: Unit, model: Model) -> dict[str, Any]:
+def mechanism(study: Study, unit: Unit) -> dict[str, Any]:
     """One row a problem: change of confidence and of the commit step in the half that depended more, and in the other."""
-    from sinkscope.study.work import asked, batch_of, seed_of
-
+    model = model_for(study, unit)
     chunk = asked(study, unit, limit=study.mechanism.problems)
     ids, mask = batch_of(model, [problem.prompt for _, problem in chunk])
     settings, k = Decode.from_dict(dict(unit.decode)), unit.condition.k

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sinkscope.statistics import bootstrap
-from sinkscope.study.findings import Loaded
-from sinkscope.study.measure import HEADS
-from sinkscope.study.plan import Study
-from sinkscope.study.units import Unit
+from sinkscope.study.analysis.answers import Loaded
+from sinkscope.study.analysis.rows import Curve, Kind, Token
+from sinkscope.study.analysis.rows_traced import Dynamics, Layer
+from sinkscope.study.schema import Study
+from sinkscope.study.unit import Unit
+from sinkscope.study.units.trace import HEADS
 
 CLASSES = ("static", "moving", "flash", "split", "none")
 Key = tuple[str, str, str]  # model, setting, label of the condition
@@ -40,10 +41,17 @@ def gather(units: Sequence[Unit], load: Loaded) -> dict[Key, Generations]:
     return found
 
 
-def token_table(
-    study: Study, traced: dict[Key, Generations], by: str = "token", most: int = 12
-) -> list[dict[str, Any]]:
-    """Table 2: the share of the sinks that each token (or kind) is, with how often it stands on the canvas at all."""
+def token_table(study: Study, traced: dict[Key, Generations], most: int = 12) -> list[Token]:
+    """Table 2: the share of the sinks that each token is, with how often it stands on the canvas at all."""
+    return [Token(**row) for row in _shares(study, traced, "token", most)]
+
+
+def kind_table(study: Study, traced: dict[Key, Generations], most: int = 12) -> list[Kind]:
+    """The same by kind of token."""
+    return [Kind(**row) for row in _shares(study, traced, "kind", most)]
+
+
+def _shares(study: Study, traced: dict[Key, Generations], by: str, most: int) -> list[dict[str, Any]]:
     rows = []
     for (model, setting, label), entry in traced.items():
         names = {token: (shown if by == "token" else kind, kind) for token, (shown, kind) in entry.vocabulary.items()}
@@ -88,8 +96,8 @@ def _limits(sinks: Counts, study: Study) -> tuple[Counts, Counts]:
     return low, high
 
 
-def dynamics(study: Study, traced: dict[Key, Generations]) -> list[dict[str, Any]]:
-    """A row a model, setting and condition: classes of heads, how long sinks live, where they are; then layer by layer."""
+def dynamics(study: Study, traced: dict[Key, Generations]) -> list[Dynamics]:
+    """A row per model, setting and condition: classes of heads, how long sinks live, where they are; then layer by layer."""
     rows = []
     for (model, setting, label), entry in traced.items():
         heads = [head for one in entry.made for head in one["heads"]]
@@ -100,17 +108,17 @@ def dynamics(study: Study, traced: dict[Key, Generations]) -> list[dict[str, Any
         marked = np.array([one["rules"] for one in entry.made], dtype=np.float64).sum(0)
         keys = sum(one["keys"] for one in entry.made)
         rows.append(
-            {
-                "model": model, "setting": setting, "condition": label, "generations": len(entry.made), **_heads(heads),
-                "sinks_found": int(total), "non_sinks": 1 - float(marked[0]) / max(keys, 1),
-                "places": {name: value / total if total else None for name, value in counts.items()},
-                "rules": [{**rule, "sink_share": float(m) / max(keys, 1)} for rule, m in zip(study.rules, marked, strict=True)],
-                "layers": [
-                    {"layer": layer, "first_key": float(first[place]), **_heads([h for h in heads if h["layer"] == layer])}
+            Dynamics(
+                model=model, setting=setting, condition=label, generations=len(entry.made), **_heads(heads),
+                sinks_found=int(total), non_sinks=1 - float(marked[0]) / max(keys, 1),
+                places={name: value / total if total else None for name, value in counts.items()},
+                rules=[{**rule, "sink_share": float(m) / max(keys, 1)} for rule, m in zip(study.rules, marked, strict=True)],
+                layers=[
+                    Layer(layer=layer, first_key=float(first[place]), **_heads([h for h in heads if h["layer"] == layer]))
                     for place, layer in enumerate(layers)
                 ],
-                "rule": study.rules[0]["rule"], "unit": study.rules[0].get("unit"), "epsilon": study.rules[0].get("epsilon"),
-            }
+                rule=study.rules[0]["rule"], unit=study.rules[0].get("unit"), epsilon=study.rules[0].get("epsilon"),
+            )
         )  # fmt: skip
     return rows
 
@@ -126,7 +134,7 @@ def _heads(heads: list[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def curves(traced: dict[Key, Generations]) -> list[dict[str, Any]]:
+def curves(traced: dict[Key, Generations]) -> list[Curve]:
     """Share of the keys that are no sinks, against epsilon, in each unit."""
     rows = []
     for (model, setting, label), entry in traced.items():
@@ -137,40 +145,7 @@ def curves(traced: dict[Key, Generations]) -> list[dict[str, Any]]:
                 known[0] += sinks
                 known[1] += keys
         rows += [
-            {"model": model, "setting": setting, "condition": label, "unit": unit, "epsilon": epsilon,
-             "non_sinks": 1 - sinks / max(keys, 1)}
+            Curve(model, setting, label, unit, epsilon, 1 - sinks / max(keys, 1))
             for (unit, epsilon), (sinks, keys) in counts.items()
-        ]  # fmt: skip
+        ]
     return rows
-
-
-def mechanisms(study: Study, units: Sequence[Unit], load: Loaded) -> list[dict[str, Any]]:
-    """Confidence and commit delay in the half of the positions that depended more on the masked keys, and in the other."""
-    found: dict[tuple[str, int], list[dict[str, Any]]] = {}
-    units_of: dict[str, str] = {}
-    for unit in units:
-        if unit.kind == "mechanism":
-            units_of[unit.shown] = "nats" if unit.decode.get("confidence") == "entropy" else "points"
-            rows = [row for row in load(unit)["rows"] if row["positions"] >= 2]
-            found.setdefault((unit.shown, unit.condition.k), []).extend(rows)
-    made = []
-    for (model, k), rows in found.items():
-        entry: dict[str, Any] = {"model": model, "k": k, "problems": len(rows), "unit": units_of[model]}
-        if rows:
-            for name in [name for name in rows[0] if name not in ("problem", "positions")]:
-                entry[name] = float(np.mean([row[name] for row in rows]))
-            for what in ("confidence", "delay"):
-                sinks, random = (
-                    np.array([row[f"{what}_{keys}_high"] - row[f"{what}_{keys}_low"] for row in rows])
-                    for keys in ("sinks", "random")
-                )
-                entry[f"{what}_sinks_gap"] = _mean(study, sinks)
-                entry[f"{what}_random_gap"] = _mean(study, random)
-                entry[f"{what}_gap_beyond_random"] = _mean(study, sinks - random)  # problem by problem
-        made.append(entry)
-    return made
-
-
-def _mean(study: Study, values: Counts) -> dict[str, float]:
-    low, high = bootstrap(values.tolist(), study.draws, study.seed)
-    return {"value": float(values.mean()), "low": low, "high": high}

@@ -1,4 +1,4 @@
-"""A worker of the local engine: `python -m sinkscope.study.worker` reads a study and units, a line each, and answers."""
+"""A worker of the local engine: `python -m sinkscope.study.engines.worker` reads a study and units as lines and answers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from sinkscope.errors import SinkscopeError
-from sinkscope.study.plan import Study
-from sinkscope.study.units import Unit
+from sinkscope.study.schema import Study
+from sinkscope.study.unit import Unit
 
 
 def main() -> None:

@@ -21,10 +21,29 @@ from sinkscope.attention.observe import observe
 from sinkscope.errors import StudyError
 from sinkscope.interventions import intervene
 from sinkscope.models.base import Model
-from sinkscope.study.plan import Study
-from sinkscope.study.units import Unit
+from sinkscope.study.schema import Study
+from sinkscope.study.unit import Facts, Unit
+from sinkscope.study.units.base import Kind
+from sinkscope.study.units.given import model_for, seed_of
 
 TEXTS = Path(__file__).parent / "texts.yaml"
+
+
+class LikelihoodKind(Kind):
+    """Every condition of `likelihood`, all texts at once."""
+
+    name = "likelihood"
+    order = 40
+    unchanged = "value"
+    what = "the likelihood of text"
+
+    def plan(self, study: Study, fact: Facts) -> list[Unit]:
+        plan = study.likelihood
+        conditions = plan.conditions if fact.likelihood else ()
+        return [Unit("likelihood", fact.asked, one, shown=fact.name, last=plan.texts) for one in conditions]
+
+    def perform(self, study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
+        return likelihood(study, unit)
 
 
 @cache
@@ -51,10 +70,9 @@ def windows(model: Model, count: int, size: int) -> Tensor:
     return torch.stack([row[:size] for row in rows])
 
 
-def likelihood(study: Study, unit: Unit, model: Model) -> dict[str, Any]:
+def likelihood(study: Study, unit: Unit) -> dict[str, Any]:
     """Mean log-likelihood a token (nats) of each text; without intervention also what key 0 receives, layer by layer."""
-    from sinkscope.study.work import seed_of
-
+    model = model_for(study, unit)
     plan = study.likelihood
     ids = windows(model, plan.texts, plan.read + plan.scored + 1).to(model.device)
     change = unit.condition.intervention(seed_of(study, unit), model.causal)

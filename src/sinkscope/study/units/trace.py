@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import torch
 
-from sinkscope.models.base import Model
 from sinkscope.settings.decode import Decode
 from sinkscope.sinks import find, head_dynamics, rule_from_dict, sweep
 from sinkscope.sinks.columns import alive_keys
 from sinkscope.sinks.shares import sink_counts
-from sinkscope.study.plan import Study
-from sinkscope.study.units import Unit
+from sinkscope.study.schema import Study
+from sinkscope.study.unit import Facts, Unit
+from sinkscope.study.units.base import Kind, wanted
+from sinkscope.study.units.given import asked, model_for, seed_of
 from sinkscope.tracing import trace
 from sinkscope.tracing.recorder import Keep
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from sinkscope.sinks import Rule
     from sinkscope.tracing import Trace
 
+TRACED = 10  # problems per unit
 START = 4  # positions that count as the start; a chat template or StreamingLLM's four sinks fit there
 # Columns of the table of heads that go into the results, averaged over generations.
 HEADS = (
@@ -31,10 +33,33 @@ HEADS = (
 )  # fmt: skip
 
 
-def traced(study: Study, unit: Unit, model: Model, folder: Path) -> dict[str, Any]:
-    """Trace the unit's problems, one at a time: a trace of its own is exact, and needs no padding."""
-    from sinkscope.study.work import asked, seed_of
+class TraceKind(Kind):
+    """Some problems of every task once more, with a recorder."""
 
+    name = "trace"
+    order = 30
+    holds = "generations"
+
+    def plan(self, study: Study, fact: Facts) -> list[Unit]:
+        names = ("none",) if fact.likelihood else study.trace.conditions
+        problems = study.trace.problems
+        return [
+            Unit("trace", fact.asked, condition, setting, task.name, first, min(first + TRACED, problems), index,
+                 fact.settings[setting], fact.name)
+            for setting in fact.settings
+            for condition in wanted(study, fact)
+            if condition.name in names
+            for task in study.tasks
+            for index, first in enumerate(range(0, problems, TRACED))
+        ]  # fmt: skip
+
+    def perform(self, study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
+        return traced(study, unit, folder)
+
+
+def traced(study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
+    """Trace the unit's problems, one at a time: a trace of its own is exact, and needs no padding."""
+    model = model_for(study, unit)
     settings = Decode.from_dict(dict(unit.decode))
     intervention = unit.condition.intervention(seed_of(study, unit), model.causal)
     keep = Keep(value_norms=study.trace.norms)

@@ -22,10 +22,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from sinkscope.study import losses
-from sinkscope.study.findings import WEAK
-from sinkscope.study.losses import LIMIT, Found, Row, Rows, able, plainly_masked
-from sinkscope.study.wording import changed, gap, left_out, percent, rule
+from sinkscope.study.analysis import losses
+from sinkscope.study.analysis.accuracy import WEAK
+from sinkscope.study.analysis.losses import LIMIT, Found, Row, Rows, able, plainly_masked
+from sinkscope.study.analysis.wording import changed, gap, left_out, percent, rule
 
 FEW = 0.2  # share of heads with sinks below which there are few
 START = 0.5  # share of sinks at the start above which they are only there

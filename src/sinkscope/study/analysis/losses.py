@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from sinkscope.study.findings import WEAK
-from sinkscope.study.wording import chance, changed, left_out, percent, points, span
+from sinkscope.study.analysis.accuracy import WEAK
+from sinkscope.study.analysis.wording import chance, changed, left_out, percent, points, span
 
 LIMIT = 0.05  # points of accuracy, as a share
 LOST = 0.2  # share of the right answers

@@ -1,0 +1,1 @@
+"""From stored units to results: typed rows, tables, verdicts."""

@@ -1,0 +1,142 @@
+"""Table 1: every cell with its interval, paired with nothing masked and with random keys; points of a sweep compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from sinkscope import paper
+from sinkscope.interventions.conditions import Condition
+from sinkscope.statistics import holm, paired, wilson
+from sinkscope.study.analysis.answers import Answers, Key
+from sinkscope.study.analysis.rows import Able, Cell, Compared, Control, PooledCell, Setting
+from sinkscope.study.schema import Study
+from sinkscope.study.unit import Facts
+
+WEAK = 0.1  # accuracy with nothing masked below which a task has too little to lose
+
+
+def cells(study: Study, facts: Sequence[Facts], answers: dict[Key, Answers]) -> list[Cell]:
+    """One cell per model, task, setting and condition, in the order of the plan."""
+    known = {fact.name: fact for fact in facts}
+    return _corrected([_cell(study, known[key[0]], answers, one) for key, one in answers.items()], answers)
+
+
+def pooled_cells(study: Study, facts: Sequence[Facts], answers: dict[Key, Answers]) -> list[PooledCell]:
+    """The same of pooled answers, each also over those tasks only that the model can do."""
+    weak = {key: _weak(answers[*key[:3], Condition("none")]) for key in answers}
+    able = {
+        key: one.only([task for task in one.parts if task not in weak[key]])
+        for key, one in answers.items() if len(weak[key]) < len(one.parts)
+    }  # fmt: skip
+    strong = dict(zip(able, cells(study, facts, able), strict=True))
+    return [
+        PooledCell(**vars(row), weak=weak[key], able=_able(strong[key]) if key in strong else None)
+        for key, row in zip(answers, cells(study, facts, answers), strict=True)
+    ]
+
+
+def _able(cell: Cell) -> Able:
+    return Able(**{name: getattr(cell, name) for name in Able.__dataclass_fields__})
+
+
+def _weak(base: Answers, other: Answers | None = None) -> dict[str, float]:
+    """Tasks that the model can hardly do, with the share of right answers (the larger one, of two)."""
+    shares = {
+        task: max(part.accuracy, other.parts[task].accuracy if other else 0.0) for task, part in base.parts.items()
+    }
+    return {task: share for task, share in shares.items() if share < WEAK}
+
+
+def _cell(study: Study, fact: Facts, answers: dict[Key, Answers], one: Answers) -> Cell:
+    condition, right = one.condition, one.right
+    base = answers[one.model, one.setting, one.task, Condition("none")]
+    low, high = wilson(sum(right), len(right))
+    simple = not one.setting and condition.name in ("none", "mask_sinks") and not condition.above
+    told = simple and condition.rows in (None, "last" if fact.family == "llama" else "all")
+    against = paired(base.right, right, study.draws, study.seed)
+    return Cell(
+        model=one.model, family=fact.family, causal=fact.causal, task=one.task, setting=one.setting,
+        condition=condition.to_dict(), label=condition.label, n=len(right), correct=sum(right), accuracy=one.accuracy,
+        low=low, high=high, **against.to_dict(), p_holm=against.p, **one.shares(),
+        confidence=sum(row["confidence"] for row in one.rows.values()) / len(one.rows),
+        controls=_controls(study, answers, one), paper=paper.accuracy(fact.family, one.task, condition.k) if told else None,
+    )  # fmt: skip
+
+
+def _controls(study: Study, answers: dict[Key, Answers], one: Answers) -> dict[Any, Control]:
+    """Sinks against random keys with the same budget, in both forms; problem by problem."""
+    condition = one.condition
+    if condition.name not in ("mask_sinks", "zero_values", "mean_values") or condition.of == "random":
+        return {}
+    found: dict[Any, Control] = {}
+    for match in ("count", "mass"):
+        if condition.name == "mask_sinks":
+            ways = [(condition.rank, condition.rows)]
+            if match == "count":
+                # As many random keys are as many, whichever rows ranked those that they must not be; but the mass to
+                # match is that of the sinks of this very ranking.
+                ways += [("clean", condition.rows), ("clean", "last"), ("clean", "all")]
+            names = [Condition("mask_random", condition.k, rank, rows, match) for rank, rows in ways]
+        else:
+            names = [Condition(condition.name, condition.k, condition.rank, condition.rows, of="random")]
+        control = next(
+            (answers[key] for name in names if (key := (one.model, one.setting, one.task, name)) in answers), None
+        )
+        if control is not None and (match == "count" or condition.name == "mask_sinks"):
+            compared = paired(control.right, one.right, study.draws, study.seed)
+            found[match] = Control(accuracy=control.accuracy, **compared.to_dict(), **control.shares())
+    return found
+
+
+def _corrected(made: list[Cell], answers: dict[Key, Answers]) -> list[Cell]:
+    """Holm's correction across K (or the radius), a model, task, setting and kind of masking at a time."""
+    groups: dict[Any, list[int]] = {}
+    for index, (model, setting, task, condition) in enumerate(answers):
+        if condition.name not in ("none", "noop"):
+            groups.setdefault((model, setting, task, condition.series().label), []).append(index)
+    for members in groups.values():
+        for index, p in zip(members, holm([made[index].p for index in members]), strict=True):
+            made[index] = replace(made[index], p_holm=p)
+        for match in ("count", "mass"):
+            compared = [index for index in members if match in made[index].controls]
+            adjusted = holm([made[index].controls[match].p for index in compared])
+            for index, p in zip(compared, adjusted, strict=True):
+                controls = made[index].controls
+                made[index] = replace(made[index], controls={**controls, match: replace(controls[match], p_holm=p)})
+    return made
+
+
+def settings_compared(study: Study, answers: dict[Key, Answers]) -> list[Setting]:
+    """Points of a decode sweep without intervention, each against the first, problem by problem; Holm over the points."""
+    firsts: dict[tuple[str, str], Answers] = {}
+    groups: dict[tuple[str, str], list[int]] = {}
+    rows: list[Setting] = []
+    for (model, setting, task, condition), one in answers.items():
+        if condition.name != "none":
+            continue
+        first = firsts.setdefault((model, task), one)
+        if first is not one:
+            weak = _weak(first, one)
+            compared = paired(first.right, one.right, study.draws, study.seed)
+            groups.setdefault((model, task), []).append(len(rows))
+            rows.append(Setting(
+                model, task, setting, first.setting, **compared.to_dict(), weak=weak, able=_able_pair(study, first, one, weak)
+            ))  # fmt: skip
+    for members in groups.values():
+        for index, p in zip(members, holm([rows[index].p for index in members]), strict=True):
+            rows[index] = replace(rows[index], p_holm=p)
+        able = {index: found for index in members if (found := rows[index].able) is not None}
+        for (index, found), p in zip(able.items(), holm([found.p for found in able.values()]), strict=True):
+            rows[index] = replace(rows[index], able=replace(found, p_holm=p))
+    return rows
+
+
+def _able_pair(study: Study, first: Answers, one: Answers, weak: dict[str, float]) -> Compared | None:
+    """The comparison on those tasks that the model can do in one of the two settings; None without such a task."""
+    tasks = [task for task in one.parts if task not in weak]
+    if not tasks:
+        return None
+    before, after = first.only(tasks).right, one.only(tasks).right
+    return Compared(n=len(after), **paired(before, after, study.draws, study.seed).to_dict())

@@ -1,0 +1,244 @@
+"""Rows of results.json as frozen dataclasses, in the order of their fields; `Results` is the whole file.
+
+`to_dict` gives plain JSON values. The JSON schema in docs/reference is made from these classes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Row:
+    """Anything that stands in results.json."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values; a field whose default is None is left out where it is None."""
+        return {
+            item.name: _plain(value)
+            for item in dataclasses.fields(self)
+            if (value := getattr(self, item.name)) is not None or item.default is not None
+        }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Row):
+        return value.to_dict()
+    if isinstance(value, Mapping):
+        return {name: _plain(one) for name, one in value.items()}
+    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+@dataclass(frozen=True)
+class Control(Row):
+    """A cell against random keys: paired, problem by problem; and what the random keys took."""
+
+    accuracy: float
+    difference: float
+    difference_low: float
+    difference_high: float
+    p: float
+    lost: int
+    won: int
+    key_share: float | None
+    mass_share: float | None
+    leak: float
+    p_holm: float = 1.0
+
+
+@dataclass(frozen=True)
+class Able(Row):
+    """The numbers of a pooled cell over those tasks that the model can do."""
+
+    n: int
+    correct: int
+    accuracy: float
+    low: float
+    high: float
+    difference: float
+    difference_low: float
+    difference_high: float
+    p: float
+    p_holm: float
+    lost: int
+    won: int
+    key_share: float | None
+    mass_share: float | None
+    controls: Mapping[str, Control]
+
+
+@dataclass(frozen=True)
+class Cell(Row):
+    """Answers of one model to one task under one condition, compared with nothing masked and with random keys."""
+
+    model: str
+    family: str
+    causal: bool
+    task: str
+    setting: str
+    condition: Mapping[str, Any]
+    label: str
+    n: int
+    correct: int
+    accuracy: float
+    low: float
+    high: float
+    difference: float
+    difference_low: float
+    difference_high: float
+    p: float
+    lost: int
+    won: int
+    p_holm: float
+    key_share: float | None
+    mass_share: float | None
+    leak: float
+    confidence: float
+    controls: Mapping[Literal["count", "mass"], Control]
+    paper: float | None
+
+
+@dataclass(frozen=True)
+class PooledCell(Cell):
+    """A cell with all tasks together, and once more without those that the model can hardly do."""
+
+    weak: Mapping[str, float]
+    able: Able | None
+
+
+@dataclass(frozen=True)
+class Compared(Row):
+    """A point of a sweep against the first one, over the tasks that the model can do at one of them."""
+
+    n: int
+    difference: float
+    difference_low: float
+    difference_high: float
+    p: float
+    lost: int
+    won: int
+    p_holm: float = 1.0
+
+
+@dataclass(frozen=True)
+class Setting(Row):
+    """A point of a decode sweep without intervention, against the first one."""
+
+    model: str
+    task: str
+    setting: str
+    against: str
+    difference: float
+    difference_low: float
+    difference_high: float
+    p: float
+    lost: int
+    won: int
+    weak: Mapping[str, float]
+    able: Compared | None
+    p_holm: float = 1.0
+
+
+@dataclass(frozen=True)
+class Kind(Row):
+    """The share of the sinks that a kind of token is, beside its share of the canvas."""
+
+    model: str
+    setting: str
+    condition: str
+    kind: str
+    share: float
+    low: float
+    high: float
+    base: float
+    enrichment: float | None
+    sinks: int
+    generations: int
+    rule: str
+    unit: str | None
+
+
+@dataclass(frozen=True)
+class Token(Row):
+    """The share of the sinks that a token is, beside its share of the canvas."""
+
+    model: str
+    setting: str
+    condition: str
+    token: str
+    kind: str
+    share: float
+    low: float
+    high: float
+    base: float
+    enrichment: float | None
+    sinks: int
+    generations: int
+    rule: str
+    unit: str | None
+
+
+@dataclass(frozen=True)
+class Curve(Row):
+    """The share of the keys that are no sinks at one epsilon."""
+
+    model: str
+    setting: str
+    condition: str
+    unit: str
+    epsilon: float
+    non_sinks: float
+
+
+@dataclass(frozen=True)
+class Interval(Row):
+    """A mean with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Likelihood(Row):
+    """Mean log-likelihood per token under a condition, paired text by text with nothing masked."""
+
+    model: str
+    condition: Mapping[str, Any]
+    label: str
+    n: int
+    tokens: int
+    unit: str
+    value: float
+    low: float
+    high: float
+    difference: float
+    difference_low: float
+    difference_high: float
+    p: float
+    key_share: float | None
+    mass_share: float | None
+    leak: float
+
+
+@dataclass(frozen=True)
+class FirstKey(Row):
+    """Share of the attention on key 0, layer by layer."""
+
+    model: str
+    layers: list[float]
+
+
+@dataclass(frozen=True)
+class Verdict(Row):
+    """What a stated rule says of a model, and the numbers it says it from."""
+
+    model: str
+    name: str
+    value: str
+    because: str

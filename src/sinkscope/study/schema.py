@@ -1,0 +1,194 @@
+"""`Study`: what is run. The dataclasses here are the study file: pydantic checks every field, and `mistakes` words it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import AfterValidator, Field, SkipValidation, ValidationInfo, field_validator, model_validator
+from pydantic.dataclasses import dataclass
+
+from sinkscope.errors import StudyError
+from sinkscope.interventions.conditions import Condition
+from sinkscope.study import entries
+from sinkscope.study.decode_words import read_decode
+from sinkscope.study.mistakes import guarded, refuse, validated
+from sinkscope.study.parts import MOST, STRICT, LikelihoodPlan, MechanismPlan, TaskPlan, Text, TracePlan, Whole1, from_
+from sinkscope.study.reader import file_name, parse, read
+
+STUDIES = Path(__file__).parent / "studies"
+LEAST_STEPS = 2  # of the mechanism: it compares what the second forward sees
+DEFAULT_RULE = {"rule": "threshold", "epsilon": 3.0, "unit": "uniform"}
+
+
+def _file_name(value: str) -> str:
+    if not file_name(value):
+        raise ValueError
+    return value
+
+
+@guarded
+@dataclass(frozen=True, config=STRICT)
+class Study:
+    """One study. `decode` holds words on top of each model's defaults; a list in it is a sweep."""
+
+    name: Annotated[
+        str, Field(strict=True, description="a plain file name without slashes and '..'"), AfterValidator(_file_name)
+    ]
+    models: Annotated[
+        tuple[Text, ...],
+        Field(max_length=MOST, description="a list of zoo names, folders or Hub ids"),
+        AfterValidator(entries.each_once),
+    ]
+    tasks: Annotated[
+        tuple[TaskPlan, ...],
+        Field(min_length=1, max_length=MOST, description="a list of tasks, each {name: …, problems: …}"),
+    ]
+    # With the kind of models it is for: all, causal, diffusion.
+    conditions: Annotated[SkipValidation[tuple[tuple[Condition, str], ...]], Field(description=entries.CONDITIONS)]
+    about: Annotated[str, Field(strict=True, description="a sentence")] = ""
+    seed: Annotated[int, Field(strict=True, ge=0, lt=2**32, description="a whole number of at least 0")] = 0
+    split: Annotated[str, Field(pattern="^(train|validation|test)$", description="train, validation or test")] = "test"
+    chunk: Whole1 = 25
+    decode: Mapping[str, Any] = Field(default_factory=dict)
+    rules: Annotated[
+        SkipValidation[tuple[Mapping[str, Any], ...]], Field(validate_default=True, description="a list of rules")
+    ] = (DEFAULT_RULE,)
+    trace: TracePlan = TracePlan(problems=0)
+    mechanism: MechanismPlan = MechanismPlan(problems=0)
+    likelihood: LikelihoodPlan = LikelihoodPlan()
+    draws: Annotated[int, from_(100)] = 2000  # of every bootstrap
+    dtype: Annotated[Text | None, Field(description="a dtype such as bfloat16")] = None
+    device: Annotated[
+        Text | None,
+        Field(description="cpu, cuda, mps, another device of torch, or auto"),
+        AfterValidator(entries.known_device),
+    ] = None
+
+    @field_validator("tasks", mode="before")
+    @classmethod
+    def _tasks(cls, value: Any) -> Any:
+        """A plain word stands for a mapping with that name."""
+        return [{"name": one} if isinstance(one, str) else one for one in value] if isinstance(value, list) else value
+
+    @field_validator("conditions", mode="before")
+    @classmethod
+    def _conditions(cls, value: Any, info: ValidationInfo) -> Any:
+        return entries.compared(entries.conditions(value, info, ("conditions",), MOST), info)
+
+    @field_validator("decode", mode="before")
+    @classmethod
+    def _decode(cls, value: Any, info: ValidationInfo) -> Any:
+        return read_decode(value, info, MOST)
+
+    @field_validator("rules", mode="before")
+    @classmethod
+    def _rules(cls, value: Any, info: ValidationInfo) -> Any:
+        return entries.rules(value, info, MOST)
+
+    @model_validator(mode="after")
+    def _together(self, info: ValidationInfo) -> Study:
+        """What no field can say alone."""
+        if not self.models and not self.likelihood.models:
+            raise refuse(info, ("models",), "must name at least one model")
+        entries.task_names(self.tasks, info)
+        for name in set(self.models) & set(self.likelihood.models):
+            told = "it is measured by likelihood or by answers, so take it out of one of them"
+            raise refuse(info, ("likelihood",), f"must not name {name}, which models names too; {told}")
+        first = self.settings()[0][1]  # the mechanism takes the first point; without steps there are as many as tokens
+        for word in ("steps", "length"):
+            if self.mechanism.problems and first.get(word) is not None and first[word] < LEAST_STEPS:
+                told = f"needs at least {LEAST_STEPS} steps, and decode.{word} is {first[word]}"
+                raise refuse(info, ("mechanism",), f"{told}; make it larger, or leave the mechanism out")
+        unknown = set(self.trace.conditions) - {condition.name for condition, _ in self.conditions}
+        if self.trace.problems and unknown:
+            raise refuse(info, ("trace",), f"names the condition {min(unknown)}, which the study does not have")
+        return self
+
+    @classmethod
+    def load(cls, name: str | Path) -> Study:
+        """A shipped study by its name, or a YAML file."""
+        path = Path(name)
+        if path.suffix not in (".yaml", ".yml") or not (path.is_file() or (STUDIES / path.name).is_file()):
+            path = STUDIES / f"{name}.yaml"
+            if not path.is_file():
+                raise StudyError(
+                    f"Expected a study file or one of the shipped studies ({', '.join(shipped())}), got {str(name)!r}."
+                )
+        path = path if path.is_file() else STUDIES / path.name
+        values, lines = parse(read(path), path.name)
+        return validated(cls, values, where=path.name, lines=lines)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Study:
+        """A study of the values that a file would hold."""
+        return validated(cls, values, where="the study", lines={})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as plain YAML values; `from_dict` gives the same study back."""
+        plain = {
+            name: getattr(self, name)
+            for name in ("name", "about", "seed", "split", "chunk", "draws", "dtype", "device")
+        }
+        return {
+            **plain,
+            "models": list(self.models),
+            "tasks": [asdict(task) for task in self.tasks],
+            "decode": dict(self.decode),
+            "conditions": [condition.entry(models) for condition, models in self.conditions],
+            "rules": [dict(rule) for rule in self.rules],
+            "trace": {name: _plain(value) for name, value in asdict(self.trace).items()},
+            "mechanism": {name: _plain(value) for name, value in asdict(self.mechanism).items()},
+            "likelihood": {
+                **{name: _plain(value) for name, value in asdict(self.likelihood).items()},
+                "conditions": [condition.entry() for condition in self.likelihood.conditions],
+            },
+        }
+
+    def to_yaml(self) -> str:
+        return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True, width=120, default_flow_style=None)
+
+    def settings(self) -> list[tuple[str, dict[str, Any]]]:
+        """Every point of the decode sweep: a label (empty where nothing is swept) and the words."""
+        names = list(self.decode)
+        values = [value if isinstance(value, list) else [value] for value in self.decode.values()]
+        swept = [name for name in names if isinstance(self.decode[name], list)]
+        points = [dict(zip(names, point, strict=True)) for point in itertools.product(*values)]
+        return [(", ".join(f"{name}={_shown(point[name])}" for name in swept), point) for point in points]
+
+    def changed(
+        self, models: Sequence[str] | None = None, problems: int | None = None, tasks: Sequence[str] | None = None,
+        seed: int | None = None, **more: Any,
+    ) -> Study:  # fmt: skip
+        """The same study on other models, on other tasks, or with another number of problems; checked like a file."""
+        values = {**self.to_dict(), **{name: value for name, value in more.items() if value is not None}}
+        if models is not None:
+            likely = [name for name in self.likelihood.models if name in models]
+            values["likelihood"]["models"] = likely
+            values["models"] = [name for name in models if name not in likely]
+        if seed is not None:
+            values["seed"] = seed
+        if tasks is not None:
+            known = {task["name"]: task for task in values["tasks"]}
+            size = self.tasks[0].problems
+            values["tasks"] = [known.get(name, {"name": name, "problems": size}) for name in tasks]
+        if problems is not None:
+            values["tasks"] = [{**task, "problems": problems} for task in values["tasks"]]
+        return Study.from_dict(values)
+
+
+def shipped() -> list[str]:
+    """The studies that come with the package."""
+    return sorted(path.stem for path in STUDIES.glob("*.yaml"))
+
+
+def _plain(value: Any) -> Any:
+    return [_plain(one) for one in value] if isinstance(value, tuple) else value
+
+
+def _shown(value: Any) -> str:
+    return "whole" if value is None else str(value)

@@ -1,0 +1,68 @@
+"""A unit of work: the smallest piece that is run, stored and never run again; and what a plan must know of a model."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from sinkscope.interventions.conditions import Condition, condition_from_dict
+from sinkscope.study.reader import LONGEST_NAME
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the plan must know of a model, found by loading it once."""
+
+    asked: str  # as the study names it
+    name: str  # as results show it
+    causal: bool
+    family: str
+    identity: Mapping[str, Any]
+    settings: Mapping[str, Mapping[str, Any]]  # label of a point of the sweep → Decode as a dict
+    likelihood: bool = False  # measured by likelihood, not by answers
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One piece: a chunk of problems of one task, under one condition, with one model and setting."""
+
+    kind: str
+    model: str  # as the study names it
+    condition: Condition
+    setting: str = ""
+    task: str = ""
+    first: int = 0
+    last: int = 0  # problems [first, last) in the order of their length
+    chunk: int = 0
+    decode: Mapping[str, Any] = field(default_factory=dict)
+    shown: str = ""  # the model as results show it
+
+    @property
+    def id(self) -> str:
+        """A name for files; says everything that tells units of one study apart."""
+        parts = (self.kind, self.shown, self.setting, self.condition.key, self.task, f"{self.chunk:03d}")
+        return _cut("__".join(_safe(part) for part in parts if part))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "condition": self.condition.to_dict()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Unit:
+        return cls(**{**values, "condition": condition_from_dict(values["condition"])})
+
+
+def _cut(name: str) -> str:
+    """A name that is too long for a file ends in a digest of the whole."""
+    if len(name.encode()) <= LONGEST_NAME:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:16]
+    return f"{name.encode()[: LONGEST_NAME - len(digest) - 1].decode(errors='ignore')}-{digest}"
+
+
+def _safe(part: str) -> str:
+    return "".join(sign if sign.isalnum() or sign in "-._=" else "-" for sign in part)

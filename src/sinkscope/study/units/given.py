@@ -1,0 +1,60 @@
+"""What a unit is given: its model, its problems as a batch, its seed, and one thread."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from sinkscope.models.base import Model, pad
+from sinkscope.models.load import load
+from sinkscope.study.schema import Study
+from sinkscope.study.unit import Unit
+from sinkscope.tasks import Problem, problems
+
+
+def model_for(study: Study, unit: Unit) -> Model:
+    """The model of the unit at hand."""
+    return model_of(unit.model, study.dtype, study.device)
+
+
+@functools.lru_cache(maxsize=1)
+def model_of(name: str, dtype: str | None, device: str | None) -> Model:
+    """The model of that name; the one before it is let go."""
+    return load(name, dtype=dtype, device=device)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Sums are added in another order by more threads: with one, any number of workers gives the same bits."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def asked(study: Study, unit: Unit, limit: int | None = None) -> list[tuple[int, Problem]]:
+    """The unit's problems with their numbers; chunks are of like length, so that little is padded."""
+    task = next(task for task in study.tasks if task.name == unit.task)
+    everything = _drawn(task.name, limit or task.problems, study.split, study.seed, task.difficulty)
+    return everything[unit.first : unit.last]
+
+
+@functools.lru_cache(maxsize=32)
+def _drawn(name: str, count: int, split: str, seed: int, difficulty: int | None) -> list[tuple[int, Problem]]:
+    drawn = list(enumerate(problems(name, n=count, split=split, seed=seed, difficulty=difficulty)))
+    return sorted(drawn, key=lambda item: (len(item[1].prompt), item[0]))
+
+
+def batch_of(model: Model, prompts: list[str]) -> tuple[Tensor, Tensor]:
+    return pad([model.encode(prompt) for prompt in prompts], model)
+
+
+def seed_of(study: Study, unit: Unit) -> int:
+    """Random keys differ from chunk to chunk: within one, all problems share a draw a step, layer and head."""
+    return study.seed * 1009 + unit.chunk

@@ -1,0 +1,63 @@
+"""results.json against the schema that is generated from the rows; the committed runs too."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from pydantic import TypeAdapter
+
+from sinkscope.study.analysis.results import Results, json_schema
+from sinkscope.study.run import run
+from sinkscope.study.schema import Study
+
+DOCS = Path(__file__).parents[2] / "docs"
+COMMITTED = sorted(
+    path
+    for folder in ("paper", "studies")
+    for path in (DOCS / "results" / folder).rglob("*.json")
+    if "cells" in json.loads(path.read_text(encoding="utf-8"))
+)
+
+
+@pytest.fixture(scope="module")
+def made(study: Study, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("schema")
+    run(study, folder, workers=1)
+    found: dict[str, Any] = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    return found
+
+
+def test_the_committed_schema_is_the_generated_one() -> None:
+    written = json.loads((DOCS / "reference" / "results.schema.json").read_text(encoding="utf-8"))
+    assert written == json_schema()
+    jsonschema.Draft202012Validator.check_schema(written)
+
+
+def test_a_run_fits_the_schema_and_comes_back_from_its_rows(made: dict[str, Any]) -> None:
+    jsonschema.validate(made, json_schema(), jsonschema.Draft202012Validator)
+    assert TypeAdapter(Results).validate_python(made).to_dict() == made
+
+
+def test_a_run_without_a_promised_field_does_not_fit(made: dict[str, Any]) -> None:
+    check = jsonschema.Draft202012Validator(json_schema())
+    for table in ("cells", "pooled", "tokens", "dynamics", "likelihood", "verdicts"):
+        for field in made[table][0]:
+            if field in ("p_holm", "line"):
+                continue
+            row = {name: value for name, value in made[table][0].items() if name != field}
+            assert not check.is_valid({**made, table: [row]}), f"{table} without {field}"
+
+
+@pytest.mark.parametrize("path", COMMITTED, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_committed_runs_fit_the_schema(path: Path) -> None:
+    found = json.loads(path.read_text(encoding="utf-8"))
+    jsonschema.validate(found, json_schema(), jsonschema.Draft202012Validator)
+    TypeAdapter(Results).validate_python(found)
+
+
+def test_there_are_committed_runs() -> None:
+    assert DOCS / "results" / "paper" / "results.json" in COMMITTED
