@@ -18,6 +18,7 @@ from sinkscope.study.analysis.assemble import analysed
 from sinkscope.study.analysis.rows import SCHEMA
 from sinkscope.study.conditions import Condition
 from sinkscope.study.engines import Engine, engine_of
+from sinkscope.study.engines.ray import Ray
 from sinkscope.study.plan import Facts, Unit, units_of
 from sinkscope.study.schema import Study
 from sinkscope.study.store import Store, as_json, machine, versions
@@ -54,7 +55,7 @@ class Run:
 def run(
     study: Study | str,
     out: Path | str | None = None,
-    engine: str | Engine = "local",
+    engine: str | Ray | Engine = "local",
     workers: int | None = None,
     on_message: OnMessage | None = None,
     on_progress: OnProgress | None = None,
@@ -71,7 +72,7 @@ def run(
     progress = _renamed("ticked", ticked, "on_progress", on_progress) or (lambda done, total: None)
     study = Study.load(study) if isinstance(study, str) else study
     store = Store(Path("runs") / study.name if out is None else out)
-    chosen = engine_of(engine, workers)
+    chosen = engine_of(engine, workers, message)
     with store.locked(), closing(chosen):
         started = time.time()
         facts = models_of(study, chosen, store.folder, message)
