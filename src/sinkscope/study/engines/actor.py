@@ -14,6 +14,7 @@ import sys
 import tempfile
 import traceback
 from pathlib import Path
+from typing import Any
 
 Answer = tuple[str, list[tuple[str, bytes]]]  # JSON with "result", "error" or "bug"; files by their path in the folder
 
@@ -27,9 +28,8 @@ class Actor:
 
     def about(self) -> str:
         """Where this is, and which versions compute here."""
-        import ray
-
-        found = {"node": ray.util.get_node_ip_address(), "host": platform.node(), "pid": os.getpid()}
+        util: Any = importlib.import_module("ray.util")
+        found = {"node": util.get_node_ip_address(), "host": platform.node(), "pid": os.getpid()}
         try:
             versions = importlib.import_module("sinkscope.study.store").versions()
         except Exception as error:

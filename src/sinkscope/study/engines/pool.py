@@ -54,12 +54,11 @@ class Pool:
             self.start()
 
     def start(self) -> None:
-        import ray
-
         from sinkscope.study.engines import actor
 
+        ray = _imported()
         ray.cloudpickle.register_pickle_by_value(actor)
-        make: Any = ray.remote(actor.Actor)
+        make = ray.remote(actor.Actor)
         unsafe = [os.path.abspath(os.path.curdir), os.path.dirname(os.path.realpath(sys.argv[0]))]
         handle = make.options(
             num_cpus=self.choice.cpus_per_worker, num_gpus=self.choice.gpus_per_worker, max_restarts=0
