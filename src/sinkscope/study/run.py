@@ -79,7 +79,7 @@ def run(
         about = about_run(study, facts)
         store.open(study.to_yaml(), about)
         units = units_of(study, facts)
-        _work(study, store, units, chosen, message, progress)
+        work_through(study, store, units, chosen, message, progress)
         results = assemble(study, store, facts, units, about)
         spent = float((store.read("run.json") or {}).get("seconds", 0.0)) + time.time() - started
         store.write("run.json", as_json({**about, "finished": True, "seconds": round(spent, 1)}))
@@ -135,7 +135,7 @@ def about_run(study: Study, facts: list[Facts]) -> dict[str, Any]:
     }
 
 
-def _work(
+def work_through(
     study: Study, store: Store, units: list[Unit], engine: Engine, on_message: OnMessage, on_progress: OnProgress
 ) -> None:
     """Run what is not there yet; controls are checked as soon as both sides are there, not after hours."""
@@ -147,10 +147,10 @@ def _work(
     on_progress(done, len(units))
     for unit in units:
         if unit.id in there:
-            _check(store, unit, store.load(unit))
+            check(store, unit, store.load(unit))
     with _interruptible() as stopped:
         for unit, result in engine.work(study, left, store.folder, stopped):
-            _check(store, unit, result)
+            check(store, unit, result)
             store.save(unit, result)
             done += 1
             on_progress(done, len(units))
@@ -159,7 +159,7 @@ def _work(
             raise KeyboardInterrupt
 
 
-def _check(store: Store, unit: Unit, result: dict[str, Any]) -> None:
+def check(store: Store, unit: Unit, result: dict[str, Any]) -> None:
     """The controls of the unit's kind; the other side of a pair may not be there yet."""
     kind = kind_of(unit)
     twin = kind.twin(unit)
