@@ -16,6 +16,7 @@ from sinkscope.errors import CheckpointError, SinkscopeError, TokenizerError, Un
 from sinkscope.interventions import MaskSinks, intervene
 from sinkscope.models import Model, load, pad
 from sinkscope.models.load import looks_ahead
+from sinkscope.models.memory import is_finite
 
 SENTENCE = "Tom has 12 apples and gives 5 away."
 LENGTH = 8
@@ -71,7 +72,7 @@ def _keys(model: Model) -> str:
 
 def _finite(model: Model) -> str:
     for name, part in model.module.named_parameters():
-        if not bool(torch.isfinite(part).all()):
+        if not is_finite(part):
             raise _FailedError(f"NaN or infinite numbers in {name}")
     return "every weight is a finite number"
 

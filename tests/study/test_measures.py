@@ -17,7 +17,6 @@ from sinkscope.attention.capture import listening
 from sinkscope.interventions import intervene
 from sinkscope.interventions.conditions import Condition, condition_from_dict, names
 from sinkscope.study.analysis import behaviour
-from sinkscope.study.engines.local import _choice
 from sinkscope.study.plan import Unit
 from sinkscope.study.run import run
 from sinkscope.study.schema import Study
@@ -155,13 +154,6 @@ def test_every_condition_comes_back_from_its_plain_form() -> None:
 def test_random_keys_differ_from_chunk_to_chunk(study: Study) -> None:
     units = [Unit("answers", "a", Condition("none"), chunk=chunk) for chunk in range(3)]
     assert len({seed_of(study, unit) for unit in units}) == 3
-
-
-def test_a_worker_stays_with_the_model_that_it_has_loaded() -> None:
-    units = [Unit("answers", name, Condition("none")) for name in ("a", "a", "b", "c")]
-    assert _choice(units, "b", {"a"}) == 2
-    assert _choice(units, None, {"a"}) == 2
-    assert _choice(units, "d", {"a", "b", "c"}) == 0
 
 
 def test_ctrl_c_stores_what_is_finished(study: Study, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from sinkscope.models.dream import Dream
 from sinkscope.models.family import Family, has_tokenizer
 from sinkscope.models.llada import LLaDA
 from sinkscope.models.llama import Llama
+from sinkscope.models.memory import is_finite, refuse_unless_fits
 from sinkscope.models.mmada import MMaDA
 from sinkscope.models.weights import first_lines, load_gguf, load_weights, quiet
 
@@ -60,6 +61,7 @@ def load(
             f"config.json of {asked} lacks {error}, which every {family.name} checkpoint has; fetch the file again."
         ) from None
     native.is_causal = family.causal
+    refuse_unless_fits(asked, files, wanted, on_cpu=_on_cpu(device))
     tokenizer = _tokenizer(family, folder)
     mask_id = family.mask_id(config, tokenizer)
     module = load_weights(family, folder, native, wanted, device)
@@ -137,12 +139,15 @@ def _dtype(dtype: torch.dtype | str | None, device: str | torch.device | None) -
     if isinstance(dtype, torch.dtype):
         return dtype
     if dtype is None:
-        on_cpu = str(device or "cpu").startswith("cpu") or (str(device) == "auto" and not torch.cuda.is_available())
-        return torch.float32 if on_cpu else "auto"
+        return torch.float32 if _on_cpu(device) else "auto"
     found = getattr(torch, dtype, None)
     if not isinstance(found, torch.dtype) or not found.is_floating_point:
         raise CheckpointError(f"Expected a dtype such as float32, bfloat16 or float16, got {dtype!r}.")
     return found
+
+
+def _on_cpu(device: str | torch.device | None) -> bool:
+    return str(device or "cpu").startswith("cpu") or (str(device) == "auto" and not torch.cuda.is_available())
 
 
 def _tokenizer(family: Family, folder: Path) -> PreTrainedTokenizerBase | None:
@@ -185,7 +190,7 @@ def _self_tested(model: Model) -> Model:
             "correct mask_token_id in config.json."
         )
     for key, parameter in model.module.named_parameters():
-        if not bool(torch.isfinite(parameter).all()):
+        if not is_finite(parameter):
             raise CheckpointError(
                 f"{model.name} has NaN or infinite numbers in {key}; the checkpoint is damaged: fetch it again."
             )

@@ -18,6 +18,7 @@ from sinkscope.interventions.conditions import Condition
 from sinkscope.study.analysis.assemble import analysed
 from sinkscope.study.analysis.rows import SCHEMA
 from sinkscope.study.engines import Engine, engine_of
+from sinkscope.study.engines.ray import Ray
 from sinkscope.study.plan import Facts, Unit, units_of
 from sinkscope.study.schema import Study
 from sinkscope.study.store import Store, as_json, machine, versions
@@ -54,7 +55,7 @@ class Run:
 def run(
     study: Study | str,
     out: Path | str | None = None,
-    engine: str | Engine = "local",
+    engine: str | Ray | Engine = "local",
     workers: int | None = None,
     on_message: OnMessage | None = None,
     on_progress: OnProgress | None = None,
@@ -71,14 +72,14 @@ def run(
     progress = _renamed("ticked", ticked, "on_progress", on_progress) or (lambda done, total: None)
     study = Study.load(study) if isinstance(study, str) else study
     store = Store(Path("runs") / study.name if out is None else out)
-    chosen = engine_of(engine, workers)
+    chosen = engine_of(engine, workers, message)
     with store.locked(), closing(chosen):
         started = time.time()
         facts = models_of(study, chosen, store.folder, message)
         about = about_run(study, facts)
         store.open(study.to_yaml(), about)
         units = units_of(study, facts)
-        _work(study, store, units, chosen, message, progress)
+        work_through(study, store, units, chosen, message, progress)
         results = assemble(study, store, facts, units, about)
         spent = float((store.read("run.json") or {}).get("seconds", 0.0)) + time.time() - started
         store.write("run.json", as_json({**about, "finished": True, "seconds": round(spent, 1)}))
@@ -134,7 +135,7 @@ def about_run(study: Study, facts: list[Facts]) -> dict[str, Any]:
     }
 
 
-def _work(
+def work_through(
     study: Study, store: Store, units: list[Unit], engine: Engine, on_message: OnMessage, on_progress: OnProgress
 ) -> None:
     """Run what is not there yet; controls are checked as soon as both sides are there, not after hours."""
@@ -146,10 +147,10 @@ def _work(
     on_progress(done, len(units))
     for unit in units:
         if unit.id in there:
-            _check(store, unit, store.load(unit))
+            check(store, unit, store.load(unit))
     with _interruptible() as stopped:
         for unit, result in engine.work(study, left, store.folder, stopped):
-            _check(store, unit, result)
+            check(store, unit, result)
             store.save(unit, result)
             done += 1
             on_progress(done, len(units))
@@ -158,7 +159,7 @@ def _work(
             raise KeyboardInterrupt
 
 
-def _check(store: Store, unit: Unit, result: dict[str, Any]) -> None:
+def check(store: Store, unit: Unit, result: dict[str, Any]) -> None:
     """The controls of the unit's kind; the other side of a pair may not be there yet."""
     kind = kind_of(unit)
     twin = kind.twin(unit)

@@ -50,16 +50,16 @@ class Store:
             file.flush()
             yield
 
-    def open(self, study_yaml: str, run: dict[str, Any]) -> None:
+    def open(self, study_yaml: str, run: dict[str, Any], alone: bool = True) -> None:
         """Begin a run here, or make sure that the run that was begun here is the same one.
 
         run: what run.json holds from the start (versions, machine, models, seed); all but the machine must be the same.
+        alone: nobody else writes here now, so what a killed process left half written may be removed.
         """
         need_a_model(run["models"])
-        for partial in [
-            path for place in ("", "units/", "traces/") for path in self.folder.glob(f"{place}*{io.PARTIAL}")
-        ]:
-            partial.unlink(missing_ok=True)  # of a process that was killed while it wrote
+        for place in ("", "units/", "traces/") if alone else ():
+            for partial in self.folder.glob(f"{place}*{io.PARTIAL}"):
+                partial.unlink(missing_ok=True)
         before = self.read("run.json")
         known = self.folder / "study.yaml"
         if before is None or not known.is_file():

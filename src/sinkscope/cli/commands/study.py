@@ -8,10 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sinkscope.cli.scale import (
+    AddressOption,
+    CpusOption,
+    EngineOption,
+    GpusOption,
+    ShardOption,
+    engine_from,
+    tell_shard,
+)
 from sinkscope.cli.screen import JsonFlag, output, print_json, printable, progress
 from sinkscope.errors import ReportError, StudyError
 
 if TYPE_CHECKING:
+    from sinkscope.study.engines.ray import Ray
     from sinkscope.study.run import Run
     from sinkscope.study.schema import Study
 
@@ -34,6 +44,11 @@ def study(
     problems: Annotated[int | None, typer.Option("--problems", "-n", help="Problems a task.", min=1)] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of problems and random keys.", min=0)] = None,
     workers: Annotated[int | None, typer.Option(help="Processes, one thread each. [one a core]", min=1)] = None,
+    engine: EngineOption = "local",
+    address: AddressOption = None,
+    gpus_per_worker: GpusOption = None,
+    cpus_per_worker: CpusOption = None,
+    shard: ShardOption = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, mps or auto.")] = None,
     show: Annotated[
@@ -55,6 +70,11 @@ def study(
     from sinkscope.study.schema import Study
 
     name, wanted = _asked(name, models, more)
+    chosen_engine = engine_from(engine, address, workers, gpus_per_worker, cpus_per_worker)
+    if (name == "table1" or show) and (engine != "local" or shard):
+        raise StudyError(
+            f"--engine and --shard would have no effect {'with --show' if show else 'on table1'}; leave them out."
+        )
     if name == "table1":
         words = {"tasks": tasks, "data": data, "limit": limit, "batch_size": batch_size, "traced": traced,
                  "seed": seed or 0, "dtype": dtype, "device": device}  # fmt: skip
@@ -64,7 +84,10 @@ def study(
     if show:
         _show(plan, workers, as_json)
         return
-    done = _run(plan, out, workers)
+    if shard is not None:
+        tell_shard(_run_shard(plan, out, chosen_engine, workers, shard), shard, as_json)
+        return
+    done = _run(plan, out, chosen_engine, workers)
     page = _report(done) if report else None
     if as_json:
         print_json({**done.results, "folder": str(done.folder), "report": str(page) if page else None})
@@ -141,14 +164,31 @@ def _show(plan: Study, workers: int | None, as_json: bool) -> None:
         output().print(printable(plan.to_yaml()) + found.shown(), markup=False, soft_wrap=True)
 
 
-def _run(plan: Study, out: Path | None, workers: int | None) -> Run:
+def _run(plan: Study, out: Path | None, engine: str | Ray, workers: int | None) -> Run:
     """With a bar where someone is watching, and a line now and then where nobody is."""
     from sinkscope.study.progress import Bar, Log
     from sinkscope.study.run import run
 
     console = progress()
     with Bar(console) if console.is_terminal else Log(sys.stderr) as shown:
-        return run(plan, out, workers=workers, on_message=shown.say, on_progress=shown.tick)
+        return run(
+            plan,
+            out,
+            engine,
+            workers if engine == "local" else None,
+            on_message=shown.say,
+            on_progress=shown.tick,
+        )
+
+
+def _run_shard(plan: Study, out: Path | None, engine: str | Ray, workers: int | None, shard: str) -> Path:
+    from sinkscope.study.progress import Bar, Log
+    from sinkscope.study.shards import Shard, run_shard
+
+    console = progress()
+    part = Shard.parse(shard)
+    with Bar(console) if console.is_terminal else Log(sys.stderr) as shown:
+        return run_shard(plan, part, out, engine, workers if engine == "local" else None, shown.say, shown.tick)
 
 
 def _report(done: Run) -> Path | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sinkscope.errors import StudyError
+from sinkscope.study.engines.ray import Ray
 from sinkscope.study.schema import Study
 from sinkscope.study.unit import Unit
 
@@ -29,14 +30,27 @@ class Engine(Protocol):
         """Called when the run is over, on error too."""
 
 
-def engine_of(engine: str | Engine, workers: int | None) -> Engine:
-    """The engine of that name; anything that has `work` is an engine already."""
-    if not isinstance(engine, str):
-        return engine
+def engine_of(
+    engine: str | Ray | Engine, workers: int | None = None, say: Callable[[str], object] | None = None
+) -> Engine:
+    """The engine of that name, or that `Ray` describes; anything that has `work` is an engine already."""
     if engine == "local":
         from sinkscope.study.engines.local import Local
 
         return Local(workers)
-    raise StudyError(
-        f"Expected the engine local, or an object with `work` as sinkscope.study.engines.Engine has it, got {engine!r}."
-    )
+    if engine == "ray":
+        engine = Ray(workers=workers)
+    elif isinstance(engine, str):
+        raise StudyError(
+            "Expected the engine local or ray, or an object with `work` as sinkscope.study.engines.Engine has it, "
+            f"got {engine!r}."
+        )
+    elif workers is not None:
+        raise StudyError(
+            f"Expected the number of workers in the engine that was given, got workers={workers} beside it."
+        )
+    if isinstance(engine, Ray):
+        from sinkscope.study.engines.cluster import Cluster
+
+        return Cluster(engine, say)
+    return engine

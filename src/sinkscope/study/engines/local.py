@@ -1,7 +1,7 @@
 """Units on this machine: in this process, or in a few of their own that are spoken to in lines of JSON.
 
 Plain processes and JSON instead of multiprocessing: a user's script needs no `if __name__ == "__main__"`, nothing is
-pickled, and a worker whose parent is gone reads the end of its input and goes too.
+pickled, and a worker whose parent is gone reads the end of its input and goes too, in the middle of a unit if need be.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import json
 import os
 import queue
 import subprocess
-import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +19,8 @@ from typing import IO, Any
 
 from sinkscope.errors import StudyError
 from sinkscope.study.engines import Stop
+from sinkscope.study.engines.scheduling import Waiting, parameters_of
+from sinkscope.study.engines.worker import command
 from sinkscope.study.schema import Study
 from sinkscope.study.unit import Unit
 
@@ -32,6 +34,7 @@ class Local:
         self.workers = workers
         self.answers: Answers = queue.Queue()
         self.pool: list[_Worker] = []
+        self.parameters: dict[str, int] = {}  # of each model, known once its facts are
 
     def work(
         self, study: Study, units: Sequence[Unit], folder: Path, stop: Stop
@@ -47,12 +50,13 @@ class Local:
         hello = {"study": study.to_dict(), "folder": str(folder)}
         while len(self.pool) < min(count, len(units)):  # kept from call to call: starting one takes seconds
             self.pool.append(_Worker(len(self.pool), hello, self.answers))
-        waiting = list(units)
+        waiting = Waiting(units, self.parameters)
 
         def feed(worker: _Worker) -> None:
-            if waiting and not stop():
-                busy = {other.model for other in self.pool if other is not worker and other.unit is not None}
-                worker.begin(waiting.pop(_choice(waiting, worker.model, busy)))
+            at = Counter(other.model for other in self.pool if other.unit is not None and other.model is not None)
+            unit = None if stop() else waiting.take(worker.model, at)
+            if unit is not None:
+                worker.begin(unit)
 
         for worker in self.pool:
             feed(worker)
@@ -66,6 +70,7 @@ class Local:
             result = _answer(worker, unit, line)
             feed(worker)
             assert unit is not None
+            self.parameters |= parameters_of(unit, result)
             yield unit, result
 
     def close(self) -> None:
@@ -94,14 +99,6 @@ def _here(study: Study, units: Sequence[Unit], folder: Path, stop: Stop) -> Iter
         yield unit, perform(study, unit, folder)
 
 
-def _choice(waiting: Sequence[Unit], loaded: str | None, busy: set[str | None]) -> int:
-    """The first unit of the model that the worker has loaded, else of one that no other worker is at, else the first."""
-    own = next((place for place, unit in enumerate(waiting) if unit.model == loaded), None)
-    if own is not None:
-        return own
-    return next((place for place, unit in enumerate(waiting) if unit.model not in busy), 0)
-
-
 class _Worker:
     """A process that answers one line with one line, and a thread that waits for its answers."""
 
@@ -109,8 +106,8 @@ class _Worker:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
         # A session of its own, so that Ctrl-C reaches the parent alone, which lets running units finish.
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "sinkscope.study.engines.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            text=True, encoding="utf-8", env=environment, start_new_session=True,
+            command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8", env=environment,
+            start_new_session=True,
         )  # fmt: skip
         self.number = number
         self.unit: Unit | None = None

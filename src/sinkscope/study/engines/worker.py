@@ -1,41 +1,70 @@
-"""A worker of the local engine: `python -m sinkscope.study.engines.worker` reads a study and units as lines and answers."""
+"""A worker of the local engine: a process that reads a study and units as lines of JSON and answers each with a line."""
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import queue
 import sys
+import threading
 import traceback
 from pathlib import Path
 from typing import Any
 
-from sinkscope.errors import SinkscopeError
+from sinkscope.errors import CheckpointError, SinkscopeError
 from sinkscope.study.schema import Study
 from sinkscope.study.unit import Unit
+
+
+def command() -> list[str]:
+    """How a worker is started: with nothing importable from the working folder (-P), and the package that runs here."""
+    root = str(Path(__file__).resolve().parents[3])
+    start = "import sys; sys.path.append(sys.argv[1]); from sinkscope.study.engines.worker import main; main()"
+    return [sys.executable, "-P", "-c", start, root]
 
 
 def main() -> None:
     # Whatever prints by accident must not get between the answers.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    hello = json.loads(sys.stdin.readline() or "null")
-    if hello is None:
-        return
-    study, folder = Study.from_dict(hello["study"]), Path(hello["folder"])
+    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(lines,), daemon=True).start()
+    hello = json.loads(lines.get())
+    study, folder = json.dumps(hello["study"]), Path(hello["folder"])
+    while True:
+        print(json.dumps(answer(study, lines.get(), folder), allow_nan=False), file=answers, flush=True)
+
+
+def _listen(lines: queue.SimpleQueue[str]) -> None:
+    """Pass lines on; their end means that the parent is done or dead, and nobody wants the unit at work any more."""
     for line in sys.stdin:
-        print(json.dumps(_answer(study, json.loads(line), folder), allow_nan=False), file=answers, flush=True)
+        lines.put(line)
+    os._exit(0)
 
 
-def _answer(study: Study, unit: dict[str, Any], folder: Path) -> dict[str, Any]:
+def answer(study: str, unit: str, folder: Path) -> dict[str, Any]:
+    """What `perform` gives for a unit, or why it gave nothing: an error of the user's, or a bug of ours.
+
+    fingerprint: of the weights that were used; lacking: the model could not be loaded on this machine.
+    """
+    from sinkscope.study.units.given import model_for
     from sinkscope.study.work import perform
 
     try:
-        return {"result": perform(study, Unit.from_dict(unit), folder)}
+        plan, one = _study(study), Unit.from_dict(json.loads(unit))
+        result = perform(plan, one, folder)
+        there = "left_out" not in result
+        digest = model_for(plan, one).fingerprint if there else None
+        return {"result": result, "fingerprint": digest}
+    except CheckpointError as error:
+        return {"error": str(error), "lacking": True}
     except SinkscopeError as error:
         return {"error": str(error)}
     except Exception:
         return {"bug": traceback.format_exc()}
 
 
-if __name__ == "__main__":
-    main()
+@functools.lru_cache(maxsize=2)
+def _study(text: str) -> Study:
+    return Study.from_dict(json.loads(text))

@@ -1,0 +1,32 @@
+"""`sinkscope merge RUN… --out FOLDER`: the shards of a study become one run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sinkscope.cli.screen import JsonFlag, output, print_json, printable
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(merge)
+
+
+def merge(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders that hold the shards.", metavar="RUN…")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder of the whole run. Default: the folder, if it is one.")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Join the shards of a study (study --shard i/n) and finish its tables; names a shard that is missing."""
+    from sinkscope.study.shards import merge as merged
+
+    done = merged(runs, out)
+    if as_json:
+        print_json({**done.results, "folder": str(done.folder)})
+        return
+    output().print(printable(done.summary()), markup=False, soft_wrap=True)
+    output().print(printable(f"Results: {done.folder / 'results.json'}"), markup=False, soft_wrap=True)

@@ -1,0 +1,55 @@
+"""Options that say where the units of a study run: an engine, its workers, and a shard of the units."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sinkscope.cli.screen import output, print_json, printable
+from sinkscope.errors import StudyError
+
+if TYPE_CHECKING:
+    from sinkscope.study.engines.ray import Ray
+
+EngineOption = Annotated[str, typer.Option("--engine", help="local: processes here; ray: a Ray cluster.")]
+AddressOption = Annotated[
+    str | None, typer.Option("--address", help="ray: auto, host:port or ray://host:port. Default: this machine.")
+]
+GpusOption = Annotated[float | None, typer.Option("--gpus-per-worker", help="ray: GPUs of a worker.", min=0)]
+CpusOption = Annotated[float | None, typer.Option("--cpus-per-worker", help="ray: CPUs of a worker.", min=0)]
+ShardOption = Annotated[
+    str | None, typer.Option("--shard", help="Only this part of the units, such as 3/16; join them with merge.")
+]
+
+
+def engine_from(
+    engine: str, address: str | None, workers: int | None, gpus: float | None, cpus: float | None
+) -> str | Ray:
+    """The engine that the options describe; options of another engine are refused."""
+    if engine == "ray":
+        from sinkscope.study.engines.ray import Ray
+
+        shares = {"gpus_per_worker": gpus, "cpus_per_worker": cpus}
+        return Ray(address, workers, **{name: value for name, value in shares.items() if value is not None})
+    if engine != "local":
+        raise StudyError(f"Expected the engine local or ray, got {engine!r}.")
+    given = {"--address": address, "--gpus-per-worker": gpus, "--cpus-per-worker": cpus}
+    if used := [name for name, value in given.items() if value is not None]:
+        raise StudyError(
+            f"{', '.join(used)} would have no effect with the engine local; add --engine ray, or leave it out."
+        )
+    return engine
+
+
+def tell_shard(folder: Path, shard: str, as_json: bool) -> None:
+    """What to do when a shard is finished."""
+    if as_json:
+        print_json({"folder": str(folder), "shard": shard, "results": None})
+        return
+    output().print(
+        printable(f"Shard {shard} is in {folder}. When all are there: sinkscope merge {folder} … --out FOLDER"),
+        markup=False,
+        soft_wrap=True,
+    )

@@ -1,0 +1,199 @@
+"""Units on a Ray cluster: workers stay with their model, and what failed is tried elsewhere.
+
+No file system is shared: results and files come back through Ray, one at a time, and are written here alone. A worker
+gets its next unit when its last result was fetched, so no more than one result a worker waits anywhere.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sinkscope import io
+from sinkscope.errors import StudyError
+from sinkscope.study.engines import Stop
+from sinkscope.study.engines.pool import Pool, Worker
+from sinkscope.study.engines.ray import Ray
+from sinkscope.study.engines.scheduling import Waiting, parameters_of
+from sinkscope.study.schema import Study
+from sinkscope.study.unit import Unit
+
+TRIES = 3  # of a unit, each on another worker
+FUNCTION = "sinkscope.study.engines.worker:answer"
+Said = Callable[[str], object]
+Files = list[tuple[str, bytes]]
+
+
+@dataclass
+class Failed:
+    """A unit that failed: on which workers and nodes, and why the last time."""
+
+    unit: Unit
+    workers: set[int] = field(default_factory=set)
+    nodes: list[str] = field(default_factory=list)
+    why: str = ""
+
+    @property
+    def sentence(self) -> str:
+        return self.why.strip().splitlines()[-1].rstrip(".")
+
+
+@dataclass
+class Left:
+    """What is left of one call of `work`."""
+
+    waiting: Waiting
+    retried: list[Failed] = field(default_factory=list)
+    broken: list[Failed] = field(default_factory=list)
+    failed: dict[str, Failed] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(len(self.waiting) or self.retried)
+
+
+class Cluster:
+    """The engine that a `Ray` describes. function: what workers call, with study and unit as JSON and a folder."""
+
+    def __init__(self, choice: Ray, say: Said | None = None, function: str = FUNCTION) -> None:
+        self.choice = choice
+        self.say: Said = say or (lambda line: None)
+        self.function = function
+        self.pool = Pool(choice)
+        self.parameters: dict[str, int] = {}
+        self.prints: dict[str, str] = {}  # model → fingerprint of the weights that the study was planned with
+        self.lacking: dict[tuple[str, str], str] = {}  # (node, model) → why the node cannot have the model
+
+    def work(
+        self, study: Study, units: Sequence[Unit], folder: Path, stop: Stop
+    ) -> Iterator[tuple[Unit, dict[str, Any]]]:
+        self.choice.fit(study.device)
+        self.pool.open(len(units))
+        context, left = json.dumps(study.to_dict()), Left(Waiting(units, self.parameters))
+        seen = time.monotonic()  # when something was last at work
+        while True:
+            if not stop():
+                self._feed(context, left)
+            self._give_up(left)
+            busy = any(worker.unit is not None for worker in self.pool.workers.values())
+            if not busy and (stop() or not left):
+                break
+            seen = self._patience(seen, busy)
+            for worker, call in self.pool.ready():
+                if worker.unit is None:
+                    self.pool.greet(worker, call)
+                    continue
+                unit, worker.unit = worker.unit, None
+                answer, files = self.pool.fetch(worker, call)
+                if "result" in self._checked(unit, answer):
+                    self.parameters |= parameters_of(unit, answer["result"])
+                    if not stop():
+                        self._feed(context, left)  # it computes on while this result is stored
+                    _save(folder, files)
+                    yield unit, answer["result"]
+                else:
+                    self._failed(worker, unit, answer, left)
+        if left.broken:
+            raise _told(left.broken) from RuntimeError(left.broken[0].why)
+
+    def close(self) -> None:
+        self.pool.close()
+
+    def _patience(self, seen: float, busy: bool) -> float:
+        now = time.monotonic()
+        if not busy and now - seen > self.choice.patience:
+            raise StudyError(
+                f"No node of the cluster could start a worker within {self.choice.patience:.0f} seconds; what is "
+                "finished is stored: look at `ray status`, and run again to go on."
+            )
+        return now if busy else seen
+
+    def _feed(self, context: str, left: Left) -> None:
+        """A unit for every worker that has none."""
+        for worker in self.pool.workers.values():
+            if worker.unit is None and worker.node is not None:
+                unit = self._again(worker, left) or left.waiting.take(worker.model, self._at(), self._without(worker))
+                if unit is not None:
+                    worker.unit, worker.model = unit, unit.model
+                    call = worker.handle.run.remote(self.function, context, json.dumps(unit.to_dict()))
+                    self.pool.calls[call] = worker
+
+    def _again(self, worker: Worker, left: Left) -> Unit | None:
+        """A unit that failed elsewhere; on a node that it did not fail on, as long as there is another node."""
+        if not left.retried:
+            return None
+        nodes = {other.node for other in self.pool.workers.values() if other.node is not None}
+        for place, failed in enumerate(left.retried):
+            fresh = worker.node not in failed.nodes or nodes <= set(failed.nodes)
+            if fresh and worker.number not in failed.workers and failed.unit.model not in self._without(worker):
+                return left.retried.pop(place).unit
+        return None
+
+    def _failed(self, worker: Worker, unit: Unit, answer: dict[str, Any], left: Left) -> None:
+        if "lacking" in answer:  # says nothing about the unit: other nodes may have the model
+            told = f"Node {worker.node} cannot load {unit.model}: {answer['error']}"
+            if self.lacking.setdefault((str(worker.node), unit.model), told) is told:
+                self.say(told)
+            worker.model = None
+            left.waiting.put_back(unit)
+            return
+        failed = left.failed.setdefault(unit.id, Failed(unit))
+        failed.workers.add(worker.number)
+        failed.nodes.append(str(worker.node))
+        failed.why = str(answer.get("error") or answer["bug"])
+        (left.broken if len(failed.nodes) >= TRIES else left.retried).append(failed)
+        if "bug" in answer:
+            self.pool.replace(worker)
+
+    def _give_up(self, left: Left) -> None:
+        """Units that no worker can take any more: all have tried, or no node has the model."""
+        workers = list(self.pool.workers.values())
+        for failed in list(left.retried):
+            model = failed.unit.model
+            if all(worker.number in failed.workers or model in self._without(worker) for worker in workers):
+                left.retried.remove(failed)
+                left.broken.append(failed)
+        if self.lacking and all(worker.node is not None for worker in workers):
+            nodes = sorted({str(worker.node) for worker in workers})
+            for model in [model for model, mine in left.waiting.by_model.items() if mine]:
+                if all((node, model) in self.lacking for node in nodes):
+                    why = self.lacking[nodes[0], model]
+                    left.broken += [Failed(unit, nodes=nodes, why=why) for unit in left.waiting.drop(model)]
+
+    def _checked(self, unit: Unit, answer: dict[str, Any]) -> dict[str, Any]:
+        """Without its result, if the node has other weights than the study was planned with."""
+        digest = answer.get("fingerprint")
+        if digest is not None and self.prints.setdefault(unit.model, digest) != digest:
+            del answer["result"]
+            why = "its weights are not those that the study was planned with; copy the same there."
+            answer.update(lacking=True, error=why)
+        return answer
+
+    def _at(self) -> Counter[str]:
+        """Workers at work, by model."""
+        return Counter(worker.model for worker in self.pool.workers.values() if worker.unit and worker.model)
+
+    def _without(self, worker: Worker) -> set[str]:
+        return {model for node, model in self.lacking if node == worker.node}
+
+
+def _save(folder: Path, files: Files) -> None:
+    for name, data in files:
+        path = (folder / name).resolve()
+        if folder.resolve() not in path.parents:
+            raise StudyError(f"A worker sent a file that lies outside the run folder ({name!r}); it was refused.")
+        io.write(path, data)
+
+
+def _told(broken: list[Failed]) -> StudyError:
+    first = broken[0]
+    more = f" (and {len(broken) - 1} more)" if len(broken) > 1 else ""
+    where = f"{len(first.workers)} workers" if len(first.workers) > 1 else "one worker"
+    lost = f"{first.unit.id}{more} failed on {where} ({', '.join(dict.fromkeys(first.nodes))}): {first.sentence}"
+    return StudyError(
+        f"{first.sentence if not first.workers else lost}; everything else is stored: run again to go on."
+    )

@@ -1,0 +1,59 @@
+"""`Ray`: which cluster, how many workers on it, and what each of them gets. The work itself is in `cluster`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from sinkscope.errors import StudyError
+
+
+@dataclass(frozen=True)
+class Ray:
+    """Run units on a Ray cluster.
+
+    address: None for this machine (or RAY_ADDRESS), "auto" for the cluster that this machine is part of, "host:port",
+    or "ray://host:port" from outside. workers: processes that hold a model each; None for as many as fit. What a worker
+    takes of its node: gpus_per_worker (a share of one, or several with the device auto) and cpus_per_worker.
+    """
+
+    address: str | None = None
+    workers: int | None = None
+    gpus_per_worker: float = 0
+    cpus_per_worker: float = 1
+    patience: float = 300.0  # seconds without any worker until the run is given up
+
+    def __post_init__(self) -> None:
+        if self.workers is not None and (isinstance(self.workers, bool) or self.workers < 1):
+            raise StudyError(f"Expected at least one worker, got {self.workers!r}.")
+        if self.address is not None and not self.address.strip():
+            raise StudyError(
+                'Expected the address of a cluster, such as "auto" or "ray://host:10001", got an empty one.'
+            )
+        for name in ("gpus_per_worker", "cpus_per_worker", "patience"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not math.isfinite(value) or value < 0:
+                raise StudyError(f"Expected {name} as a number of at least 0, got {value!r}.")
+        if self.gpus_per_worker > 1 and self.gpus_per_worker != int(self.gpus_per_worker):
+            raise StudyError(
+                f"Expected a share of one GPU or a whole number of them for a worker, got {self.gpus_per_worker}; "
+                "Ray splits one GPU, never several."
+            )
+        if not self.cpus_per_worker and not self.gpus_per_worker:
+            raise StudyError("Expected a worker to take a share of a CPU or a GPU, got 0 of both; give it one of them.")
+
+    def fit(self, device: str | None) -> None:
+        """Refuse GPUs that a study would not use, and a device that these workers would not have."""
+        on_cpu = device is None or device.startswith("cpu")
+        if self.gpus_per_worker and on_cpu:
+            raise StudyError(
+                f"Expected a device for {self.gpus_per_worker:g} GPUs a worker, got {device or 'none, which means cpu'}; "
+                "add --device cuda (auto for several GPUs), or leave the GPUs out."
+            )
+        if self.gpus_per_worker > 1 and device != "auto":
+            raise StudyError(
+                f"Expected the device auto for {self.gpus_per_worker:g} GPUs a worker, got {device}, which uses one; "
+                "add --device auto."
+            )
+        if not self.gpus_per_worker and device is not None and device.startswith("cuda"):
+            raise StudyError(f"Expected GPUs for workers that compute on {device}, got none; add --gpus-per-worker 1.")

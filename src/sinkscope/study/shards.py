@@ -1,0 +1,217 @@
+"""A study in parts that know nothing of each other, for clusters that only start jobs; and the parts joined to one run."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sinkscope.errors import StudyError
+from sinkscope.study.engines import Engine, engine_of
+from sinkscope.study.engines.ray import Ray
+from sinkscope.study.engines.scheduling import cost
+from sinkscope.study.plan import Facts, Unit, units_of
+from sinkscope.study.run import OnMessage, OnProgress, Run, about_run, assemble, check, models_of, work_through
+from sinkscope.study.schema import Study
+from sinkscope.study.store import Store, as_json, versions
+
+SAME = ("schema", "study", "seed", "models", "versions", "backend")  # what all parts of a run have in common
+FOLDER = "shards"  # of the run folder: a file for each shard that is finished
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One part of `count`, counted from 1."""
+
+    index: int
+    count: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.index <= self.count <= 100_000:
+            raise StudyError(f"Expected a shard from 1/{self.count} to {self.count}/{self.count}, got {self}.")
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.count}"
+
+    @classmethod
+    def parse(cls, text: str) -> Shard:
+        found = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text)
+        if not found or int(found[2]) < 1:
+            raise StudyError(f"Expected a shard such as 3/16, the third of sixteen, got {text!r}.")
+        return cls(int(found[1]), int(found[2]))
+
+    def of(self, units: Sequence[Unit], facts: Sequence[Facts]) -> list[Unit]:
+        """Every count-th unit, the longest first, so that shards take about the same time; run in the plan's order."""
+        sizes = {fact.asked: int(fact.identity["parameters"]) for fact in facts}
+        longest = sorted(range(len(units)), key=lambda place: -cost(units[place], sizes))
+        return [units[place] for place in sorted(longest[self.index - 1 :: self.count])]
+
+
+def run_shard(
+    study: Study | str,
+    shard: Shard,
+    out: Path | str | None = None,
+    engine: str | Ray | Engine = "local",
+    workers: int | None = None,
+    on_message: OnMessage | None = None,
+    on_progress: OnProgress | None = None,
+) -> Path:
+    """Run one shard into a folder, which other shards may write to at the same time; `merge` makes the tables."""
+    study = Study.load(study) if isinstance(study, str) else study
+    store = Store(Path("runs") / study.name if out is None else out)
+    message = on_message or (lambda line: None)
+    chosen = engine_of(engine, workers, message)
+    with _locked(store, shard), closing(chosen):
+        started = time.time()
+        facts = models_of(study, chosen, store.folder, message)
+        store.open(study.to_yaml(), about_run(study, facts), alone=False)
+        units = shard.of(units_of(study, facts), facts)
+        mark = f"{FOLDER}/{shard.index}-of-{shard.count}.json"
+        store.write(mark, as_json({"shard": shard.index, "of": shard.count, "units": len(units), "finished": False}))
+        work_through(study, store, units, chosen, message, on_progress or (lambda done, total: None))
+        note = {
+            "shard": shard.index,
+            "of": shard.count,
+            "units": len(units),
+            "seconds": round(time.time() - started, 1),
+        }
+        store.write(mark, as_json({**note, "finished": True}))
+    return store.folder
+
+
+def merge(folders: Sequence[Path | str], out: Path | str | None = None) -> Run:
+    """Join the folders of a run's shards, and finish its tables: what comes out is what the whole run would have been."""
+    if not folders:
+        raise StudyError("Expected at least one run folder to merge, got none.")
+    if out is None and len(folders) > 1:
+        raise StudyError(f"Expected --out, the folder for the merged run of {len(folders)} folders, got none.")
+    parts = [Store(folder) for folder in folders]
+    about, text = _common(parts)
+    study, facts = Study.load(parts[0].folder / "study.yaml"), [Facts(**model) for model in about["models"]]
+    units = units_of(study, facts)
+    where = _found(parts, units)
+    _refuse_missing(parts, units, facts, where)
+    store = Store(parts[0].folder if out is None else out)
+    with store.locked():
+        store.open(text, about)
+        for unit in units:
+            _copy(where[unit.id], store, unit)
+        for unit in units:
+            check(store, unit, store.load(unit))
+        results = assemble(study, store, facts, units, about)
+        store.write("run.json", as_json({**about, "finished": True, "shards": len(parts)}))
+    return Run(store.folder, results)
+
+
+@contextmanager
+def _locked(store: Store, shard: Shard) -> Iterator[None]:
+    """The folder is shared with other shards, and closed to the same shard and to a whole run."""
+    held: list[int] = []
+    try:
+        store.units.mkdir(parents=True, exist_ok=True)
+        for name, kind in (("lock", fcntl.LOCK_SH), (f"lock-{shard.index}-of-{shard.count}", fcntl.LOCK_EX)):
+            held.append(os.open(store.folder / name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644))
+            fcntl.flock(held[-1], kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        _let_go(held)
+        what = "the whole study" if len(held) == 1 else f"shard {shard}"
+        raise StudyError(
+            f"Another process is running {what} in {store.folder}; wait for it, or use another folder."
+        ) from None
+    except OSError as error:
+        _let_go(held)
+        raise StudyError(f"The run folder {store.folder} cannot be used ({error.strerror}); name another.") from None
+    try:
+        yield
+    finally:
+        _let_go(held)
+
+
+def _let_go(held: list[int]) -> None:
+    for descriptor in held:
+        os.close(descriptor)
+
+
+def _common(parts: Sequence[Store]) -> tuple[dict[str, Any], str]:
+    """What run.json and study.yaml of all parts say alike; a folder that says otherwise is of another run."""
+    first, text = _begun(parts[0])
+    for part in parts[1:]:
+        run, other = _begun(part)
+        wrong = [name for name in SAME if run.get(name) != first.get(name)]
+        wrong += ["study.yaml"] if other != text else []
+        if wrong:
+            raise StudyError(
+                f"Expected parts of one run, and {part.folder} is of another than {parts[0].folder}: {wrong[0]} differs; "
+                "leave it out, or run its shard again as the others."
+            )
+    here = versions()
+    for name, there in first.get("versions", {}).items():
+        if here.get(name) != there:
+            raise StudyError(
+                f"The run was made with {name} {there}, and this is {here.get(name)}; merge with the same."
+            )
+    return {name: value for name, value in first.items() if name not in ("finished", "seconds", "shards")}, text
+
+
+def _begun(part: Store) -> tuple[dict[str, Any], str]:
+    run, path = part.read("run.json"), part.folder / "study.yaml"
+    if run is None or not path.is_file() or any(name not in run for name in SAME):
+        raise StudyError(f"Expected a run folder with study.yaml and run.json, and {part.folder} is none; name others.")
+    return run, path.read_text(encoding="utf-8")
+
+
+def _found(parts: Sequence[Store], units: Sequence[Unit]) -> dict[str, Store]:
+    """Unit → the folder that has it; two folders that have it must say the same."""
+    where: dict[str, Store] = {}
+    for unit in units:
+        for part in parts:
+            if part.done(unit):
+                before = where.setdefault(unit.id, part)
+                if before is not part and before.load(unit) != part.load(unit):
+                    raise StudyError(
+                        f"{before.folder} and {part.folder} hold different results of {unit.id}; remove the wrong one."
+                    )
+    return where
+
+
+def _refuse_missing(
+    parts: Sequence[Store], units: Sequence[Unit], facts: Sequence[Facts], where: dict[str, Store]
+) -> None:
+    missing = {unit.id for unit in units if unit.id not in where}
+    if not missing:
+        return
+    marks = [path.stem for part in parts for path in (part.folder / FOLDER).glob("*-of-*.json")]
+    counts = {int(name.rpartition("-")[2]) for name in marks if re.fullmatch("[0-9]+-of-[0-9]+", name)}
+    if len(counts) != 1:
+        raise StudyError(
+            f"{len(missing)} of {len(units)} units are in none of the folders, such as {min(missing)}; run what is left."
+        )
+    count = counts.pop()
+    shards = {index: [u.id for u in Shard(index, count).of(units, facts)] for index in range(1, count + 1)}
+    lost = {index: missing.intersection(mine) for index, mine in shards.items() if missing.intersection(mine)}
+    first, others = min(lost), [f"{index}/{count}" for index in sorted(lost)[1:]]
+    raise StudyError(
+        f"Shard {first}/{count} is missing: {len(lost[first])} of its {len(shards[first])} units are in none of the folders"
+        f"{' (missing too: ' + ', '.join(others) + ')' if others else ''}; run it with --shard {first}/{count}, or name its "
+        "folder."
+    )
+
+
+def _copy(part: Store, store: Store, unit: Unit) -> None:
+    """The unit's file and its traces, traces first: a unit that is there is whole."""
+    if part.folder.resolve() == store.folder.resolve():
+        return
+    for name in part.load(unit).get("saved", []):
+        path = part.folder / "traces" / Path(name).name
+        if not path.is_file():
+            raise StudyError(
+                f"{unit.id} in {part.folder} names the trace {path.name}, which is not there; copy it too."
+            )
+        store.write(f"traces/{path.name}", path.read_bytes())
+    store.write(f"units/{unit.id}.json", (part.units / f"{unit.id}.json").read_bytes())
