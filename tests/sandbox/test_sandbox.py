@@ -202,6 +202,47 @@ def test_helper_of_the_setup_is_not_taken_from_the_candidate():
     assert not passes("abs = lambda x: 0\ndef root():\n    return 3\n", tests, setup=setup)
 
 
+@pytest.mark.parametrize("body", ["os._exit(0)", "sys.exit(0)", "os.kill(os.getpid(), 9)", "x = bytearray(10 << 30)"])
+@pytest.mark.parametrize("handler", ["except:", "except BaseException:", "finally:"])
+def test_leaving_under_a_bare_except_does_not_pass(body, handler):
+    code = f"import os, sys\ndef f(x):\n    {body}\n"
+    calls = "for _ in range(3):\n    try:\n        f(1)\n"
+    assert not passes(
+        code, f"{calls}    {handler}\n        {'pass' if 'except' in handler else 'break'}\n", names=["f"]
+    )
+    honest = "def f(x):\n    raise ValueError\n"
+    assert passes(honest, "try:\n    f(1)\nexcept:\n    pass\n", names=["f"])
+
+
+ELF = Path("/bin/true")
+
+
+@pytest.mark.skipif(not ELF.is_file(), reason="no program to copy into the sandbox")
+@pytest.mark.parametrize("folder", [".", "/tmp", "/dev/shm"])
+def test_a_program_that_is_copied_in_does_not_run(folder):
+    code = (
+        f"import os, subprocess\npath = {folder!r} + '/own'\nprogram = {ELF.read_bytes()!r}\n"
+        "open(path, 'wb').write(program)\nos.chmod(path, 0o755)\n"
+        "loaders = [os.path.join(d, f) for d in ('/lib64', '/lib', '/usr/lib') if os.path.isdir(d)\n"
+        "           for f in os.listdir(d) if f.startswith('ld-')]\n"
+        "for words in [[path], *([one, path] for one in loaders)]:\n"
+        "    try:\n        print('ran', subprocess.run(words).returncode)\n"
+        "    except OSError as error:\n        print('refused', type(error).__name__)\n"
+        "try:\n    os.execv(path, [path])\nexcept OSError:\n    print('refused')\nprint('end')\n"
+    )
+    result = run_python(code, seconds=20)
+    if folder == "/dev/shm":
+        assert "FileNotFoundError" in result.output
+        return
+    assert result.ok and result.output.endswith("end\n"), result
+    assert "ran" not in result.output and result.output.count("refused") >= 2
+
+
+def test_the_folder_of_the_sandbox_runs_no_programs():
+    flags = "import os\nprint([bool(os.statvfs(path).f_flag & os.ST_NOEXEC) for path in ('/tmp', '.', '/')])"
+    assert run_python(flags).output.strip() == "[True, True, True]"
+
+
 def test_many_at_once_keep_their_order():
     jobs = [{"code": f"def f(x):\n    return x + {n % 3}\n", "tests": TESTS} for n in range(9)]
     assert [result.ok for result in check_many(jobs, workers=3)] == [n % 3 == 1 for n in range(9)]
@@ -213,7 +254,7 @@ def test_refuses_where_the_kernel_gives_no_namespaces():
         "import sys\nsys.path.insert(0, sys.argv[1])\nfrom sinkscope.sandbox import run as sandbox\n"
         "from sinkscope.sandbox.child import walls\n"
         "from sinkscope.errors import SandboxError\n"
-        "walls.call('prctl', 38, 1, 0, 0, 0)\nwalls.filter_calls(True)\n"
+        "walls.call('prctl', 38, 1, 0, 0, 0)\nwalls.filter_calls(True, {'unshare': walls.DENIED['unshare']})\n"
         "try:\n    sandbox.run_python('print(1)')\nexcept SandboxError as error:\n    print('refused:', error)\n"
         "weak = sandbox.run_python('import os\\nos.fork() or os.setsid()\\nprint(1)', allow_network=True)\n"
         "print(weak.ok, weak.isolation)\n"

@@ -11,7 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from sinkscope import __version__
-from sinkscope.cli import commands, screen
+from sinkscope.cli import commands, process, screen
+from sinkscope.cli.options import spelled
 from sinkscope.errors import SinkscopeError
 
 BAD_INPUT, INTERRUPTED, PIPE_CLOSED = 2, 130, 141
@@ -23,9 +24,8 @@ def build() -> typer.Typer:
         name="sinkscope",
         help="Look at, move and remove attention sinks in diffusion language models.",
         no_args_is_help=True,
-        add_completion=False,
         rich_markup_mode="rich",
-        context_settings={"help_option_names": ["-h", "--help"]},
+        context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": spelled},
     )
 
     @app.callback()
@@ -42,32 +42,64 @@ def build() -> typer.Typer:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    sys.exit(run(arguments))
+    process.prepare()
+    with process.ended_by_signals():
+        code = process.finish(run(arguments))
+    sys.exit(code)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code. What a user can mend is one sentence, what we must mend is a traceback."""
+    """Run one command; the exit code. What a user can fix is one sentence, what we must fix is a traceback."""
+    asked = list(sys.argv[1:] if arguments is None else arguments)
+    if asked[:2] == ["study", "table1"]:  # its name before it became a command of its own
+        asked[:2] = ["table1"]
     try:
         command: Any = typer.main.get_command(build())
-        code = command.main(args=arguments, prog_name="sinkscope", standalone_mode=False)
+        code = command.main(args=asked, prog_name="sinkscope", standalone_mode=False)
     except SinkscopeError as error:
         screen.say_error(str(error))
         return BAD_INPUT
     except (KeyboardInterrupt, typer.Abort):
-        screen.say_error("Interrupted.")
-        return INTERRUPTED
+        return _interrupted()
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
-        sys.stderr.close()
         return PIPE_CLOSED
+    except (OSError, MemoryError) as error:
+        if isinstance(error, OSError) and error.errno is None:
+            raise
+        screen.say_error(_refused(error))
+        return BAD_INPUT
     except Exception as error:
         # typer carries its own copy of click in some versions, so its errors are known by what they can do.
-        if not hasattr(error, "show") or not hasattr(error, "exit_code"):
+        if not hasattr(error, "format_message") or not hasattr(error, "exit_code"):
             raise
-        error.show()
+        if type(error).__name__ == "NoArgsIsHelpError":
+            error.show()  # type: ignore[attr-defined]
+        else:
+            screen.say_error(_usage(error))
         return int(error.exit_code)
-    if code == INTERRUPTED:  # newer typer turns Ctrl-C into this code without a word
-        screen.say_error("Interrupted.")
-    return code if isinstance(code, int) else 0
+    # newer typer turns Ctrl-C into this code without a word
+    return _interrupted() if code == INTERRUPTED else code if isinstance(code, int) else 0
+
+
+def _interrupted() -> int:
+    number = process.signal_received()
+    screen.say_error("Interrupted." if number is None else "Ended by a signal.")
+    return INTERRUPTED if number is None else 128 + number
+
+
+def _refused(error: OSError | MemoryError) -> str:
+    """What the machine would not do: a file, a folder, memory."""
+    if isinstance(error, MemoryError):
+        return f"The machine has not the memory for this ({str(error) or 'out of memory'}); ask for less."
+    where = "" if error.filename is None else f" ({error.filename})"
+    return f"The system refused a file or folder: {error.strerror or error}{where}; look at its place and rights."
+
+
+def _usage(error: Any) -> str:
+    """What is wrong with the words of a command line, and where to read which ones there are."""
+    message = error.format_message().rstrip(".")
+    context = getattr(error, "ctx", None)
+    return f"{message}; see {context.command_path} --help." if context is not None else f"{message}."
 
 
 def _print_version(asked: bool) -> None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Annotated, Any
+from contextlib import contextmanager, suppress
+from typing import Any
 
-import typer
 from rich.console import Console
-
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
 def output() -> Console:
@@ -24,13 +22,25 @@ def progress() -> Console:
     return Console(stderr=True, highlight=False)
 
 
+def say(line: str) -> None:
+    """A line on stderr, for what is worth knowing while a command runs."""
+    with suppress(OSError, ValueError):  # nobody may be listening there
+        print(printable(line), file=sys.stderr, flush=True)
+
+
 def say_error(sentence: str) -> None:
     """One line on stderr, whole: it may be read by another program, so it is not wrapped or coloured there."""
-    print(f"sinkscope: {printable(sentence)}", file=sys.stderr)
+    say(f"sinkscope: {' '.join(sentence.split())}")
 
 
 def print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    """JSON with letters of every language as they are, where the stream can write them, and no control characters."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(value, indent=2)
+    print(_STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
 
 @contextmanager
@@ -40,10 +50,14 @@ def waiting(what: str) -> Iterator[None]:
     if not console.is_terminal:
         yield
         return
-    with console.status(what):
+    with console.status(printable(what)):
         yield
 
 
 def printable(text: str) -> str:
     """Text of a model or a file, with nothing in it that could steer the terminal."""
     return "".join(sign if sign.isprintable() or sign in "\n\t" else "�" for sign in text)
+
+
+# What JSON leaves as it is and a terminal obeys: delete, the C1 controls, marks that turn the direction of writing.
+_STEERING = re.compile("[\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")

@@ -42,7 +42,7 @@ def load_tasks(
 ) -> dict[str, Any]:
     """Harness tasks by name: ours (gsm8k and humaneval with `data`, humaneval always, sinkscope_…), else the harness's.
 
-    `repeats` answers a problem are drawn for humaneval and pass@k is estimated for each k of `pass_at`; `problems` is
+    `repeats` answers per problem are drawn for humaneval and pass@k is estimated for each k of `pass_at`; `problems` is
     the size of each task of our own suite.
     """
     found: dict[str, Any] = {}
@@ -55,6 +55,10 @@ def load_tasks(
             found[name] = _gsm8k(name, data, fewshot)
         else:
             found |= _of_harness(name)
+    if fewshot and all(task.get_config("num_fewshot") == 0 and name not in GSM8K for name, task in found.items()):
+        raise TaskError(
+            f"{next(iter(found))} takes no examples, so that {fewshot} would have no effect; leave fewshot out."
+        )
     for task in found.values():
         shots = task.get_config("num_fewshot")
         if fewshot is not None and shots != 0:
@@ -105,7 +109,7 @@ HUMANEVAL = {"humaneval": "humaneval.yaml", "humaneval_instruct": "humaneval_ins
 def _humaneval(name: str, data: Path | None, repeats: int, pass_at: tuple[int, ...], limits: Limits) -> Any:
     if max(pass_at) > repeats:
         raise TaskError(
-            f"pass@{max(pass_at)} needs at least {max(pass_at)} answers a problem, got {repeats}; raise repeats."
+            f"pass@{max(pass_at)} needs at least {max(pass_at)} answers per problem, got {repeats}; raise repeats."
         )
     config = _harness_config("humaneval", HUMANEVAL[name])
     cut_at_fence = name == "humaneval_instruct"
@@ -251,7 +255,7 @@ def _read(path: Path | None, benchmark: str) -> list[dict[str, Any]]:
         text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
         rows = [json.loads(line) for line in text.split("\n") if line.strip()]
     except (ValueError, OSError, EOFError) as error:
-        raise TaskError(f"Expected one JSON object a line in {path}, got something else ({error}).") from None
+        raise TaskError(f"Expected one JSON object per line in {path}, got something else ({error}).") from None
     if not rows or any(not isinstance(row, dict) or not row.keys() >= FIELDS[benchmark] for row in rows):
         raise TaskError(f"Expected lines with {', '.join(sorted(FIELDS[benchmark]))} in {path}, and at least one.")
     return rows

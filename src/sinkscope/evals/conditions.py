@@ -32,14 +32,16 @@ def grid(causal: bool, ks: Sequence[int] = (1, 5, 10)) -> list[Condition]:
     return found
 
 
-def made_of_words(mask_sinks: int | None = None, mask_random: int | None = None, rank: str = "clean") -> Any:
-    """The intervention that the words of a command line name; None for none."""
+def made_of_words(mask_sinks: int | None = None, mask_random: int | None = None, rank: str | None = None) -> Any:
+    """The intervention that the words of a command line name; None for none. rank: clean unless said otherwise."""
     from sinkscope.interventions import MaskRandom, MaskSinks
 
     if mask_sinks and mask_random:
         raise TaskError("Expected mask_sinks or mask_random, got both; a control is a run of its own.")
+    if rank is not None and not mask_sinks:
+        raise TaskError("rank says how sinks are ranked and would have no effect without mask_sinks; leave it out.")
     if mask_sinks:
-        return MaskSinks(k=mask_sinks, rank=cast("Rank", rank))
+        return MaskSinks(k=mask_sinks, rank=cast("Rank", rank or "clean"))
     return MaskRandom(k=mask_random) if mask_random else None
 
 

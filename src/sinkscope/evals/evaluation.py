@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sinkscope import io
 from sinkscope.errors import TaskError
-from sinkscope.evals.presets import in_full, settings_for
+from sinkscope.evals.presets import benchmark_of, in_full, settings_for
 from sinkscope.sandbox import require_sandbox
 from sinkscope.settings.decode import Decode
 
@@ -39,7 +40,7 @@ def evaluate(
     seed: int = 0,
     dtype: str | None = None,
     device: str | None = None,
-    say: Callable[[str], object] | None = None,
+    on_message: Callable[[str], object] | None = None,
 ) -> dict[str, Any]:
     """Score a model on harness tasks; with `out`, a killed run goes on where it was, and its score is the same.
 
@@ -47,18 +48,22 @@ def evaluate(
     sinkscope (our suite, or sinkscope_arithmetic, …), or any task of the harness. data: folder with the benchmarks'
     JSON lines, for machines without a network. settings: a Decode, or words that change single settings of the task's
     preset. limit: the first so many problems. fewshot: examples, where the task does not fix their number. chat: the
-    model's chat template (by default wherever it has one). repeats, pass_at: answers a problem, and the k of pass@k,
-    for humaneval. samples: maskings in a diffusion model's likelihood. problems: size of each task of our suite. say:
-    is given one line for each thing worth printing.
+    model's chat template (by default wherever it has one). repeats, pass_at: answers per problem, and the k of pass@k,
+    for humaneval. samples: maskings in a diffusion model's likelihood. problems: size of each task of our suite.
+    on_message: is given one line for each thing worth printing.
     """
     names = [name.strip() for name in tasks if name.strip()]
     if not names:
         raise TaskError("Expected at least one task, got none; try gsm8k, humaneval or sinkscope.")
+    _check_numbers(
+        limit=limit, fewshot=fewshot, batch_size=batch_size, repeats=repeats, samples=samples, problems=problems
+    )
+    _check_used(names, data=data, repeats=repeats, pass_at=pass_at)
     folder = _folder(data)
     from sinkscope.evals.harness import HarnessLM  # checks for lm_eval before a model is loaded
 
     loaded = _loaded(model, dtype, device)
-    say = say or (lambda line: None)
+    say = on_message or (lambda line: None)
     templated = _templated(loaded, chat)
     if any(name.startswith("humaneval") or name in ("sinkscope", "sinkscope_programs") for name in names):
         require_sandbox()  # now, and not after hours of generating
@@ -105,7 +110,7 @@ def summarise(results: dict[str, Any], info: dict[str, Any]) -> dict[str, Any]:
 
 
 def right_answers(summary: dict[str, Any], task: str) -> list[bool]:
-    """One verdict a problem, in the order of the benchmark, for paired tests; only where a score is right or wrong."""
+    """One verdict per problem, in the order of the benchmark, for paired tests; only where a score is right or wrong."""
     entry = summary["tasks"][task]
     return list(entry["scores"][entry["metric"]]["right"])
 
@@ -121,6 +126,23 @@ def _score(name: str, value: float, samples: list[dict[str, Any]], count: int) -
         low, high = wilson(sum(right), count)
         score |= {"correct": sum(right), "low": low, "high": high, "right": right}
     return score
+
+
+def _check_numbers(**numbers: int | None) -> None:
+    for name, number in numbers.items():
+        least = 0 if name == "fewshot" else 1
+        if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < least):
+            raise TaskError(f"Expected {name} as a whole number of at least {least}, got {number!r}.")
+
+
+def _check_used(names: Sequence[str], data: Path | str | None, repeats: int, pass_at: Sequence[int]) -> None:
+    """Options that none of the tasks uses are refused: their results would look as if they had."""
+    if not any(name.startswith("humaneval") for name in names) and (repeats != 1 or tuple(pass_at) != (1,)):
+        raise TaskError(
+            f"Only humaneval draws several answers per problem; leave repeats and pass_at out for {names[0]}."
+        )
+    if data is not None and not any(benchmark_of(name) for name in names):
+        raise TaskError(f"Only gsm8k and humaneval are read from a data folder; leave it out for {names[0]}.")
 
 
 def _folder(data: Path | str | None) -> Path | None:
@@ -178,9 +200,7 @@ def _write(folder: Path, summary: dict[str, Any], results: dict[str, Any]) -> No
     folder.mkdir(parents=True, exist_ok=True)
     for task, samples in results["samples"].items():
         lines = "".join(json.dumps(sample, default=str, ensure_ascii=False) + "\n" for sample in samples)
-        (folder / f"samples_{task}.jsonl").write_text(lines, encoding="utf-8")
+        io.write(folder / f"samples_{task}.jsonl", lines)
     kept = {name: results[name] for name in ("results", "versions", "n-shot", "higher_is_better", "n-samples")}
     text = json.dumps({**summary, "harness": kept}, indent=1, default=str, ensure_ascii=False)
-    waiting = folder / "results.json.part"
-    waiting.write_text(text, encoding="utf-8")
-    waiting.rename(folder / "results.json")
+    io.write(folder / "results.json", text)

@@ -61,7 +61,7 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         store: Path | str | None = None,
         mask_sinks: int | None = None,
         mask_random: int | None = None,
-        rank: str = "clean",
+        rank: str | None = None,
         dtype: str | None = None,
         device: str | None = None,
         max_batch_size: int | None = None,
@@ -76,7 +76,8 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         self.intervention = intervention if intervention is not None else made_of_words(mask_sinks, mask_random, rank)
         self.asked: Decode | Mapping[str, Any] | None = words or settings
         self.batch_size = _whole(batch_size, max_batch_size)
-        self.samples, self.seed = samples, seed
+        self.samples, self.seed = _count("samples", samples, 1), _count("seed", seed, 0)
+        settings_for(model, "", self.asked)  # wrong words are told now, and not at the first request
         self.tokenizer = model.require_tokenizer()
         self.answers = Answers(Path(store) if store is not None else None)
         self.used: dict[str, Decode] = {}  # settings that each task was run with
@@ -149,15 +150,15 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         return [str(self._answer(name)["text"]) for name, *_ in asked]
 
     def _generation(self, request: Instance, nth: int) -> tuple[str, Decode, Tensor, list[str]]:
-        text, words = request.args[0], dict(request.args[1])
+        text, words = _text(request.args[0]), _mapping(request.args[1])
         task = str(request.task_name or "")
-        settings = settings_for(self.model, task, self.asked, words.get("max_gen_toks"))
+        settings = settings_for(self.model, task, self.asked, _longest(words.get("max_gen_toks")))
         self.used[task] = settings
         if nth and (settings.temperature > 0 or settings.confidence == "random" or settings.commit == "origin"):
             settings = replace(settings, seed=settings.seed + nth)
-        until = words.get("until") or []
-        stops = [stop for stop in ([until] if isinstance(until, str) else until) if stop]
-        ids = self._fit(self.tok_encode(text), self.model.context - settings.length)
+        stops = _stops(words.get("until"))
+        # As the harness has it for likelihoods: an empty context is the token that texts begin with.
+        ids = self._fit(self.tok_encode(text) or [self.prefix_token_id], self.model.context - settings.length)
         name = key(kind="generate", prompt=ids, settings=settings.to_dict(), until=stops, **self._dependence())
         return name, settings, torch.tensor([ids]), stops
 
@@ -177,6 +178,15 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         return rows
 
     # ---- likelihoods
+
+    def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+        """How likely each continuation is, and whether greedy decoding says it; an empty one is refused."""
+        for request in requests:
+            _, continuation = map(_text, request.args[:2])
+            if not continuation:
+                raise TaskError("Expected a continuation of at least one character to score, got an empty one.")
+        found: list[tuple[float, bool]] = super().loglikelihood(requests, disable_tqdm=disable_tqdm)
+        return found
 
     def _loglikelihood_tokens(
         self, requests: list[tuple[Any, list[int], list[int]]], disable_tqdm: bool = False, **_: Any
@@ -213,7 +223,7 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         """Log-likelihood of whole texts, in windows of the model's context that overlap in what is given only."""
         spans, windows = [], []
         for request in requests:
-            ids = self.tok_encode(request.args[0], add_special_tokens=False)
+            ids = self.tok_encode(_text(request.args[0]), add_special_tokens=False)
             cut = get_rolling_token_windows(
                 token_list=ids, prefix_token=self.prefix_token_id, max_seq_len=self.model.context - 1, context_len=1
             )
@@ -296,11 +306,48 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         return {"sinkscope": info}
 
 
+def _count(name: str, value: Any, least: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 1 << 63:
+        raise TaskError(f"Expected {name} as a whole number of at least {least}, got {value!r}.")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TaskError(f"Expected the text of a request, got {type(value).__name__}; is the task's doc_to_text right?")
+    return value
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise TaskError(f"Expected generation settings such as until and max_gen_toks, got {type(value).__name__}.")
+    return dict(value)
+
+
+def _stops(until: Any) -> list[str]:
+    """Stop strings: one, several or none. A number would never be found in a text, so that it is refused."""
+    several = [] if until is None else [until] if isinstance(until, str) else until
+    if not isinstance(several, list | tuple) or any(not isinstance(stop, str) for stop in several):
+        raise TaskError(f"Expected stop strings in until, such as ['\\n\\n'], got {until!r}; put quotes round numbers.")
+    return [stop for stop in several if stop]
+
+
+def _longest(asked: Any) -> int | None:
+    """The length that a task wishes for; YAML and command lines may give it as text."""
+    if asked is None:
+        return None
+    text = str(asked)
+    if isinstance(asked, bool) or not (text.isascii() and text.isdecimal()) or not 0 < int(text) < 1 << 31:
+        raise TaskError(f"Expected max_gen_toks as a whole number of at least 1, got {asked!r}.")
+    return int(text)
+
+
 def _whole(batch_size: int | str | None, most: int | None) -> int:
     """The harness hands `None` or "auto" on where nobody gave a batch size."""
-    asked = str(batch_size)
-    size = int(asked) if asked.isdigit() else 8
-    return max(1, min(size, most or size))
+    asked = "8" if batch_size is None or str(batch_size).startswith("auto") else str(batch_size)
+    if not (asked.isascii() and asked.isdecimal() and int(asked)):
+        raise TaskError(f"Expected a batch size of at least 1, or auto, got {batch_size!r}.")
+    return max(1, min(int(asked), most or int(asked)))
 
 
 def _occurrences(requests: list[Instance]) -> list[int]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sinkscope import io
 from sinkscope.evals.conditions import grid
 from sinkscope.evals.evaluation import evaluate, right_answers
 from sinkscope.evals.presets import benchmark_of, settings_for
@@ -35,16 +36,16 @@ def table1(
     seed: int = 0,
     dtype: str | None = None,
     device: str | None = None,
-    say: Callable[[str], object] | None = None,
+    on_message: Callable[[str], object] | None = None,
 ) -> dict[str, Any]:
     """Run models × tasks × {none, k sinks by clean and as_run ranking, k random keys}; returns what results.json holds.
 
     tasks: by default gsm8k, and humaneval_instruct where a chat template is used, humaneval where none is. Every
-    request is kept as soon as it is answered: a killed run goes on where it was. `traced` problems a task are run once
+    request is kept as soon as it is answered: a killed run goes on where it was. `traced` problems per task are run once
     more with a recorder, for the shares of sink tokens and the dynamics of the heads. The other words are `evaluate`'s.
     """
     folder = Path(out)
-    say = say or (lambda line: None)
+    say = on_message or (lambda line: None)
     cells: list[dict[str, Any]] = []
     tokens: list[dict[str, Any]] = []
     dynamics: list[dict[str, Any]] = []
@@ -57,15 +58,15 @@ def table1(
         for condition in grid(model.causal, ks):
             say(f"{model.name}: {condition.label}")
             summary = evaluate(
-                model, names, intervention=condition.intervention(seed), settings=settings, data=data, limit=limit,
+                model, names, intervention=condition.intervention(seed, model.causal), settings=settings, data=data, limit=limit,
                 fewshot=fewshot, chat=chat, batch_size=batch_size, problems=problems, seed=seed,
-                out=folder / _safe(model.name) / condition.key, say=say if whole is None else None,
+                out=folder / _safe(model.name) / condition.key, on_message=say if whole is None else None,
             )  # fmt: skip
             whole = whole or summary
             cells += [_cell(model, task, condition, summary, whole) for task in summary["tasks"]]
             runs.append({"condition": condition.to_dict(), **summary["sinkscope"]})
         if traced:
-            say(f"{model.name}: tracing {traced} problems a task")
+            say(f"{model.name}: tracing {traced} problems per task")
             for task, prompts in _prompts(folder / _safe(model.name) / "none", traced).items():
                 shares, heads = _sinks(model, prompts, settings_for(model, task, settings))
                 tokens += [{"model": model.name, "task": task, **row} for row in shares]
@@ -149,17 +150,12 @@ def _safe(name: str) -> str:
 
 
 def _write(folder: Path, results: dict[str, Any]) -> None:
-    for name, text in (
-        ("table1.md", as_markdown(results["cells"])),
-        ("results.json", json.dumps(results, indent=1, default=str, ensure_ascii=False)),
-    ):
-        waiting = folder / f"{name}.part"
-        waiting.write_text(text, encoding="utf-8")
-        waiting.rename(folder / name)
+    io.write(folder / "table1.md", as_markdown(results["cells"]))
+    io.write(folder / "results.json", json.dumps(results, indent=1, default=str, ensure_ascii=False))
 
 
 def as_markdown(cells: list[dict[str, Any]]) -> str:
-    """A row a cell: accuracy with its interval, the paired difference and its p, and the paper's figure."""
+    """One row per cell: accuracy with its interval, the paired difference and its p, and the paper's figure."""
     from sinkscope.interventions.conditions import condition_from_dict
 
     lines = [

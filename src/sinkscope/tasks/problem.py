@@ -28,6 +28,8 @@ class Problem:
 
     def check(self, text: str) -> bool:
         """Whether `text` answers the problem; any text may come, and nonsense is simply wrong."""
+        if not isinstance(text, str):
+            raise TaskError(f"Expected an answer as text, got {text!r}.")
         return find(self.kind).check(self, before_markers(text))
 
 
@@ -57,7 +59,7 @@ def register(task: Task, *, replace: bool = False) -> Task:
 
 def find(kind: str) -> Task:
     """The registered task of that name."""
-    if kind not in _tasks:
+    if not isinstance(kind, str) or kind not in _tasks:
         raise TaskError(f"Expected a kind of problem out of {', '.join(_tasks)}, but got {kind!r}.")
     return _tasks[kind]
 

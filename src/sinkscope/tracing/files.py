@@ -10,10 +10,24 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from sinkscope import io
 from sinkscope.errors import DecodeError, TraceError
 from sinkscope.settings.decode import Decode
+from sinkscope.tracing.checks import check_plain, check_tensors
 from sinkscope.tracing.record import TENSORS, Trace
 
+# What a header of another kind, or of another depth, makes of the lines that read it.
+_DAMAGED = (
+    KeyError,
+    IndexError,
+    AttributeError,
+    TypeError,
+    ValueError,
+    RecursionError,
+    OverflowError,
+    DecodeError,
+    TraceError,
+)
 FORMAT = "sinkscope.trace"
 SCHEMA = 1
 PLAIN = ("prompt_length", "model", "backend", "mask_id", "causal", "prompt", "text", "interventions", "map_heads")
@@ -26,20 +40,20 @@ def save(trace: Trace, path: Path) -> Path:
     header["vocabulary"] = {str(token): shown for token, shown in trace.vocabulary.items()}
     tensors = {name: getattr(trace, name).contiguous() for name in TENSORS if getattr(trace, name) is not None}
     metadata = {"format": FORMAT, "schema": str(SCHEMA), "header": json.dumps(header)}
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    if not path.name or path.is_dir():
+        raise TraceError(f"Expected a file to write the trace to, and {path} is a folder; name a file in it.")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        save_file(tensors, str(partial), metadata)
-        os.replace(partial, path)
-    except (OSError, SafetensorError) as error:
-        if partial.is_file():
-            partial.unlink()
-        raise TraceError(f"The trace could not be written to {path} ({error}); nothing was left behind.") from None
+        with io.whole(path) as partial:
+            save_file(tensors, str(partial), metadata)
+    except (OSError, ValueError, SafetensorError) as error:
+        why = io.reason(error) if isinstance(error, OSError) else str(error)
+        raise TraceError(f"The trace could not be written to {path} ({why}); nothing was left behind.") from None
     return path
 
 
 def load(path: Path) -> Trace:
-    if not path.is_file():
+    """Read a trace; whatever its file holds, what comes back fits together, or a sentence says what does not."""
+    if not os.path.isfile(path):
         raise TraceError(
             f"Expected a trace file, and there is none at {path}; make one with: sinkscope trace MODEL PROMPT -o FILE"
         )
@@ -47,19 +61,23 @@ def load(path: Path) -> Trace:
         with safe_open(str(path), framework="pt") as file:
             metadata = file.metadata() or {}
             _check_metadata(metadata, path)
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
+            tensors = {name: file.get_tensor(name) for name in file.keys() if name in TENSORS}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError, TypeError) as error:
         raise TraceError(f"{path} is not a whole trace file ({error}); record it again.") from None
     try:
         header = json.loads(metadata["header"])
         vocabulary = {int(token): (str(shown[0]), str(shown[1])) for token, shown in header["vocabulary"].items()}
         plain = {name: header[name] for name in PLAIN}
+        check_plain(plain)
         plain["map_heads"] = tuple((int(layer), int(head)) for layer, head in plain["map_heads"])
         settings = Decode.from_dict(header["settings"])
         made = {name: tensors.get(name) for name in TENSORS}
+        check_tensors(made, plain, vocabulary)
         return Trace(**made, **plain, settings=settings, vocabulary=vocabulary)  # type: ignore[arg-type]
-    except (KeyError, TypeError, ValueError, DecodeError) as error:
-        raise TraceError(f"{path} is a trace file with a damaged header ({error}); record it again.") from None
+    except _DAMAGED as error:
+        raise TraceError(
+            f"{path} is a trace file with a damaged header or tensor ({error}); record it again."
+        ) from None
 
 
 def _check_metadata(metadata: dict[str, str], path: Path) -> None:
@@ -67,8 +85,8 @@ def _check_metadata(metadata: dict[str, str], path: Path) -> None:
         raise TraceError(
             f"Expected a trace, and {path} is a safetensors file of another kind; was it written by Trace.save?"
         )
-    if not metadata.get("schema", "").isdigit() or int(metadata["schema"]) > SCHEMA:
+    schema = metadata.get("schema", "")
+    if not (schema.isascii() and schema.isdecimal()) or int(schema[:9]) != SCHEMA:
         raise TraceError(
-            f"{path} has trace schema {metadata.get('schema')!r}, newer than the {SCHEMA} that this version reads; "
-            "update sinkscope."
+            f"{path} has trace schema {schema[:20]!r}, and this version reads {SCHEMA}; update sinkscope, or record it again."
         )

@@ -13,6 +13,7 @@ from torch import Tensor
 from sinkscope.attention.context import GROUPS
 from sinkscope.errors import TraceError
 from sinkscope.settings.decode import Decode
+from sinkscope.tracing.checks import picked
 from sinkscope.viewers import view
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ Picked = slice | Sequence[int]
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """One generation. An autoregressive one has the same shape: a step a token, 0 at keys that are not there yet."""
+    """One generation. An autoregressive one has the same shape: one step per token, 0 at keys that are not there yet."""
 
     received: Tensor | None  # [step, layer, head, group, key]: plain column sums; None in summary form
     queries: Tensor  # [step, group] int32: how many queries each group had
@@ -124,9 +125,14 @@ class Trace:
 
     def select(self, steps: slice | None = None, layers: Picked | None = None, heads: Picked | None = None) -> Trace:
         """A part of the trace; steps as a slice without stride, layers and heads in any choice (numbered anew)."""
-        first, last, stride = (steps or slice(None)).indices(self.steps)
+        steps = slice(None) if steps is None else steps
+        try:
+            first, last, stride = steps.indices(self.steps)
+        except (AttributeError, TypeError):
+            first, last, stride = 0, 0, 0
         if stride != 1 or last <= first:
             raise TraceError(f"Expected a slice of steps within 0 and {self.steps}, without stride, got {steps}.")
+        layers, heads = picked("layers", layers, self.layers), picked("heads", heads, self.heads_count)
         time = slice(first, last)
         cut: dict[str, Any] = {
             name: None if getattr(self, name) is None else getattr(self, name)[time] for name in BY_STEP
@@ -148,19 +154,19 @@ class Trace:
         """Every sink: step, layer, head, position, token, kind, score, unit."""
         from sinkscope.sinks import find
 
-        return find(self, rule)
+        return find(self, _rule(rule))
 
     def heads(self, rule: Rule | None = None, classes: Classes | None = None) -> pl.DataFrame:
-        """A row a head: how its sinks behave over the steps, and what class that makes it."""
+        """One row per head: how its sinks behave over the steps, and what class that makes it."""
         from sinkscope.sinks import head_dynamics
 
-        return head_dynamics(self, rule, classes)
+        return head_dynamics(self, _rule(rule), classes)
 
     def tokens(self, rule: Rule | None = None) -> pl.DataFrame:
         """Which tokens the sinks are, and how much oftener than such tokens occur."""
         from sinkscope.sinks import token_shares
 
-        return token_shares([self], rule)
+        return token_shares([self], _rule(rule))
 
     def show(self) -> Any:
         """The explorer of this trace: in a notebook as a frame, elsewhere as a page in a temporary file."""
@@ -170,14 +176,28 @@ class Trace:
         """Write the trace as one safetensors file (to a temporary name, then renamed)."""
         from sinkscope.tracing.files import save
 
-        return save(self, Path(path))
+        return save(self, _path(path))
 
     @staticmethod
     def load(path: str | Path) -> Trace:
         """Read a trace; tensors are mapped from the file, so that only what is used is read."""
         from sinkscope.tracing.files import load
 
-        return load(Path(path))
+        return load(_path(path))
+
+
+def _rule(rule: Rule | None) -> Rule | None:
+    from sinkscope.sinks.rules import Rule as AnyRule
+
+    if rule is not None and not isinstance(rule, AnyRule):
+        raise TraceError(f'Expected a sink rule, such as sk.Threshold(3, unit="sum"), got {rule!r}.')
+    return rule
+
+
+def _path(path: str | Path) -> Path:
+    if not isinstance(path, str | Path):
+        raise TraceError(f"Expected the path of a trace's file, got {path!r}.")
+    return Path(path)
 
 
 BY_STEP = (

@@ -18,7 +18,7 @@ from sinkscope.models.base import Model
 from sinkscope.settings.decode import Decode
 
 Form = Literal["auto", "full", "summary"]
-TOP = 16  # keys kept a head and group in summary form
+TOP = 16  # keys kept per head and group in summary form
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,24 @@ class Keep:
         if self.form not in ("auto", "full", "summary") or self.dtype not in (torch.float16, torch.float32):
             raise TraceError(
                 f"Expected form auto, full or summary and float16 or float32, got {self.form} and {self.dtype}."
+            )
+        if not isinstance(self.budget, int) or isinstance(self.budget, bool):
+            raise TraceError(f"Expected a budget in bytes as a whole number, got {self.budget!r}.")
+        if not isinstance(self.maps, tuple | list) or not all(map(_is_head, self.maps)):
+            raise TraceError(f"Expected maps as pairs of layer and head, such as ((3, 0),), got {self.maps!r}.")
+
+
+def _is_head(pair: object) -> bool:
+    return isinstance(pair, tuple | list) and len(pair) == 2 and all(type(one) is int and one >= 0 for one in pair)
+
+
+def check_maps(model: Model, keep: Keep) -> None:
+    """Heads that the model does not have would give maps of nothing."""
+    layers, heads = model.config.num_hidden_layers, model.config.num_attention_heads
+    for layer, head in keep.maps:
+        if layer >= layers or head >= heads:
+            raise TraceError(
+                f"Expected maps of layers 0 to {layers - 1} and heads 0 to {heads - 1} of {model.name}, got {layer}.{head}."
             )
 
 
@@ -71,6 +89,7 @@ class Recorder(Tap):
 
     def __init__(self, model: Model, ids: Tensor, settings: Decode, keep: Keep) -> None:
         self.model, self.settings, self.keep = model, settings, keep
+        check_maps(model, keep)
         batch, self.width = ids.shape[0], ids.shape[1] + settings.length
         self.form, self.bytes = planned_form(model, batch, self.width, settings, keep)
         steps, layers, heads = most_steps(settings), model.config.num_hidden_layers, model.config.num_attention_heads

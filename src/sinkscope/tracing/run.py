@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, overload
 
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch import Tensor
 from sinkscope.attention.capture import listening
 from sinkscope.decoding import decode, fitted
 from sinkscope.decoding.run import OnStep, Step
+from sinkscope.errors import DecodeError, InterventionError, PromptError, TraceError
 from sinkscope.interventions import Intervention, intervene
 from sinkscope.models.base import Model, check_ids, pad
 from sinkscope.models.load import load
@@ -33,7 +35,7 @@ def trace(
     settings: Decode | None = None,
     *,
     attention_mask: Tensor | None = None,
-    interventions: Sequence[Intervention] = (),
+    interventions: Intervention | Sequence[Intervention] = (),
     keep: Keep | None = None,
     on_step: OnStep | None = None,
     **words: Any,
@@ -43,10 +45,11 @@ def trace(
     `words` are single decode settings (steps=32, length=32, block=8, …) on top of `settings` or the model's defaults.
     keep: what to record and within which memory. interventions: act while the trace is taken.
     """
-    loaded = load(model) if isinstance(model, str) else model
+    loaded = load(model) if isinstance(model, str | Path) else model
+    interventions = [interventions] if isinstance(interventions, Intervention) else interventions
+    _check(loaded, settings, interventions, keep, on_step)
     ids, mask = _prompts(loaded, prompt, attention_mask)
     chosen = fitted(settings or loaded.defaults, loaded, ids.shape[1], words) if words or settings is None else settings
-    ids = check_ids(ids, loaded)
     recorder = Recorder(loaded, ids, chosen, keep or Keep())
 
     def both(step: Step) -> None:
@@ -61,7 +64,7 @@ def trace(
         stack.enter_context(listening(loaded.module, recorder))
         decode(loaded, ids, chosen, attention_mask=mask, history=False, on_step=both)
     padding = [0] * len(ids) if mask is None else (mask == 0).sum(1).tolist()
-    texts = [prompt] if isinstance(prompt, str) else prompt if isinstance(prompt, list) else [None] * len(ids)
+    texts = [prompt] if isinstance(prompt, str) else [None] * len(ids) if isinstance(prompt, Tensor) else prompt
     traces = [
         cut_row(recorder, row, padded, ids.shape[1], text, interventions)
         for row, (padded, text) in enumerate(zip(padding, texts, strict=True))
@@ -69,10 +72,32 @@ def trace(
     return traces[0] if isinstance(prompt, str) or (isinstance(prompt, Tensor) and len(ids) == 1) else traces
 
 
-def _prompts(model: Model, prompt: str | list[str] | Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+def _check(model: Any, settings: Any, interventions: Any, keep: Any, on_step: Any) -> None:
+    """Arguments of another kind are told in our words, and before anything is put into the model."""
+    if not isinstance(model, Model):
+        raise TraceError(f"Expected a model from sk.load, or its name, got {model!r}.")
+    if not isinstance(settings, Decode | None):
+        raise DecodeError(f"Expected settings such as sk.Decode.llada(…), got {settings!r}.")
+    if not isinstance(interventions, Sequence) or isinstance(interventions, str):
+        raise InterventionError(f"Expected interventions such as [sk.MaskSinks(k=5)], got {interventions!r}.")
+    if not isinstance(keep, Keep | None):
+        raise TraceError(f"Expected what to keep as sk.Keep(…), got {keep!r}.")
+    if on_step is not None and not callable(on_step):
+        raise TraceError(f"Expected a function to call after each step, got on_step={on_step!r}.")
+
+
+def _prompts(model: Model, prompt: Any, mask: Any) -> tuple[Tensor, Tensor | None]:
     if isinstance(prompt, Tensor):
-        return prompt, mask
+        if not isinstance(mask, Tensor | None):
+            raise PromptError(f"Expected an attention mask as a tensor of the shape of the ids, got {mask!r}.")
+        return check_ids(prompt, model), mask
     texts = [prompt] if isinstance(prompt, str) else prompt
+    if not isinstance(texts, list | tuple) or not texts or not all(isinstance(text, str) for text in texts):
+        raise PromptError(f"Expected a prompt as text, a list of texts, or ids [batch, position], got {prompt!r}.")
+    if any("\ud800" <= sign <= "\udfff" for text in texts for sign in text):
+        raise PromptError("Expected a prompt as UTF-8 text, got bytes that are none; convert it first.")
+    if mask is not None:
+        raise PromptError("An attention mask would have no effect on a prompt given as text; leave it out.")
     return pad([model.encode(text) for text in texts], model)
 
 

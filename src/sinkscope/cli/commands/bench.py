@@ -9,18 +9,19 @@ from typing import Annotated
 
 import typer
 
-from sinkscope.cli.screen import JsonFlag, output, print_json, waiting
+from sinkscope.cli.options import Device, Dtype, JsonFlag, ModelArgument
+from sinkscope.cli.screen import output, print_json, waiting
 
 
 def register(app: typer.Typer) -> None:
     @app.command()
     def bench(
-        model: Annotated[str, typer.Argument(help="Zoo name, folder, GGUF file or Hub id.")] = "tiny-llada",
+        model: ModelArgument = "tiny-llada",
         length: Annotated[int, typer.Option(help="Tokens to generate.", min=1)] = 32,
         prompt: Annotated[int, typer.Option(help="Tokens of the prompt.", min=1)] = 32,
         repeats: Annotated[int, typer.Option(help="Rounds; the ways take turns in each.", min=1)] = 5,
-        dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
-        device: Annotated[str | None, typer.Option(help="cpu, cuda, mps or auto.")] = None,
+        dtype: Dtype = None,
+        device: Device = None,
         as_json: JsonFlag = False,
     ) -> None:
         """Time plain, traced and masked generation, interleaved, and give the ratios."""

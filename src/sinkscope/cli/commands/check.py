@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
-from sinkscope.cli.screen import JsonFlag, output, print_json, printable, say_error, waiting
+from sinkscope.cli.options import Device, Dtype, JsonFlag, ModelArgument
+from sinkscope.cli.screen import output, print_json, printable, say_error, waiting
 
 COLOURS = {"ok": "green", "failed": "red", "skipped": "dim"}
 
@@ -14,9 +13,9 @@ COLOURS = {"ok": "green", "failed": "red", "skipped": "dim"}
 def register(app: typer.Typer) -> None:
     @app.command()
     def check(
-        model: Annotated[str, typer.Argument(help="Zoo name, folder, GGUF file or Hub id.")],
-        dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
-        device: Annotated[str | None, typer.Option(help="cpu, cuda, mps or auto.")] = None,
+        model: ModelArgument,
+        dtype: Dtype = None,
+        device: Device = None,
         as_json: JsonFlag = False,
     ) -> None:
         """Check that a model loads whole, attends as its family does, decodes, and obeys an intervention."""
@@ -25,7 +24,7 @@ def register(app: typer.Typer) -> None:
 
         from sinkscope.checkup import checkup
 
-        with waiting(f"checking {printable(model)} …"):
+        with waiting(f"checking {model} …"):
             checks = list(checkup(model, dtype, device))
         failed = [one for one in checks if one.status == "failed"]
         if as_json:

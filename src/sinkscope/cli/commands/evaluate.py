@@ -2,62 +2,87 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from sinkscope.cli.screen import JsonFlag, output, print_json, printable
+from sinkscope.cli.options import (
+    MOST,
+    BatchSize,
+    DataFolder,
+    Device,
+    Dtype,
+    JsonFlag,
+    Settings,
+    TaskOption,
+    counts,
+    listed,
+    settings_of,
+)
+from sinkscope.cli.screen import output, print_json, printable, say
 from sinkscope.errors import TaskError
 
 
 def register(app: typer.Typer) -> None:
-    @app.command(name="eval")
-    def evaluate_model(
-        model: Annotated[str, typer.Option(help="Zoo name, folder, GGUF file or Hub id.")],
-        tasks: Annotated[
-            str, typer.Option(help="Tasks with commas between: gsm8k, humaneval, sinkscope_arithmetic, …")
-        ],
-        mask_sinks: Annotated[int | None, typer.Option(help="Hide this many sinks a head.")] = None,
-        mask_random: Annotated[int | None, typer.Option(help="Hide this many random keys a head instead.")] = None,
-        rank: Annotated[str, typer.Option(help="Which map ranks the sinks: clean or as_run.")] = "clean",
-        data: Annotated[Path | None, typer.Option(help="Folder with the benchmarks' JSON lines.")] = None,
-        out: Annotated[
-            Path | None, typer.Option("--out", "-o", help="Folder for finished requests; run again to go on.")
-        ] = None,
-        limit: Annotated[int | None, typer.Option(help="Only the first problems of a task.")] = None,
-        fewshot: Annotated[int | None, typer.Option(help="Examples before each problem.")] = None,
-        chat: Annotated[bool | None, typer.Option("--chat/--no-chat", help="Use the chat template.")] = None,
-        batch_size: Annotated[int, typer.Option(help="Requests a batch.")] = 8,
-        repeats: Annotated[int, typer.Option(help="Answers a problem, for pass@k.")] = 1,
-        pass_at: Annotated[str, typer.Option(help="Which pass@k, with commas between.")] = "1",
-        samples: Annotated[int, typer.Option(help="Masked samples a likelihood.")] = 128,
-        problems: Annotated[int, typer.Option(help="Problems of a kind of our own suite.")] = 100,
-        seed: Annotated[int, typer.Option(help="Seed of the random numbers.")] = 0,
-        dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
-        device: Annotated[str | None, typer.Option(help="cpu, cuda, mps or auto.")] = None,
-        settings: Annotated[list[str] | None, typer.Option("--set", help="A decode setting: length=256")] = None,
-        as_json: JsonFlag = False,
-    ) -> None:
-        """Score a model on GSM8K, HumanEval or our own problems."""
-        from sinkscope.evals.conditions import made_of_words
-        from sinkscope.evals.evaluation import evaluate
+    app.command(name="eval")(evaluate_model)
 
-        found = evaluate(
-            model, names(tasks), intervention=made_of_words(mask_sinks, mask_random, rank), settings=words(settings), data=data,
-            out=out, limit=limit, fewshot=fewshot, chat=chat, batch_size=batch_size, repeats=repeats, pass_at=counts(pass_at),
-            samples=samples, problems=problems, seed=seed, dtype=dtype, device=device,
-            say=lambda line: print(printable(line), file=sys.stderr),
-        )  # fmt: skip
-        if as_json:
-            print_json(found)
-            return
+
+def evaluate_model(
+    model: Annotated[str, typer.Option("--model", "-m", help="Zoo name, folder, GGUF file or Hub id.")],
+    tasks: TaskOption = None,
+    mask_sinks: Annotated[int | None, typer.Option(help="Mask this many sinks per head.", min=0)] = None,
+    mask_random: Annotated[int | None, typer.Option(help="Mask this many random keys per head instead.", min=0)] = None,
+    rank: Annotated[str | None, typer.Option(help="Which map ranks the sinks: clean (default) or as_run")] = None,
+    data: DataFolder = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Folder for finished requests; run again to go on."),
+    ] = None,
+    problems: Annotated[
+        int | None,
+        typer.Option("--problems", "-n", help="Only so many problems per task.", min=1),
+    ] = None,
+    fewshot: Annotated[
+        int | None,
+        typer.Option("--fewshot", "-f", help="Examples before each problem.", min=0, max=1000),
+    ] = None,
+    chat: Annotated[bool | None, typer.Option("--chat/--no-chat", help="Use the chat template.")] = None,
+    batch_size: BatchSize = 8,
+    repeats: Annotated[int, typer.Option(help="Answers per problem, for pass@k.", min=1)] = 1,
+    pass_at: Annotated[str, typer.Option(help="Which pass@k, with commas between.")] = "1",
+    samples: Annotated[int, typer.Option(help="Masked samples per likelihood.", min=1)] = 128,
+    seed: Annotated[int, typer.Option(help="Seed of the random numbers.", min=0, max=MOST)] = 0,
+    dtype: Dtype = None,
+    device: Device = None,
+    settings: Settings = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Score a model on GSM8K, HumanEval or our own problems (gsm8k, humaneval, sinkscope_arithmetic, …).
+
+    The options of lm-evaluation-harness work too: --tasks, --limit, --num_fewshot, --batch_size, --output_path.
+    """
+    from sinkscope.evals.conditions import made_of_words
+    from sinkscope.evals.evaluation import evaluate
+
+    names = listed(tasks, "at least one task", "gsm8k")
+    if names is None:
+        raise TaskError("Expected at least one task, such as --task gsm8k, got none.")
+    found = evaluate(
+        model, names, intervention=made_of_words(mask_sinks, mask_random, rank), settings=settings_of(settings),
+        data=data, out=out, limit=problems, fewshot=fewshot, chat=chat, batch_size=batch_size, repeats=repeats,
+        pass_at=counts(pass_at), samples=samples, problems=problems or 100, seed=seed, dtype=dtype, device=device,
+        on_message=say,
+    )  # fmt: skip
+    if as_json:
+        print_json(found)
+    else:
         _print(found)
 
 
 def _print(found: dict[str, Any]) -> None:
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, pad_edge=False)
     for title, side in (("task", "left"), ("metric", "left"), ("score", "right"), ("95 %", "left"), ("n", "right")):
@@ -65,30 +90,6 @@ def _print(found: dict[str, Any]) -> None:
     for name, task in found["tasks"].items():
         for metric, score in task["scores"].items():
             interval = "–" if score.get("low") is None else f"{score['low']:.3f} … {score['high']:.3f}"
-            table.add_row(name, metric, f"{score['value']:.3f}", interval, str(task["n"]))
+            shown = Text(printable(name)), Text(printable(metric))
+            table.add_row(*shown, f"{score['value']:.3f}", interval, str(task["n"]))
     output().print(table)
-
-
-def names(text: str) -> list[str]:
-    found = [name.strip() for name in text.split(",") if name.strip()]
-    if not found:
-        raise TaskError("Expected at least one task, such as gsm8k, got none.")
-    return found
-
-
-def counts(text: str) -> tuple[int, ...]:
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdigit() and int(part) > 0 for part in parts):
-        raise TaskError(f"Expected whole numbers with commas between, such as 1,10, got {text!r}.")
-    return tuple(int(part) for part in parts)
-
-
-def words(given: list[str] | None) -> dict[str, Any] | None:
-    """key=value words as decode settings; values are read as YAML, so that numbers are numbers."""
-    if not given:
-        return None
-    import yaml
-
-    if wrong := [word for word in given if "=" not in word]:
-        raise TaskError(f"Expected a setting as key=value, such as length=256, got {wrong[0]!r}.")
-    return {key.strip(): yaml.safe_load(value) for key, value in (word.split("=", 1) for word in given)}

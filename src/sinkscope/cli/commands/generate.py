@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sinkscope.cli.screen import JsonFlag, output, print_json, printable, waiting
-from sinkscope.errors import PromptError
+from sinkscope.cli.options import MOST, Device, Dtype, JsonFlag, ModelArgument, read_prompt, refuse_together
+from sinkscope.cli.screen import output, print_json, printable, waiting
+from sinkscope.errors import DecodeError
 
 if TYPE_CHECKING:
     from sinkscope.decoding import Decode
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 def register(app: typer.Typer) -> None:
     @app.command()
     def generate(
-        model: Annotated[str, typer.Argument(help="Zoo name, folder, GGUF file or Hub id.")],
+        model: ModelArgument,
         prompt: Annotated[str, typer.Argument(help="The prompt; - reads it from stdin.")],
         length: Annotated[int | None, typer.Option(help="Tokens to generate.")] = None,
-        block: Annotated[int | None, typer.Option(help="Tokens a block; blocks are finished left to right.")] = None,
+        block: Annotated[int | None, typer.Option(help="Tokens per block; blocks are finished left to right.")] = None,
         steps: Annotated[int | None, typer.Option(help="Denoising steps over the whole answer.")] = None,
         temperature: Annotated[float | None, typer.Option(help="0 takes the likeliest token.")] = None,
         top_p: Annotated[float | None, typer.Option(help="Keep the likeliest tokens up to this probability.")] = None,
@@ -36,11 +36,11 @@ def register(app: typer.Typer) -> None:
             float | None, typer.Option(help="Parallel: confidence asked for falls with the rank.")
         ] = None,
         cache: Annotated[str | None, typer.Option(help="Parallel: prefix or dual.")] = None,
-        seed: Annotated[int | None, typer.Option(help="Seed of the random numbers.")] = None,
+        seed: Annotated[int | None, typer.Option(help="Seed of the random numbers.", min=0, max=MOST)] = None,
         noise: Annotated[str | None, typer.Option(help="reference (the authors' stream) or per_row.")] = None,
         chat: Annotated[bool, typer.Option(help="Put the prompt into the chat template, if there is one.")] = True,
-        dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
-        device: Annotated[str | None, typer.Option(help="cpu, cuda, mps or auto.")] = None,
+        dtype: Dtype = None,
+        device: Device = None,
         as_json: JsonFlag = False,
     ) -> None:
         """Generate text and watch the canvas fill in."""
@@ -49,14 +49,14 @@ def register(app: typer.Typer) -> None:
             "guidance": guidance, "algorithm": algorithm, "threshold": threshold, "factor": factor, "cache": cache,
             "seed": seed, "noise": noise,
         }  # fmt: skip
-        asked = sys.stdin.read() if prompt == "-" else prompt
-        if not asked.strip():
-            raise PromptError("Expected a prompt with some text, got an empty one; give the model something to answer.")
+        asked = read_prompt(prompt)
         from sinkscope.decoding import decode
         from sinkscope.models import load
 
-        with waiting(f"loading {printable(model)} …"):
+        with waiting(f"loading {model} …"):
             loaded = load(model, dtype=dtype, device=device)
+        if loaded.causal:
+            refuse_together(DecodeError, "on a model that writes left to right", {"--block": block, "--steps": steps})
         ids = loaded.encode(asked, chat=None if chat else False)
         settings = chosen(loaded, ids.shape[1], {name: value for name, value in words.items() if value is not None})
         console = output()
@@ -79,7 +79,7 @@ def register(app: typer.Typer) -> None:
         elif console.is_terminal:
             console.print(f"{done.forwards} forwards in {seconds:.1f} s", style="dim")
         else:
-            print(text)
+            print(printable(text))
 
 
 def chosen(model: Model, prompt_length: int, words: dict[str, Any]) -> Decode:

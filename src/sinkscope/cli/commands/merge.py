@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from sinkscope.cli.screen import JsonFlag, output, print_json, printable
+from sinkscope.cli.options import JsonFlag
+from sinkscope.cli.screen import output, print_json, printable
 
 
 def register(app: typer.Typer) -> None:

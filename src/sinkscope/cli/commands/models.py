@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from sinkscope.cli.screen import JsonFlag, output, print_json
+from sinkscope.cli.options import JsonFlag
+from sinkscope.cli.screen import output, print_json
 
 
 def register(app: typer.Typer) -> None:

@@ -9,9 +9,13 @@ from typing import Annotated
 
 import typer
 
-from sinkscope.cli.screen import JsonFlag, output, print_json, waiting
+from sinkscope.cli.options import JsonFlag, refuse_together, writable_file
+from sinkscope.cli.screen import output, print_json, printable, waiting
+from sinkscope.errors import ReportError
 
-RunFolder = Annotated[Path, typer.Argument(help="Folder of a run: results.json, traces/*.safetensors, or both.")]
+RunFolder = Annotated[
+    Path, typer.Argument(help="Folder of a run, or the file of a trace.", metavar="RUN|FILE", show_default=False)
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -22,24 +26,58 @@ def register(app: typer.Typer) -> None:
 
 def report(
     run: RunFolder,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Where to write it. [RUN/report.html]")] = None,
-    megabytes: Annotated[float, typer.Option(help="How large the file may be.", min=0.5)] = 15.0,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Where to write it. Default: RUN/report.html.")
+    ] = None,
+    megabytes: Annotated[float, typer.Option(help="How large the file may be.", min=0.5, max=1e6)] = 15.0,
+    text: Annotated[bool, typer.Option("--text", help="Print the summary again; write nothing.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="With --text: every table.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Write one page that shows a run, opens anywhere and needs no network."""
-    from sinkscope.report import write
-
+    """Write one page that shows a run or a trace, opens anywhere and needs no network."""
+    if text:
+        refuse_together(ReportError, "with --text, which writes nothing", {"--out": out})
+        return _text(run, full, as_json)
+    refuse_together(ReportError, "without --text", {"--full": full})
+    if out is not None:
+        writable_file(out, ReportError)
     with waiting("writing the report …"):
-        path = write(run, out, int(megabytes * 1e6))
+        path = page_of_trace(run, out, int(megabytes * 1e6)) if run.is_file() else _page(run, out, megabytes)
     if as_json:
         print_json({"report": str(path), "bytes": path.stat().st_size})
     else:
-        output().print(f"{path} ({path.stat().st_size / 1e6:.1f} MB)", markup=False, soft_wrap=True)
+        output().print(printable(f"{path} ({path.stat().st_size / 1e6:.1f} MB)"), markup=False, soft_wrap=True)
+
+
+def _page(run: Path, out: Path | None, megabytes: float) -> Path:
+    from sinkscope.report import write
+
+    return write(run, out, int(megabytes * 1e6))
+
+
+def page_of_trace(file: Path, out: Path | None = None, limit: int = 15_000_000) -> Path:
+    """The explorer of one trace, beside it as FILE.html unless `out` says where."""
+    from sinkscope.report import write_traces
+    from sinkscope.tracing import Trace
+
+    return write_traces([Trace.load(file)], out or file.with_name(f"{file.name}.html"), limit)
+
+
+def _text(run: Path, full: bool, as_json: bool) -> None:
+    """The summary of a finished run, as the study printed it."""
+    from sinkscope.cli.commands.study import summary_of
+    from sinkscope.study.run import Run
+
+    found = Run.load(run)
+    if as_json:
+        print_json(found.results)
+    else:
+        output().print(printable(summary_of(found, full)), markup=False, soft_wrap=True)
 
 
 def figures(
     run: RunFolder,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder to write to. [RUN/figures]")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder to write to. Default: RUN/figures.")] = None,
     format: Annotated[str, typer.Option(help="pdf, svg or png.")] = "pdf",
     as_json: JsonFlag = False,
 ) -> None:
@@ -52,7 +90,7 @@ def figures(
         print_json({"figures": [str(path) for path in paths]})
     else:
         for path in paths:
-            output().print(str(path), markup=False, soft_wrap=True)
+            output().print(printable(str(path)), markup=False, soft_wrap=True)
 
 
 def view(

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sinkscope.cli.commands.trace import facts
-from sinkscope.cli.screen import JsonFlag, output, print_json, printable
+from sinkscope.cli.options import JsonFlag, writable_file
+from sinkscope.cli.screen import output, print_json, printable
+from sinkscope.errors import TraceError
 
 if TYPE_CHECKING:
     import polars as pl
@@ -18,48 +20,64 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    @app.command()
-    def sinks(
-        file: Annotated[Path, typer.Argument(help="A trace, made by: sinkscope trace MODEL PROMPT -o FILE")],
-        epsilon: Annotated[float | None, typer.Option(help="Threshold above the mean of the other keys.")] = None,
-        unit: Annotated[str | None, typer.Option(help="Unit of epsilon: sum, percent, mean or uniform.")] = None,
-        group: Annotated[str, typer.Option(help="Whose attention counts: all, masked, committed or prompt.")] = "all",
-        rule: Annotated[str, typer.Option(help="threshold, zscore (epsilon is k) or head_share.")] = "threshold",
-        top: Annotated[int, typer.Option(help="Rows a table.", min=1)] = 10,
-        parquet: Annotated[Path | None, typer.Option(help="Also write every sink to this parquet file.")] = None,
-        as_json: JsonFlag = False,
-    ) -> None:
-        """Find the sinks of a trace: where, which tokens, how they move."""
-        from sinkscope.sinks import by_layer, default_rule, find, head_dynamics, token_shares
-        from sinkscope.tracing import Trace
+    app.command()(sinks)
 
-        trace = Trace.load(file)
-        chosen = default_rule(trace) if (epsilon, unit, group, rule) == (None, None, "all", "threshold") else None
-        chosen = chosen or _rule(rule, epsilon, unit, group)
-        found, heads, tokens = find(trace, chosen), head_dynamics(trace, chosen), token_shares([trace], chosen)
-        strongest = found.sort("score", descending=True, maintain_order=True).head(top)
-        classes = heads.group_by("class").len("heads").sort("heads", "class", descending=[True, False])
-        if parquet is not None:
-            found.write_parquet(parquet)
-        if as_json:
-            print_json(
-                {"trace": facts(trace), "rule": chosen.to_dict(), "unit": chosen.unit, "count": found.height,
-                 "strongest": strongest.to_dicts(), "tokens": tokens.head(top).to_dicts(), "heads": heads.to_dicts()}
-            )  # fmt: skip
-            return
-        console = output()
-        console.print(
-            f"{found.height} sinks in {trace.steps} steps × {trace.layers} layers × {trace.heads_count} heads, "
-            f"{_says(chosen)}", markup=False,
+
+def sinks(
+    file: Annotated[Path, typer.Argument(help="A trace, made by: sinkscope trace MODEL PROMPT -o FILE")],
+    epsilon: Annotated[float | None, typer.Option(help="Threshold above the mean of the other keys.")] = None,
+    unit: Annotated[str | None, typer.Option(help="Unit of epsilon: sum, percent, mean or uniform.")] = None,
+    group: Annotated[str, typer.Option(help="Whose attention counts: all, masked, committed or prompt.")] = "all",
+    rule: Annotated[str, typer.Option(help="threshold, zscore (epsilon is k) or head_share.")] = "threshold",
+    top: Annotated[int, typer.Option(help="Rows per table.", min=1)] = 10,
+    parquet: Annotated[Path | None, typer.Option(help="Also write every sink to this parquet file.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Find the sinks of a trace: where, which tokens, how they move."""
+    plain = (epsilon, unit, group, rule) == (None, None, "all", "threshold")
+    chosen = None if plain else _rule(rule, epsilon, unit, group)  # a wrong word is told before anything is read
+    if parquet is not None:
+        writable_file(parquet, TraceError)
+    from sinkscope.sinks import by_layer, default_rule, find, head_dynamics, token_shares
+    from sinkscope.tracing import Trace
+
+    trace = Trace.load(file)
+    chosen = chosen or default_rule(trace)
+    found, heads, tokens = find(trace, chosen), head_dynamics(trace, chosen), token_shares([trace], chosen)
+    strongest = _strongest(found).head(top)
+    classes = heads.group_by("class").len("heads").sort("heads", "class", descending=[True, False])
+    if parquet is not None:
+        found.write_parquet(parquet)
+    if as_json:
+        print_json(
+            {"trace": facts(trace), "rule": chosen.to_dict(), "unit": chosen.unit, "count": found.height,
+             "strongest": strongest.to_dicts(), "tokens": tokens.head(top).to_dicts(), "heads": heads.to_dicts()}
         )  # fmt: skip
-        if found.height == 0:
-            return
-        positions = strongest.select("step", "layer", "head", "position", "token", "kind", "score")
-        console.print(_table(f"strongest (score: {chosen.unit})", positions))
-        console.print(_table("tokens", tokens.head(top).select("token", "kind", "share", "base", "enrichment")))
-        console.print(_table("heads by class", classes))
-        layers = by_layer(heads)
-        console.print(_table("by layer", layers.select(layers.columns[:6]), top=max(top, trace.layers)))
+        return
+    console = output()
+    console.print(
+        f"{found.height} sinks in {trace.steps} steps × {trace.layers} layers × {trace.heads_count} heads, "
+        f"{_says(chosen)}", markup=False,
+    )  # fmt: skip
+    if found.height == 0:
+        return
+    console.print(_table(f"strongest (score: {chosen.unit}, at its best step)", strongest))
+    console.print(_table("tokens", tokens.head(top).select("token", "kind", "share", "base", "enrichment")))
+    console.print(_table("heads by class", classes))
+    layers = by_layer(heads)
+    console.print(_table("by layer", layers.select(layers.columns[:6]), top=max(top, trace.layers)))
+
+
+def _strongest(found: pl.DataFrame) -> pl.DataFrame:
+    """Each sink once, a head's key: its best step and score, and in how many steps it is one."""
+    import polars as pl
+
+    once = (
+        found.sort("score", descending=True, maintain_order=True)
+        .group_by("layer", "head", "position", maintain_order=True)
+        .agg(pl.col("token", "kind", "score", "step").first(), pl.len().alias("steps"))
+    )
+    return once.select("token", "kind", "score", "layer", "head", "position", "step", "steps")
 
 
 def _rule(name: str, epsilon: float | None, unit: str | None, group: str) -> Rule:
@@ -83,7 +101,9 @@ def _table(title: str, frame: pl.DataFrame, top: int | None = None) -> Table:
 
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for name, kind in frame.schema.items():
-        table.add_column(name, justify="right" if kind.is_numeric() else "left", overflow="fold")
+        # Numbers are never folded; what a token is must stay in sight at 80 columns.
+        number = kind.is_numeric()
+        table.add_column(name, justify="right" if number else "left", overflow="fold", no_wrap=number, min_width=4)
     for row in frame.head(top or frame.height).iter_rows():
         table.add_row(*(_shown(value) for value in row))
     return table

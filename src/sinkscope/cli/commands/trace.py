@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from sinkscope.cli.screen import JsonFlag, output, print_json, printable, waiting
-from sinkscope.errors import PromptError, TraceError
+from sinkscope.cli.options import (
+    MOST,
+    Device,
+    Dtype,
+    JsonFlag,
+    ModelArgument,
+    read_prompt,
+    refuse_together,
+    writable_file,
+)
+from sinkscope.cli.screen import output, print_json, printable, waiting
+from sinkscope.errors import DecodeError, PromptError, TraceError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,63 +29,77 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    @app.command()
-    def trace(
-        model: Annotated[str, typer.Argument(help="Zoo name, folder, GGUF file or Hub id.")],
-        prompt: Annotated[
-            str, typer.Argument(help="The prompt; - reads stdin; token ids for a model without tokenizer.")
-        ],
-        out: Annotated[Path, typer.Option("--out", "-o", help="File to write.")] = Path("run.trace"),
-        length: Annotated[int | None, typer.Option(help="Tokens to generate.")] = None,
-        block: Annotated[int | None, typer.Option(help="Tokens a block; blocks are finished left to right.")] = None,
-        steps: Annotated[int | None, typer.Option(help="Denoising steps over the whole answer.")] = None,
-        temperature: Annotated[float | None, typer.Option(help="0 takes the likeliest token.")] = None,
-        seed: Annotated[int | None, typer.Option(help="Seed of the random numbers.")] = None,
-        mask_sinks: Annotated[int, typer.Option(help="Hide this many sinks a head while tracing.")] = 0,
-        form: Annotated[
-            Literal["auto", "full", "summary"], typer.Option(help="summary: layer means and top keys only.")
-        ] = "auto",
-        single: Annotated[bool, typer.Option("--float32", help="Keep float32 instead of float16.")] = False,
-        budget: Annotated[int, typer.Option(help="Memory for the recorder, in MB.")] = 2048,
-        norms: Annotated[bool, typer.Option("--norms", help="Keep value and hidden-state norms too.")] = False,
-        heads: Annotated[
-            list[str] | None, typer.Option("--map", help="Keep the whole map of a head: LAYER.HEAD")
-        ] = None,
-        dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")] = None,
-        device: Annotated[str | None, typer.Option(help="cpu, cuda, mps or auto.")] = None,
-        as_json: JsonFlag = False,
-    ) -> None:
-        """Record a generation: received attention, canvas, confidence, commits."""
-        words = {"length": length, "block": block, "steps": steps, "temperature": temperature, "seed": seed}
-        asked = sys.stdin.read() if prompt == "-" else prompt
-        if not asked.strip():
-            raise PromptError("Expected a prompt with some text, got an empty one; give the model something to answer.")
-        maps = tuple(_head(name) for name in heads or ())
-        import torch
+    app.command()(trace)
 
-        import sinkscope as sk
 
-        with waiting(f"loading {printable(model)} …"):
-            loaded = sk.load(model, dtype=dtype, device=device)
-        keep = sk.Keep(
-            form=form, dtype=torch.float32 if single else torch.float16, budget=budget << 20, value_norms=norms,
-            hidden_norms=norms, maps=maps,
-        )  # fmt: skip
-        changes = [sk.MaskSinks(k=mask_sinks)] if mask_sinks else []
-        given = {name: value for name, value in words.items() if value is not None}
-        with waiting("decoding …"):
-            made = trace_one(loaded, _prompt(loaded, asked), interventions=changes, keep=keep, **given)
-        made.save(out)
-        if as_json:
-            print_json(facts(made) | {"file": str(out)})
-            return
-        console = output()
-        console.print(printable(made.text) or f"tokens {made.canvas[-1, made.prompt_length :].tolist()}", markup=False)
-        console.print(
-            f"{made.steps} steps × {made.layers} layers × {made.heads_count} heads × {made.positions} keys, {made.form} form, "
-            f"{out.stat().st_size / 1e6:.1f} MB in {out}\nnext: sinkscope sinks {out}",
-            style="dim", markup=False,
-        )  # fmt: skip
+def trace(
+    model: ModelArgument,
+    prompt: Annotated[str, typer.Argument(help="The prompt; - reads stdin; token ids for a model without tokenizer.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="File to write.")] = Path("run.trace"),
+    length: Annotated[int | None, typer.Option(help="Tokens to generate.")] = None,
+    block: Annotated[int | None, typer.Option(help="Tokens per block; blocks are finished left to right.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Denoising steps over the whole answer.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 takes the likeliest token.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the random numbers.", min=0, max=MOST)] = None,
+    mask_sinks: Annotated[int, typer.Option(help="Mask this many sinks per head while tracing.", min=0)] = 0,
+    form: Annotated[
+        Literal["auto", "full", "summary"], typer.Option(help="summary: layer means and top keys only.")
+    ] = "auto",
+    single: Annotated[bool, typer.Option("--float32", help="Keep float32 instead of float16.")] = False,
+    budget: Annotated[int, typer.Option(help="Memory for the recorder, in MB.", min=0, max=1 << 30)] = 2048,
+    norms: Annotated[bool, typer.Option("--norms", help="Keep value and hidden-state norms too.")] = False,
+    heads: Annotated[
+        list[str] | None, typer.Option("--map", help="Keep the whole map of a head, LAYER.HEAD; repeated.")
+    ] = None,
+    dtype: Dtype = None,
+    device: Device = None,
+    browser: Annotated[bool, typer.Option("--open", help="Write a page beside the file, and open it.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Record a generation: received attention, canvas, confidence, commits."""
+    words = {"length": length, "block": block, "steps": steps, "temperature": temperature, "seed": seed}
+    asked = read_prompt(prompt)
+    maps = tuple(_head(name) for name in heads or ())
+    writable_file(out, TraceError)
+    import torch
+
+    import sinkscope as sk
+
+    with waiting(f"loading {model} …"):
+        loaded = sk.load(model, dtype=dtype, device=device)
+    if loaded.causal:
+        refuse_together(DecodeError, "on a model that writes left to right", {"--block": block, "--steps": steps})
+    keep = sk.Keep(
+        form=form, dtype=torch.float32 if single else torch.float16, budget=budget << 20, value_norms=norms,
+        hidden_norms=norms, maps=maps,
+    )  # fmt: skip
+    changes = [sk.MaskSinks(k=mask_sinks)] if mask_sinks else []
+    given = {name: value for name, value in words.items() if value is not None}
+    with waiting("decoding …"):
+        made = trace_one(loaded, _prompt(loaded, asked), interventions=changes, keep=keep, **given)
+    made.save(out)
+    page = _opened(out) if browser else None
+    if as_json:
+        print_json(facts(made) | {"file": str(out)} | ({"page": str(page)} if page else {}))
+        return
+    console = output()
+    console.print(printable(made.text) or f"tokens {made.canvas[-1, made.prompt_length :].tolist()}", markup=False)
+    console.print(
+        f"{made.steps} steps × {made.layers} layers × {made.heads_count} heads × {made.positions} keys, {made.form} form, "
+        f"{out.stat().st_size / 1e6:.1f} MB in {printable(str(out))}\nnext: sinkscope sinks {printable(str(out))}",
+        style="dim", markup=False,
+    )  # fmt: skip
+
+
+def _opened(file: Path) -> Path:
+    """The explorer of a trace as a page beside it, opened in a browser."""
+    import webbrowser
+
+    from sinkscope.cli.commands.report import page_of_trace
+
+    page = page_of_trace(file, file.with_name(f"{file.name}.html"))
+    webbrowser.open(page.absolute().as_uri())
+    return page
 
 
 def trace_one(model: Model, prompt: str | Tensor, **options: Any) -> Trace:
@@ -99,15 +122,18 @@ def facts(trace: Trace) -> dict[str, object]:
 
 def _prompt(model: Model, asked: str) -> str | Tensor:
     """The text, or token ids where the model has no tokenizer to read text with."""
-    if model.tokenizer is not None or not re.fullmatch(r"\s*\d+([\s,]+\d+)*\s*", asked):
+    if model.tokenizer is not None or not re.fullmatch(r"\s*[0-9]+([\s,]+[0-9]+)*\s*", asked):
         return asked
     import torch
 
-    return torch.tensor([[int(number) for number in re.findall(r"\d+", asked)]])
+    numbers = re.findall("[0-9]+", asked)
+    if any(len(number) > 9 for number in numbers):
+        raise PromptError(f"Expected token ids of the model's vocabulary, got {max(numbers, key=len)[:20]}…")
+    return torch.tensor([[int(number) for number in numbers]])
 
 
 def _head(name: str) -> tuple[int, int]:
-    found = re.fullmatch(r"(\d+)\.(\d+)", name)
+    found = re.fullmatch(r"([0-9]{1,6})\.([0-9]{1,6})", name)
     if found is None:
         raise TraceError(f"Expected a head as LAYER.HEAD, such as 3.0, got {name!r}.")
     return int(found[1]), int(found[2])

@@ -7,14 +7,17 @@ from typing import Annotated
 
 import typer
 
-from sinkscope.cli.screen import JsonFlag, output, print_json
+from sinkscope.cli.options import JsonFlag
+from sinkscope.cli.screen import output, print_json
 
 
 def register(app: typer.Typer) -> None:
     @app.command()
     def train(
         recipe: Annotated[str, typer.Argument(help="A shipped recipe (tiny-llama, tiny-llada, …) or a YAML file.")],
-        out: Annotated[Path | None, typer.Option("--out", "-o", help="Training folder. [runs/train/RECIPE]")] = None,
+        out: Annotated[
+            Path | None, typer.Option("--out", "-o", help="Training folder. Default: runs/train/RECIPE.")
+        ] = None,
         resume: Annotated[bool, typer.Option(help="Go on where a folder's last saved state is.")] = True,
         start: Annotated[Path | None, typer.Option(help="Checkpoint to start from, for recipes that need one.")] = None,
         as_json: JsonFlag = False,

@@ -77,20 +77,28 @@ class Line:
 
     def __init__(self, pid: int, ask: int, answer: int) -> None:
         self.pid, self.ask, self.answer = pid, ask, os.fdopen(answer, "rb")
+        self.gone: GoneError | None = None  # kept: a bare `except:` in the tests must not make it forgotten
+
+    def end(self, reason: str, text: str) -> GoneError:
+        """What to raise when the candidate is gone, now and for every later call."""
+        self.gone = self.gone or GoneError(reason, text)
+        return self.gone
 
     def read(self) -> Any:
+        if self.gone is not None:
+            raise self.gone
         try:
             line = self.answer.readline(MESSAGE_BYTES)
         except OSError:
             line = b""
         if not line.endswith(b"\n"):
             if len(line) >= MESSAGE_BYTES:
-                raise GoneError("error", "the answer is too long")
+                raise self.end("error", "the answer is too long")
             _, status = os.waitpid(self.pid, 0)
             number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
             if number == signal.SIGXCPU:
-                raise GoneError("timeout", "the processor time ran out")
-            raise GoneError("killed" if number else "exit", f"signal {number}" if number else "it ended by itself")
+                raise self.end("timeout", "the processor time ran out")
+            raise self.end("killed" if number else "exit", f"signal {number}" if number else "it ended by itself")
         return json.loads(line)
 
     def send(self, request: dict[str, Any]) -> Any:
@@ -108,7 +116,7 @@ class Line:
             if "raised" not in reply:
                 return unpack(reply["value"])
             if reply["reason"] in ("memory", "exit"):
-                raise GoneError(reply["reason"], reply["text"])
+                raise self.end(str(reply["reason"]), str(reply["text"]))
             kind = getattr(builtins, str(reply["raised"]), None)
             # StopIteration would end a `map` in the tests early, and so pass them.
             honest = isinstance(kind, type) and issubclass(kind, Exception) and kind is not StopIteration
@@ -126,6 +134,8 @@ def judge(job: dict[str, Any], line: Line) -> dict[str, Any]:
             raise GoneError(str(reply["reason"]), f"{reply['raised']}: {reply['text']}")
         if job["tests"] is not None:
             run_tests(job, line)
+        if line.gone is not None:
+            raise line.gone
         reason, text = "ok", ""
     except GoneError as gone:
         reason, text = gone.reason, str(gone)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 NAMESPACES = 0x00020000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000  # mount, uts, ipc, user, pid
 NETWORK = 0x40000000
-BIND, REC, REMOUNT, READONLY, NOSUID, NODEV, PRIVATE, DETACH = 4096, 16384, 32, 1, 2, 4, 1 << 18, 2
+BIND, REC, REMOUNT, READONLY, NOSUID, NODEV, NOEXEC, PRIVATE, DETACH = 4096, 16384, 32, 1, 2, 4, 8, 1 << 18, 2
 NOBODY = 65534
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -102,8 +102,8 @@ def build_root(visible: list[str], files_mb: int) -> None:
     call("umount2", b"/old", DETACH)
     os.rmdir("/old")
     os.mkdir("/tmp", 0o777)
-    mount("tmpfs", "/tmp", "tmpfs", NOSUID | NODEV, f"mode=1777,size={files_mb}m,nr_inodes=4096")
-    mount("none", "/", None, BIND | REMOUNT | READONLY | NOSUID | NODEV)
+    mount("tmpfs", "/tmp", "tmpfs", NOSUID | NODEV | NOEXEC, f"mode=1777,size={files_mb}m,nr_inodes=4096")
+    mount("none", "/", None, BIND | REMOUNT | READONLY | NOSUID | NODEV | NOEXEC)
 
 
 def drop_rights() -> None:
@@ -135,9 +135,10 @@ def limit(limits: dict[str, Any], processes: int) -> None:
         resource.setrlimit(what, (value, value))
 
 
-# System calls that no answer needs and that reach round the limits: other processes' memory, memory that belongs to no
-# process, new namespaces, kernel features. (x86_64, aarch64); elsewhere the namespaces and limits stand alone.
+# System calls that no answer needs and that reach round the limits: other programs, other processes' memory, memory that
+# belongs to no process, new namespaces, kernel features. (x86_64, aarch64); elsewhere namespaces and limits stand alone.
 DENIED = {
+    "execve": (59, 221), "execveat": (322, 281),
     "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "pidfd_getfd": (438, 438),
     "unshare": (272, 97), "setns": (308, 268), "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41),
     "open_tree": (428, 428), "move_mount": (429, 429), "fsopen": (430, 430), "mount_setattr": (442, 442),
@@ -147,14 +148,14 @@ DENIED = {
 }  # fmt: skip
 
 
-def filter_calls(network: bool) -> None:
+def filter_calls(network: bool, calls: dict[str, tuple[int, int]] = DENIED) -> None:
     """Refuse system calls for good, and new privileges (through setuid programs) too."""
     call("prctl", 38, 1, 0, 0, 0)
     machine = os.uname().machine
     if machine not in ("x86_64", "aarch64") or sys.maxsize < 1 << 32:
         return
     column = ("x86_64", "aarch64").index(machine)
-    denied = [numbers[column] for numbers in DENIED.values()] + ([] if network else [(41, 198)[column]])
+    denied = [numbers[column] for numbers in calls.values()] + ([] if network else [(41, 198)[column]])
     load, equal, at_least, has_bits, answer = 0x20, 0x15, 0x35, 0x45, 0x06
     allow, refuse, absent = 0x7FFF0000, 0x00050000 | 1, 0x00050000 | 38
     program = [

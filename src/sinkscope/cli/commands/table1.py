@@ -1,0 +1,73 @@
+"""`sinkscope table1`: the paper's Table 1 on real checkpoints and benchmarks, with controls and intervals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sinkscope.cli.options import (
+    MOST,
+    BatchSize,
+    DataFolder,
+    Device,
+    Dtype,
+    JsonFlag,
+    ModelsOption,
+    Settings,
+    TaskOption,
+    counts,
+    listed,
+    settings_of,
+)
+from sinkscope.cli.screen import output, print_json, printable, say
+from sinkscope.errors import TaskError
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(table1)
+
+
+def table1(
+    models: ModelsOption = None,
+    more: Annotated[list[str] | None, typer.Argument(help="Further models after --models.", hidden=True)] = None,
+    tasks: TaskOption = None,
+    ks: Annotated[str, typer.Option(help="How many sinks are masked, with commas between.")] = "1,5,10",
+    problems: Annotated[
+        int | None, typer.Option("--problems", "-n", help="Only so many problems per task.", min=1)
+    ] = None,
+    fewshot: Annotated[
+        int | None, typer.Option("--fewshot", help="Examples before each problem.", min=0, max=1000)
+    ] = None,
+    chat: Annotated[bool | None, typer.Option("--chat/--no-chat", help="Use the chat template.")] = None,
+    traced: Annotated[int, typer.Option(help="Problems per task that are traced too.", min=0)] = 3,
+    data: DataFolder = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Run folder; one that is begun goes on.")] = Path(
+        "runs/table1"
+    ),
+    batch_size: BatchSize = 8,
+    settings: Settings = None,
+    seed: Annotated[int, typer.Option(help="Seed of problems and random keys.", min=0, max=MOST)] = 0,
+    dtype: Dtype = None,
+    device: Device = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Run the paper's Table 1: GSM8K and HumanEval with the sinks masked, and with random keys masked instead.
+
+    Every request is kept as soon as it is answered: the same command goes on after a break.
+    """
+    from sinkscope.evals.table1 import table1 as run
+
+    names = listed([*(models or []), *(more or [])], "models", "tiny-llada")
+    if names is None:
+        raise TaskError("Expected models for table1, such as --models GSAI-ML/LLaDA-8B-Instruct, got none.")
+    found = run(
+        names, out, tasks=listed(tasks, "tasks", "gsm8k"), ks=counts(ks), data=data, limit=problems, fewshot=fewshot,
+        chat=chat, settings=settings_of(settings), batch_size=batch_size, traced=traced, seed=seed, dtype=dtype,
+        device=device, on_message=say,
+    )  # fmt: skip
+    if as_json:
+        print_json(found)
+    else:
+        output().print(printable((out / "table1.md").read_text(encoding="utf-8")), markup=False, soft_wrap=True)

@@ -1,0 +1,105 @@
+"""Arguments and options that several commands take: one spelling each, one help text each."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sinkscope.errors import PromptError, SinkscopeError, TaskError
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+ModelArgument = Annotated[str, typer.Argument(help="Zoo name, folder, GGUF file or Hub id.", metavar="MODEL")]
+ModelsOption = Annotated[
+    list[str] | None, typer.Option("--models", "--model", "-m", help="Models; repeated, or with commas.")
+]
+TaskOption = Annotated[list[str] | None, typer.Option("--task", "-t", help="Tasks; repeated, or with commas.")]
+Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, mps or auto.")]
+DataFolder = Annotated[Path | None, typer.Option(help="Folder with the benchmarks' JSON lines.")]
+BatchSize = Annotated[int, typer.Option(help="Requests per batch.", min=1)]
+Settings = Annotated[list[str] | None, typer.Option("--set", help="A decode setting, length=256; repeated.")]
+MOST = 2**32 - 1  # of a seed: what every library takes
+# lm-evaluation-harness's names of our options, and plurals: understood everywhere, and shown nowhere.
+ALIASES = {"tasks": "task", "limit": "problems", "L": "n", "num-fewshot": "fewshot", "output-path": "out",
+           "apply-chat-template": "chat"}  # fmt: skip
+
+
+def spelled(name: str) -> str:
+    """The one spelling of an option's name: --batch_size is --batch-size, --limit is --problems."""
+    plain = name.replace("_", "-")
+    return ALIASES.get(plain, plain)
+
+
+def listed(given: Sequence[str] | None, what: str, example: str) -> list[str] | None:
+    """Names from an option that may be repeated, each with commas; None where it was not given."""
+    if given is None or not len(given):
+        return None
+    found = [part.strip() for one in given for part in one.split(",") if part.strip()]
+    if not found:
+        raise TaskError(f"Expected {what}, such as {example}, got {', '.join(given)!r}; name at least one.")
+    return list(dict.fromkeys(found))
+
+
+def counts(text: str) -> tuple[int, ...]:
+    """Whole numbers of at least 1, with commas between."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(re.fullmatch("0*[1-9][0-9]{0,8}", part) for part in parts):
+        raise TaskError(f"Expected whole numbers of at least 1 with commas between, such as 1,10, got {text!r}.")
+    return tuple(int(part) for part in parts)
+
+
+def settings_of(given: Sequence[str] | None) -> dict[str, Any] | None:
+    """key=value words as decode settings; true, false, null and numbers are read as such, all else is text."""
+    if not given:
+        return None
+    if wrong := [word for word in given if not word.partition("=")[0].strip() or "=" not in word]:
+        raise TaskError(f"Expected a setting as key=value, such as length=256, got {wrong[0]!r}.")
+    return {key.strip(): _value(value.strip()) for key, value in (word.split("=", 1) for word in given)}
+
+
+def _value(text: str) -> Any:
+    plain = {"true": True, "false": False, "null": None, "none": None, "": None}
+    if text.lower() in plain:
+        return plain[text.lower()]
+    if re.fullmatch(r"[+-]?[0-9]{1,18}", text):
+        return int(text)
+    if re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?", text):
+        return float(text)
+    return text
+
+
+def read_prompt(asked: str) -> str:
+    """The prompt of a command line; - reads stdin. Bytes that are no text are refused, and so is no text at all."""
+    if asked == "-":
+        try:
+            asked = sys.stdin.read()
+        except UnicodeDecodeError:
+            asked = "\udcff"
+    if not asked.isprintable() and any("\ud800" <= sign <= "\udfff" for sign in asked):
+        raise PromptError("Expected a prompt as UTF-8 text, got bytes that are none; convert it first.")
+    if not asked.strip():
+        raise PromptError("Expected a prompt with some text, got an empty one; give the model something to answer.")
+    return asked
+
+
+def refuse_together(error: type[SinkscopeError], what: str, given: dict[str, object]) -> None:
+    """Options that would have no effect are refused, never ignored."""
+    if used := [name for name, value in given.items() if value not in (None, False)]:
+        raise error(f"{', '.join(used)} would have no effect {what}; leave it out.")
+
+
+def writable_file(path: Path, error: type[SinkscopeError]) -> None:
+    """Say before the work, and not after it, that the result could not be written there."""
+    if path.is_dir() or not path.name:
+        raise error(f"Expected a file to write to, and {path} is a folder; name a file in it.")
+    parent = next((one for one in path.absolute().parents if one.exists()), None)
+    if parent is None or not parent.is_dir():
+        raise error(f"Expected a file to write to, and {path} cannot be one, since {parent} is no folder.")
+    if not os.access(parent, os.W_OK):
+        raise error(f"Expected a folder that can be written to, and {parent} cannot; name a file elsewhere with --out.")
