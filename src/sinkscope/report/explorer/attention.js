@@ -9,13 +9,33 @@ export function createAttention(app) {
   const pictures = [0, 1].map(() => make("canvas", { role: "img" })), titles = [0, 1].map(() => make("figcaption", {}));
   const choice = make("select", { id: "map-head", "aria-label": "Head whose maps are shown", onchange: () => show() });
   const pair = make("div", { class: "pair" }, pictures.map((picture, i) => make("figure", {}, picture, titles[i])));
-  const frame = panel("attention", "Attention maps of neighbouring steps", "Rows are queries, columns are keys: a sink is a bright column. It moves where the two maps differ.",
-    make("div", {}, make("label", { class: "field" }, make("span", { class: "field-name", text: "Head" }), choice), pair), { wide: true,
-      figure: () => canvasFigure(pictures[1], { title: `${app.sample.model}: attention at step ${app.view.step + 1}`, x: "key", y: "query (downwards)" }),
+  const frame = panel(
+    "attention",
+    "Attention maps of neighbouring steps",
+    "Rows are queries, columns are keys: a sink is a bright column. It moves where the two maps differ.",
+    make(
+      "div",
+      {},
+      make("label", { class: "field" }, make("span", { class: "field-name", text: "Head" }), choice),
+      pair,
+    ),
+    {
+      wide: true,
+      figure: () =>
+        canvasFigure(pictures[1], {
+          title: `${app.sample.model}: attention at step ${app.view.step + 1}`,
+          x: "key",
+          y: "query (downwards)",
+        }),
       rows: async () => {
         const size = app.sample.positions, codes = await app.source.map(Number(choice.value), app.view.step);
-        return { names: ["step", "query", "key", "attention"], rows: Array.from(codes, (code, i) => [app.view.step, Math.floor(i / size), i % size, (code / 255) ** 2]) };
-      } });
+        return {
+          names: ["step", "query", "key", "attention"],
+          rows: Array.from(codes, (code, i) => [app.view.step, Math.floor(i / size), i % size, (code / 255) ** 2]),
+        };
+      },
+    },
+  );
   let version = 0;
 
   async function show() {
@@ -23,10 +43,16 @@ export function createAttention(app) {
     const steps = [Math.max(0, view.step - 1), Math.max(0, view.step - 1) + (sample.steps > 1 ? 1 : 0)];
     const maps = await Promise.all(steps.map((step) => source.map(Number(choice.value), step)));
     if (mine !== version) return;
-    const room = (frame.element.clientWidth || 600) - 34, width = Math.max(120, Math.min(440, room >= 560 ? room / 2 - 10 : room));
+    const room = (frame.element.clientWidth || 600) - 34,
+      width = Math.max(120, Math.min(440, room >= 560 ? room / 2 - 10 : room));
     maps.forEach((codes, i) => {
       const image = new ImageData(size, size);
-      for (let cell = 0; cell < codes.length; cell++) image.data.set([lookup[3 * codes[cell]], lookup[3 * codes[cell] + 1], lookup[3 * codes[cell] + 2], 255], 4 * cell);
+      for (let cell = 0; cell < codes.length; cell++) {
+        image.data.set(
+          [lookup[3 * codes[cell]], lookup[3 * codes[cell] + 1], lookup[3 * codes[cell] + 2], 255],
+          4 * cell,
+        );
+      }
       const small = new OffscreenCanvas(size, size);
       small.getContext("2d").putImageData(image, 0, 0);
       const context = fitCanvas(pictures[i], width, width);
@@ -46,11 +72,15 @@ export function createAttention(app) {
       frame.element.hidden = heads.length === 0;
       if (!heads.length) return;
       const before = choice.value;
-      choice.replaceChildren(...heads.map(([layer, head], slot) => make("option", { value: slot, text: `layer ${layer}, head ${head}` })));
+      choice.replaceChildren(
+        ...heads.map(([layer, head], slot) => make("option", { value: slot, text: `layer ${layer}, head ${head}` })),
+      );
       const same = heads.findIndex(([layer, head]) => layer === app.view.layer && head === app.view.head);
       choice.value = same >= 0 ? same : before && Number(before) < heads.length ? before : 0;
       show();
     },
-    step() { if (app.sample.mapHeads.length) show(); },
+    step() {
+      if (app.sample.mapHeads.length) show();
+    },
   };
 }

@@ -22,10 +22,14 @@ export function draw(tag, attributes = {}, ...children) {
 }
 
 // Characters that turn the direction of text or cannot be seen are spelled out, so that a token looks like what it is.
-const UNSEEN = /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff\ufff9-\ufffb]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
+const UNSEEN =
+  /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff\ufff9-\ufffb]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
 
 export function visible(text, longest = 24) {
-  const spelled = text.slice(0, longest * 2).replaceAll("\n", "⏎").replace(UNSEEN, (c) => `⟨${c.charCodeAt(0).toString(16).padStart(4, "0")}⟩`);
+  const spelled = text.slice(0, longest * 2).replaceAll("\n", "⏎").replace(
+    UNSEEN,
+    (c) => `⟨${c.charCodeAt(0).toString(16).padStart(4, "0")}⟩`,
+  );
   const letters = [...spelled];
   return letters.length > longest || text.length > longest * 2 ? `${letters.slice(0, longest).join("")}…` : spelled;
 }

@@ -11,22 +11,54 @@ const SIGNS = { static: "●", moving: "→", left: "←", wander: "↔", flash:
 
 export function createGrid(app) {
   const picture = make("canvas", { "aria-hidden": "true" });
-  const holder = make("div", { class: "holder grid", role: "application", tabindex: 0, "aria-roledescription": "grid of heads" }, picture);
+  const holder = make("div", {
+    class: "holder grid",
+    role: "application",
+    tabindex: 0,
+    "aria-roledescription": "grid of heads",
+  }, picture);
   const live = make("p", { class: "quiet", "aria-live": "polite" });
-  const key = make("p", { class: "legend", text: "● static  → moving right  ← moving left  ↔ wandering  ✦ flash  ◐ split by kind of query" });
-  const frame = panel("grid", "Layers and heads", "Score of each head’s largest key, averaged over the steps. Choose a cell to see that head; choose it again for the layer’s mean.",
-    make("div", {}, holder, live, key), {
-      figure: () => canvasFigure(picture, { title: `${app.sample.model}: largest key of each head`, x: "head", y: "layer (downwards)" }),
-      rows: () => ({ names: ["layer", "head", `mean score of the largest key (${app.view.unit}, ${app.view.group} queries)`, "share of steps with a sink", "class"],
-        rows: cells.map((cell, i) => [Math.floor(i / app.sample.heads), i % app.sample.heads, cell.mean, cell.present, sign(i).name]) }),
-    });
+  const key = make("p", {
+    class: "legend",
+    text: "● static  → moving right  ← moving left  ↔ wandering  ✦ flash  ◐ split by kind of query",
+  });
+  const frame = panel(
+    "grid",
+    "Layers and heads",
+    "Score of each head’s largest key, averaged over the steps. Choose a cell to see that head; choose it again for the layer’s mean.",
+    make("div", {}, holder, live, key),
+    {
+      figure: () =>
+        canvasFigure(picture, {
+          title: `${app.sample.model}: largest key of each head`,
+          x: "head",
+          y: "layer (downwards)",
+        }),
+      rows: () => ({
+        names: [
+          "layer",
+          "head",
+          `mean score of the largest key (${app.view.unit}, ${app.view.group} queries)`,
+          "share of steps with a sink",
+          "class",
+        ],
+        rows: cells.map((
+          cell,
+          i,
+        ) => [Math.floor(i / app.sample.heads), i % app.sample.heads, cell.mean, cell.present, sign(i).name]),
+      }),
+    },
+  );
   let cells = [], size = 20, version = 0;
 
   const sign = (index) => {
     const entry = app.sample.classes?.[index];
     if (!entry) return { name: "", mark: "" };
     const [name, way] = entry;
-    return { name: way ? `${name} ${way}` : name, mark: name === "moving" ? SIGNS[way === "right" ? "moving" : way] ?? "→" : SIGNS[name] };
+    return {
+      name: way ? `${name} ${way}` : name,
+      mark: name === "moving" ? SIGNS[way === "right" ? "moving" : way] ?? "→" : SIGNS[name],
+    };
   };
 
   function measure(paths) {
@@ -66,9 +98,13 @@ export function createGrid(app) {
       }
     });
     context.fillStyle = colours.muted;
-    for (let head = 0; head < heads; head += size < 16 ? 4 : 1) context.fillText(String(head), GRID_LEFT + (head + 0.5) * size, 7);
+    for (let head = 0; head < heads; head += size < 16 ? 4 : 1) {
+      context.fillText(String(head), GRID_LEFT + (head + 0.5) * size, 7);
+    }
     context.textAlign = "right";
-    for (let layer = 0; layer < layers; layer += high < 11 ? 4 : 1) context.fillText(String(layer), GRID_LEFT - 5, GRID_TOP + (layer + 0.5) * high);
+    for (let layer = 0; layer < layers; layer += high < 11 ? 4 : 1) {
+      context.fillText(String(layer), GRID_LEFT - 5, GRID_TOP + (layer + 0.5) * high);
+    }
     context.strokeStyle = colours.sink;
     context.lineWidth = 2.5;
     if (view.layer >= 0) {
@@ -79,14 +115,22 @@ export function createGrid(app) {
     picture.dataset.high = high;
     const chosen = view.layer >= 0 && view.head >= 0 ? view.layer * heads + view.head : -1;
     live.textContent = chosen >= 0
-      ? `Layer ${view.layer}, head ${view.head}: largest key ${number(cells[chosen].mean)} ${view.unit} on average; a sink in ${Math.round(100 * cells[chosen].present)} % of the steps${sign(chosen).name ? `; ${sign(chosen).name}` : ""}.`
+      ? `Layer ${view.layer}, head ${view.head}: largest key ${
+        number(cells[chosen].mean)
+      } ${view.unit} on average; a sink in ${Math.round(100 * cells[chosen].present)} % of the steps${
+        sign(chosen).name ? `; ${sign(chosen).name}` : ""
+      }.`
       : "No single head chosen.";
-    holder.setAttribute("aria-label", `Grid of ${layers} layers by ${heads} heads. Arrow keys choose a head, Escape goes back to the mean. ${live.textContent}`);
+    holder.setAttribute(
+      "aria-label",
+      `Grid of ${layers} layers by ${heads} heads. Arrow keys choose a head, Escape goes back to the mean. ${live.textContent}`,
+    );
   }
 
   const at = (event) => {
     const box = picture.getBoundingClientRect(), high = Number(picture.dataset.high);
-    const head = Math.floor((event.clientX - box.left - GRID_LEFT) / size), layer = Math.floor((event.clientY - box.top - GRID_TOP) / high);
+    const head = Math.floor((event.clientX - box.left - GRID_LEFT) / size),
+      layer = Math.floor((event.clientY - box.top - GRID_TOP) / high);
     return head >= 0 && head < app.sample.heads && layer >= 0 && layer < app.sample.layers ? { layer, head } : null;
   };
   holder.addEventListener("click", (event) => {
@@ -97,8 +141,16 @@ export function createGrid(app) {
     const cell = at(event);
     if (!cell || !cells.length) return hideTip();
     const index = cell.layer * app.sample.heads + cell.head;
-    showTip([["", `Layer ${cell.layer}, head ${cell.head}`], ["largest key", `${number(cells[index].mean)} ${app.view.unit} on average`],
-      ["has a sink", `${Math.round(100 * cells[index].present)} % of steps`], ...(sign(index).name ? [["class", sign(index).name]] : [])], event.clientX, event.clientY);
+    showTip(
+      [
+        ["", `Layer ${cell.layer}, head ${cell.head}`],
+        ["largest key", `${number(cells[index].mean)} ${app.view.unit} on average`],
+        ["has a sink", `${Math.round(100 * cells[index].present)} % of steps`],
+        ...(sign(index).name ? [["class", sign(index).name]] : []),
+      ],
+      event.clientX,
+      event.clientY,
+    );
   });
   holder.addEventListener("pointerleave", hideTip);
   holder.addEventListener("keydown", (event) => {
@@ -108,8 +160,11 @@ export function createGrid(app) {
     event.preventDefault();
     event.stopPropagation();
     const { view, sample } = app, clamp = (value, top) => Math.min(top - 1, Math.max(0, value));
-    app.set(view.layer < 0 || view.head < 0 ? { layer: Math.max(0, view.layer), head: 0 }
-      : { layer: clamp(view.layer + move[0], sample.layers), head: clamp(view.head + move[1], sample.heads) });
+    app.set(
+      view.layer < 0 || view.head < 0
+        ? { layer: Math.max(0, view.layer), head: 0 }
+        : { layer: clamp(view.layer + move[0], sample.layers), head: clamp(view.head + move[1], sample.heads) },
+    );
   });
   return {
     element: frame.element,

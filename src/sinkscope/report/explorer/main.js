@@ -15,16 +15,34 @@ import { createAttention } from "./attention.js";
 import { createOverview } from "./overview.js";
 
 const data = JSON.parse(document.getElementById("data").textContent);
-data.samples.forEach((sample, index) => { sample.index = index; });
+data.samples.forEach((sample, index) => {
+  sample.index = index;
+});
 
 const app = {
-  data, samples: data.samples, view: defaults(), sample: null, source: null, plane: null, bounds: null, leaders: null, trails: null,
-  playing: false, changed: new Set(["all"]), queued: false, version: 0, panels: [], ready: false,
+  data,
+  samples: data.samples,
+  view: defaults(),
+  sample: null,
+  source: null,
+  plane: null,
+  bounds: null,
+  leaders: null,
+  trails: null,
+  playing: false,
+  changed: new Set(["all"]),
+  queued: false,
+  version: 0,
+  panels: [],
+  ready: false,
 
   set(patch) {
     const before = { ...this.view };
     Object.assign(this.view, patch);
-    if (patch.sample !== undefined && patch.unit === undefined && this.samples[before.sample]?.causal !== this.samples[patch.sample]?.causal) {
+    if (
+      patch.sample !== undefined && patch.unit === undefined &&
+      this.samples[before.sample]?.causal !== this.samples[patch.sample]?.causal
+    ) {
       this.view.unit = this.samples[patch.sample]?.causal ? "uniform" : "sum"; // a single row never sums to more than 1
     }
     fit(this.view, this.samples);
@@ -55,8 +73,10 @@ const app = {
         this.bounds = limits(this.sample, this.plane, this.view);
         delete document.documentElement.dataset.settled;
         const drawn = this.version, slow = this.panels.map((part) => part.draw()); // the fast ones are done when this returns
-        Promise.all(slow).then(() => { if (drawn === this.version) document.documentElement.dataset.settled = "yes"; }, (error) => complain(error.message));
-      } else if (has("step", "playing", "speed")) for (const part of this.panels) part.step();
+        Promise.all(slow).then(() => {
+          if (drawn === this.version) document.documentElement.dataset.settled = "yes";
+        }, (error) => complain(error.message));
+      } else if (has("step", "playing", "speed")) { for (const part of this.panels) part.step(); }
     } else if (has("tab", "theme", "size")) {
       overview.draw();
       document.documentElement.dataset.settled = "yes";
@@ -78,21 +98,42 @@ const app = {
 
   sinksAt(step) {
     const found = [];
-    for (let key = 0; key < this.sample.positions; key++) if (isSink(this.sample, this.plane, this.bounds, step, key)) found.push(key);
+    for (let key = 0; key < this.sample.positions; key++) {
+      if (isSink(this.sample, this.plane, this.bounds, step, key)) found.push(key);
+    }
     return found;
   },
 
   // Where the numbers on screen come from, as a sentence.
   place() {
     const { layer, head, group } = this.view, kept = this.sample.detail !== "compact";
-    const where = layer < 0 ? "Mean of all layers and heads" : head < 0 ? `Layer ${layer}, mean of its heads` : kept ? `Layer ${layer}, head ${head}` : `Layer ${layer}, mean of its heads (this file keeps only the path of head ${head}; sinkscope view has its map)`;
+    const where = layer < 0
+      ? "Mean of all layers and heads"
+      : head < 0
+      ? `Layer ${layer}, mean of its heads`
+      : kept
+      ? `Layer ${layer}, head ${head}`
+      : `Layer ${layer}, mean of its heads (this file keeps only the path of head ${head}; sinkscope view has its map)`;
     return `${where}; ${group} queries.`;
   },
 
-  move(by) { this.pause(); this.set({ step: this.view.step + by }); },
-  point(key) { this.panels.forEach((part) => part.point?.(key)); },
-  toggle() { if (this.playing) this.pause(); else this.play(); },
-  pause() { if (this.playing) { this.playing = false; this.panels.forEach((part) => part.step()); } },
+  move(by) {
+    this.pause();
+    this.set({ step: this.view.step + by });
+  },
+  point(key) {
+    this.panels.forEach((part) => part.point?.(key));
+  },
+  toggle() {
+    if (this.playing) this.pause();
+    else this.play();
+  },
+  pause() {
+    if (this.playing) {
+      this.playing = false;
+      this.panels.forEach((part) => part.step());
+    }
+  },
   play() {
     if (this.view.step >= this.sample.steps - 1) this.set({ step: 0 });
     this.playing = true;
@@ -102,7 +143,10 @@ const app = {
       const due = Math.floor(((now - last) * this.view.speed) / 1000);
       if (due > 0) {
         last += (due * 1000) / this.view.speed;
-        if (this.view.step + due >= this.sample.steps) { this.playing = false; this.changed.add("playing"); }
+        if (this.view.step + due >= this.sample.steps) {
+          this.playing = false;
+          this.changed.add("playing");
+        }
         this.set({ step: Math.min(this.view.step + due, this.sample.steps - 1) });
       }
       requestAnimationFrame(tick);
@@ -125,42 +169,100 @@ function complain(text) {
 }
 
 const problem = make("p", { class: "problem", role: "alert", hidden: true });
-const toggle = make("button", { type: "button", class: "theme", onclick: () => app.set({ theme: document.documentElement.dataset.theme === "dark" ? "light" : "dark" }) });
-const hasOverview = data.overview && ["findings", "cells", "tokens", "curves", "classes"].some((name) => data.overview[name].length);
+const toggle = make("button", {
+  type: "button",
+  class: "theme",
+  onclick: () => app.set({ theme: document.documentElement.dataset.theme === "dark" ? "light" : "dark" }),
+});
+const hasOverview = data.overview &&
+  ["findings", "cells", "tokens", "curves", "classes"].some((name) => data.overview[name].length);
 const tabs = ["overview", "explorer"].filter((name) => (name === "overview" ? hasOverview : data.samples.length));
-const tabButtons = tabs.map((name) => make("button", { type: "button", class: "tab", text: name[0].toUpperCase() + name.slice(1), onclick: () => app.set({ tab: name }) }));
-const overview = hasOverview ? createOverview(app) : { element: make("main", { id: "overview", class: "page" }), draw() {} };
+const tabButtons = tabs.map((name) =>
+  make("button", {
+    type: "button",
+    class: "tab",
+    text: name[0].toUpperCase() + name.slice(1),
+    onclick: () => app.set({ tab: name }),
+  })
+);
+const overview = hasOverview
+  ? createOverview(app)
+  : { element: make("main", { id: "overview", class: "page" }), draw() {} };
 const explorer = make("main", { id: "explorer", class: "page" });
 if (data.samples.length) {
   app.sample = data.samples[0];
   const controls = createControls(app), timeline = createTimeline(app), strip = createStrip(app), map = createMap(app);
-  const profile = createProfile(app), grid = createGrid(app), paths = createPaths(app), attention = createAttention(app);
+  const profile = createProfile(app),
+    grid = createGrid(app),
+    paths = createPaths(app),
+    attention = createAttention(app);
   app.panels = [controls, timeline, strip, profile, map, grid, paths, attention];
-  explorer.append(make("h1", { class: "quiet", text: "Explorer" }), controls.element, timeline.element, strip.element,
-    make("div", { class: "columns" }, make("div", { class: "column main" }, map.element, profile.element), make("div", { class: "column side" }, grid.element, paths.element)), attention.element);
+  explorer.append(
+    make("h1", { class: "quiet", text: "Explorer" }),
+    controls.element,
+    timeline.element,
+    strip.element,
+    make(
+      "div",
+      { class: "columns" },
+      make("div", { class: "column main" }, map.element, profile.element),
+      make("div", { class: "column side" }, grid.element, paths.element),
+    ),
+    attention.element,
+  );
 }
 if (!tabs.length) explorer.append(make("p", { text: "This run has neither results nor traces yet." }));
 
 function showTab(name) {
   overview.element.hidden = name !== "overview";
   explorer.hidden = name !== "explorer";
-  tabButtons.forEach((button, i) => { if (tabs[i] === name) button.setAttribute("aria-current", "page"); else button.removeAttribute("aria-current"); });
+  tabButtons.forEach((button, i) => {
+    if (tabs[i] === name) button.setAttribute("aria-current", "page");
+    else button.removeAttribute("aria-current");
+  });
 }
 
 document.getElementById("app").append(
-  make("header", { class: "top" }, make("div", { class: "brand" }, make("span", { class: "word", text: "sinkscope" }), make("span", { class: "title", text: visible(data.title ?? "", 80) })),
-    make("nav", { "aria-label": "Parts of the report" }, tabs.length > 1 ? tabButtons : []), toggle),
-  problem, overview.element, explorer,
-  make("footer", { class: "foot" }, make("p", { text: visible(data.note ?? "", 600) }), make("p", { class: "keys", text: "Keys: ← → one step · Home, End first and last · Space play" })));
+  make(
+    "header",
+    { class: "top" },
+    make(
+      "div",
+      { class: "brand" },
+      make("span", { class: "word", text: "sinkscope" }),
+      make("span", { class: "title", text: visible(data.title ?? "", 80) }),
+    ),
+    make("nav", { "aria-label": "Parts of the report" }, tabs.length > 1 ? tabButtons : []),
+    toggle,
+  ),
+  problem,
+  overview.element,
+  explorer,
+  make(
+    "footer",
+    { class: "foot" },
+    make("p", { text: visible(data.note ?? "", 600) }),
+    make("p", { class: "keys", text: "Keys: ← → one step · Home, End first and last · Space play" }),
+  ),
+);
 if (hasOverview) overview.element.prepend(make("h1", { class: "quiet", text: "Overview" }));
 
 document.addEventListener("keydown", (event) => {
   if (app.view.tab !== "explorer" || !app.plane || event.ctrlKey || event.metaKey || event.altKey) return;
-  const tag = event.target.tagName, typing = (tag === "INPUT" && event.target.id !== "step") || tag === "SELECT" || tag === "TEXTAREA";
+  const tag = event.target.tagName,
+    typing = (tag === "INPUT" && event.target.id !== "step") || tag === "SELECT" || tag === "TEXTAREA";
   if (typing) return;
-  if (event.key === " ") { if (tag === "BUTTON" && !event.target.classList.contains("play")) return; event.preventDefault(); if (!event.repeat) app.toggle(); }
-  else if (event.key === "ArrowRight" || event.key === "ArrowLeft") { event.preventDefault(); app.move(event.key === "ArrowRight" ? 1 : -1); }
-  else if (event.key === "Home" || event.key === "End") { event.preventDefault(); app.move(event.key === "Home" ? -app.sample.steps : app.sample.steps); }
+  if (event.key === " ") {
+    if (tag === "BUTTON" && !event.target.classList.contains("play")) return;
+    event.preventDefault();
+    if (!event.repeat) app.toggle();
+  } else if (event.key === "ArrowRight" || event.key === "ArrowLeft") {
+    event.preventDefault();
+    app.move(event.key === "ArrowRight" ? 1 : -1);
+  } else if (event.key === "Home" || event.key === "End") {
+    event.preventDefault();
+    app.move(event.key === "Home" ? -app.sample.steps : app.sample.steps);
+  }
 });
 
 function restore() {
@@ -171,9 +273,18 @@ function restore() {
 }
 
 window.addEventListener("hashchange", restore);
-system.addEventListener("change", () => { app.changed.add("theme"); app.set({}); });
+system.addEventListener("change", () => {
+  app.changed.add("theme");
+  app.set({});
+});
 let width = window.innerWidth;
-window.addEventListener("resize", () => { if (window.innerWidth !== width) { width = window.innerWidth; app.changed.add("size"); app.set({}); } });
+window.addEventListener("resize", () => {
+  if (window.innerWidth !== width) {
+    width = window.innerWidth;
+    app.changed.add("size");
+    app.set({});
+  }
+});
 theme(parse(location.hash).theme ?? "");
 restore();
 window.sinkscope = app; // for whoever wants to look closer from the console

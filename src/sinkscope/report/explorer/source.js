@@ -95,7 +95,11 @@ class Full extends Cached {
         scores[index * steps + step] = values[row + best];
       }
     }
-    return { keys, scores, totals: (index, step) => this.parts.totals[(GROUPS.indexOf(group) * this.count + index) * steps + step] };
+    return {
+      keys,
+      scores,
+      totals: (index, step) => this.parts.totals[(GROUPS.indexOf(group) * this.count + index) * steps + step],
+    };
   }
 }
 
@@ -120,13 +124,17 @@ class Compact extends Cached {
         for (let i = 0; i < codes.length; i++) sum[i] += table[codes[i]];
       }
     }
-    if (to - from > 1) for (let i = 0; i < sum.length; i++) sum[i] /= to - from;
+    if (to - from > 1) { for (let i = 0; i < sum.length; i++) sum[i] /= to - from; }
     return finish(this.sample, sum);
   }
 
   readPaths() {
     const table = this.parts.pathTable;
-    return { keys: this.parts.pathKeys, scores: Float32Array.from(this.parts.pathScores, (code) => table[code]), totals: null };
+    return {
+      keys: this.parts.pathKeys,
+      scores: Float32Array.from(this.parts.pathScores, (code) => table[code]),
+      totals: null,
+    };
   }
 }
 
@@ -140,20 +148,30 @@ class Remote extends Cached {
   async read(layer, head, group) {
     const buffer = await this.get("plane", `?layer=${layer}&head=${head}&group=${group}`);
     const { steps, positions } = this.sample;
-    return finish(this.sample, new Float32Array(buffer, 4 * steps, steps * positions), new Float32Array(buffer, 0, steps));
+    return finish(
+      this.sample,
+      new Float32Array(buffer, 4 * steps, steps * positions),
+      new Float32Array(buffer, 0, steps),
+    );
   }
 
   async readPaths(group) {
     const buffer = await this.get("paths", `?group=${group}`);
     const count = this.sample.layers * this.sample.heads * this.sample.steps;
     const totals = new Float32Array(buffer, 4 * count, count), steps = this.sample.steps;
-    return { scores: new Float32Array(buffer, 0, count), totals: (index, step) => totals[index * steps + step],
-      keys: new Uint16Array(buffer, 8 * count, count) };
+    return {
+      scores: new Float32Array(buffer, 0, count),
+      totals: (index, step) => totals[index * steps + step],
+      keys: new Uint16Array(buffer, 8 * count, count),
+    };
   }
 
   async lead() {
     const keys = new Uint32Array(await this.get("lead")), steps = this.sample.steps;
-    return Array.from({ length: this.sample.layers + 1 }, (_, row) => Array.from(keys.subarray(row * steps, (row + 1) * steps)));
+    return Array.from(
+      { length: this.sample.layers + 1 },
+      (_, row) => Array.from(keys.subarray(row * steps, (row + 1) * steps)),
+    );
   }
 
   async map(slot, step) {
@@ -170,7 +188,9 @@ export async function lead(sample) {
 // A sample, ready to be asked; each is unpacked once, when it is first looked at.
 const opened = new Map();
 export function open(sample) {
-  if (!opened.has(sample.index)) opened.set(sample.index, sample.detail === "remote" ? openRemote(sample) : openPacked(sample));
+  if (!opened.has(sample.index)) {
+    opened.set(sample.index, sample.detail === "remote" ? openRemote(sample) : openPacked(sample));
+  }
   return opened.get(sample.index);
 }
 
@@ -184,7 +204,8 @@ async function openPacked(sample) {
   source.canvas = parts.canvas;
   source.confidence = parts.confidence;
   const { steps, positions } = sample, area = positions * positions;
-  source.map = async (slot, step) => parts.maps.subarray((slot * steps + step) * area, (slot * steps + step + 1) * area);
+  source.map = async (slot, step) =>
+    parts.maps.subarray((slot * steps + step) * area, (slot * steps + step + 1) * area);
   return source;
 }
 

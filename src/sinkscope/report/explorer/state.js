@@ -1,10 +1,21 @@
 // What is on screen, and its twin in the address: a link to the page opens the same view.
 
 const DEFAULTS = {
-  tab: "overview", sample: 0, step: 0, layer: -1, head: -1, group: "all", unit: "sum", epsilon: 3, theme: "", speed: 8,
+  tab: "overview",
+  sample: 0,
+  step: 0,
+  layer: -1,
+  head: -1,
+  group: "all",
+  unit: "sum",
+  epsilon: 3,
+  theme: "",
+  speed: 8,
 };
 const KINDS = {
-  tab: ["overview", "explorer"], group: ["all", "masked", "committed", "prompt"], unit: ["sum", "percent", "uniform"],
+  tab: ["overview", "explorer"],
+  group: ["all", "masked", "committed", "prompt"],
+  unit: ["sum", "percent", "uniform"],
   theme: ["", "light", "dark"],
 };
 
