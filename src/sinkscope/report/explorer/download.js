@@ -3,7 +3,7 @@
 import { draw, make } from "./dom.js";
 import { palette } from "./colours.js";
 
-function hand(blob, name) {
+export function hand(blob, name) {
   const address = URL.createObjectURL(blob);
   const link = make("a", { href: address, download: name });
   document.body.append(link);

@@ -5,8 +5,8 @@ import { palette } from "./colours.js";
 import { canvasFigure } from "./download.js";
 import { fitCanvas, hideTip, panel, showTip } from "./panel.js";
 import { aliveKeys, isSink, queryCount, scale } from "./rules.js";
-import { niceStep } from "./map.js";
-import { describe, tipLines } from "./strip.js";
+import { describe, tipLines } from "./chips.js";
+import { niceStep } from "./heat.js";
 
 const BARS_LEFT = 34, BARS_BOTTOM = 20, BARS_HEIGHT = 150;
 

@@ -1,8 +1,9 @@
 // Where the numbers of a sample come from: unpacked from the page, or asked from the server of `sinkscope view`.
 // A plane is what every key received at every step: {values [step, key], totals [step], top}.
 
+import { headClass } from "./classes.js";
 import { halfTable, part, unpack } from "./decode.js";
-import { GROUPS } from "./rules.js";
+import { GROUPS, queryCount } from "./rules.js";
 
 const f32 = Math.fround;
 
@@ -101,6 +102,23 @@ class Full extends Cached {
       totals: (index, step) => this.parts.totals[(GROUPS.indexOf(group) * this.count + index) * steps + step],
     };
   }
+
+  // Class, mean score and presence of every head, layer by layer, for the view's ε, unit and kind of query.
+  heads(view) {
+    const { steps } = this.sample, { totals, splitTotals } = this.parts;
+    return Array.from({ length: this.count }, (_, index) => {
+      const start = (GROUPS.indexOf(view.group) * this.count + index) * steps;
+      const kinds = this.sample.causal ? null : ["masked", "committed"].map((name) => this.decoded(name, index));
+      return headClass(
+        this.sample,
+        this.one(index, view.group),
+        (step) => totals[start + step],
+        view,
+        kinds,
+        (kind, step) => splitTotals[(kind * this.count + index) * steps + step],
+      );
+    });
+  }
 }
 
 class Compact extends Cached {
@@ -114,7 +132,7 @@ class Compact extends Cached {
     return this.parts.means.subarray(start, start + this.size);
   }
 
-  read(layer, head, group) {
+  read(layer, _head, group) {
     const { layers } = this.sample, table = this.parts.table;
     const sum = new Float32Array(this.size);
     const [from, to] = layer < 0 ? [0, layers] : [layer, layer + 1];
@@ -135,6 +153,23 @@ class Compact extends Cached {
       scores: Float32Array.from(this.parts.pathScores, (code) => table[code]),
       totals: null,
     };
+  }
+
+  // A compact sample knows the largest key of each head only: classes are an approximation, and say so.
+  heads(view) {
+    const { layers, heads, steps, positions } = this.sample, paths = this.readPaths();
+    const sure = view.group === "all" && view.epsilon === 3 && view.unit !== "percent" ? this.sample.classes : null;
+    return Array.from({ length: layers * heads }, (_, index) => {
+      const values = new Float32Array(steps * positions);
+      for (let step = 0; step < steps; step++) {
+        values[step * positions + paths.keys[index * steps + step]] = paths.scores[index * steps + step];
+      }
+      const found = headClass(this.sample, values, (step) => queryCount(this.sample, "all", step), {
+        ...view,
+        group: "all",
+      });
+      return sure ? { ...found, name: sure[index][0], way: sure[index][1] } : { ...found, rough: true };
+    });
   }
 }
 
@@ -164,6 +199,13 @@ class Remote extends Cached {
       totals: (index, step) => totals[index * steps + step],
       keys: new Uint16Array(buffer, 8 * count, count),
     };
+  }
+
+  // The server works the classes out; of a very large trace it leaves them out.
+  async heads(view) {
+    const query = `?epsilon=${view.epsilon}&unit=${view.unit}&group=${view.group}`;
+    const rows = JSON.parse(new TextDecoder().decode(await this.get("heads", query)));
+    return rows.map(([name, way, mean, present]) => ({ name, way, mean, present }));
   }
 
   async lead() {
