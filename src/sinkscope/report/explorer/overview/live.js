@@ -29,7 +29,7 @@ export function createLive(app) {
   const buttons = make("div", { class: "jumps" }, again, explore);
   const about = `${visible(sample.model, 40)}, layer ${chosen.layer}, head ${chosen.head}. ` +
     `Prompt: ${visible(sample.prompt.trim().replaceAll("\n", " "), 110)}`;
-  const frame = panel("live", "A sink that moves", about, make("div", {}, chips.list, holder, words, legend, buttons));
+  const frame = panel("live", "A sink that moves", about, make("div", {}, holder, words, chips.list, legend, buttons));
 
   function show(step) {
     state.step = step;
@@ -62,7 +62,7 @@ export function createLive(app) {
     async draw() {
       state.scene ??= await loadScene(sample, view);
       const width = Math.max(120, (frame.element.clientWidth || 480) - 34 - HEAT.left);
-      state.geometry = paintHeat(picture, state.scene, width, 210);
+      state.geometry = paintHeat(picture, state.scene, width, width < 400 ? 150 : 210);
       row.style.width = `${width}px`;
       row.style.height = `${Math.max(3, state.geometry.line)}px`;
       legend.replaceChildren(...heatLegend(state.scene));
