@@ -35,6 +35,8 @@ lint: env
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache
+	DENO_NO_UPDATE_CHECK=1 $(BIN)/deno fmt --quiet --check
+	DENO_NO_UPDATE_CHECK=1 $(BIN)/deno lint --quiet
 
 types: env
 	$(BIN)/mypy

@@ -134,10 +134,35 @@ def made_results() -> dict[str, Any]:
         )
     ]
     verdicts = [
-        {"model": "made-llada", "name": "sinks", "value": "moving", "because": "Sinks of 83 % of the heads move."},
+        {
+            "model": "made-llada",
+            "name": "sinks",
+            "value": "moving",
+            "line": "most heads move",
+            "because": "Sinks of 83 % of the heads move.",
+        },
         {"model": "made-llama", "name": "arm_like", "value": True, "because": "One masked sink costs 40 points."},
     ]
-    return {"schema": 1, "cells": cells, "tokens": tokens, "dynamics": [], "verdicts": verdicts, "run": {"seed": 0}}
+    return {
+        "schema": 1, "cells": cells, "tokens": tokens, "dynamics": [], "mechanism": [made_mechanism()],
+        "verdicts": verdicts, "claims": made_claims(), "run": {"seed": 0},
+    }  # fmt: skip
+
+
+def made_claims() -> list[dict[str, Any]]:
+    value = {"label": "made-llada", "value": -2.0, "low": -5.0, "high": 1.0, "n": 400}
+    said = {"agrees": [value], "agrees in part": [value, value], "disagrees": [{**value, "low": None}], "undecided": []}
+    return [
+        {"name": f"claim-{i}", "claim": f"Claim number {i} of the paper.", "verdict": verdict, "figure": "−2.0 points",
+         "because": "One masked sink costs 2 points.", "condition": "K = 1", "values": values}
+        for i, (verdict, values) in enumerate(said.items())
+    ]  # fmt: skip
+
+
+def made_mechanism() -> dict[str, Any]:
+    gaps = {"confidence_sinks_gap": -0.12, "confidence_random_gap": 0.01}
+    rows = {name: {"value": value, "low": value - 0.05, "high": value + 0.05} for name, value in gaps.items()}
+    return {"model": "made-llada", "k": 1, "problems": 20, "unit": "points", **rows}
 
 
 def _cell(model: str, task: str, name: str, k: int, accuracy: float, difference: float | None) -> dict[str, Any]:

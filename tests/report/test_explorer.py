@@ -162,6 +162,8 @@ def test_everything_can_be_done_with_keys_alone(look: Opener, report: Path) -> N
         "strip",
     } <= reached
     page.locator("#grid .holder").focus()
+    page.keyboard.press("Escape")
+    until(page, "window.sinkscope.view.layer === -1 && window.sinkscope.view.head === -1")
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowRight")
     until(page, "window.sinkscope.view.layer === 0 && window.sinkscope.view.head === 1")

@@ -4,31 +4,116 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
-from made_runs import Opener, made_results, made_trace
+from made_runs import Opener, made_results, made_trace, until
 
 from sinkscope.errors import ReportError
 from sinkscope.report import write, write_traces
-from sinkscope.report.overview import family_of, findings, paper_values
+from sinkscope.report.overview import empty, family_of, paper_values, verdicts
+from sinkscope.report.page import build
+from sinkscope.report.roles import role
 from sinkscope.report.writing import pack
 
 
 def test_charts_and_tables_show_the_results(look: Opener, report: Path) -> None:
     page = look(report, "tab=overview")
     results = made_results()
-    assert page.locator("#table1 tbody tr").count() == len(results["cells"])
-    text = page.locator("#findings").inner_text()
-    assert "Sinks of 83 % of the heads move." in text
-    assert "Right on 85.0 % of 400 problems; 84.0 % without its largest sink (84.5 %" in text
+    assert page.locator("#cells tbody tr").count() == len(results["cells"])
     assert page.locator("#masking figure").count() == 3
-    label = page.locator("#masking svg").first.get_attribute("aria-label") or ""
-    assert "sinks masked (K = 1, clean) −1.0 points" in label
-    assert "paper, GSM8K" in page.locator("#masking svg").first.inner_html()
-    assert "×7.4" in page.locator("#tokens svg").first.inner_html()
-    assert page.locator("#curves svg").count() == 2
+    label = page.locator("#masking svg[role=img]").first.get_attribute("aria-label") or ""
+    assert "sinks masked (K = 1, clean) −1.0 points" in label.replace("mask sinks", "sinks masked")
+    legend = page.locator("#masking .shared").inner_text()
+    assert "sinks masked" in legend and "random keys, count-matched" in legend and "paper, GSM8K" in legend
+    assert page.locator("#masking .shared").count() == 1
+    assert "37.0 %" in page.locator("#tokens figure svg").first.inner_html()
+    assert page.locator("#curves figure").count() == 2
+    assert "ε = 3" in page.locator("#curves figure svg").first.inner_html()
+    assert "96 %" in page.locator("#curves figure svg").first.inner_html()
     page.locator("#task").select_option("recall")
-    assert "recall" in (page.locator("#masking svg").first.get_attribute("aria-label") or "")
+    assert "recall" in (page.locator("#masking svg[role=img]").first.get_attribute("aria-label") or "")
+
+
+def test_claims_come_first_with_badges_and_intervals(look: Opener, report: Path) -> None:
+    page = look(report, "")
+    rows = page.locator("#claims tbody tr")
+    claims = made_results()["claims"]
+    assert [text.split(" ", 1)[1] for text in page.locator("#claims .badge").all_inner_texts()] == [
+        claim["verdict"] for claim in claims
+    ]
+    assert "−2.0 [−5.0, 1.0]" in (rows.first.locator("svg").get_attribute("aria-label") or "").replace("-", "−")
+    assert rows.nth(3).locator("svg").count() == 0  # no values, no chart
+    text = page.locator(".lede").inner_text()
+    assert "4 claims" in text and "1 agrees, 1 agrees in part, 1 disagrees, 1 undecided" in text
+    assert not page.locator("#claims details p").first.is_visible()
+    rows.first.locator("summary").click()
+    assert page.locator("#claims details p").first.is_visible()
+
+
+@pytest.mark.parametrize(("width", "height"), [(1440, 900), (390, 844)])
+def test_the_first_screen_has_charts_and_a_moving_sink(look: Opener, report: Path, width: int, height: int) -> None:
+    page = look(report, "", width=width, height=height)
+    for query in ("#claims svg.small", "#live canvas"):
+        box = page.locator(query).first.bounding_box()
+        assert box is not None and box["y"] < 900, query
+    until(page, "document.querySelector('#live').dataset.played === 'yes'")
+    steps = page.evaluate("sinkscope.samples[sinkscope.data.highlight.sample].steps")
+    assert page.locator("#live").get_attribute("data-step") == str(steps - 1)
+    assert "Prompt: Tom has 12 apples" in page.locator("#live-about").inner_text()
+
+
+def test_the_live_head_is_a_moving_one_and_the_explorer_opens_on_it(look: Opener, report: Path) -> None:
+    page = look(report, "")
+    chosen = page.evaluate("sinkscope.data.highlight")
+    sample = page.evaluate("sinkscope.samples[sinkscope.data.highlight.sample]")
+    assert not sample["causal"] and sample["interventions"] == []
+    assert sample["classes"][chosen["layer"] * sample["heads"] + chosen["head"]][0] == "moving"
+    page.get_by_role("button", name="Explore this head").click()
+    until(page, "sinkscope.view.tab === 'explorer' && sinkscope.plane")
+    shown = page.evaluate("[sinkscope.view.sample, sinkscope.view.layer, sinkscope.view.head]")
+    assert shown == [chosen["sample"], chosen["layer"], chosen["head"]]
+    again = look(report, "tab=explorer")
+    assert again.evaluate("[sinkscope.view.sample, sinkscope.view.layer, sinkscope.view.head]") == shown
+    assert again.locator("#map canvas").is_visible()
+
+
+def test_an_older_run_has_no_claims_and_still_opens(look: Opener, tmp_path: Path) -> None:
+    results = made_results()
+    del results["claims"]
+    (tmp_path / "results.json").write_text(json.dumps(results), encoding="utf-8")
+    made_trace(maps=False).save(tmp_path / "traces" / "one.safetensors")
+    page = look(write(tmp_path), "")
+    assert page.locator("#claims").count() == 0
+    assert page.locator("#live").is_visible() and page.locator("#masking").is_visible()
+
+
+def test_no_text_is_long_unless_asked_for(look: Opener, report: Path) -> None:
+    page = look(report, "")
+    counts = page.evaluate("""Array.from(document.querySelectorAll("main:not([hidden]) section")).map((section) => {
+        const words = Array.from(section.querySelectorAll("p, li, figcaption, summary, h2, h3, strong"))
+          .filter((e) => e.checkVisibility() && !e.closest(".strip")).map((e) => e.textContent).join(" ");
+        return [section.id, words.split(/\\s+/).length];
+    })""")
+    assert len(counts) >= 8
+    assert [one for one in counts if one[1] > 150] == []
+
+
+def test_table_one_can_be_taken_home(look: Opener, report: Path, tmp_path: Path) -> None:
+    page = look(report, "")
+    texts = {}
+    for kind in ("CSV", "Markdown", "LaTeX"):
+        with page.expect_download() as waiting:
+            page.get_by_role("button", name=f"Download table 1 as {kind}", exact=True).click()
+        waiting.value.save_as(tmp_path / kind)
+        texts[kind] = (tmp_path / kind).read_text(encoding="utf-8")
+    assert texts["CSV"].splitlines()[:2] == [
+        "Model,Task,Keys masked,none,K = 1,K = 5,K = 10",
+        "made-llada,arithmetic,sinks masked,90.0,89.0,87.8,86.8",
+    ]
+    assert texts["Markdown"].splitlines()[1].startswith("| --- | ---: |")
+    assert "made-llada & arithmetic & paper, GSM8K & 76.0 & 75.0 & 73.0 & 55.0 \\\\" in texts["LaTeX"]
+    assert texts["LaTeX"].startswith("\\begin{tabular}{lrrrrrr}")
 
 
 def test_a_run_without_traces_is_an_overview(look: Opener, tmp_path: Path) -> None:
@@ -42,11 +127,37 @@ def test_a_run_without_results_is_an_explorer(look: Opener, tmp_path: Path) -> N
     assert page.locator("#explorer").is_visible() and page.locator(".chip").count() == 28
 
 
-def test_findings_stand_by_model_and_masking_is_pooled() -> None:
-    results = made_results()
-    lines = findings(results["verdicts"], results["cells"])
-    assert [line["model"] for line in lines] == ["made-llada"] * 2 + ["made-llama"] * 2 + ["made-dream"]
-    assert lines[1]["verdict"] == "sinks: moving" and lines[3]["verdict"] == "arm like: yes"
+def test_verdicts_are_folded_and_in_words(look: Opener, report: Path) -> None:
+    rows = verdicts(made_results()["verdicts"])
+    assert [(row["model"], row["name"], row["value"]) for row in rows] == [
+        ("made-llada", "sinks", "moving"),
+        ("made-llama", "arm like", "yes"),
+    ]
+    page = look(report, "")
+    assert not page.get_by_text("Sinks of 83 % of the heads move.").is_visible()
+    page.locator("#findings .card > summary").first.click()
+    assert page.get_by_text("most heads move").is_visible()
+    page.locator("#findings .card details summary").first.click()
+    assert page.get_by_text("Sinks of 83 % of the heads move.").is_visible()
+
+
+@pytest.mark.parametrize(
+    ("condition", "rows", "expected"),
+    [
+        ({"name": "mask_sinks", "k": 1, "rank": "clean", "rows": "all"}, "all", "sinks"),
+        ({"name": "mask_sinks", "k": 1, "rank": "as_run", "rows": "all"}, "all", "as_run"),
+        ({"name": "mask_sinks", "k": 1, "rank": "clean", "rows": "all"}, "last", "other_rows"),
+        ({"name": "mask_sinks", "k": 1, "rank": "clean", "rows": "last"}, "last", "sinks"),
+        ({"name": "mask_random", "k": 1, "rows": "all", "match": "mass"}, "all", "mass"),
+        ({"name": "mask_random", "k": 1, "rows": "all"}, "all", "count"),
+        ({"name": "mask_sinks", "k": 1, "rank": "clean", "rows": "all", "kinds": "structural"}, "all", None),
+        ({"name": "mask_sinks", "k": 1, "rank": "clean", "rows": "all", "per": "head", "above": None}, "all", "sinks"),
+        ({"name": "mask_positions", "positions": [0], "since": "second"}, "last", "position"),
+        ({"name": "none", "k": 0, "rank": None, "rows": None}, "all", None),
+    ],
+)
+def test_roles_of_conditions(condition: dict[str, Any], rows: str, expected: str | None) -> None:
+    assert role(condition, rows) == expected
 
 
 def test_the_papers_values_are_known_by_family() -> None:
@@ -73,10 +184,10 @@ def test_nothing_to_show_is_an_error(tmp_path: Path) -> None:
 
 def test_a_page_keeps_to_its_limit(tmp_path: Path) -> None:
     traces = [made_trace(f"made-{i % 2}", seed=i, maps=False) for i in range(4)]
-    sizes = [
-        write_traces(traces, tmp_path / f"{limit}.html", limit).stat().st_size for limit in (400_000, 200_000, 130_000)
-    ]
-    assert sizes[0] <= 400_000 and sizes[1] <= 200_000 and sizes[2] <= 130_000
+    data = {"title": "", "overview": empty(), "samples": [], "note": "", "highlight": None, "start": {}}
+    least = len(build(data))  # what every page has: its script and its styles
+    for room in (270_000, 90_000, 35_000):
+        assert write_traces(traces, tmp_path / f"{room}.html", least + room).stat().st_size <= least + room
     named = [(str(i), trace) for i, trace in enumerate(traces)]
     assert {head["detail"] for head, _ in pack(named, 10**9)} == {"full"}
     some = pack(named, 60_000)

@@ -1,54 +1,90 @@
-"""What the overview shows: findings in sentences, cells, token shares, classes of heads, curves over epsilon.
+"""What the overview shows: the paper's claims against the run, cells, token shares, classes of heads, thresholds.
 
 Everything is taken from results.json where the study says it; token shares, classes and curves are worked out from the
-traces where it does not (a run made by hand, or by `table1`).
+traces where it does not (a run made by hand, or an older one).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sinkscope import paper
 from sinkscope.errors import ReportError
+from sinkscope.report import method
+from sinkscope.report.roles import NAMES as ROLE_NAMES
+from sinkscope.report.roles import with_roles
 from sinkscope.report.sample import head_classes
 from sinkscope.sinks import sweep, token_shares
+from sinkscope.sinks.classes import NAMES as CLASSES
 from sinkscope.tracing import Trace
 
 FAMILIES = ("mmada", "llada", "dream", "llama")
 EPSILONS = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0)
-CLASSES = ("static", "moving", "flash", "split", "none")
-SHOWN_FACTS = ("study", "about", "seed", "version", "versions", "backend", "machine", "units", "started", "seconds")
+AGREEMENT = ("agrees", "agrees in part", "disagrees", "undecided")
 Rows = list[dict[str, Any]]
 
 
 def empty() -> dict[str, Any]:
     """An overview of nothing."""
-    return {"findings": [], "cells": [], "tokens": [], "curves": [], "classes": [], "facts": [], "paper": {}}
+    lists = ("claims", "verdicts", "cells", "tokens", "curves", "classes", "mechanism", "likelihood", "facts")
+    return {"lede": "", **{name: [] for name in (*lists, "method", "caveats")}, "paper": {}, "paperTokens": {}}
 
 
 def overview(run: Path, traces: Sequence[Trace]) -> dict[str, Any]:
     """All of the overview; parts for which the run has nothing are empty."""
     results, about = read(run / "results.json"), read(run / "run.json")
+    known = {**results.get("run", {}), **about}
     cells = [_faceted(cell) for cell in [*results.get("pooled", []), *results.get("cells", [])] if "condition" in cell]
+    cells = with_roles(cells)
     plain = _by_model(traces)
     tokens = [_faceted(row) for row in results.get("tokens", []) if row.get("condition", "none") == "none"]
     classes = [_faceted(row) for row in results.get("dynamics", []) if set(CLASSES) <= set(row)]
-    curves = [_faceted(row) for row in results.get("curves", []) if row.get("condition", "none") == "none"]
+    claims = [dict(claim) for claim in results.get("claims", []) if isinstance(claim, dict) and claim.get("claim")]
+    tokens = tokens or [row for model, some in plain.items() for row in _tokens(model, some)]
+    families = {row["model"]: str(row.get("family") or family_of(row["model"])) for row in [*tokens, *cells]}
     return {
-        "findings": findings(results.get("verdicts", []), cells),
+        "lede": lede(claims, cells, known),
+        "claims": claims,
+        "verdicts": verdicts(results.get("verdicts", [])),
         "cells": cells,
-        "tokens": tokens or [row for model, some in plain.items() for row in _tokens(model, some)],
-        "curves": [
-            {"model": row["model"], "unit": row["unit"], "epsilon": row["epsilon"], "nonSinks": row["non_sinks"]}
-            for row in curves
-        ]
+        "roles": ROLE_NAMES,
+        "tokens": tokens,
+        "curves": _shown_curves(results.get("curves", []))
         or [row for model, some in plain.items() for row in _curves(model, some)],
         "classes": classes or [_classes(model, some) for model, some in plain.items()],
-        "facts": facts({**results.get("run", {}), **about}),
-        "paper": {model: known for model, family in _families(cells).items() if (known := paper_values(family))},
+        "mechanism": [_faceted(row) for row in results.get("mechanism", [])],
+        "likelihood": [row for row in results.get("likelihood", []) if "condition" in row],
+        "method": list(method.METHOD) if cells else [],
+        "caveats": method.caveats(known, cells) if cells else [],
+        "facts": method.facts(known),
+        "paper": {model: values for model, family in families.items() if (values := paper_values(family))},
+        "paperTokens": {model: paper.TABLE_2[family] for model, family in families.items() if family in paper.TABLE_2},
     }
+
+
+def lede(claims: Rows, cells: Rows, about: Mapping[str, Any]) -> str:
+    """The one sentence under the title: what came out, or what was run."""
+    models = list(dict.fromkeys(str(cell["model"]) for cell in cells))
+    if claims:
+        counts = {word: sum(claim.get("verdict") == word for claim in claims) for word in AGREEMENT}
+        said = ", ".join(f"{count} {_plural(word, count)}" for word, count in counts.items() if count)
+        return f"The paper makes {len(claims)} claims that {_some(models)} can speak to: {said}."
+    if models:
+        return f"What masking attention sinks does to {_some(models)}, with random keys masked as controls."
+    return str(about.get("about") or "")
+
+
+def _plural(word: str, count: int) -> str:
+    return word.replace("agrees", "agree") if count != 1 else word
+
+
+def _some(models: Sequence[str]) -> str:
+    if len(models) > 4:
+        return f"{len(models)} models"
+    return " and ".join([", ".join(models[:-1]), models[-1]] if len(models) > 1 else models) or "this run"
 
 
 def _faceted(row: dict[str, Any]) -> dict[str, Any]:
@@ -58,66 +94,25 @@ def _faceted(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "model": " · ".join(str(part) for part in (row.get("model", "model"), *extra) if part)}
 
 
-def findings(verdicts: Sequence[dict[str, Any]], cells: Rows) -> Rows:
-    """Sentences a model: what masking did to it against the equal random control, then the study's verdicts."""
-    said: Rows = []
-    models = [*(str(verdict.get("model")) for verdict in verdicts), *(cell["model"] for cell in cells)]
-    for model in dict.fromkeys(models):
-        said += _masking_sentence(model, cells)
-        for verdict in verdicts:
-            if str(verdict.get("model")) == model:
-                name, value = str(verdict.get("name", "")).replace("_", " "), plain(verdict.get("value"))
-                said.append({"model": model, "verdict": f"{name}: {value}", "text": str(verdict.get("because", ""))})
-    return said
+def verdicts(rows: Sequence[dict[str, Any]]) -> Rows:
+    """Verdicts in words: model, what was asked, the answer, one short line, and the numbers that it rests on."""
+    return [
+        {
+            "model": str(row.get("model", "")),
+            "name": str(row.get("name", "")).replace("_", " "),
+            "value": in_words(row.get("value")),
+            "line": str(row.get("line") or ""),
+            "because": str(row.get("because") or ""),
+        }
+        for row in rows
+    ]
 
 
-def _masking_sentence(model: str, cells: Rows) -> Rows:
-    """One sentence over all tasks together; the table has each task for itself."""
-    mine = [cell for cell in cells if cell["model"] == model]
-    mine = [cell for cell in mine if cell.get("task") == "all"] or mine
-    none = _pooled([cell for cell in mine if cell["condition"].get("name") == "none"])
-    if none is None:
-        return []
-    parts = []
-    for k in sorted({int(cell["condition"].get("k") or 0) for cell in mine} - {0}):
-        at_k = [cell for cell in mine if cell["condition"].get("k") == k and _usual(cell["condition"])]
-        sinks = _pooled([cell for cell in at_k if cell["condition"].get("name") == "mask_sinks"])
-        control = _pooled([cell for cell in at_k if cell["condition"].get("name") == "mask_random"])
-        if sinks is not None:
-            beside = f" ({_percent(control)} without as many random keys)" if control else ""
-            parts.append(f"{_percent(sinks)} without {'its largest sink' if k == 1 else f'{k} sinks'}{beside}")
-    said = "; ".join([f"Right on {_percent(none)} of {none[1]} problems", *parts])
-    return [{"model": model, "verdict": "", "text": f"{said}."}]
-
-
-def _usual(condition: dict[str, Any]) -> bool:
-    """The plain reading of the experiment; its variants are in the table."""
-    usual = {"rank": "clean", "rows": "all", "match": "count", "above": None, "keep_self": None}
-    return all((condition.get(name) or default) == default for name, default in usual.items())
-
-
-def _pooled(cells: Rows) -> tuple[int, int] | None:
-    """Right answers and problems over some cells; None if one of them does not say."""
-    counted = [(cell.get("correct"), cell.get("n")) for cell in cells]
-    if not counted or any(right is None or not n for right, n in counted):
-        return None
-    return sum(int(right or 0) for right, _ in counted), sum(int(n or 0) for _, n in counted)
-
-
-def _percent(pooled: tuple[int, int]) -> str:
-    return f"{100 * pooled[0] / pooled[1]:.1f} %"
-
-
-def plain(value: Any) -> str:
+def in_words(value: Any) -> str:
     """A verdict's value in words."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:.3g}" if isinstance(value, float) else str(value).replace("_", " ")
-
-
-def _families(cells: Rows) -> dict[str, str]:
-    """Model → family, as the study says it or as the name tells."""
-    return {cell["model"]: str(cell.get("family") or family_of(cell["model"])) for cell in cells}
 
 
 def family_of(model: str) -> str:
@@ -126,9 +121,7 @@ def family_of(model: str) -> str:
 
 def paper_values(family: str) -> dict[str, dict[int, float]]:
     """The paper's accuracies for a family: benchmark → K → accuracy."""
-    from sinkscope.paper import TABLE_1
-
-    return {task: values for (name, task), values in TABLE_1.items() if name == family}
+    return {task: values for (name, task), values in paper.TABLE_1.items() if name == family}
 
 
 def _by_model(traces: Sequence[Trace]) -> dict[str, list[Trace]]:
@@ -144,19 +137,28 @@ def _tokens(model: str, traces: Sequence[Trace]) -> Rows:
     return [{"model": model, **row} for row in rows if row["share"]]
 
 
+def _shown_curves(rows: Rows) -> Rows:
+    """Curves of the unchanged models. Sums say nothing of a single row, and equal × uniform elsewhere: left out."""
+    kept = [_faceted(row) for row in rows if row.get("condition", "none") == "none"]
+    units = {row["unit"] for row in kept}
+    names = ("model", "unit", "epsilon")
+    return [
+        {**{name: row[name] for name in names}, "nonSinks": row["non_sinks"]}
+        for row in kept
+        if row["unit"] != "sum" or "uniform" not in units
+    ]
+
+
 def _curves(model: str, traces: Sequence[Trace]) -> Rows:
     """Share of non-sinks against epsilon over all of a model's traces together."""
     counts: dict[tuple[str, float], list[int]] = {}
     for trace in traces:
-        units = ("uniform", "percent") if trace.causal else ("sum", "percent")
-        for row in sweep(trace, EPSILONS, units).iter_rows(named=True):
+        for row in sweep(trace, EPSILONS, ("uniform", "percent")).iter_rows(named=True):
             entry = counts.setdefault((row["unit"], row["epsilon"]), [0, 0])
             entry[0] += row["sinks"]
             entry[1] += row["keys"]
-    # Bidirectional sums and autoregressive multiples of the uniform share are the same scale: one chart for both.
-    names = {"sum": "sum, or × uniform if autoregressive", "uniform": "sum, or × uniform if autoregressive"}
     return [
-        {"model": model, "unit": names.get(unit, unit), "epsilon": epsilon, "nonSinks": 1 - sinks / max(1, keys)}
+        {"model": model, "unit": unit, "epsilon": epsilon, "nonSinks": 1 - sinks / max(1, keys)}
         for (unit, epsilon), (sinks, keys) in counts.items()
     ]
 
@@ -165,27 +167,6 @@ def _classes(model: str, traces: Sequence[Trace]) -> dict[str, Any]:
     names = [name for trace in traces for name, _ in head_classes(trace)]
     shares = {kind: names.count(kind) / max(1, len(names)) for kind in CLASSES}
     return {"model": model, **shares, "generations": len(traces)}
-
-
-def facts(about: dict[str, Any]) -> list[list[str]]:
-    """Plain facts of run.json, one a line: the run, then a line a model."""
-    lines = []
-    for name in SHOWN_FACTS:
-        value = about.get(name)
-        if isinstance(value, dict):
-            value = ", ".join(f"{key} {word}" for key, word in value.items() if isinstance(word, str | int | float))
-        if value not in (None, "", [], {}):
-            lines.append([name.replace("_", " "), str(value)[:300]])
-    for model in about.get("models", []):
-        if isinstance(model, dict):
-            known = model.get("identity", {})
-            words = [
-                f"{name} {known[name]}"
-                for name in ("family", "parameters", "layers", "heads", "dtype")
-                if name in known
-            ]
-            lines.append([str(model.get("name", "model")), ", ".join([*words, str(known.get("fingerprint", ""))[:16]])])
-    return lines
 
 
 def read(path: Path) -> dict[str, Any]:

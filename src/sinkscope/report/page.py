@@ -1,7 +1,7 @@
 """The explorer's files put together into one page that needs nothing else and may ask for nothing else.
 
-The scripts are written as modules, one idea a file. For the page they are joined in the order of their imports and
-become one module; a name that two files define would be an error, which is checked here. Model text gets into the page
+The scripts are written as modules, one idea a file. For the page they are joined in the order of their imports, each in
+a scope of its own. Model text gets into the page
 only as JSON inside a data block, with every `<` written as an escape, and the page's policy names the hash of the one
 script that may run: text could not become code even if it broke out.
 """
@@ -13,19 +13,17 @@ import hashlib
 import html
 import json
 import math
+import posixpath
 import re
 from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from sinkscope.errors import ReportError
-
 START = "main.js"
-STYLES = ("palette.css", "layout.css", "panels.css", "overview.css")
-IMPORT = re.compile(r'^import \{[^}]*\} from "\./([\w-]+\.js)";\n', re.M)
-EXPORT = re.compile(r"^export (?=(async )?(function|const|class|let) )", re.M)
-DEFINED = re.compile(r"^(?:export )?(?:async )?(?:function|const|class|let) (\w+)", re.M)
+STYLES = ("palette.css", "layout.css", "panels.css", "canvas.css", "overview.css")
+IMPORT = re.compile(r'^import \{([^}]*)\} from "(\.{1,2}/[\w/-]+\.js)";\n', re.M)
+EXPORT = re.compile(r"^export (?:async )?(?:function|const|class|let) (\w+)", re.M)
 
 
 def _source(name: str) -> str:
@@ -34,25 +32,27 @@ def _source(name: str) -> str:
 
 @cache
 def script() -> str:
-    """All modules as one, each after those that it imports."""
+    """All modules as one script, each in a scope of its own, after those that it imports."""
     done: dict[str, str] = {}
-    owners: dict[str, str] = {}
 
     def visit(name: str) -> None:
         if name in done:
             return
         done[name] = ""
         source = _source(name)
-        for needed in IMPORT.findall(source):
+
+        def taken(match: re.Match[str]) -> str:
+            needed = posixpath.normpath(posixpath.join(posixpath.dirname(name), match[2]))
             visit(needed)
-        for defined in DEFINED.findall(source):
-            if owners.setdefault(defined, name) != name:
-                raise ReportError(f"{defined} is defined in {owners[defined]} and in {name}; rename one of them.")
+            return f'const {{{match[1].replace(" as ", ": ")}}} = modules["{needed}"];\n'
+
+        body = re.sub(r"^export ", "", IMPORT.sub(taken, source), flags=re.M)
+        given = ", ".join(EXPORT.findall(source))
         del done[name]  # put it behind what it needs
-        done[name] = EXPORT.sub("", IMPORT.sub("", source))
+        done[name] = f'modules["{name}"] = (() => {{\n{body}return {{ {given} }};\n}})();\n'
 
     visit(START)
-    return "".join(f"// {name}\n{body}" for name, body in done.items())
+    return "const modules = {};\n" + "".join(done.values())
 
 
 @cache

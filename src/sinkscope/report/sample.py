@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 import torch
 from torch import Tensor
 
@@ -28,10 +29,9 @@ from sinkscope.sinks.columns import (
     on_one_core,
     query_count,
 )
-from sinkscope.sinks.rules import Columns
+from sinkscope.sinks.rules import GROUPS, Columns
 from sinkscope.tracing import Trace
 
-GROUPS = ("all", *QUERY_KINDS)
 LONGEST_TEXT = 4000  # characters of prompt and answer that a header holds
 LONGEST_TOKEN = 400
 MAP_BYTES = 4 << 20  # raw size up to which kept attention maps go into the page
@@ -43,7 +43,7 @@ def full_size(trace: Trace) -> int:
     """Bytes of a full sample before compression."""
     cells = trace.steps * trace.layers * trace.heads_count
     size = 2 if trace.received is None else trace.received.dtype.itemsize
-    return cells * len(QUERY_KINDS) * trace.positions * size + cells * len(GROUPS) * 4
+    return cells * len(QUERY_KINDS) * trace.positions * size + cells * (len(GROUPS) + 2) * 4
 
 
 def header(trace: Trace, name: str, classes: bool = True) -> dict[str, Any]:
@@ -76,15 +76,20 @@ def header(trace: Trace, name: str, classes: bool = True) -> dict[str, Any]:
     }
 
 
-_classes: WeakKeyDictionary[Trace, list[tuple[str, str | None]]] = WeakKeyDictionary()
+_heads: WeakKeyDictionary[Trace, pl.DataFrame] = WeakKeyDictionary()
+
+
+def head_table(trace: Trace) -> pl.DataFrame:
+    """`trace.heads()` by the default rule, worked out once per trace."""
+    if trace not in _heads:
+        _heads[trace] = head_dynamics(trace)
+    return _heads[trace]
 
 
 def head_classes(trace: Trace) -> list[tuple[str, str | None]]:
-    """Class and direction of each head by the default rule, layer by layer; worked out once a trace."""
-    if trace not in _classes:
-        table = head_dynamics(trace)
-        _classes[trace] = list(zip(table["class"].to_list(), table["direction"].to_list(), strict=True))
-    return _classes[trace]
+    """Class and direction of each head by the default rule, layer by layer."""
+    table = head_table(trace)
+    return list(zip(table["class"].to_list(), table["direction"].to_list(), strict=True))
 
 
 def canvas_codes(trace: Trace) -> npt.NDArray[np.uint32]:
@@ -100,6 +105,7 @@ def full(trace: Trace, name: str) -> tuple[dict[str, Any], Blob]:
     received = trace.received.permute(3, 1, 2, 0, 4).contiguous().numpy()  # [group, layer, head, step, key]
     blob.add("received", received, "planes")
     blob.add("totals", totals(trace), "planes")
+    blob.add("splitTotals", split_totals(trace), "planes")
     return _finish(trace, {**head, "detail": "full", "lead": leads(layer_means(trace)).tolist()}, blob)
 
 
@@ -148,6 +154,22 @@ def totals(trace: Trace, groups: Sequence[str] = GROUPS) -> Floats:
         chunks = [Columns.of(r, queries, missing).received.sum(-1) for _, (r,) in columns_by_layer(trace, [group])]
         found.append(torch.cat(chunks, 1).permute(1, 2, 0))
     return torch.stack(found).numpy()
+
+
+@on_one_core
+def split_totals(trace: Trace) -> Floats:
+    """Totals of the masked and the committed queries' columns, each scaled up to a whole map as `sinks.split` does it.
+
+    `[2, layer, head, step]`; the page needs them to find heads whose kinds of query have sinks of their own.
+    """
+    kinds = ("masked", "committed")
+    whole = [trace.positions / query_count(trace, kind).clamp(min=1) for kind in kinds]  # [step] each
+    chunks = []
+    for _, columns in columns_by_layer(trace, kinds):
+        sums = [(part * scale[:, None, None, None]).sum(-1) for part, scale in zip(columns, whole, strict=True)]
+        chunks.append(torch.stack(sums))  # [kind, step, layer, head]
+    found: Floats = torch.cat(chunks, 2).permute(0, 2, 3, 1).contiguous().numpy()
+    return found
 
 
 @on_one_core

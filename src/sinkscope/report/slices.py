@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import numpy as np
@@ -9,8 +10,10 @@ import torch
 from torch import Tensor
 
 from sinkscope.errors import ReportError
-from sinkscope.report.sample import GROUPS, canvas_codes, largest, layer_means, leads, map_codes, totals
+from sinkscope.report.sample import canvas_codes, largest, layer_means, leads, map_codes, totals
 from sinkscope.sinks.columns import QUERY_KINDS, columns_by_layer, on_one_core
+from sinkscope.sinks.heads import head_dynamics
+from sinkscope.sinks.rules import GROUPS, Threshold
 from sinkscope.tracing import Trace
 
 Words = dict[str, str]
@@ -59,6 +62,13 @@ def paths(trace: Trace, words: Words) -> bytes:
     return b"".join([scores.tobytes(), totals(trace, (group,))[0].tobytes(), keys.tobytes()])
 
 
+def heads(trace: Trace, words: Words) -> bytes:
+    """JSON: class, direction, mean score of the largest key and presence of each head, for any epsilon, unit and group."""
+    rule = Threshold(_epsilon(words), unit=words.get("unit", "sum"), group=_group(words))
+    table = head_dynamics(trace, rule)
+    return json.dumps(table.select("class", "direction", "strength", "presence").fill_null(0).rows()).encode()
+
+
 def lead(trace: Trace, words: Words) -> bytes:
     """u4 largest key a step, [1 + layer, step]: of the mean of all layers, then of each layer."""
     return leads(layer_means(trace)).astype(np.uint32).tobytes()
@@ -79,6 +89,14 @@ def _number(words: Words, name: str, low: int, stop: int) -> int:
     return int(text)
 
 
+def _epsilon(words: Words) -> float:
+    text = words.get("epsilon", "3")
+    try:
+        return float(text)
+    except ValueError:
+        raise ReportError(f"Expected epsilon to be a number, got {text[:20]!r}.") from None
+
+
 def _group(words: Words) -> str:
     group = words.get("group", "all")
     if group not in GROUPS:
@@ -90,6 +108,7 @@ SLICES: dict[str, Callable[[Trace, Words], bytes]] = {
     "canvas": canvas,
     "plane": plane,
     "paths": paths,
+    "heads": heads,
     "lead": lead,
     "map": attention,
 }

@@ -21,7 +21,7 @@ import torch
 from sinkscope.errors import ReportError, SinkscopeError
 from sinkscope.report import overview, page, slices
 from sinkscope.report.sample import header
-from sinkscope.report.writing import trace_files
+from sinkscope.report.writing import opening, trace_files
 from sinkscope.tracing import Trace
 
 LARGE = 1 << 24  # received values above which the page starts with one layer instead of the mean of all
@@ -63,7 +63,16 @@ class Viewer:
     def _page(self) -> str:
         about = overview.overview(self.run, [])
         samples = [_remote(trace, name) for name, trace in self.traces]
-        data = {"title": self.run.name, "overview": about, "samples": samples, "note": "Served from this machine."}
+        small = [trace for _, trace in self.traces if not _large(trace)]
+        start = opening([trace for _, trace in self.traces]) if len(small) == len(self.traces) else opening([])
+        if not start["start"]:
+            start["start"] = {"layer": samples[0]["startLayer"]} if samples else {}
+        data = {
+            "title": self.run.name,
+            "overview": about,
+            "samples": samples,
+            "note": "Served from this machine.",
+        } | start
         return page.build(data, title=f"{self.run.name} · sinkscope", remote=True)
 
     def answer(self, path: str) -> bytes | None:
@@ -85,8 +94,12 @@ class Viewer:
             return make(trace, words)
 
 
+def _large(trace: Trace) -> bool:
+    return trace.steps * trace.layers * trace.heads_count * trace.positions * 3 > LARGE
+
+
 def _remote(trace: Trace, name: str) -> dict[str, Any]:
-    large = trace.steps * trace.layers * trace.heads_count * trace.positions * 3 > LARGE
+    large = _large(trace)
     head = header(trace, name, classes=not large)
     return {**head, "detail": "remote", "lead": None, "startLayer": trace.layers // 2 if large else -1}
 

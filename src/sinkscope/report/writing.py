@@ -12,11 +12,13 @@ from sinkscope.errors import ReportError
 from sinkscope.report import overview as overviews
 from sinkscope.report import page, sample
 from sinkscope.report.coding import Blob
+from sinkscope.report.highlight import liveliest
 from sinkscope.tracing import Trace
 
 LIMIT = 15_000_000  # bytes of a page
 FULL_LIMIT = 3_000_000  # a sample that packs larger than this is kept in compact form
-SAMPLES = 4  # a model
+SAMPLES = 4  # per model
+TWINS = 2  # of them, with a masked twin beside them
 BITS = (8, 7, 6, 5)  # tried in this order until the page fits
 
 
@@ -69,24 +71,43 @@ def _write(named: list[tuple[str, Trace]], about: dict[str, Any], title: str, ou
 
 def _page(named: list[tuple[str, Trace]], about: dict[str, Any], title: str, limit: int) -> str:
     chosen = choose(named)
-    data: dict[str, Any] = {"title": title, "overview": about, "samples": [], "note": ""}
+    data: dict[str, Any] = {"title": title, "overview": about, "samples": [], "note": "", **opening([])}
     room = limit - len(page.build(data, title=_title(title))) - 2000
     packed = pack(chosen, room)
     data["samples"] = [head for head, _ in packed]
+    kept = dict(chosen)
+    data |= opening([kept[head["name"]] for head, _ in packed])
     data["note"] = note([head for head, _ in packed], len(named))
     return page.build(data, [blob for _, blob in packed], title=_title(title))
 
 
+def opening(traces: Sequence[Trace]) -> dict[str, Any]:
+    """On which head the page opens: the liveliest moving one, if a diffusion model has one."""
+    found = liveliest(traces)
+    return {"highlight": found, "start": {} if found is None else {k: found[k] for k in ("sample", "layer", "head")}}
+
+
 def choose(named: list[tuple[str, Trace]]) -> list[tuple[str, Trace]]:
-    """The first few samples of every model, models in the order in which they come."""
-    kept: dict[str, list[tuple[str, Trace]]] = {}
-    for name, trace in sorted(
-        named, key=lambda one: bool(one[1].interventions)
-    ):  # as the models are, before changed ones
-        some = kept.setdefault(str(trace.model.get("name", "model")), [])
-        if len(some) < SAMPLES * 2:
-            some.append((name, trace))
-    return [item for some in kept.values() for item in some[: SAMPLES if len(kept) > 1 else SAMPLES * 2]]
+    """The first few samples of every model, models in the order in which they come.
+
+    A problem that was traced unmasked and masked brings its masked twin along, so that both can be shown side by side.
+    """
+    models = list(dict.fromkeys(str(trace.model.get("name", "model")) for _, trace in named))
+    kept: list[tuple[str, Trace]] = []
+    for model in models:
+        mine = [one for one in named if str(one[1].model.get("name", "model")) == model]
+        plain = [one for one in mine if not one[1].interventions]
+        changed = [one for one in mine if one[1].interventions]
+        some = (plain or changed)[: SAMPLES if len(models) > 1 else SAMPLES * 2]
+        twins = [_twin(trace, changed) for _, trace in some] if plain else []
+        kept += some + [twin for twin in twins if twin is not None][:TWINS]
+        room = SAMPLES - len(some)
+        kept += [one for one in changed if one not in kept][: max(0, room)] if plain else []
+    return kept
+
+
+def _twin(trace: Trace, changed: list[tuple[str, Trace]]) -> tuple[str, Trace] | None:
+    return next((one for one in changed if one[1].prompt == trace.prompt and one[1].steps == trace.steps), None)
 
 
 def pack(chosen: list[tuple[str, Trace]], room: int) -> list[tuple[dict[str, Any], str]]:

@@ -24,7 +24,9 @@ function ramp(dark) {
     const t = i / 255;
     const lightness = dark ? 0.2 + 0.72 * t : 0.975 - 0.7 * t;
     const hue = dark ? 285 - 195 * t ** 1.15 : 105 + 175 * t ** 0.75;
-    const chroma = dark ? 0.035 + 0.13 * Math.sin(Math.PI * Math.min(1, 0.12 + 0.7 * t)) : 0.02 + 0.125 * Math.sin(Math.PI * 0.62 * t);
+    const chroma = dark
+      ? 0.035 + 0.13 * Math.sin(Math.PI * Math.min(1, 0.12 + 0.7 * t))
+      : 0.02 + 0.125 * Math.sin(Math.PI * 0.62 * t);
     table.set(oklch(lightness, chroma, hue), 3 * i);
   }
   return table;
@@ -52,7 +54,9 @@ export function css(index) {
 }
 
 function luminance(red, green, blue) {
-  const parts = [red, green, blue].map((c) => (c / 255 <= 0.04045 ? c / 255 / 12.92 : ((c / 255 + 0.055) / 1.055) ** 2.4));
+  const parts = [red, green, blue].map((
+    c,
+  ) => (c / 255 <= 0.04045 ? c / 255 / 12.92 : ((c / 255 + 0.055) / 1.055) ** 2.4));
   return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2];
 }
 
@@ -71,7 +75,12 @@ export function palette() {
   const style = getComputedStyle(document.documentElement);
   const read = (name) => style.getPropertyValue(`--${name}`).trim();
   return {
-    ink: read("ink"), muted: read("muted"), line: read("line"), paper: read("panel"), sink: read("sink"), path: read("path"),
+    ink: read("ink"),
+    muted: read("muted"),
+    line: read("line"),
+    paper: read("panel"),
+    sink: read("sink"),
+    path: read("path"),
     series: [1, 2, 3, 4, 5, 6].map((i) => read(`series-${i}`)),
   };
 }

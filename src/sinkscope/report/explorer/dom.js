@@ -22,16 +22,23 @@ export function draw(tag, attributes = {}, ...children) {
 }
 
 // Characters that turn the direction of text or cannot be seen are spelled out, so that a token looks like what it is.
-const UNSEEN = /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff\ufff9-\ufffb]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
+const UNSEEN = /[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}\u202f]/gu;
 
 export function visible(text, longest = 24) {
-  const spelled = text.slice(0, longest * 2).replaceAll("\n", "⏎").replace(UNSEEN, (c) => `⟨${c.charCodeAt(0).toString(16).padStart(4, "0")}⟩`);
+  const spelled = text.slice(0, longest * 2).replaceAll("\n", "⏎").replace(
+    UNSEEN,
+    (c) => `⟨${c.codePointAt(0).toString(16).padStart(4, "0")}⟩`,
+  );
   const letters = [...spelled];
   return letters.length > longest || text.length > longest * 2 ? `${letters.slice(0, longest).join("")}…` : spelled;
 }
 
+export function absent(value) {
+  return value === null || value === undefined || Number.isNaN(value);
+}
+
 export function number(value, digits = 2) {
-  if (value === null || value === undefined || Number.isNaN(value)) return "–";
+  if (absent(value)) return "–";
   const size = Math.abs(value);
   if (size !== 0 && size < 10 ** -digits) return value.toPrecision(1);
   return value.toFixed(size >= 100 ? Math.max(0, digits - 2) : size >= 10 ? Math.max(0, digits - 1) : digits);

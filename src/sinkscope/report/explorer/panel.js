@@ -5,9 +5,18 @@ import { tools } from "./download.js";
 
 export function panel(name, title, about, body, { figure = null, rows = null, wide = false, level = "h2" } = {}) {
   const note = make("p", { class: "about", id: `${name}-about`, text: about });
-  const element = make("section", { class: `panel${wide ? " wide" : ""}`, id: name, "aria-labelledby": `${name}-title` },
-    make("header", {}, make(level, { id: `${name}-title`, text: title }), figure || rows ? tools(name, title.toLowerCase(), figure, rows) : null),
-    note, body);
+  const element = make(
+    "section",
+    { class: `panel${wide ? " wide" : ""}`, id: name, "aria-labelledby": `${name}-title` },
+    make(
+      "header",
+      {},
+      make(level, { id: `${name}-title`, text: title }),
+      figure || rows ? tools(name, title.toLowerCase(), figure, rows) : null,
+    ),
+    note,
+    body,
+  );
   return { element, note };
 }
 
@@ -31,8 +40,13 @@ const tip = make("div", { id: "tip", role: "tooltip", hidden: true });
 
 export function showTip(lines, x, y) {
   if (!tip.isConnected) document.body.append(tip);
-  tip.replaceChildren(...lines.map(([name, value]) =>
-    name ? make("div", {}, make("span", { class: "tip-name", text: name }), make("span", { text: value })) : make("strong", { text: value })));
+  tip.replaceChildren(
+    ...lines.map(([name, value]) =>
+      name
+        ? make("div", {}, make("span", { class: "tip-name", text: name }), make("span", { text: value }))
+        : make("strong", { text: value })
+    ),
+  );
   tip.hidden = false;
   const box = tip.getBoundingClientRect();
   const left = Math.max(8, Math.min(x + 14, document.documentElement.clientWidth - box.width - 8));

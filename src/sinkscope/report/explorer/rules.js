@@ -39,7 +39,9 @@ export function aliveKeys(sample, step) {
 export function limits(sample, plane, view) {
   return Float32Array.from({ length: sample.steps }, (_, step) => {
     const queries = queryCount(sample, view.group, step);
-    return queries > 0 ? limit(plane.totals[step], view.epsilon, view.unit, queries, aliveKeys(sample, step)) : Infinity;
+    return queries > 0
+      ? limit(plane.totals[step], view.epsilon, view.unit, queries, aliveKeys(sample, step))
+      : Infinity;
   });
 }
 

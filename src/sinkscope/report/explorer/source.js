@@ -1,8 +1,9 @@
 // Where the numbers of a sample come from: unpacked from the page, or asked from the server of `sinkscope view`.
 // A plane is what every key received at every step: {values [step, key], totals [step], top}.
 
+import { headClass } from "./classes.js";
 import { halfTable, part, unpack } from "./decode.js";
-import { GROUPS } from "./rules.js";
+import { GROUPS, queryCount } from "./rules.js";
 
 const f32 = Math.fround;
 
@@ -95,7 +96,28 @@ class Full extends Cached {
         scores[index * steps + step] = values[row + best];
       }
     }
-    return { keys, scores, totals: (index, step) => this.parts.totals[(GROUPS.indexOf(group) * this.count + index) * steps + step] };
+    return {
+      keys,
+      scores,
+      totals: (index, step) => this.parts.totals[(GROUPS.indexOf(group) * this.count + index) * steps + step],
+    };
+  }
+
+  // Class, mean score and presence of every head, layer by layer, for the view's ε, unit and kind of query.
+  heads(view) {
+    const { steps } = this.sample, { totals, splitTotals } = this.parts;
+    return Array.from({ length: this.count }, (_, index) => {
+      const start = (GROUPS.indexOf(view.group) * this.count + index) * steps;
+      const kinds = this.sample.causal ? null : ["masked", "committed"].map((name) => this.decoded(name, index));
+      return headClass(
+        this.sample,
+        this.one(index, view.group),
+        (step) => totals[start + step],
+        view,
+        kinds,
+        (kind, step) => splitTotals[(kind * this.count + index) * steps + step],
+      );
+    });
   }
 }
 
@@ -110,7 +132,7 @@ class Compact extends Cached {
     return this.parts.means.subarray(start, start + this.size);
   }
 
-  read(layer, head, group) {
+  read(layer, _head, group) {
     const { layers } = this.sample, table = this.parts.table;
     const sum = new Float32Array(this.size);
     const [from, to] = layer < 0 ? [0, layers] : [layer, layer + 1];
@@ -120,13 +142,34 @@ class Compact extends Cached {
         for (let i = 0; i < codes.length; i++) sum[i] += table[codes[i]];
       }
     }
-    if (to - from > 1) for (let i = 0; i < sum.length; i++) sum[i] /= to - from;
+    if (to - from > 1) { for (let i = 0; i < sum.length; i++) sum[i] /= to - from; }
     return finish(this.sample, sum);
   }
 
   readPaths() {
     const table = this.parts.pathTable;
-    return { keys: this.parts.pathKeys, scores: Float32Array.from(this.parts.pathScores, (code) => table[code]), totals: null };
+    return {
+      keys: this.parts.pathKeys,
+      scores: Float32Array.from(this.parts.pathScores, (code) => table[code]),
+      totals: null,
+    };
+  }
+
+  // A compact sample knows the largest key of each head only: classes are an approximation, and say so.
+  heads(view) {
+    const { layers, heads, steps, positions } = this.sample, paths = this.readPaths();
+    const sure = view.group === "all" && view.epsilon === 3 && view.unit !== "percent" ? this.sample.classes : null;
+    return Array.from({ length: layers * heads }, (_, index) => {
+      const values = new Float32Array(steps * positions);
+      for (let step = 0; step < steps; step++) {
+        values[step * positions + paths.keys[index * steps + step]] = paths.scores[index * steps + step];
+      }
+      const found = headClass(this.sample, values, (step) => queryCount(this.sample, "all", step), {
+        ...view,
+        group: "all",
+      });
+      return sure ? { ...found, name: sure[index][0], way: sure[index][1] } : { ...found, rough: true };
+    });
   }
 }
 
@@ -140,20 +183,37 @@ class Remote extends Cached {
   async read(layer, head, group) {
     const buffer = await this.get("plane", `?layer=${layer}&head=${head}&group=${group}`);
     const { steps, positions } = this.sample;
-    return finish(this.sample, new Float32Array(buffer, 4 * steps, steps * positions), new Float32Array(buffer, 0, steps));
+    return finish(
+      this.sample,
+      new Float32Array(buffer, 4 * steps, steps * positions),
+      new Float32Array(buffer, 0, steps),
+    );
   }
 
   async readPaths(group) {
     const buffer = await this.get("paths", `?group=${group}`);
     const count = this.sample.layers * this.sample.heads * this.sample.steps;
     const totals = new Float32Array(buffer, 4 * count, count), steps = this.sample.steps;
-    return { scores: new Float32Array(buffer, 0, count), totals: (index, step) => totals[index * steps + step],
-      keys: new Uint16Array(buffer, 8 * count, count) };
+    return {
+      scores: new Float32Array(buffer, 0, count),
+      totals: (index, step) => totals[index * steps + step],
+      keys: new Uint16Array(buffer, 8 * count, count),
+    };
+  }
+
+  // The server works the classes out; of a very large trace it leaves them out.
+  async heads(view) {
+    const query = `?epsilon=${view.epsilon}&unit=${view.unit}&group=${view.group}`;
+    const rows = JSON.parse(new TextDecoder().decode(await this.get("heads", query)));
+    return rows.map(([name, way, mean, present]) => ({ name, way, mean, present }));
   }
 
   async lead() {
     const keys = new Uint32Array(await this.get("lead")), steps = this.sample.steps;
-    return Array.from({ length: this.sample.layers + 1 }, (_, row) => Array.from(keys.subarray(row * steps, (row + 1) * steps)));
+    return Array.from(
+      { length: this.sample.layers + 1 },
+      (_, row) => Array.from(keys.subarray(row * steps, (row + 1) * steps)),
+    );
   }
 
   async map(slot, step) {
@@ -170,7 +230,9 @@ export async function lead(sample) {
 // A sample, ready to be asked; each is unpacked once, when it is first looked at.
 const opened = new Map();
 export function open(sample) {
-  if (!opened.has(sample.index)) opened.set(sample.index, sample.detail === "remote" ? openRemote(sample) : openPacked(sample));
+  if (!opened.has(sample.index)) {
+    opened.set(sample.index, sample.detail === "remote" ? openRemote(sample) : openPacked(sample));
+  }
   return opened.get(sample.index);
 }
 
@@ -184,7 +246,8 @@ async function openPacked(sample) {
   source.canvas = parts.canvas;
   source.confidence = parts.confidence;
   const { steps, positions } = sample, area = positions * positions;
-  source.map = async (slot, step) => parts.maps.subarray((slot * steps + step) * area, (slot * steps + step + 1) * area);
+  source.map = async (slot, step) =>
+    parts.maps.subarray((slot * steps + step) * area, (slot * steps + step + 1) * area);
   return source;
 }
 

@@ -1,12 +1,30 @@
 // What is on screen, and its twin in the address: a link to the page opens the same view.
 
+import { GROUPS, UNITS } from "./rules.js";
+
 const DEFAULTS = {
-  tab: "overview", sample: 0, step: 0, layer: -1, head: -1, group: "all", unit: "sum", epsilon: 3, theme: "", speed: 8,
+  tab: "overview",
+  sample: 0,
+  step: 0,
+  layer: -1,
+  head: -1,
+  group: "all",
+  unit: "uniform",
+  epsilon: 3,
+  theme: "",
+  speed: 8,
 };
 const KINDS = {
-  tab: ["overview", "explorer"], group: ["all", "masked", "committed", "prompt"], unit: ["sum", "percent", "uniform"],
+  tab: ["overview", "explorer"],
+  group: GROUPS,
+  unit: Object.keys(UNITS),
   theme: ["", "light", "dark"],
 };
+
+// The page may open on another sample and head than the first: what it opens on is what the address leaves out.
+export function startAt(patch) {
+  for (const [name, value] of Object.entries(patch)) if (name in DEFAULTS) DEFAULTS[name] = value;
+}
 
 export function defaults() {
   return { ...DEFAULTS };
