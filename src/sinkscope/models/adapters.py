@@ -69,7 +69,9 @@ def read_adapter(folder: Path) -> Adapter:
     config = _json(folder / CONFIG)
     kind = str(config.get("peft_type", "")).upper()
     if kind != "LORA":
-        raise CheckpointError(f"Expected a LoRA adapter in {folder}, got peft_type {kind or 'none'}; merge it with peft.")
+        raise CheckpointError(
+            f"Expected a LoRA adapter in {folder}, got peft_type {kind or 'none'}; merge it with peft."
+        )
     for name, plain in PLAIN.items():
         value = config.get(name, plain[0])
         if not any(value is one or value == one for one in plain):
@@ -108,7 +110,7 @@ def merge(model: Model, adapter: Adapter, name: str) -> Model:
 
 def _modules(adapter: Adapter) -> list[str]:
     """Names of the modules that the tensors belong to, as the adapter's author had them."""
-    endings = r"\.(lora_[AB]\.weight|lora_embedding_[AB]|token_adapter\.trainable_tokens_delta|weight|bias)$"
+    endings = r"\.(lora_[AB]\.weight|lora_embedding_[AB]|token_adapter\.trainable_tokens_delta|(base_layer\.)?(weight|bias))$"
     found: dict[str, None] = {}
     for name in adapter.tensors:
         module, ending = re.subn(endings, "", name)
@@ -160,7 +162,9 @@ def _change(model: Model, adapter: Adapter, own: str, place: str, name: str) -> 
     rows = held.pop("token_adapter.trainable_tokens_delta", None)
     if rows is not None:
         _put_rows(part, adapter, own, rows, name)
-    saved = {key: held.pop(key) for key in ("weight", "bias") if key in held}
+    # A table of embeddings that is a target is saved whole beside its change, as `base_layer`.
+    both = ((key, whole) for key in ("weight", "bias") for whole in (key, f"base_layer.{key}"))
+    saved = {key: held.pop(whole) for key, whole in both if whole in held}
     if (saved or held) and _is_tied(model, part) and not adapter.config.get("ensure_weight_tying"):
         _untie(model)
         part = model.module.get_submodule(place)
@@ -238,6 +242,14 @@ def _untie(model: Model) -> None:
     head = model.module.get_output_embeddings()  # type: ignore[operator]
     head.weight = nn.Parameter(head.weight.detach().clone(), requires_grad=head.weight.requires_grad)
     model.config.tie_word_embeddings = False
+
+
+def set_direction(module: nn.Module, causal: bool) -> None:
+    """Give every part of a module that knows a direction of attention this one."""
+    module.config.is_causal = causal  # type: ignore[union-attr]
+    for part in module.modules():
+        if hasattr(part, "is_causal"):
+            part.is_causal = causal  # type: ignore[assignment]
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -3,78 +3,41 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from sinkscope.errors import TrainingError
-from sinkscope.tasks.problem import Problem
+from sinkscope.tasks.problem import Problem, find
 from sinkscope.training import checkpoint
+from sinkscope.training.adaptation import Adaptation
 from sinkscope.training.data import Coder, draw_problems, rng_of, rows_of
 from sinkscope.training.lora import Trained, merge_all, wrap
 from sinkscope.training.objectives import Rows, Targets, even_ratios, masked, next_token
 from sinkscope.training.optimiser import Optimisation
-from sinkscope.training.recipe import Data, Objective, Optimiser
 
-# Without the base's system prompt: 21 tokens, half of a row, that say nothing about the problem.
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+# For bases with these markers. Without the system prompt of SmolLM2: 21 tokens, half of a row, that say nothing.
 TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 
 
-@dataclass(frozen=True)
-class Adaptation:
-    """One training run of an adapter. Its fields are a recipe's, with a base and a rank in place of a shape.
-
-    `keep`: steps whose adapters stay beside the last one. `canvas` in data: positions beyond the longest answer of a
-    chunk, drawn for each chunk; a negative one stands for a canvas of just that length after the prompt.
-    """
-
-    name: str
-    base: str
-    family: str
-    steps: int
-    mask_token: str | None = None
-    rank: int = 12
-    alpha: float = 12.0
-    seed: int = 0
-    batch: int = 16
-    chunks: int = 2
-    frozen: str = "bfloat16"
-    objective: Objective = field(default_factory=Objective)
-    data: Data = field(default_factory=Data)
-    optimiser: Optimiser = field(default_factory=Optimiser)
-    save_every: int = 25
-    log_every: int = 5
-    keep: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.family not in ("llama", "dream"):
-            raise TrainingError(f"an adapter's family must be llama or dream, not {self.family!r}; fix the recipe.")
-        if (self.family == "dream") != (self.mask_token is not None):
-            raise TrainingError("a dream adapter needs a mask_token, and a llama adapter has none; fix the recipe.")
-
-    @property
-    def causal(self) -> bool:
-        """Is this the autoregressive one?"""
-        return self.family == "llama"
-
-    def to_dict(self) -> dict[str, Any]:
-        """The recipe as plain YAML values."""
-        plain = asdict(self)
-        plain["optimiser"]["betas"] = list(self.optimiser.betas)
-        plain["data"]["canvas"] = list(self.data.canvas)
-        plain["keep"] = list(self.keep)
-        return plain
-
-    def fingerprint(self) -> dict[str, Any]:
-        """What must be equal for a run to go on."""
-        loose = ("steps", "save_every", "log_every", "keep")
-        return {key: value for key, value in self.to_dict().items() if key not in loose}
+def train_adapter(recipe: Adaptation, out: Path | str, resume: bool = True, quiet: bool = False) -> Path:
+    """Train an adapter into the folder `out` and give back the exported one, `out/model`."""
+    for kind in recipe.data.kinds:
+        find(kind)  # an unknown kind is told before anything is written
+    out = Path(out)
+    checkpoint.open_folder(out, recipe, resume)
+    run = AdapterRun(recipe, out)
+    run.to_the_end((lambda line: None) if quiet else print)
+    return run.export(out / "model")
 
 
 class AdapterRun:
@@ -87,7 +50,8 @@ class AdapterRun:
         base = load(recipe.base)
         self.base_fingerprint = base.fingerprint
         self.tokenizer = base.require_tokenizer()
-        self.tokenizer.chat_template = TEMPLATE
+        if "<|im_start|>" in self.tokenizer.get_vocab():
+            self.tokenizer.chat_template = TEMPLATE
         self.coder = _coder(self.tokenizer)
         self.mask_id = self.tokenizer.get_vocab()[recipe.mask_token] if recipe.mask_token else None
         self.module: Any = base.module
@@ -140,7 +104,7 @@ class AdapterRun:
     def chunks(self) -> list[tuple[Rows, list[str]]]:
         """The rows of this step, cut into chunks of like length, with the kind of each row."""
         recipe = self.recipe
-        drawn = draw_problems(recipe, self.step)  # type: ignore[arg-type]
+        drawn = draw_problems(recipe, self.step)
         drawn.sort(key=lambda p: len(p.prompt) + 2 * len(p.answer))
         rng = rng_of(recipe.seed, self.step, 1)
         size = recipe.batch // recipe.chunks
@@ -172,7 +136,7 @@ class AdapterRun:
         shares = torch.zeros(len(targets.ids)).index_add_(0, rows, hits)
         return (entropy * weight).sum(), shares / torch.zeros(len(targets.ids)).index_add_(0, rows, weight)
 
-    def to_the_end(self, say: Any = print) -> None:
+    def to_the_end(self, say: Callable[[str], object]) -> None:
         """Step until the recipe's last step; save, keep adapters and log on the way."""
         recipe = self.recipe
         loss, right, seen, started = 0.0, {}, 0, time.monotonic()
@@ -192,7 +156,7 @@ class AdapterRun:
                     "right": {kind: round(sum(hits) / len(hits), 3) for kind, hits in sorted(right.items())},
                 }  # fmt: skip
                 checkpoint.append_curve(self.out, values)
-                say(values, flush=True)
+                say(" ".join(f"{name} {value}" for name, value in values.items()))
                 loss, right, seen, started = 0.0, {}, 0, time.monotonic()
             if self.step in recipe.keep:
                 self.keep()
@@ -206,44 +170,31 @@ class AdapterRun:
 
     def keep(self) -> None:
         """Put the adapter of this step aside."""
-        from safetensors.torch import save_file
-
         folder = self.out / "kept"
         folder.mkdir(exist_ok=True)
-        held = {name: value.detach().to(torch.bfloat16) for name, value in self.optimisation.mean_weights().items()}
-        save_file(held, folder / f"step-{self.step:05d}.safetensors")
+        self.export(folder / f"step-{self.step:05d}")
+
+    def export(self, folder: Path) -> Path:
+        """Write the adapter as it is now, in PEFT's format."""
+        from sinkscope.training.adapter_export import export_adapter
+
+        return export_adapter(
+            self.recipe,
+            self.optimisation.mean_weights(),
+            folder,
+            self.base_fingerprint,
+            self.mask_id,
+            str(self.tokenizer.chat_template),
+        )
 
 
-def _coder(tokenizer: Any) -> Coder:
+def _coder(tokenizer: PreTrainedTokenizerBase) -> Coder:
     text = tokenizer.apply_chat_template(
         [{"role": "user", "content": "sinkscope"}], tokenize=False, add_generation_prompt=True
     )
     before, _, after = str(text).partition("sinkscope")
-    end, fill = tokenizer.convert_tokens_to_ids("<|im_end|>"), tokenizer.convert_tokens_to_ids("<|endoftext|>")
-    return Coder(tokenizer, before, after, end, fill, True)
-
-
-def main() -> None:
-    import sys
-
-    import yaml
-
-    from sinkscope.training.recipe import _make
-
-    values = yaml.safe_load(Path(sys.argv[1]).read_text())
-    for key, kind in {"objective": Objective, "data": Data, "optimiser": Optimiser}.items():
-        if key in values:
-            part = dict(values[key])
-            for name in ("betas", "canvas"):
-                if isinstance(part.get(name), list):
-                    part[name] = tuple(part[name])
-            values[key] = _make(kind, part, key)
-    values["keep"] = tuple(values.get("keep", ()))
-    recipe = Adaptation(**values)
-    out = Path(sys.argv[2])
-    checkpoint.open_folder(out, recipe, True)  # type: ignore[arg-type]
-    AdapterRun(recipe, out).to_the_end()
-
-
-if __name__ == "__main__":
-    main()
+    known = tokenizer.get_vocab()
+    ends = [known[token] for token in ("<|im_end|>", "<|eot_id|>") if token in known]
+    if not ends or "<|endoftext|>" not in known:
+        raise TrainingError("the base's tokenizer must have <|im_end|> or <|eot_id|>, and <|endoftext|>; take another.")
+    return Coder(tokenizer, before, after, ends[0], known["<|endoftext|>"], True)

@@ -88,32 +88,29 @@ class TrainedRow(nn.Module):
 
     def __init__(self, frozen: nn.Embedding, token: int | None) -> None:
         super().__init__()
-        self.register_buffer("frozen", frozen.weight.detach(), persistent=False)
-        self.token = token
+        self.frozen, self.token = frozen.weight.detach(), token
         self.row = None if token is None else nn.Parameter(frozen.weight.detach()[token].clone())
 
     def forward(self, ids: Tensor) -> Tensor:
-        assert isinstance(self.frozen, Tensor)
         embedded = nn.functional.embedding(ids, self.frozen)
         return embedded if self.row is None else torch.where((ids == self.token).unsqueeze(-1), self.row, embedded)
 
 
-class TiedHead(nn.Module):
-    """The same table as the output head; the trained row counts there too, since the table is one."""
+class FrozenHead(nn.Module):
+    """The output head; where it is the same table as the embeddings, the trained row counts here too."""
 
-    def __init__(self, table: TrainedRow, dtype: torch.dtype) -> None:
+    def __init__(self, weight: Tensor, table: TrainedRow | None, dtype: torch.dtype) -> None:
         super().__init__()
-        assert isinstance(table.frozen, Tensor)
-        self.register_buffer("frozen", table.frozen.to(dtype), persistent=False)
+        self.frozen = weight.detach().to(dtype)
         self._table = [table]  # not a submodule: its parameter is the embedding's
 
     def forward(self, hidden: Tensor) -> Tensor:
         table = self._table[0]
         logits: Tensor = FrozenProduct.apply(hidden, self.frozen)  # type: ignore[no-untyped-call]
-        if table.row is None:
+        if table is None or table.row is None or table.token is None:
             return logits
         own = (hidden @ table.row).unsqueeze(-1)
-        return torch.cat([logits[..., : table.token], own, logits[..., table.token + 1 :]], -1)  # type: ignore[operator]
+        return torch.cat([logits[..., : table.token], own, logits[..., table.token + 1 :]], -1)
 
 
 def wrap(module: nn.Module, rank: int, alpha: float, token: int | None, seed: int, dtype: torch.dtype) -> None:
@@ -128,9 +125,9 @@ def wrap(module: nn.Module, rank: int, alpha: float, token: int | None, seed: in
                 elif name in NORMS:
                     child.weight.requires_grad_(True)  # type: ignore[union-attr]
     inner: Any = module
-    table = TrainedRow(inner.model.embed_tokens, token)
-    inner.model.embed_tokens = table
-    inner.lm_head = TiedHead(table, dtype)
+    tied = inner.lm_head.weight is inner.model.embed_tokens.weight
+    inner.model.embed_tokens = TrainedRow(inner.model.embed_tokens, token)
+    inner.lm_head = FrozenHead(inner.lm_head.weight, inner.model.embed_tokens if tied else None, dtype)
 
 
 class Trained(nn.Module):
