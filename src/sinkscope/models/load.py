@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from sinkscope.errors import CheckpointError, DecodeError, UnknownFamilyError
-from sinkscope.models import checkpoint, zoo
+from sinkscope.models import adapters, checkpoint, zoo
 from sinkscope.models.a2d import AdaptedToDiffusion
 from sinkscope.models.base import Model
 from sinkscope.models.dream import Dream
@@ -40,7 +40,7 @@ def register(family: Family) -> None:
 def load(
     name: str | os.PathLike[str], dtype: torch.dtype | str | None = None, device: str | torch.device | None = None
 ) -> Model:
-    """Load a model by zoo name, folder, GGUF file or Hub id.
+    """Load a model by zoo name, folder, GGUF file or Hub id; a PEFT adapter's folder is merged into its base.
 
     dtype: as stored on an accelerator and float32 on a CPU, unless given. device: "auto" spreads over all devices.
     """
@@ -48,6 +48,10 @@ def load(
     _check_device(device)
     folder = zoo.find(asked) or find_folder(asked)
     wanted = _dtype(dtype, device)
+    if adapters.is_adapter(folder):
+        adapter = adapters.read_adapter(folder)
+        merged = adapters.merge(load(adapter.base, dtype, device), adapter, asked)
+        return _self_tested(_converted(merged, adapter))
     if folder.suffix == ".gguf":
         packed, reader = load_gguf(asked, folder, wanted, device)
         return _self_tested(_assemble(Llama(), packed, reader, asked, None, checkpoint.gguf_fingerprint(folder)))
@@ -67,14 +71,36 @@ def load(
     module = load_weights(family, folder, native, wanted, device)
     family.adapt(module, config)
     model = _assemble(family, module, tokenizer, asked, mask_id, checkpoint.fingerprint(files))
-    model.preset = dict(config.get("sinkscope_decode") or {})
+    return _self_tested(_with_preset(model, config.get("sinkscope_decode"), f"config.json of {asked}"))
+
+
+def _converted(model: Model, adapter: adapters.Adapter) -> Model:
+    """What the adapter's notes say beyond weights: another family, its mask token, decode settings, a chat template."""
+    notes, folder = adapter.notes, adapter.folder
+    known = {family.name: family for family in FAMILIES}
+    name = str(notes.get("family", model.family))
+    if name not in known:
+        raise CheckpointError(f"{folder / adapters.NOTES} names the family {name!r}; known are {', '.join(known)}.")
+    if has_tokenizer(folder):
+        model.tokenizer = _tokenizer(known[name], folder)
+    template = folder / "chat_template.jinja"
+    if template.is_file() and model.tokenizer is not None:
+        model.tokenizer.chat_template = template.read_text(encoding="utf-8")
+    if name != model.family:
+        mask_id = known[name].mask_id(notes, model.tokenizer)
+        made = _assemble(known[name], model.module, model.tokenizer, model.name, mask_id, model.fingerprint)
+        adapters.set_direction(made.module, made.causal)
+        model = made
+    return _with_preset(model, notes.get("sinkscope_decode", model.preset), str(folder / adapters.NOTES))
+
+
+def _with_preset(model: Model, preset: Any, where: str) -> Model:
+    model.preset = dict(preset or {})
     try:
         _ = model.defaults
     except (TypeError, DecodeError) as error:
-        raise CheckpointError(
-            f"config.json of {asked} has sinkscope_decode settings that cannot be used: {error}"
-        ) from None
-    return _self_tested(model)
+        raise CheckpointError(f"{where} has sinkscope_decode settings that cannot be used: {error}") from None
+    return model
 
 
 def find_folder(asked: str) -> Path:

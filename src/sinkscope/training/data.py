@@ -18,6 +18,8 @@ from sinkscope.training.recipe import Recipe
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from sinkscope.training.adaptation import Adaptation
+
 _SENTINEL = "sinkscope"
 
 
@@ -83,7 +85,7 @@ def shares(kinds: dict[str, float], count: int, rng: np.random.Generator) -> dic
     return counts
 
 
-def draw_problems(recipe: Recipe, step: int) -> list[Problem]:
+def draw_problems(recipe: Recipe | Adaptation, step: int) -> list[Problem]:
     """The problems of one step."""
     rng = rng_of(recipe.seed, step, 0)
     drawn: list[Problem] = []

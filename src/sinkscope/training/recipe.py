@@ -83,7 +83,7 @@ class Optimiser:
 
     def __post_init__(self) -> None:
         if self.matrices not in ("muon", "adamw"):
-            raise TrainingError(f"optimiser.matrices must be muon or adamw, not {self.matrices!r}; mend the recipe.")
+            raise TrainingError(f"optimiser.matrices must be muon or adamw, not {self.matrices!r}; fix the recipe.")
 
 
 @dataclass(frozen=True)
@@ -109,15 +109,15 @@ class Recipe:
 
     def __post_init__(self) -> None:
         if self.family not in FAMILIES:
-            raise TrainingError(f"family must be one of {', '.join(FAMILIES)}, not {self.family!r}; mend the recipe.")
+            raise TrainingError(f"family must be one of {', '.join(FAMILIES)}, not {self.family!r}; fix the recipe.")
         if self.variant not in VARIANTS:
-            raise TrainingError(f"variant must be one of {', '.join(VARIANTS)}, not {self.variant!r}; mend the recipe.")
+            raise TrainingError(f"variant must be one of {', '.join(VARIANTS)}, not {self.variant!r}; fix the recipe.")
         for name in ("steps", "batch", "chunks", "save_every", "probe_every", "accuracy_every", "log_every"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
-                raise TrainingError(f"{name} must be a whole number of at least 1, not {value!r}; mend the recipe.")
+                raise TrainingError(f"{name} must be a whole number of at least 1, not {value!r}; fix the recipe.")
         if self.batch % self.chunks:
-            raise TrainingError(f"batch {self.batch} must be a multiple of chunks {self.chunks}; mend the recipe.")
+            raise TrainingError(f"batch {self.batch} must be a multiple of chunks {self.chunks}; fix the recipe.")
 
     @property
     def causal(self) -> bool:
@@ -159,30 +159,35 @@ def load_recipe(name: str | Path) -> Recipe:
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise TrainingError(f"{path} cannot be read as YAML ({type(error).__name__}); mend the file.") from error
+        raise TrainingError(f"{path} cannot be read as YAML ({type(error).__name__}); fix the file.") from error
     if not isinstance(values, dict):
-        raise TrainingError(f"{path} must hold a mapping of recipe fields, not {type(values).__name__}; mend the file.")
+        raise TrainingError(f"{path} must hold a mapping of recipe fields, not {type(values).__name__}; fix the file.")
     return recipe_from_dict(values, where=str(path))
 
 
 def recipe_from_dict(values: dict[str, Any], where: str = "the recipe") -> Recipe:
     """Make a recipe of plain values; unknown or missing fields are an error that names them."""
+    parts = {"shape": Shape, "objective": Objective, "data": Data, "optimiser": Optimiser}
+    made: Recipe = parts_of(Recipe, values, where, parts)
+    return made
+
+
+def parts_of(kind: Any, values: dict[str, Any], where: str, parts: dict[str, Any]) -> Any:
+    """A dataclass of plain values, whose `parts` are dataclasses of their own."""
     values = dict(values)
-    parts: dict[str, Any] = {"shape": Shape, "objective": Objective, "data": Data, "optimiser": Optimiser}
-    for key, kind in parts.items():
+    for key, part_kind in parts.items():
         if key in values:
             part = dict(_mapping(values[key], f"{where}: {key}"))
             for name in ("betas", "canvas"):
                 if isinstance(part.get(name), list):
                     part[name] = tuple(part[name])
-            values[key] = _make(kind, part, f"{where}: {key}")
-    made: Recipe = _make(Recipe, values, where)
-    return made
+            values[key] = _make(part_kind, part, f"{where}: {key}")
+    return _make(kind, values, where)
 
 
 def _mapping(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise TrainingError(f"{where} must be a mapping, not {value!r}; mend the recipe.")
+        raise TrainingError(f"{where} must be a mapping, not {value!r}; fix the recipe.")
     return value
 
 
@@ -194,4 +199,4 @@ def _make(kind: Any, values: dict[str, Any], where: str) -> Any:
     try:
         return kind(**values)
     except TypeError as error:
-        raise TrainingError(f"{where} is not complete: {error}; mend the recipe.") from error
+        raise TrainingError(f"{where} is not complete: {error}; fix the recipe.") from error

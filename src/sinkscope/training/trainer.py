@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from sinkscope.errors import TrainingError
 from sinkscope.tasks.problem import find
 from sinkscope.training import checkpoint
+from sinkscope.training.adapt import train_adapter
+from sinkscope.training.adaptation import find_adaptation
 from sinkscope.training.build import build_module, forward_inputs, start_from
 from sinkscope.training.data import Coder, chunks_of, rng_of
 from sinkscope.training.objectives import Rows, Targets, even_ratios, loss_sum, masked, next_token
@@ -40,7 +42,11 @@ def train(
     machine and number of threads. A recipe that starts from another one takes that run's model from the folder of its
     name beside `out`, or else from the zoo; `start` names another checkpoint folder.
     """
-    recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+    if not isinstance(recipe, Recipe):
+        adaptation = find_adaptation(recipe)
+        if adaptation is not None:
+            return train_adapter(adaptation, out, resume, quiet)
+        recipe = load_recipe(recipe)
     for kind in recipe.data.kinds:
         find(kind)  # an unknown kind is told before anything is written
     out = Path(out)

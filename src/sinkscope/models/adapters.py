@@ -1,0 +1,262 @@
+"""Adapters in PEFT's format: a folder with adapter_config.json becomes its base model with the changes merged in.
+
+W becomes W + scale · B·A, computed in float32. Whole modules and single token rows that an adapter carries are put
+in their places. What cannot be merged exactly is refused in one sentence.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from sinkscope.errors import CheckpointError
+from sinkscope.models import checkpoint
+
+if TYPE_CHECKING:
+    from sinkscope.models.base import Model
+
+CONFIG, WEIGHTS, NOTES = "adapter_config.json", "adapter_model.safetensors", "sinkscope.json"
+PREFIX = "base_model.model."
+# Settings under which the change is more than W + scale · B·A, with the value that leaves it at that.
+PLAIN: dict[str, tuple[Any, ...]] = {
+    "bias": ("none", None), "use_dora": (False, None), "lora_bias": (False, None), "fan_in_fan_out": (False, None),
+    "layer_replication": (None,), "target_parameters": (None, []), "use_qalora": (False, None),
+    "use_bdlora": (None, False), "alora_invocation_tokens": (None,), "arrow_config": (None,), "velora_config": (None,),
+    "monteclora_config": (None,), "kasa_config": (None,), "megatron_config": (None,),
+    # Other ways to start change the base's own weights too, so B·A alone does not say the whole change.
+    "init_lora_weights": (True, False, None, "gaussian", "eva", "orthogonal"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """An adapter folder as it was read: PEFT's settings, tensors without PEFT's prefix, and our own notes."""
+
+    folder: Path
+    config: dict[str, Any]
+    tensors: dict[str, Tensor] = field(repr=False)
+    notes: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def base(self) -> str:
+        """Zoo name, folder or Hub id of the base; a folder may be named as it is seen from the adapter's own."""
+        named = str(self.config["base_model_name_or_path"])
+        beside = self.folder / named
+        return str(beside) if not Path(named).is_absolute() and (beside / "config.json").is_file() else named
+
+    def fingerprint(self, base: str) -> str:
+        """Of base and adapter together."""
+        own = checkpoint.fingerprint([self.folder / WEIGHTS])
+        return hashlib.sha256(f"{base}{own}{json.dumps(self.notes, sort_keys=True)}".encode()).hexdigest()
+
+
+def is_adapter(folder: Path) -> bool:
+    return (folder / CONFIG).is_file()
+
+
+def read_adapter(folder: Path) -> Adapter:
+    """Look the folder through before its base is loaded: that takes a while, and a broken adapter needs none."""
+    from safetensors.torch import load_file
+
+    config = _json(folder / CONFIG)
+    kind = str(config.get("peft_type", "")).upper()
+    if kind != "LORA":
+        raise CheckpointError(
+            f"Expected a LoRA adapter in {folder}, got peft_type {kind or 'none'}; merge it with peft."
+        )
+    for name, plain in PLAIN.items():
+        value = config.get(name, plain[0])
+        if not any(value is one or value == one for one in plain):
+            raise CheckpointError(
+                f"The adapter in {folder} has {name} = {value!r}, which is more than W + scale · B·A and is not "
+                "supported; merge it into its base with peft, and load the merged model."
+            )
+    if not config.get("base_model_name_or_path"):
+        raise CheckpointError(f"{folder / CONFIG} names no base_model_name_or_path; write the base's name into it.")
+    path = folder / WEIGHTS
+    if not path.is_file():
+        pickled = (folder / "adapter_model.bin").is_file()
+        came = "only adapter_model.bin, which is pickle and refused" if pickled else "none"
+        raise CheckpointError(f"Expected {WEIGHTS} in {folder}, found {came}; save the adapter with peft again.")
+    checkpoint.read_header(path)
+    tensors = {name.removeprefix(PREFIX): tensor for name, tensor in load_file(path).items()}
+    return Adapter(folder, config, tensors, _json(folder / NOTES) if (folder / NOTES).is_file() else {})
+
+
+def merge(model: Model, adapter: Adapter, name: str) -> Model:
+    """The base with the adapter in it; the base's module is changed in place."""
+    expected = adapter.notes.get("base_fingerprint")
+    if expected is not None and expected != model.fingerprint:
+        raise CheckpointError(
+            f"{name} was made for a base with fingerprint {str(expected)[:12]}, and {adapter.base} here has "
+            f"{model.fingerprint[:12]}: other weights; get the base that it was made for."
+        )
+    native = {own: _native(own, model) for own in _modules(adapter)}
+    _check_complete(model, adapter, native, name)
+    for own, place in native.items():
+        _change(model, adapter, own, place, name)
+    model.fingerprint = adapter.fingerprint(model.fingerprint)
+    model.name = name
+    return model
+
+
+def _modules(adapter: Adapter) -> list[str]:
+    """Names of the modules that the tensors belong to, as the adapter's author had them."""
+    endings = r"\.(lora_[AB]\.weight|lora_embedding_[AB]|token_adapter\.trainable_tokens_delta|(base_layer\.)?(weight|bias))$"
+    found: dict[str, None] = {}
+    for name in adapter.tensors:
+        module, ending = re.subn(endings, "", name)
+        if not ending:
+            raise CheckpointError(
+                f"{adapter.folder / WEIGHTS} holds {name}, which is no LoRA weight, saved module or token row; "
+                "merge the adapter with peft, and load the merged model."
+            )
+        found[module] = None
+    return list(found)
+
+
+def _native(own: str, model: Model) -> str:
+    """The native name of a module that the authors' code calls `own`: by the same table as the weights of its base."""
+    for pattern, replacement in model.recipe.key_mapping.items():
+        if re.search(pattern, own + "."):
+            return re.sub(pattern, replacement, own + ".").removesuffix(".")
+    return own
+
+
+def _check_complete(model: Model, adapter: Adapter, native: dict[str, str], name: str) -> None:
+    """Every module must be one of the base's, and every target must be there, in all layers unless some are named."""
+    known = dict(model.module.named_modules())
+    strange = [own for own, place in native.items() if place not in known]
+    if strange:
+        raise CheckpointError(
+            f"{name} changes {strange[0]}{f' and {len(strange) - 1} more modules' if strange[1:] else ''}, which "
+            f"{adapter.base} does not have; the adapter was made for another base."
+        )
+    targets = adapter.config.get("target_modules")
+    for target in targets if isinstance(targets, list) else ():
+        held = [own for own in native if own == target or own.endswith(f".{target}")]
+        numbered = {found[1] for own in held if (found := re.search(r"\.(\d+)\.", own))}
+        layers = int(model.config.num_hidden_layers)
+        some = adapter.config.get("layers_to_transform") or adapter.config.get("exclude_modules")
+        if not held or (numbered and not some and len(numbered) != layers):
+            count = f"{len(numbered)} of {layers} layers" if held else "no layer"
+            raise CheckpointError(
+                f"{name} names the target {target} in {CONFIG}, and its weights hold it for {count}; "
+                "save or fetch the adapter again."
+            )
+
+
+@torch.no_grad()
+def _change(model: Model, adapter: Adapter, own: str, place: str, name: str) -> None:
+    """One module: its low-rank change, its saved weights or its trained token rows."""
+    part = model.module.get_submodule(place)
+    held = {key.removeprefix(f"{own}."): tensor for key, tensor in adapter.tensors.items() if key.startswith(f"{own}.")}
+    rows = held.pop("token_adapter.trainable_tokens_delta", None)
+    if rows is not None:
+        _put_rows(part, adapter, own, rows, name)
+    # A table of embeddings that is a target is saved whole beside its change, as `base_layer`.
+    both = ((key, whole) for key in ("weight", "bias") for whole in (key, f"base_layer.{key}"))
+    saved = {key: held.pop(whole) for key, whole in both if whole in held}
+    if (saved or held) and _is_tied(model, part) and not adapter.config.get("ensure_weight_tying"):
+        _untie(model)
+        part = model.module.get_submodule(place)
+    for key, tensor in saved.items():
+        target = getattr(part, key, None)
+        if not isinstance(target, Tensor) or target.shape != tensor.shape:
+            came = None if target is None else tuple(target.shape)
+            raise CheckpointError(
+                f"{name} holds {own}.{key} of shape {tuple(tensor.shape)}, and the base has {came}; it was made for "
+                "another base, or for a vocabulary that grew."
+            )
+        target.copy_(tensor.to(target.dtype))
+    if held:
+        _add_product(part, adapter, own, held, name)
+
+
+def _put_rows(part: nn.Module, adapter: Adapter, own: str, rows: Tensor, name: str) -> None:
+    asked = adapter.config.get("trainable_token_indices")
+    chosen = asked if isinstance(asked, list) else (asked or {}).get(own) or (asked or {}).get(own.rpartition(".")[2])
+    table = getattr(part, "weight", None)
+    fits = chosen and isinstance(table, Tensor) and rows.shape == (len(chosen), table.shape[1])
+    if not fits or not all(isinstance(one, int) and 0 <= one < table.shape[0] for one in chosen):  # type: ignore[union-attr]
+        raise CheckpointError(
+            f"{name} holds token rows {tuple(rows.shape)} of {own} that do not fit trainable_token_indices {chosen} "
+            "and the base's table; save or fetch the adapter again."
+        )
+    table[torch.tensor(chosen, device=table.device)] = rows.to(table.device, table.dtype)  # type: ignore[index]
+
+
+def _add_product(part: nn.Module, adapter: Adapter, own: str, held: dict[str, Tensor], name: str) -> None:
+    """weight += scale · B·A, in float32; an embedding's table is stored the other way round."""
+    table = isinstance(part, nn.Embedding)
+    first, second = ("lora_embedding_A", "lora_embedding_B") if table else ("lora_A.weight", "lora_B.weight")
+    if set(held) != {first, second}:
+        raise CheckpointError(
+            f"Expected {first} and {second} of {own} in {name}, got {' and '.join(sorted(held))}; "
+            "save or fetch the adapter again."
+        )
+    a, b, weight = held[first].float(), held[second].float(), getattr(part, "weight", None)
+    rank = int(_by_pattern(adapter.config.get("rank_pattern"), own, adapter.config.get("r", 8)))
+    alpha = float(_by_pattern(adapter.config.get("alpha_pattern"), own, adapter.config.get("lora_alpha", 8)))
+    fits = a.ndim == b.ndim == 2 and a.shape[0] == b.shape[1]
+    if not fits or a.shape[0] != rank:
+        raise CheckpointError(
+            f"Expected rank {rank} for {own} by {CONFIG} of {name}, got A {tuple(a.shape)} and B {tuple(b.shape)}; "
+            "settings and weights are not of one adapter."
+        )
+    shape = (a.shape[1], b.shape[0]) if table else (b.shape[0], a.shape[1])
+    if not isinstance(weight, Tensor) or tuple(weight.shape) != shape:
+        came = tuple(weight.shape) if isinstance(weight, Tensor) else None
+        raise CheckpointError(
+            f"{name} changes {own} as a weight of {shape}, and the base's is {came}; it was made for another base."
+        )
+    scale = alpha / (math.sqrt(rank) if adapter.config.get("use_rslora") else rank)
+    change = (b.to(weight.device) @ a.to(weight.device)) * scale
+    weight.copy_((weight.float() + (change.mT if table else change)).to(weight.dtype))
+
+
+def _by_pattern(patterns: dict[str, Any] | None, own: str, otherwise: Any) -> Any:
+    """The value of the first pattern that matches the end of a module's name, as PEFT chooses it."""
+    for pattern, value in (patterns or {}).items():
+        if re.match(rf"(.*\.)?({pattern})$", own):
+            return value
+    return otherwise
+
+
+def _is_tied(model: Model, part: nn.Module) -> bool:
+    ends: Any = model.module
+    table, head = ends.get_input_embeddings(), ends.get_output_embeddings()
+    return head is not None and table.weight is head.weight and (part is table or part is head)
+
+
+def _untie(model: Model) -> None:
+    """PEFT changes one of two tied modules alone; merged, they must be two."""
+    head = model.module.get_output_embeddings()  # type: ignore[operator]
+    head.weight = nn.Parameter(head.weight.detach().clone(), requires_grad=head.weight.requires_grad)
+    model.config.tie_word_embeddings = False
+
+
+def set_direction(module: nn.Module, causal: bool) -> None:
+    """Give every part of a module that knows a direction of attention this one."""
+    module.config.is_causal = causal  # type: ignore[union-attr]
+    for part in module.modules():
+        if hasattr(part, "is_causal"):
+            part.is_causal = causal  # type: ignore[assignment]
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        read = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"Expected JSON in {path}, and it cannot be read ({error}); fetch it again.") from None
+    if not isinstance(read, dict):
+        raise CheckpointError(f"Expected a JSON object in {path}, got a {type(read).__name__}; fetch the file again.")
+    return read

@@ -1,0 +1,83 @@
+"""Two kinds whose facts stand far apart among lines that do not matter, for models with a long context.
+
+`needle` is recall among distractors: a card somewhere between other lines that hold values of the same sorts.
+`errands` is composition over distant lines: two commands in different places, to be carried out one after the other.
+"""
+
+from collections.abc import Callable, Sequence
+
+from sinkscope.errors import TaskError
+from sinkscope.tasks import composition, recall
+from sinkscope.tasks.problem import Problem, Source, Task, is_whole, same_final
+from sinkscope.tasks.words import COLOURS, NAMES, THINGS
+
+LINES = {1: 4, 2: 20, 3: 58}  # lines that do not matter; 58 of them fill 512 positions with a canvas of 24
+MOST_LINES = 1000
+BODIES = ("ball", "box", "cat", "cup", "dog", "fox", "robot")
+QUESTION = "Can you?"
+
+
+def draw_needle(source: Source, difficulty: int, lines: int | None = None) -> Problem:
+    """A card among other lines, and a question about one of its fields."""
+    facts = [(field, source.choice(recall.FIELDS[field])) for field in source.sample(tuple(recall.FIELDS), 4)]
+    asked, found = source.choice(facts)
+    card = f"Card: {', '.join(f'{key} {value}' for key, value in facts)}."
+    told = _among(source, [card], _count(difficulty, lines), (*FILLERS, _command))
+    prompt = f"{told}\nWhat is the {asked}?"
+    return Problem("needle", prompt, f"The {asked} is {found}.\n#### {found}", difficulty, prompt, {"final": found})
+
+
+def draw_errands(source: Source, difficulty: int, lines: int | None = None) -> Problem:
+    """Two commands among other lines: what stands first is done first."""
+    phrases = [composition._phrase(source, difficulty) for _ in range(2)]
+    first, second = map(composition._say, phrases)
+    commands = [f"Now {first}.", f"Please {second}."]
+    told = _among(source, commands, _count(difficulty, lines), FILLERS)
+    actions = [composition._act(phrase) for phrase in phrases]
+    answer = "".join(" ".join(line) + ".\n" for line in actions) + composition.END
+    key = "|".join(sorted((first, second)))  # as in composition: which phrases stand together decides the split
+    data = {"actions": tuple(word for line in actions for word in line)}
+    return Problem("errands", f"{told}\n{QUESTION}", answer, difficulty, key, data)
+
+
+def _among(source: Source, kept: Sequence[str], count: int, fillers: Sequence[Callable[[Source], str]]) -> str:
+    """The kept lines, in their order, at random places among `count` others."""
+    places = set(source.sample(range(count + len(kept)), len(kept)))
+    rest = iter(kept)
+    return "\n".join(
+        next(rest) if place in places else source.choice(fillers)(source) for place in range(count + len(kept))
+    )
+
+
+def _count(difficulty: int, lines: int | None) -> int:
+    if lines is None:
+        return LINES[difficulty]
+    if not (is_whole(lines) and 0 <= lines <= MOST_LINES):
+        raise TaskError(f"Expected the number of other lines from 0 to {MOST_LINES}, but got {lines!r}.")
+    return lines
+
+
+def _has(source: Source) -> str:
+    return f"{source.choice(NAMES)} has {source.randrange(21)} {source.choice(THINGS)}."
+
+
+def _colour(source: Source) -> str:
+    return f"The {source.choice(BODIES)} is {source.choice(COLOURS)}."
+
+
+def _place(source: Source) -> str:
+    return f"The {source.choice(BODIES)} stands at {source.randrange(21)}, {source.randrange(21)}."
+
+
+def _order(source: Source) -> str:
+    one, other = source.sample(NAMES, 2)
+    return f"{one} is {source.choice(('taller', 'older', 'faster'))} than {other}."
+
+
+def _command(source: Source) -> str:
+    return f"Please {composition._say(composition._phrase(source, 2))}."
+
+
+FILLERS = (_has, _colour, _place, _order)
+NEEDLE = Task("needle", draw_needle, same_final, frozenset({"lines"}))
+ERRANDS = Task("errands", draw_errands, composition.check, frozenset({"lines"}))
