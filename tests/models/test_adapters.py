@@ -6,11 +6,11 @@ import math
 
 import pytest
 import torch
-from made_models import make_causal, make_dream, make_llada
 from safetensors.torch import load_file, save_file
 from torch import nn
 
 import sinkscope as sk
+from made_models import make_causal, make_dream, make_llada
 from sinkscope.errors import CheckpointError
 from sinkscope.models import zoo
 

@@ -26,7 +26,9 @@ def decode(
     history: bool = True,
     on_step: OnStep | None = None,
 ) -> Decoded:
-    """Generate from ids [batch, position]; attention_mask has 0 where a prompt is padded at its left."""
+    """Generate from ids [batch, position]; attention_mask has 0 where a prompt is padded: at its left, or (for decoders
+    of other layouts than LLaDA's) at its right.
+    """
     from sinkscope.decoding.autoregressive import continue_text
     from sinkscope.decoding.diffusion import denoise
 
@@ -36,7 +38,7 @@ def decode(
             f"Expected prompt and answer to fit the {model.context} positions of {model.name}, "
             f"got a prompt of {prompt.shape[1]} and length {settings.length}; shorten one of them."
         )
-    mask = _checked_mask(attention_mask, prompt)
+    mask = _checked_mask(attention_mask, prompt, settings)
     run = Run(history)
     way = continue_text if settings.family == "autoregressive" else denoise
     return run.finish(*way(model, prompt, settings, mask, run, on_step))
@@ -86,7 +88,7 @@ def _with_algorithm(settings: Decode, model: Model, prompt_length: int, words: d
     return fitted(replace(settings, confidence=confidence, commit=commit), model, prompt_length, words)
 
 
-def _checked_mask(mask: Tensor | None, prompt: Tensor) -> Tensor | None:
+def _checked_mask(mask: Tensor | None, prompt: Tensor, settings: Decode) -> Tensor | None:
     if mask is None:
         return None
     mask = mask.to(prompt.device)
@@ -97,8 +99,15 @@ def _checked_mask(mask: Tensor | None, prompt: Tensor) -> Tensor | None:
     if mask.shape != prompt.shape:
         raise PromptError(f"Expected an attention mask of shape {tuple(prompt.shape)}, got {tuple(mask.shape)}.")
     real = mask.bool()
-    if bool((real[:, :-1] & ~real[:, 1:]).any()) or not bool(real[:, -1].all()):
-        raise PromptError(
-            "Expected padding at the left of each prompt only, got a mask with a 0 after a 1, or no real token."
-        )
+    if settings.layout == "answer":
+        if bool((real[:, :-1] & ~real[:, 1:]).any()) or not bool(real[:, -1].all()):
+            raise PromptError(
+                "Expected padding at the left of each prompt only, got a mask with a 0 after a 1, or no real token."
+            )
+    else:
+        begins = real & ~torch.nn.functional.pad(real, (1, 0))[:, :-1]
+        if not bool((begins.sum(1) == 1).all()):
+            raise PromptError(
+                "Expected padding at the ends of each prompt only, got a mask with a 0 between ones, or no real token."
+            )
     return None if bool(real.all()) else mask

@@ -70,10 +70,6 @@ class Canvas:
         """[batch] on the CPU: padded columns at the left of each row."""
         return (self.real.cumsum(1) == 0).sum(1).cpu()
 
-    def answer(self, row: int) -> Tensor:
-        """[length]: what stands in the answer of a row."""
-        return self.tokens[row, self.answers[row] : self.answers[row] + self.length]
-
 
 @dataclass
 class NoiseCanvas(Canvas):

@@ -159,9 +159,10 @@ class Denoiser:
         if rows is not None:
             self.done = self.done | rows
 
-    def returned(self, row: int) -> Tensor:
-        """The answer of a row; LLaDA2's code cuts it after the first end-of-text."""
-        answer = self.canvas.answer(row)
+    def returned(self, row: int, reached: int) -> Tensor:
+        """The answer of a row, up to the column that was reached; LLaDA2's code cuts it after the first end-of-text."""
+        start = self.canvas.answers[row]
+        answer = self.canvas.tokens[row, start : min(start + self.canvas.length, reached)]
         if self.settings.family in ("llada2", "llada21"):
             ends = torch.eq(answer, -1 if self.eos_id is None else self.eos_id).nonzero().flatten()
             answer = answer[: int(ends[0]) + 1] if len(ends) else answer
@@ -174,14 +175,18 @@ def denoise(
     """prompt [batch, position] → the last canvas [batch, position], and each row's answer."""
     state = Denoiser(model, prompt, settings, attention_mask, run)
     run.start(state.canvas.tokens)
+    reached = state.canvas.width
     for block in state.blocks():
         if bool(state.done.all()):
             break
+        # dllm appends blocks as it goes: those that it does not reach are not there.
+        reached = block.span[1] if settings.layout == "left" else reached
         for step in _block_steps(state, block):
             run.note(step)
             if on_step is not None:
                 on_step(step)
-    return state.canvas.tokens, [state.returned(row) for row in range(state.canvas.batch)]
+    run.cut(reached)
+    return state.canvas.tokens[:, :reached], [state.returned(row, reached) for row in range(state.canvas.batch)]
 
 
 def _block_steps(state: Denoiser, block: Block) -> Iterator[Step]:

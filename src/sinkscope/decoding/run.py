@@ -51,6 +51,10 @@ class Run:
         if self.keep:
             self.canvases.append(step.canvas.cpu().clone())
 
+    def cut(self, width: int) -> None:
+        """Leave out the columns of the canvas that were never reached."""
+        self.canvases = [canvas[:, :width] for canvas in self.canvases]
+
     def finish(self, tokens: Tensor, returned: Sequence[Tensor]) -> Decoded:
         history = torch.stack(self.canvases) if self.keep else None
         return Decoded(tokens, history, self.forwards, tuple(returned))

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sinkscope.models.family import Family
+from sinkscope.models.family import Family, family
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 NATIVE = ("qwen3", "qwen2", "llama")
 
 
+@family
 class AdaptedToDiffusion(Family):
     """Known by an `a2d-…` model type, or by a native causal type whose checkpoint names a mask token."""
 
     name: ClassVar[str] = "a2d"
+    tested: ClassVar[str] = "golden"
     mask_token: ClassVar[str | None] = "<|mask|>"
     end_of_turn: ClassVar[str | None] = "<|im_end|>"
 
@@ -40,6 +42,11 @@ class AdaptedToDiffusion(Family):
         made: PretrainedConfig = AutoConfig.for_model(native_type(str(config["model_type"])), **kept)
         return made
 
+    def pad_id(self, config: Any, tokenizer: PreTrainedTokenizerBase | None) -> int | None:
+        """Qwen's config.json names no padding; its begin token is the end-of-document that its tokenizer pads with."""
+        found = super().pad_id(config, tokenizer)
+        return config.bos_token_id if found is None and tokenizer is None else found
+
     def load_tokenizer(self, folder: Path) -> PreTrainedTokenizerBase:
         from transformers import PreTrainedTokenizerFast
 
@@ -49,7 +56,9 @@ class AdaptedToDiffusion(Family):
     def defaults(self, model: Model) -> Decode:
         from sinkscope.settings.decode import Decode
 
-        return Decode.llada(length=128, block=32, steps=128)
+        # The files of the two are alike: only the name tells a block-causal checkpoint.
+        make = Decode.bd3lm if "bd3lm" in model.name.lower() else Decode.mdlm
+        return make(length=128, block=32, steps=128)
 
 
 def native_type(model_type: str) -> str:

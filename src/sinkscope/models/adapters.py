@@ -110,7 +110,9 @@ def merge(model: Model, adapter: Adapter, name: str) -> Model:
 
 def _modules(adapter: Adapter) -> list[str]:
     """Names of the modules that the tensors belong to, as the adapter's author had them."""
-    endings = r"\.(lora_[AB]\.weight|lora_embedding_[AB]|token_adapter\.trainable_tokens_delta|(base_layer\.)?(weight|bias))$"
+    endings = (
+        r"\.(lora_[AB]\.weight|lora_embedding_[AB]|token_adapter\.trainable_tokens_delta|(base_layer\.)?(weight|bias))$"
+    )
     found: dict[str, None] = {}
     for name in adapter.tensors:
         module, ending = re.subn(endings, "", name)

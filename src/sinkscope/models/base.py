@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.errors import PromptError, TokenizerError
+from sinkscope.models.blocks import block_mask, counted
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -35,6 +36,9 @@ class Model:
     recipe: Family = field(repr=False)
     fingerprint: str = ""
     preset: dict[str, Any] = field(default_factory=dict)  # decode settings that the checkpoint itself asks for
+    block: int | None = (
+        None  # block length that it was trained with under block-causal attention; None: sees everything
+    )
 
     @property
     def eos_id(self) -> int | None:
@@ -77,13 +81,32 @@ class Model:
         return self.recipe.positions(attention_mask)
 
     @torch.inference_mode()
-    def logits(self, ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """ids [batch, position] → raw logits [batch, position, vocab]; for shifted families row i predicts i + 1."""
+    def logits(self, ids: Tensor, attention_mask: Tensor | None = None, block: int | None = None) -> Tensor:
+        """ids [batch, position] → raw logits [batch, position, vocab]; for shifted families row i predicts i + 1.
+
+        block: block-causal attention, in which a position sees its own block and those before it, counted from column
+        0; without it all positions of a diffusion model see each other.
+        """
         ids = check_ids(ids, self)
         mask = None if attention_mask is None or bool(attention_mask.all()) else attention_mask.to(self.device)
+        if block is not None:
+            return self._block_logits(ids, mask, block)
         output = self.module(
             ids, attention_mask=mask, position_ids=self.positions(mask), use_cache=False, **self.direction()
         )
+        logits: Tensor = output.logits
+        return logits
+
+    def _block_logits(self, ids: Tensor, mask: Tensor | None, block: int) -> Tensor:
+        if self.causal or not isinstance(block, int) or isinstance(block, bool) or block < 1:
+            raise PromptError(
+                f"Expected block as a whole number of at least 1, for a diffusion model, got {block!r} for {self.name}."
+            )
+        real = None if mask is None else mask.bool()
+        output = self.module(
+            ids, attention_mask=block_mask(block, 0, ids.shape[1], real, ids.device), use_cache=False,
+            position_ids=None if real is None else counted(real), **self.direction(),
+        )  # fmt: skip
         logits: Tensor = output.logits
         return logits
 
@@ -131,7 +154,7 @@ class Model:
         ids, mask = pad([self.encode(prompt) for prompt in prompts], self)
         chosen = fitted(settings or self.defaults, self, ids.shape[1], words)
         done = decode(self, ids, chosen, attention_mask=mask, history=False)
-        texts = [self.decode_text(row[ids.shape[1] :]) for row in done.tokens]
+        texts = [self.decode_text(answer) for answer in done.returned]
         return texts[0] if isinstance(text, str) else texts
 
     def identity(self) -> dict[str, Any]:

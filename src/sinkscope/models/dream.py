@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from sinkscope.models.family import Family
+from sinkscope.models.family import Family, family
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from sinkscope.settings.decode import Decode
 
 
+@family
 class Dream(Family):
     """Dream-org/Dream-v0-Base-7B and -Instruct-7B; DiffuCoder and Dream-Coder are the same class."""
 
     name: ClassVar[str] = "dream"
+    tested: ClassVar[str] = "golden"
     shift: ClassVar[bool] = True
     mask_token: ClassVar[str | None] = "<|mask|>"
     end_of_turn: ClassVar[str | None] = "<|im_end|>"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from torch import Tensor, nn
 
@@ -19,9 +19,12 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt
 
 
 class Family:
-    """One kind of checkpoint. Subclass, override what differs, and hand an instance to `register`."""
+    """One kind of checkpoint. Subclass, override what differs, and put `@family` above it (or call `register`)."""
 
     name: ClassVar[str]
+    asked: ClassVar[int] = 50  # families are asked in this order whether they know a config.json; the catch-all is last
+    tested: ClassVar[str] = "untested"  # "golden": token for token; "loads": logits; see docs/reference/models.md
+    native_class: ClassVar[str | None] = None  # transformers class, where the native config does not lead to it
     shift: ClassVar[bool] = False
     causal: ClassVar[bool] = False
     mask_token: ClassVar[str | None] = None  # text of the mask token, where config.json and tokenizer do not name it
@@ -36,6 +39,10 @@ class Family:
         """The native transformers configuration with every size taken from the checkpoint's config.json."""
         raise TypeError(f"{type(self).__name__} must translate config.json")
 
+    def block(self, config: dict[str, Any]) -> int | None:
+        """Block length of a checkpoint that was trained with block-causal attention; None: it sees everything."""
+        return None
+
     def adapt(self, module: nn.Module, config: dict[str, Any]) -> None:
         """Last changes to the loaded module, for what the native class does differently."""
 
@@ -45,6 +52,16 @@ class Family:
         # Without the argument transformers asks on stdin whether to run the code in `auto_map`.
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
         return tokenizer
+
+    def eos_ids(self, config: Any, tokenizer: PreTrainedTokenizerBase | None) -> tuple[int, ...]:
+        """End tokens from the native configuration, else from the tokenizer."""
+        eos = config.eos_token_id if config.eos_token_id is not None else getattr(tokenizer, "eos_token_id", None)
+        return tuple(eos) if isinstance(eos, list | tuple) else () if eos is None else (int(eos),)
+
+    def pad_id(self, config: Any, tokenizer: PreTrainedTokenizerBase | None) -> int | None:
+        """The padding token from the native configuration, else from the tokenizer."""
+        found = config.pad_token_id if config.pad_token_id is not None else getattr(tokenizer, "pad_token_id", None)
+        return None if found is None else int(found)
 
     def mask_id(self, config: dict[str, Any], tokenizer: PreTrainedTokenizerBase | None) -> int | None:
         """Id of the mask token from config.json, else from the tokenizer, else an error; None for causal families."""
@@ -59,7 +76,7 @@ class Family:
                 return int(tokenizer.get_vocab()[self.mask_token])
         raise TokenizerError(
             "Expected a mask token, as mask_token_id in config.json or as the tokenizer's mask_token, and found "
-            "neither; a diffusion model cannot start without one."
+            "neither; a diffusion model cannot start without one: pass mask_id=… to load (--mask-id on the command line)."
         )
 
     def encode(self, tokenizer: PreTrainedTokenizerBase, text: str, chat: bool) -> Tensor:
@@ -87,6 +104,22 @@ class Family:
 
     def defaults(self, model: Model) -> Decode:
         raise TypeError(f"{type(self).__name__} must give default decode settings")
+
+
+FAMILIES: list[Family] = []  # in the order in which they are asked
+Made = TypeVar("Made", bound=type[Family])
+
+
+def family(kind: Made) -> Made:
+    """Make a family of this package known; every file in models/ is read."""
+    FAMILIES.append(kind())
+    FAMILIES.sort(key=lambda known: known.asked)
+    return kind
+
+
+def register(own: Family) -> None:
+    """Make a family of your own known to `load`; it is asked before the families of the package."""
+    FAMILIES[:] = [own, *(known for known in FAMILIES if known.name != own.name)]
 
 
 def has_tokenizer(folder: Path) -> bool:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from sinkscope.errors import CheckpointError
-from sinkscope.models.family import Family
+from sinkscope.models.family import Family, family
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -36,10 +36,12 @@ LLAMA_LIKE = {
 }
 
 
+@family
 class LLaDA(Family):
     """GSAI-ML/LLaDA-8B-Base, -Instruct and LLaDA-1.5."""
 
     name: ClassVar[str] = "llada"
+    tested: ClassVar[str] = "golden"
     mask_token: ClassVar[str | None] = "<|mdm_mask|>"
     end_of_turn: ClassVar[str | None] = "<|eot_id|>"
     key_mapping: ClassVar[dict[str, str]] = {
@@ -59,7 +61,8 @@ class LLaDA(Family):
     }
 
     def knows(self, config: dict[str, Any], folder: Path) -> bool:
-        return str(config.get("model_type", "")).lower() == "llada"
+        # LLaDA-MoE names the same type; its experts tell it apart.
+        return str(config.get("model_type", "")).lower() == "llada" and not config.get("num_experts")
 
     def native_config(self, config: dict[str, Any]) -> PretrainedConfig:
         from transformers import LlamaConfig

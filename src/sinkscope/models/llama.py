@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from sinkscope.models.family import Family
+from sinkscope.models.family import Family, family
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -17,10 +17,13 @@ if TYPE_CHECKING:
     from sinkscope.settings.decode import Decode
 
 
+@family
 class Llama(Family):
     """Any causal language model with a native transformers class; the last family to be asked."""
 
     name: ClassVar[str] = "llama"
+    tested: ClassVar[str] = "loads"
+    asked: ClassVar[int] = 100
     shift: ClassVar[bool] = True
     causal: ClassVar[bool] = True
     end_of_turn: ClassVar[str | None] = "<|eot_id|>"

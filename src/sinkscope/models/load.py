@@ -3,46 +3,45 @@
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from sinkscope.errors import CheckpointError, DecodeError, UnknownFamilyError
 from sinkscope.models import adapters, checkpoint, zoo
-from sinkscope.models.a2d import AdaptedToDiffusion
 from sinkscope.models.base import Model
-from sinkscope.models.dream import Dream
-from sinkscope.models.family import Family, has_tokenizer
-from sinkscope.models.llada import LLaDA
+from sinkscope.models.family import FAMILIES, Family, has_tokenizer, register
 from sinkscope.models.llama import Llama
 from sinkscope.models.memory import is_finite, refuse_unless_fits
-from sinkscope.models.mmada import MMaDA
 from sinkscope.models.weights import first_lines, load_gguf, load_weights, quiet
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-# Asked in this order; Llama takes every causal checkpoint that nobody claimed before it.
-FAMILIES: list[Family] = [MMaDA(), LLaDA(), Dream(), AdaptedToDiffusion(), Llama()]
+for _found in iter_modules([str(Path(__file__).parent)]):  # families register themselves
+    import_module(f"sinkscope.models.{_found.name}")
 
 # Words for a model that is spread over all devices.
 SPREAD = ("auto", "balanced", "balanced_low_0", "sequential")
 
+__all__ = ["FAMILIES", "SPREAD", "family_of", "find_folder", "load", "looks_ahead", "register"]
+
 HUB_PATTERNS = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 
 
-def register(family: Family) -> None:
-    """Make a family of your own known to `load`; it is asked before the families of the package."""
-    FAMILIES[:] = [family, *(known for known in FAMILIES if known.name != family.name)]
-
-
 def load(
-    name: str | os.PathLike[str], dtype: torch.dtype | str | None = None, device: str | torch.device | None = None
+    name: str | os.PathLike[str],
+    dtype: torch.dtype | str | None = None,
+    device: str | torch.device | None = None,
+    mask_id: int | None = None,
 ) -> Model:
     """Load a model by zoo name, folder, GGUF file or Hub id; a PEFT adapter's folder is merged into its base.
 
     dtype: as stored on an accelerator and float32 on a CPU, unless given. device: "auto" spreads over all devices.
+    mask_id: the mask token of a diffusion checkpoint that names it nowhere; it takes the place of one that is named.
     """
     asked = os.fspath(name)
     _check_device(device)
@@ -50,13 +49,17 @@ def load(
     wanted = _dtype(dtype, device)
     if adapters.is_adapter(folder):
         adapter = adapters.read_adapter(folder)
-        merged = adapters.merge(load(adapter.base, dtype, device), adapter, asked)
+        merged = adapters.merge(load(adapter.base, dtype, device, mask_id), adapter, asked)
         return _self_tested(_converted(merged, adapter))
     if folder.suffix == ".gguf":
         packed, reader = load_gguf(asked, folder, wanted, device)
         return _self_tested(_assemble(Llama(), packed, reader, asked, None, checkpoint.gguf_fingerprint(folder)))
     config = checkpoint.read_config(folder)
     family = family_of(config, folder)
+    if mask_id is not None:
+        if family.causal:
+            raise CheckpointError(f"{asked} is autoregressive and has no mask token; leave mask_id out.")
+        config["mask_token_id"] = mask_id
     files = checkpoint.weight_files(folder)
     try:
         native = family.native_config(config)
@@ -71,6 +74,7 @@ def load(
     module = load_weights(family, folder, native, wanted, device)
     family.adapt(module, config)
     model = _assemble(family, module, tokenizer, asked, mask_id, checkpoint.fingerprint(files))
+    model.block = family.block(config)
     return _self_tested(_with_preset(model, config.get("sinkscope_decode"), f"config.json of {asked}"))
 
 
@@ -194,11 +198,10 @@ def _assemble(
     family: Family, module: Any, tokenizer: PreTrainedTokenizerBase | None, name: str, mask_id: int | None, digest: str
 ) -> Model:
     config = module.config
-    eos = config.eos_token_id if config.eos_token_id is not None else getattr(tokenizer, "eos_token_id", None)
-    ends = tuple(eos) if isinstance(eos, list | tuple) else () if eos is None else (int(eos),)
+    ends = family.eos_ids(config, tokenizer)
     known = tokenizer.get_vocab() if tokenizer is not None else {}
     eot = known.get(family.end_of_turn) if family.end_of_turn else None
-    pad = config.pad_token_id if config.pad_token_id is not None else getattr(tokenizer, "pad_token_id", None)
+    pad = family.pad_id(config, tokenizer)
     if family.causal and eot is not None and eot not in ends:
         ends = (*ends, eot)
     return Model(
@@ -213,7 +216,7 @@ def _self_tested(model: Model) -> Model:
     if model.mask_id is not None and not 0 <= model.mask_id < model.vocabulary:
         raise CheckpointError(
             f"Expected the mask token of {model.name} among its {model.vocabulary} tokens, got id {model.mask_id}; "
-            "correct mask_token_id in config.json."
+            "correct mask_token_id in config.json, or pass mask_id=…."
         )
     for key, parameter in model.module.named_parameters():
         if not is_finite(parameter):

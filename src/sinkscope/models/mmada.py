@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from transformers import PretrainedConfig
 
+from sinkscope.models.family import family
 from sinkscope.models.llada import LLaDA
 
 if TYPE_CHECKING:
@@ -14,10 +15,13 @@ if TYPE_CHECKING:
     from sinkscope.settings.decode import Decode
 
 
+@family
 class MMaDA(LLaDA):
     """Gen-Verse/MMaDA-8B-Base and -MixCoT; the chat template has one newline after a header where LLaDA has two."""
 
     name: ClassVar[str] = "mmada"
+    tested: ClassVar[str] = "golden"
+    asked: ClassVar[int] = 40  # before LLaDA, whose type it may name
 
     def knows(self, config: dict[str, Any], folder: Path) -> bool:
         named = str(config.get("model_type", "")).lower() == "mmada"

@@ -21,9 +21,9 @@ def load_weights(
     family: Family, folder: Path, native: PretrainedConfig, dtype: torch.dtype | str, device: str | torch.device | None
 ) -> torch.nn.Module:
     """The module of a checkpoint folder; fails unless no key is missing, unexpected or of another shape."""
-    from transformers import AutoModelForCausalLM
+    import transformers
 
-    auto: Any = AutoModelForCausalLM
+    auto: Any = getattr(transformers, family.native_class or "AutoModelForCausalLM")
     try:
         with quiet():
             module, info = auto.from_pretrained(
