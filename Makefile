@@ -5,7 +5,7 @@ CORE := .venv/.core
 STAMP := .venv/.installed
 INSTALL := $(BIN)/python -m pip install --quiet --no-input --disable-pip-version-check --no-compile -c constraints.txt
 
-.PHONY: env study test lint types unit bench docs clean
+.PHONY: env study test lint types unit fuzz bench docs clean
 
 env: $(STAMP)
 
@@ -43,6 +43,10 @@ types: env
 
 unit: env
 	$(BIN)/python -m pytest -n 2
+
+# Odd input, and much of it: SINKSCOPE_FUZZ is the number of cases per fuzzer (the tests try 30).
+fuzz: env
+	SINKSCOPE_FUZZ=$${SINKSCOPE_FUZZ:-1000} $(BIN)/python -m pytest tests/fuzz -n 2
 
 bench: env
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
