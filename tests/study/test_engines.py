@@ -82,7 +82,12 @@ def test_senseless_choices_are_refused(words: dict[str, float]) -> None:
 
 @pytest.mark.parametrize(
     ("choice", "device"),
-    [(Ray(gpus_per_worker=1), None), (Ray(gpus_per_worker=1), "cpu"), (Ray(gpus_per_worker=2), "cuda"), (Ray(), "cuda")],
+    [
+        (Ray(gpus_per_worker=1), None),
+        (Ray(gpus_per_worker=1), "cpu"),
+        (Ray(gpus_per_worker=2), "cuda"),
+        (Ray(), "cuda"),
+    ],
 )
 def test_gpus_that_nobody_would_use_are_refused(choice: Ray, device: str | None) -> None:
     with pytest.raises(StudyError, match=r"--device|--gpus-per-worker"):
@@ -99,7 +104,10 @@ def test_workers_beside_an_engine_and_unknown_engines_are_refused() -> None:
 def test_a_worker_imports_nothing_from_the_working_folder(tmp_path: Path, study: Study) -> None:
     for name in ("sinkscope", "json", "torch"):
         (tmp_path / f"{name}.py").write_text("open('hijacked', 'w').close()")
-    asked = [{"study": study.to_dict(), "folder": "."}, {"kind": "no such kind", "model": "a", "condition": {"name": "none"}}]
+    asked = [
+        {"study": study.to_dict(), "folder": "."},
+        {"kind": "no such kind", "model": "a", "condition": {"name": "none"}},
+    ]
     with subprocess.Popen(
         command(), cwd=tmp_path, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:

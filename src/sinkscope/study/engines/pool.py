@@ -23,6 +23,7 @@ class Worker:
     number: int
     handle: Any
     node: str | None = None  # address of its node; None while it starts
+    pid: int | None = None
     unit: Unit | None = None
     model: str | None = None  # the one it has loaded
 
@@ -106,7 +107,7 @@ class Pool:
                     "results would not be the same: install the same versions."
                 )
         self.lost_early = 0
-        worker.node = found["node"]
+        worker.node, worker.pid = found["node"], found["pid"]
 
     def ready(self) -> list[tuple[Worker, Any]]:
         """Calls that are over, results not yet brought here; waits at most half a second, so that Ctrl-C gets in."""
