@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sinkscope.errors import StudyError
-from sinkscope.study.conditions import Condition
+from sinkscope.interventions.conditions import Condition
 from sinkscope.study.engines import engine_of
 from sinkscope.study.engines.ray import Ray
 from sinkscope.study.engines.scheduling import Waiting, cost

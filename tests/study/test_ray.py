@@ -16,7 +16,7 @@ import pytest
 
 from sinkscope.cli.app import run as command
 from sinkscope.errors import StudyError
-from sinkscope.study.conditions import Condition
+from sinkscope.interventions.conditions import Condition
 from sinkscope.study.engines.cluster import Cluster
 from sinkscope.study.engines.ray import Ray
 from sinkscope.study.plan import units_of
@@ -24,6 +24,7 @@ from sinkscope.study.run import Run, models_of, run
 from sinkscope.study.schema import Study
 from sinkscope.study.unit import Unit
 
+os.environ["RAY_raylet_start_wait_time_s"] = "180"  # noqa: SIM112  read when ray is imported; a busy machine is slow
 ray = pytest.importorskip("ray", reason="the extra ray is not installed")
 
 NODES = ("127.0.0.2", "127.0.0.3", "127.0.0.4")  # Ray replaces 127.0.0.1 by the machine's outer address
@@ -37,7 +38,6 @@ class Nodes:
     def __init__(self) -> None:
         from ray.cluster_utils import Cluster as LocalCluster
 
-        os.environ["RAY_raylet_start_wait_time_s"] = "180"  # noqa: SIM112
         self.cluster: Any = LocalCluster()
         self.nodes = {address: self.add(address) for address in NODES[:2]}
 
