@@ -22,7 +22,7 @@ $(CORE): pyproject.toml constraints.txt
 # What the checks need beside it. They start many processes, so everything is compiled, on all cores; a template inside
 # a package that is no Python is passed over.
 $(STAMP): $(CORE)
-	$(INSTALL) -e '.[dev,eval,triton,notebook]'
+	$(INSTALL) -e '.[dev,eval,triton,notebook,ray]'
 	$(BIN)/python -m compileall -qq -j 0 .venv/lib || true
 	touch $@
 
