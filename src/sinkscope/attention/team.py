@@ -1,0 +1,73 @@
+"""Threads that share out independent jobs, each with one torch thread: no operation waits for another core.
+
+torch splits every single operation over its threads and waits for the slowest each time; a busy core then holds up all of
+them, five times for every tile. Here a thread takes the next whole job as soon as it is free.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import torch
+
+Job = TypeVar("Job")
+_teams: dict[int, ThreadPoolExecutor] = {}
+_making = threading.Lock()
+
+
+def share_out(work: Callable[[Iterator[Job]], None], jobs: Iterable[Job], threads: int) -> None:
+    """Run `work` on each thread with an iterator over the jobs that it gets; they are handed out one at a time."""
+    if threads == 1:
+        work(iter(jobs))
+        return
+    supply = _Supply(jobs)
+    inference = torch.is_inference_mode_enabled()  # such modes belong to a thread
+
+    def one_thread() -> None:
+        with torch.inference_mode(inference), torch.no_grad():
+            work(supply)
+
+    for running in [_team(threads).submit(one_thread) for _ in range(threads)]:
+        running.result()
+
+
+class _Supply(Iterator[Job]):
+    """An iterator that several threads may draw from."""
+
+    def __init__(self, jobs: Iterable[Job]) -> None:
+        self.jobs = iter(jobs)
+        self.lock = threading.Lock()
+
+    def __next__(self) -> Job:
+        with self.lock:
+            return next(self.jobs)
+
+
+def _team(threads: int) -> ThreadPoolExecutor:
+    """The threads, made once: each is told to use one core."""
+    with _making:
+        if threads not in _teams:
+            before, all_there = torch.get_num_threads(), threading.Barrier(threads)
+
+            def settle() -> None:
+                torch.set_num_threads(1)  # counts for this thread, and for threads that are started later …
+                all_there.wait()
+
+            team = ThreadPoolExecutor(threads, thread_name_prefix="attend", initializer=settle)
+            for ready in [team.submit(int) for _ in range(threads)]:
+                ready.result()
+            torch.set_num_threads(before)  # … hence this
+            _teams[threads] = team
+        return _teams[threads]
+
+
+def _after_fork() -> None:
+    """A forked process has none of the threads."""
+    _teams.clear()
+    _making.release()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(before=_making.acquire, after_in_parent=_making.release, after_in_child=_after_fork)
