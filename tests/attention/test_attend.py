@@ -69,7 +69,7 @@ def test_whole_heads_give_the_same_bits_on_any_number_of_threads(causal: bool) -
 
 
 def test_threads_take_the_callers_modes_with_them() -> None:
-    q, k, v = made(1, 4, 150, 8), made(1, 4, 150, 8), made(1, 4, 150, 8)
+    q, k, v = made(1, 4, 200, 8), made(1, 4, 200, 8), made(1, 4, 200, 8)
     with torch_threads(2):
         expected = attend(q, k, v)
         with torch.inference_mode():
@@ -89,7 +89,7 @@ def test_a_forked_process_makes_its_own_threads() -> None:
         "import os, torch\n"
         "from sinkscope.attention.attend import attend\n"
         "torch.set_num_threads(2)\n"
-        "q = torch.ones(1, 4, 150, 8)\n"
+        "q = torch.ones(1, 4, 200, 8)\n"
         "attend(q, q, q)\n"
         "pid = os.fork()\n"
         "if pid == 0:\n"

@@ -1,4 +1,4 @@
-"""Threads that share out independent jobs, each with one torch thread: no operation waits for another core.
+"""Threads that share out independent jobs, each with one torch thread and a room of its own to work in.
 
 torch splits every single operation over its threads and waits for the slowest each time; a busy core then holds up all of
 them, five times for every tile. Here a thread takes the next whole job as soon as it is free.
@@ -11,10 +11,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 Job = TypeVar("Job")
 _teams: dict[int, ThreadPoolExecutor] = {}
 _making = threading.Lock()
+_own = threading.local()
+# A thread keeps a room of up to so many bytes from call to call: the system clears fresh memory page by page, which
+# takes longer than a pass over it.
+KEPT = 1 << 23
 
 
 def share_out(work: Callable[[Iterator[Job]], None], jobs: Iterable[Job], threads: int) -> None:
@@ -43,6 +48,17 @@ class _Supply(Iterator[Job]):
     def __next__(self) -> Job:
         with self.lock:
             return next(self.jobs)
+
+
+def room(like: Tensor, size: int, dtype: torch.dtype) -> Tensor:
+    """Memory to work in, [size], of this thread alone; holds anything."""
+    if like.device.type != "cpu" or size * dtype.itemsize > KEPT:
+        return like.new_empty(size, dtype=dtype)
+    kept: Tensor | None = getattr(_own, "room", None)
+    if kept is None or kept.numel() < size * dtype.itemsize:
+        with torch.inference_mode(False):  # made inside that mode, it could not be written to outside
+            kept = _own.room = torch.empty(size * dtype.itemsize, dtype=torch.uint8)
+    return kept[: size * dtype.itemsize].view(dtype)
 
 
 def _team(threads: int) -> ThreadPoolExecutor:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sinkscope.attention.bars import Bars, bar, collect_bars, drop_from
 from sinkscope.attention.inputs import Inputs, Result
-from sinkscope.attention.team import share_out
+from sinkscope.attention.team import room, share_out
 
 # A tile has at most so many scores (4 MB in fp32); beyond it, the last level of the cache no longer holds it all.
 TILE_SCORES = 1 << 20
@@ -24,7 +24,7 @@ MOST_ROWS, LEAST_ROWS = 512, 128
 MOST_CAUSAL_ROWS, FEW_CAUSAL_ROWS, FEW_KEYS = 256, 128, 1024
 # A head with at least so many queries and keys is worth matrix products of its own; below, heads go together, up to so
 # many scores in all.
-WHOLE_HEAD = 128
+WHOLE_HEAD = 192
 CHUNK_SCORES = 1 << 19
 
 
@@ -140,21 +140,27 @@ def softmax(scores: Tensor, out: Tensor, rows_may_die: bool) -> None:
         out.masked_fill_(dead, 0.0)
 
 
+def room_for(call: Inputs, scores: int) -> Tensor:
+    """[1 or 2, score]: a tile of scores, and one more where clean sums are wanted."""
+    count = 2 if call.clean and call.drop_keys is not None else 1
+    return room(call.q, count * scores, call.work_dtype).view(count, scores)
+
+
 # ---- large calls: a head at a time ----
 
 
 def attend_heads(call: Inputs, desk: Desk, heads: Iterator[tuple[int, int]], result: Result) -> None:
-    """Work off heads, (batch item, head) each, with one room for their tiles: fresh memory costs a pass over it."""
-    room = call.q.new_empty(1 if result.clean is None else 2, desk.rows * call.keys, dtype=call.work_dtype)
+    """Work off heads, (batch item, head) each."""
+    space = room_for(call, desk.rows * call.keys)
     for item, head in heads:
-        attend_head(call, desk, item, head, room, result)
+        attend_head(call, desk, item, head, space, result)
 
 
-def attend_head(call: Inputs, desk: Desk, item: int, head: int, room: Tensor, result: Result) -> None:
+def attend_head(call: Inputs, desk: Desk, item: int, head: int, space: Tensor, result: Result) -> None:
     """Work one head off, tile after tile, into its part of the result."""
-    q = call.q[item, head].to(room.dtype)  # [query, dim]
-    k = call.k[item, head // call.share].to(room.dtype).T  # [dim, key]
-    v = call.v[item, head // call.share].to(room.dtype)  # [key, value dim]
+    q = call.q[item, head].to(space.dtype)  # [query, dim]
+    k = call.k[item, head // call.share].to(space.dtype).T  # [dim, key]
+    v = call.v[item, head // call.share].to(space.dtype)  # [key, value dim]
     out, received = result.out[item, head], result.received[item, head]
     bars, one_hot = desk.bars.of(item, head), desk.one_hot[item if len(desk.one_hot) > 1 else 0]
     for tile in desk.tiles:
@@ -163,8 +169,8 @@ def attend_head(call: Inputs, desk: Desk, item: int, head: int, room: Tensor, re
             out[rows] = 0
             continue
         shape = (tile.stop - tile.start, tile.visible)
-        scores = room[0, : shape[0] * shape[1]].view(shape)
-        spare = None if result.clean is None else room[1, : scores.numel()].view(shape)
+        scores = space[0, : shape[0] * shape[1]].view(shape)
+        spare = None if result.clean is None else space[1, : scores.numel()].view(shape)
         torch.addmm(scores, q[rows], k[:, : tile.visible], beta=0, alpha=call.scale, out=scores)
         clean = probabilities_of(scores, spare, call, tile, bars)
         received[:, : tile.visible].addmm_(one_hot[:, rows], scores)
@@ -210,12 +216,12 @@ def attend_chunks(call: Inputs, desk: Desk, result: Result) -> None:
     """Work off all chunks in one room."""
     pieces = list(chunks(call, desk.rows))
     scores = max(piece.size for piece in pieces) * call.share * desk.rows * call.keys
-    room = call.q.new_empty(1 if result.clean is None else 2, scores, dtype=call.work_dtype)
+    space = room_for(call, scores)
     for chunk in pieces:
-        attend_chunk(call, chunk, desk, room, result)
+        attend_chunk(call, chunk, desk, space, result)
 
 
-def attend_chunk(call: Inputs, chunk: Chunk, desk: Desk, room: Tensor, result: Result) -> None:
+def attend_chunk(call: Inputs, chunk: Chunk, desk: Desk, space: Tensor, result: Result) -> None:
     """Work one chunk off, tile after tile, into its part of the result."""
     k = call.k[chunk.batch, chunk.kv_heads].flatten(0, 1).to(call.work_dtype)  # [stream, key, dim]
     v = call.v[chunk.batch, chunk.kv_heads].flatten(0, 1).to(call.work_dtype)
@@ -232,8 +238,8 @@ def attend_chunk(call: Inputs, chunk: Chunk, desk: Desk, room: Tensor, result: R
             out[:, :, start:stop] = 0
             continue
         shape = (items, heads, stop - start, visible)
-        scores = room[0, : items * heads * (stop - start) * visible].view(shape)
-        spare = None if result.clean is None else room[1, : scores.numel()].view(shape)
+        scores = space[0, : items * heads * (stop - start) * visible].view(shape)
+        spare = None if result.clean is None else space[1, : scores.numel()].view(shape)
         # Query heads that read the same key head are stacked as rows: k is never repeated.
         stacked = scores.view(len(k), -1, visible)
         tile_q = q[:, :, start:stop].reshape(len(k), -1, q.shape[3]).to(k.dtype)
@@ -247,7 +253,8 @@ def attend_chunk(call: Inputs, chunk: Chunk, desk: Desk, room: Tensor, result: R
 
 def write_out(probabilities: Tensor, v: Tensor, out: Tensor) -> None:
     """out [batch, head, row, dim] = probabilities [stream, head of the stream × row, key] × v [stream, key, dim]."""
-    if out.dtype == v.dtype and len(out) == 1 and out.shape[1] == len(v):
-        torch.bmm(probabilities, v, out=out[0])
+    one_stream_a_head = out.shape[0] * out.shape[1] == len(v)
+    if out.dtype == v.dtype and one_stream_a_head and (len(out) == 1 or out.is_contiguous()):
+        torch.bmm(probabilities, v, out=out.flatten(0, 1))
     else:
         out.copy_((probabilities @ v).view(out.shape))
