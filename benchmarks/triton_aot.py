@@ -5,7 +5,7 @@
 
 Triton and the ptxas inside its package need no GPU to make machine code. That shows that each variant builds, and what it
 asks for: registers, spills to memory, shared memory. It does not show speed, which the roofline on the page only bounds;
-`sinkscope bench --device cuda` measures it where there is a GPU.
+`sinkscope bench --device cuda` times whole generations where there is a GPU.
 """
 
 from __future__ import annotations
@@ -204,21 +204,19 @@ def page(command: str, built: dict[tuple[Variant, int], Built]) -> str:
         *summary(built), "",
         f"A program may use {REGISTERS_MOST} registers per thread and {SHARED_MOST[80] // 1024} KB (sm_80) or "
         f"{SHARED_MOST[90] // 1024} KB (sm_90) of shared memory.", "",
-        "The first build showed what the interpreter cannot: with tiles of 64 × 64, float32 kernels spilled 18 to 37 KB per "
-        "thread, since IEEE products run without tensor cores and keep both sides in registers. They now take 32 × 32.", "",
+        "Building showed what the interpreter cannot: three float32 builds with tiles of 64 × 64 (8 warps, 2 stages) spilled "
+        "18 to 37 KB per thread, so float32 takes 32 × 32 now. Warps and stages were chosen by these builds, not by timing.", "",
         "## A roofline on paper, H100 SXM", "",
         "Assumed: data-sheet peaks (989 TFLOP/s dense bf16, 3.35 TB/s), 16 exponentials per SM and clock at 1.83 GHz on 132 "
-        "SMs, every tensor moved once per pass, nothing overlapped or lost. The longest column bounds a call from below; "
-        "real kernels reach a half to three quarters of it.", "",
+        "SMs, every tensor moved once per pass, nothing overlapped or lost. The longest column bounds a call from below.", "",
         *roofline(), "",
         "By this count the received pass costs one product and one round of exponentials more than plain attention: 1.5 × in "
         "products, 2 × in exponentials, and little memory. fp32 runs as IEEE products without tensor cores (67 TFLOP/s), as "
         "the sums must hold to 5e-5, and takes about 15 × as long.", "",
         "## The real table", "",
-        "On a machine with a GPU: `pip install sinkscope[triton]`, then `sinkscope bench --device cuda --json > bench.json`. It "
-        "times attend against SDPA (plain, causal, block-causal, dropped keys) and a traced generation against an untraced "
-        "one, checks the kernels against the reference first, and names the GPU. Send the file with an issue or a pull "
-        "request that adds its table here.", "",
+        "There is none yet. On a machine with a GPU: `pip install sinkscope[triton]`, then `sinkscope bench --device cuda "
+        "--json > bench.json` times plain, traced and masked generation in turns. It does not time attend against SDPA by "
+        "itself.", "",
     ])  # fmt: skip
 
 
