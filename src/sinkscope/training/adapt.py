@@ -53,7 +53,10 @@ class AdapterRun:
         if "<|im_start|>" in self.tokenizer.get_vocab():
             self.tokenizer.chat_template = TEMPLATE
         self.coder = _coder(self.tokenizer)
-        self.mask_id = self.tokenizer.get_vocab()[recipe.mask_token] if recipe.mask_token else None
+        known = self.tokenizer.get_vocab()
+        if recipe.mask_token is not None and recipe.mask_token not in known:
+            raise TrainingError(f"mask_token {recipe.mask_token!r} is no token of {recipe.base}; fix the recipe.")
+        self.mask_id = known[recipe.mask_token] if recipe.mask_token is not None else None
         self.module: Any = base.module
         wrap(self.module, recipe.rank, recipe.alpha, self.mask_id, recipe.seed, getattr(torch, recipe.frozen))
         self.module.train()
