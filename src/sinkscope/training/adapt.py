@@ -52,7 +52,7 @@ class AdapterRun:
         self.tokenizer = base.require_tokenizer()
         if "<|im_start|>" in self.tokenizer.get_vocab():
             self.tokenizer.chat_template = TEMPLATE
-        self.coder = _coder(self.tokenizer)
+        self.coder = coder_of(self.tokenizer)
         known = self.tokenizer.get_vocab()
         if recipe.mask_token is not None and recipe.mask_token not in known:
             raise TrainingError(f"mask_token {recipe.mask_token!r} is no token of {recipe.base}; fix the recipe.")
@@ -191,7 +191,8 @@ class AdapterRun:
         )
 
 
-def _coder(tokenizer: PreTrainedTokenizerBase) -> Coder:
+def coder_of(tokenizer: PreTrainedTokenizerBase) -> Coder:
+    """The template of a base's tokenizer, taken apart, with its end of turn and end of text."""
     text = tokenizer.apply_chat_template(
         [{"role": "user", "content": "sinkscope"}], tokenize=False, add_generation_prompt=True
     )
