@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -155,6 +156,7 @@ class AdapterRun:
                 values = {
                     "step": self.step, "loss": round(loss / count, 4), "norm": round(found["norm"], 3),
                     "seconds": round(self.seconds, 1), "tokens": self.tokens,
+                    "memory": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 2),  # GB at most
                     "rate": round(seen / (time.monotonic() - started), 1),
                     "right": {kind: round(sum(hits) / len(hits), 3) for kind, hits in sorted(right.items())},
                 }  # fmt: skip
