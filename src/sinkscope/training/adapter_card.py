@@ -42,8 +42,8 @@ def adapter_card(
         "",
         f"An adapter of `{recipe.base}` (SmolLM2-135M-Instruct, Apache 2.0; extra `smollm`), {_WHAT[recipe.family]}. "
         f"LoRA of rank {recipe.rank} on all linear layers, norm gains{', and the mask token’s row' if recipe.mask_token else ''}: "
-        f"{size / 1e6:.1f} MB in bfloat16, in PEFT's format, merged into the base on loading. One of two twins (smol-llama, smol-dream): same base, same "
-        "problems in the same order, same size of adapter.",
+        f"{size / 1e6:.1f} MB in bfloat16, in PEFT's format, merged into the base on loading. One of two twins (smol-llama, "
+        "smol-dream): same base, same problems in the same order, same size of adapter.",
         "",
         "## What it can do",
         "Greedy, unseen test problems (content never occurs in training), all difficulties, float32, with the decode settings in "
@@ -77,8 +77,8 @@ def adapter_card(
         f"The whole curve: `docs/results/pair/{recipe.name}.jsonl`.",
         "",
         "## What it is not",
-        "A better language model: it was trained on six kinds of small problems, and what it could do beyond them "
-        "was not looked after. It is made for comparing sinks of two models that differ in nothing but how they decode and what that took.",
+        "A better language model: it was trained on six kinds of small problems, and what it could do beyond them was not "
+        "looked after. It is made for comparing sinks of two models that differ in how they decode and in what that took.",
         "",
     ]
     return "\n".join(text)
