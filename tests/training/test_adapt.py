@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import json
 
 import pytest
 import torch
@@ -153,3 +154,35 @@ def test_the_command_finds_adapters_too(tmp_path):
     assert len(list(itertools.chain(made.iterdir()))) == 4
     with pytest.raises(TrainingError, match="holds a run already"):
         train(path, tmp_path / "run", resume=False, quiet=True)
+
+
+def test_sinks_over_a_run(tmp_path, capsys):
+    from sinkscope.training import over_adaptation
+
+    train_adapter(small(), tmp_path / "run", quiet=True)
+    out = tmp_path / "results"
+    assert over_adaptation.main([str(tmp_path / "run"), "--out", str(out)]) == 0
+    found = json.loads((out / "adaptation.json").read_text())
+    assert [(row["step"], row["causal"]) for row in found] == [(0, True), (0, False), (1, False), (4, False)]
+    assert (out / "adaptation.png").stat().st_size > 1000
+    for row in found:
+        assert all(0 <= row[name] <= 1 for name in ("first", "top_is_first", "strong", "static", "masks", "structural"))
+    # The last one again, by the plain way: the exported adapter loaded, eager attention, one head after the other.
+    model = sk.load(tmp_path / "run" / "model")
+    model.module.set_attn_implementation("eager")
+    firsts, tops = [], []
+    for whole, prompt in over_adaptation.sequences(sk.load("tiny-llama")):
+        for known in range(prompt, prompt + 40, 8):
+            ids = whole.clone()
+            ids[:, known:] = 3
+            with torch.no_grad():
+                maps = model.module(ids, output_attentions=True, is_causal=False).attentions
+            for layer in maps:
+                for head in layer[0]:
+                    column = head.mean(0)
+                    firsts.append(float(column[0]))
+                    tops.append(int(column.argmax()) == 0)
+    assert found[-1]["first"] == pytest.approx(sum(firsts) / len(firsts), abs=2e-4)
+    assert found[-1]["top_is_first"] == pytest.approx(sum(tops) / len(tops), abs=2e-3)
+    assert over_adaptation.main([str(tmp_path / "none"), "--out", str(out)]) == 1
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1

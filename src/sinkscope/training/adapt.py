@@ -51,8 +51,7 @@ class AdapterRun:
         base = load(recipe.base)
         self.base_fingerprint = base.fingerprint
         self.tokenizer = base.require_tokenizer()
-        if "<|im_start|>" in self.tokenizer.get_vocab():
-            self.tokenizer.chat_template = TEMPLATE
+        set_template(self.tokenizer)
         self.coder = coder_of(self.tokenizer)
         known = self.tokenizer.get_vocab()
         if recipe.mask_token is not None and recipe.mask_token not in known:
@@ -191,6 +190,12 @@ class AdapterRun:
             self.mask_id,
             str(self.tokenizer.chat_template),
         )
+
+
+def set_template(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Give a base that has the markers for it the template that adapters are trained with."""
+    if "<|im_start|>" in tokenizer.get_vocab():
+        tokenizer.chat_template = TEMPLATE
 
 
 def coder_of(tokenizer: PreTrainedTokenizerBase) -> Coder:

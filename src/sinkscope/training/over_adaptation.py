@@ -128,10 +128,10 @@ def sequences(model: Model, per_kind: int = 3, seed: int = 21) -> list[tuple[Ten
 def over_run(run: Path, base: Model) -> Iterator[Look]:
     """The base as it is, the base in the run's direction, and every adapter that the run kept."""
     from sinkscope.models.load import converted
-    from sinkscope.training.adapt import TEMPLATE
+    from sinkscope.training.adapt import set_template
 
     recipe = _recipe(run)
-    base.require_tokenizer().chat_template = TEMPLATE
+    set_template(base.require_tokenizer())
     folders = {int(path.name.removeprefix("step-")): path for path in sorted((run / "kept").glob("step-*[0-9]"))}
     if (run / "model").is_dir():
         folders[int(recipe["steps"])] = run / "model"
