@@ -102,7 +102,7 @@ def test_twins_see_the_same_problems():
     dream, llama = find_adaptation("smol-dream"), find_adaptation("smol-llama")
     for step in (0, 7, 300):
         assert draw_problems(dream, step) == draw_problems(llama, step)
-    assert (dream.base, dream.rank, dream.alpha, dream.steps) == (llama.base, llama.rank, llama.alpha, llama.steps)
+    assert (dream.base, dream.rank, dream.alpha, dream.batch) == (llama.base, llama.rank, llama.alpha, llama.batch)
 
 
 @pytest.mark.parametrize("name", adaptation_names())
