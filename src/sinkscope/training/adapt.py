@@ -60,14 +60,30 @@ class AdapterRun:
         self.module: Any = base.module
         wrap(self.module, recipe.rank, recipe.alpha, self.mask_id, recipe.seed, getattr(torch, recipe.frozen))
         self.module.train()
+        state = checkpoint.load_state(out)
+        if state is None and recipe.start is not None:
+            self._start_from(out.parent / recipe.start)
         self.optimisation = Optimisation(Trained(self.module), recipe.optimiser)
         self.step, self.seconds, self.tokens = 0, 0.0, 0
-        state = checkpoint.load_state(out)
         if state is not None:
             self.step, self.seconds, tensors = state
             self._restore(tensors)
         merge_all(self.module)
         checkpoint.cut_curve(out, self.step)
+
+    @torch.no_grad()
+    def _start_from(self, run: Path) -> None:
+        """Take over the running mean of an earlier run's adapter."""
+        state = checkpoint.load_state(run)
+        if state is None:
+            raise TrainingError(f"{self.recipe.name} starts from {self.recipe.start}; train that one into {run} first.")
+        for name, parameter in Trained(self.module).named_parameters():
+            held = state[2].get(f"mean.{name}")
+            if held is None or held.shape != parameter.shape:
+                raise TrainingError(
+                    f"the state in {run} has no {name} of this shape; start from a run of the same rank."
+                )
+            parameter.copy_(held)
 
     def _tensors(self) -> dict[str, Tensor]:
         weights = {f"weight.{n}": p for n, p in self.optimisation.parameters.items()}
