@@ -25,11 +25,16 @@ Keep = Callable[[str, Axes | Figure], None]
 
 
 def figures(run: Path | str, out: Path | str | None = None, format: str = "pdf", dpi: int = 200) -> list[Path]:
-    """Write every figure that a run, or the file of one trace, has data for; each model's first trace stands for it."""
+    """Write every figure that a run, or the file of one trace, has data for; each model's first trace stands for it.
+
+    A trace can also become one picture: `out` then names a file that ends in .png, .svg or .pdf.
+    """
     if format not in FORMATS:
         raise ReportError(f"Expected the format {', '.join(FORMATS)}, got {format!r}.")
     run = Path(run)
-    beside = run.with_suffix("") if is_trace(run) else run / "figures"
+    if is_trace(run) and out is not None and Path(out).suffix[1:] in FORMATS:
+        return [picture(Trace.load(run), out, dpi)]
+    beside = run.with_name(f"{run.name}.figures") if is_trace(run) else run / "figures"
     folder = Path(out) if out is not None else beside
     traces = [Trace.load(path) for path in trace_files(run)]
     results = {} if is_trace(run) else read(run / "results.json")
@@ -39,17 +44,32 @@ def figures(run: Path | str, out: Path | str | None = None, format: str = "pdf",
     written: list[Path] = []
 
     def keep(name: str, drawn: Axes | Figure) -> None:
-        figure = drawn if isinstance(drawn, Figure) else drawn.get_figure(root=True)
-        assert figure is not None
         path = folder / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', name)}.{format}"
-        dated = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}[format]
-        with rc_context(STYLE):  # type: ignore[arg-type]
-            figure.savefig(path, dpi=dpi, metadata=dated)
-        written.append(path)
+        written.append(_save(drawn, path, dpi))
 
     _of_traces(keep, traces)
     _of_results(keep, results)
     return written
+
+
+def picture(trace: Trace, out: Path | str, dpi: int = 200) -> Path:
+    """One picture of a trace, as PNG, SVG or PDF by the file's ending: its liveliest moving head, or the mean of all."""
+    path = Path(out)
+    if path.suffix[1:] not in FORMATS:
+        raise ReportError(f"Expected a file that ends in .{', .'.join(FORMATS)}, got {path.name!r}.")
+    moving = liveliest([trace])
+    place = (None, None) if moving is None else (moving["layer"], moving["head"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return _save(made.received_map(trace, *place), path, dpi)
+
+
+def _save(drawn: Axes | Figure, path: Path, dpi: int) -> Path:
+    figure = drawn if isinstance(drawn, Figure) else drawn.get_figure(root=True)
+    assert figure is not None
+    dated = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}[path.suffix[1:]]
+    with rc_context(STYLE):  # type: ignore[arg-type]
+        figure.savefig(path, dpi=dpi, metadata=dated)
+    return path
 
 
 def _of_traces(keep: Keep, traces: list[Trace]) -> None:

@@ -30,7 +30,7 @@ def write(run: Path | str, out: Path | str | None = None, limit: int = LIMIT) ->
     run = Path(run)
     found = trace_files(run)
     if is_trace(run):
-        beside = run.with_suffix(".html")
+        beside = run.with_name(f"{run.name}.html")
         return _write([(run.stem, Trace.load(run))], overviews.empty(), run.stem, Path(out or beside), limit)
     if not found and not (run / "results.json").is_file():
         raise ReportError(f"Expected a run with results.json or traces/*.safetensors, and {run} has neither.")
