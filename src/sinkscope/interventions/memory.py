@@ -158,8 +158,8 @@ def _seen(layer: Layer, keys: int) -> Tensor:
     return layer.queries[:, None].expand(-1, keys) if layer.seen is None else _longer(layer.seen, keys)
 
 
-def seen_by(call: Call) -> Tensor | None:
-    """[batch, key]: how many queries that count may look at each key; None where all may."""
+def seen_by(call: Call) -> Tensor:
+    """[batch, key]: how many queries that count may look at each key of this call."""
     real = call.labels >= 0  # [batch, query]
     if call.mask is not None:
         mask = call.mask
@@ -167,7 +167,7 @@ def seen_by(call: Call) -> Tensor | None:
         some = may.any(1).expand(real.shape[0], real.shape[1], -1)  # [batch, query, key]
         return (some & real[:, :, None]).sum(1)
     if not call.causal:
-        return None
+        return real.sum(1, keepdim=True).expand(-1, call.keys)
     # Query i stands at column start + i and sees what is not behind it: count the queries from each key's column on.
     after = real.flip(1).cumsum(1).flip(1)  # [batch, query]
     before = after[:, :1].expand(-1, call.keys - call.queries)
