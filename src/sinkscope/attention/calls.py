@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -76,6 +77,14 @@ class Call:
         return choose_backend(self.q)
 
 
+class Extra(NamedTuple):
+    """A key that every query sees and that stands on no position."""
+
+    key: Tensor  # [batch, head, 1, dim]
+    value: Tensor  # [batch, head, 1, value dim]
+    bias: float = 0.0  # added to its scores
+
+
 @dataclass(frozen=True)
 class Change:
     """What one intervention wants done in a call; several are merged."""
@@ -84,7 +93,11 @@ class Change:
     keep_self: bool = False  # … but a dropped key may still attend to itself
     hide: Tensor | None = None  # bool [batch | 1, head | 1, query, key]: True = may not attend
     values: Callable[[Tensor], Tensor] | None = None  # [batch, head, key, dim] → the same
-    touched: Tensor | None = None  # bool [batch, head, key]: keys whose value is changed
+    touched: Tensor | None = None  # bool [batch, head, key]: keys whose key, value or score is changed
+    keys: Callable[[Tensor], Tensor] | None = None  # [batch, head, key, dim] → the same
+    bias: Tensor | None = None  # [batch | 1, head | 1, query | 1, key], added to the scores
+    temperature: float = 1.0  # scores are divided by it
+    extra: Extra | None = None
 
 
 @dataclass(frozen=True)
@@ -133,20 +146,35 @@ def _answer(call: Call, taps: Sequence[Tap]) -> Tensor:
     watched = any(tap.watches(call) for tap in taps)
     if not changes and not watched and not any(tap.ranks(call) for tap in taps):
         return call.untouched()
-    drop, mask, values = merged(call, changes)
-    keys = call.k if values is call.v else call.k.repeat_interleave(values.shape[1] // call.k.shape[1], dim=1)
+    asked = merged(call, changes)
     out, received, clean = attend(
-        call.q, keys, values, mask=mask, causal=call.causal, groups=call.labels, scale=call.scale, drop_keys=drop,
-        clean=True, group_count=call.group_count, keep_self=any(change.keep_self for change in changes),
+        call.q, asked.keys, asked.values, mask=asked.mask, causal=call.causal, groups=call.labels, scale=asked.scale,
+        drop_keys=asked.drop, clean=True, group_count=call.group_count,
+        keep_self=any(change.keep_self for change in changes),
     )  # fmt: skip
+    if asked.extra:  # those stand before all others, and are no keys of the model
+        received, clean = received[..., asked.extra :], clean[..., asked.extra :]
+    drop = None if asked.drop is None else asked.drop[..., asked.extra :]
+    mask = asked.mask if asked.mask is None else asked.mask[..., asked.extra :]
     outcome = Outcome(received, clean, drop, touched(changes), mask)
     for tap in taps:
         tap.take(call, outcome)
     return out if changes or watched else call.untouched()
 
 
-def merged(call: Call, changes: Sequence[Change]) -> tuple[Tensor | None, Tensor | None, Tensor]:
-    """Several changes as one: dropped keys, mask, values."""
+class Merged(NamedTuple):
+    """What `attend` is asked for when all changes are taken together."""
+
+    keys: Tensor
+    values: Tensor
+    drop: Tensor | None
+    mask: Tensor | None
+    scale: float | None
+    extra: int  # how many keys were put before the model's own
+
+
+def merged(call: Call, changes: Sequence[Change]) -> Merged:
+    """Several changes as one."""
     if len({change.keep_self for change in changes if change.drop is not None}) > 1:
         raise InterventionError(
             "keep_self must be the same for all interventions that mask keys in one call; choose one."
@@ -155,16 +183,43 @@ def merged(call: Call, changes: Sequence[Change]) -> tuple[Tensor | None, Tensor
         raise InterventionError(
             "keep_self does not go with a dual cache, whose queries stand in the middle; use another cache."
         )
-    drop, mask, values = None, call.mask, call.v
+    drop, mask, keys, values, scale = None, call.mask, call.k, call.v, call.scale
     for change in changes:
         if change.drop is not None:
             drop = change.drop if drop is None else drop | change.drop
         if change.hide is not None:
             mask = _hidden(mask, change.hide)
+        if change.bias is not None:
+            mask = change.bias if mask is None else _additive(mask, change.bias) + change.bias
         if change.values is not None:
-            share = call.q.shape[1] // values.shape[1]
-            values = change.values(values.repeat_interleave(share, dim=1) if share > 1 else values)
-    return drop, mask, values
+            values = change.values(_per_head(values, call))
+        if change.keys is not None:
+            keys = change.keys(_per_head(keys, call))
+        if change.temperature != 1:
+            scale = (call.q.shape[-1] ** -0.5 if scale is None else scale) / change.temperature
+    if keys.shape[1] != values.shape[1]:
+        keys, values = _per_head(keys, call), _per_head(values, call)
+    extras = [change.extra for change in changes if change.extra is not None]
+    for extra in extras:
+        keys = torch.cat([extra.key.expand(len(call.q), -1, -1, -1), _per_head(keys, call)], 2)
+        values = torch.cat([extra.value.expand(len(call.q), -1, -1, -1), _per_head(values, call)], 2)
+        drop = None if drop is None else torch.nn.functional.pad(drop, (1, 0))
+        if mask is not None or extra.bias:
+            base = call.q.new_zeros(1, 1, 1, keys.shape[2] - 1) if mask is None else _additive(mask, call.q)
+            mask = torch.nn.functional.pad(base, (1, 0), value=extra.bias)
+    return Merged(keys, values, drop, mask, scale, len(extras))
+
+
+def _per_head(tensor: Tensor, call: Call) -> Tensor:
+    """[batch, kv head, key, dim] → [batch, head, key, dim]."""
+    share = call.q.shape[1] // tensor.shape[1]
+    return tensor.repeat_interleave(share, dim=1) if share > 1 else tensor
+
+
+def _additive(mask: Tensor, like: Tensor) -> Tensor:
+    if mask.dtype != torch.bool:
+        return mask
+    return torch.zeros(mask.shape, dtype=like.dtype, device=mask.device).masked_fill(~mask, -torch.inf)
 
 
 def touched(changes: Sequence[Change]) -> Tensor | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -41,6 +41,10 @@ class Memory:
     steps: dict[int, int] = field(default_factory=dict)  # layer → forwards of this generation so far
     run: object = None
     kinds_of: Callable[[Tensor], Tensor] | None = None  # ids [batch, position] → kinds; None where nobody knows them
+    own: dict[object, Any] = field(
+        default_factory=dict
+    )  # what an intervention keeps of this generation, by a key of its own
+    given: dict[object, Any] = field(default_factory=dict)  # … and of the model, found when the `with` was entered
     _whole: dict[Map, tuple[int, Tensor]] = field(default_factory=dict)  # sums over layers, and the step they are for
     _kinds: tuple[Forward, Tensor] | None = None
 
@@ -64,6 +68,7 @@ class Memory:
 
     def _forget(self, run: object) -> None:
         self.layers, self.steps, self.run, self._whole, self._kinds = {}, {}, run, {}, None
+        self.own = {}
 
     def step(self, call: Call) -> int:
         return self.steps.get(call.layer, 0)
