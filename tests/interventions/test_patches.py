@@ -11,7 +11,7 @@ from sinkscope.interventions import Active, Intervention
 from sinkscope.models import Model
 
 PROBLEMS = list(sk.tasks.problems("repeat", n=6, difficulty=2))
-OTHER = [problem for problem in PROBLEMS if problem.data["letter"] != PROBLEMS[0].data["letter"]][0]
+OTHER = next(problem for problem in PROBLEMS if problem.data["letter"] != PROBLEMS[0].data["letter"])
 
 
 def answer(model: Model, *changes: Intervention, prompt: str = PROBLEMS[0].prompt) -> str:
