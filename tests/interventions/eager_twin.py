@@ -83,7 +83,10 @@ class Twin:
         return (scores.softmax(-1) @ value)[None].transpose(1, 2).contiguous(), None
 
     def _head(self, layer: int, head: int, value: Tensor, keys: int) -> Head:
-        maps = [torch.nn.functional.pad(self.before[one], (0, keys - self.before[one].shape[-1])) for one in sorted(self.before)]
+        maps = [
+            torch.nn.functional.pad(self.before[one], (0, keys - self.before[one].shape[-1]))
+            for one in sorted(self.before)
+        ]
         rows = maps[0].shape[1]
         seen = [rows - place if self.causal else rows for place in range(keys)]
         return Head(

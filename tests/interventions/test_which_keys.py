@@ -133,7 +133,9 @@ def test_above_and_below_share_the_heads_between_them() -> None:
     model, ids = loaded("tiny-llada"), loaded("tiny-llada").encode(PROMPT)
     taken = []
     for words in ({"above": sk.HeadShare(STRONG)}, {"below": sk.HeadShare(STRONG)}, {}):
-        one_step = sk.Decode.llada(length=8, block=8, steps=2)  # the second forward sees the same first map in all three
+        one_step = sk.Decode.llada(
+            length=8, block=8, steps=2
+        )  # the second forward sees the same first map in all three
         with sk.intervene(model, sk.MaskSinks(k=1, **words), record=True) as active:
             sk.decode(model, ids, one_step)
         taken.append(active.masked[6])  # layer 0 of the second forward, whose input is the same in all three
@@ -162,7 +164,7 @@ def test_columns_so_far_do_not_depend_on_the_cache() -> None:
                     with announce(Forward(run, step, labels, 1, start, None, 12)):
                         model.module(ids[:, start:stop], past_key_values=cache, use_cache=cached,
                                      position_ids=torch.arange(start, stop)[None])  # fmt: skip
-            masked.append([one for one in active.masked[:: model.config.num_hidden_layers]])
+            masked.append(list(active.masked[:: model.config.num_hidden_layers]))
         for with_cache, without in zip(*masked, strict=True):
             assert torch.equal(with_cache, without)
         assert masked[0][-1].any()
@@ -187,7 +189,9 @@ def made_call(
     draw = torch.Generator().manual_seed(seed)
     q, k, v = torch.randn(3, rows, heads, keys, 4, generator=draw)
     ids = torch.randint(0, len(KINDS), (rows, keys), generator=draw)
-    forward = Forward("run", 1, torch.zeros(rows, keys, dtype=torch.long), rows, 0, None, 3, ids=ids, row_seeds=row_seeds)
+    forward = Forward(
+        "run", 1, torch.zeros(rows, keys, dtype=torch.long), rows, 0, None, 3, ids=ids, row_seeds=row_seeds
+    )
     call = Call(0, q, k, v, None, False, None, forward, lambda: q, False)
     before = torch.rand(rows, heads, keys, generator=draw)
     layer = Layer({("clean", "all"): before}, torch.full((rows,), keys))
@@ -242,7 +246,9 @@ def test_random_mass_of_a_kind_is_that_of_its_sinks_on_average() -> None:
 def test_rows_draw_by_their_own_seeds() -> None:
     change = sk.MaskRandom(k=3, seed=5)
     shared, memory = made_call(3, 2, 24, 1)
-    memory.layers[0].scores["clean", "all"][:] = memory.layers[0].scores["clean", "all"][:1]  # the same sinks in all rows
+    memory.layers[0].scores["clean", "all"][:] = memory.layers[0].scores["clean", "all"][
+        :1
+    ]  # the same sinks in all rows
     together = change.select(shared, memory)
     assert together is not None and torch.equal(together[0], together[1])
     own, _ = made_call(3, 2, 24, 1, row_seeds=(7, 8, 7))

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from sinkscope.attention.attend import attend, choose_backend
 from sinkscope.attention.context import GROUPS, Forward
@@ -85,6 +87,10 @@ class Change:
     hide: Tensor | None = None  # bool [batch | 1, head | 1, query, key]: True = may not attend
     values: Callable[[Tensor], Tensor] | None = None  # [batch, head, key, dim] → the same
     touched: Tensor | None = None  # bool [batch, head, key]: keys whose value is changed
+    keys: Callable[[Tensor], Tensor] | None = None  # [batch, head, key, dim] → the same
+    extra: tuple[Tensor, Tensor] | None = (
+        None  # keys and values [batch, head, n, dim] that every query sees beside the text
+    )
 
 
 @dataclass(frozen=True)
@@ -133,20 +139,34 @@ def _answer(call: Call, taps: Sequence[Tap]) -> Tensor:
     watched = any(tap.watches(call) for tap in taps)
     if not changes and not watched and not any(tap.ranks(call) for tap in taps):
         return call.untouched()
-    drop, mask, values = merged(call, changes)
-    keys = call.k if values is call.v else call.k.repeat_interleave(values.shape[1] // call.k.shape[1], dim=1)
+    use = merged(call, changes)
     out, received, clean = attend(
-        call.q, keys, values, mask=mask, causal=call.causal, groups=call.labels, scale=call.scale, drop_keys=drop,
-        clean=True, group_count=call.group_count, keep_self=any(change.keep_self for change in changes),
+        call.q, use.keys, use.values, mask=use.mask, causal=call.causal, groups=call.labels, scale=call.scale,
+        drop_keys=use.drop, clean=True, group_count=call.group_count,
+        keep_self=any(change.keep_self for change in changes),
     )  # fmt: skip
+    own = slice(use.extra, None)  # what extra keys received is nobody's column
+    drop = None if use.drop is None else use.drop[..., own]
+    mask = None if use.mask is None else use.mask[..., own]
+    received, clean = received[..., own], clean[..., own]
     outcome = Outcome(received, clean, drop, touched(changes), mask)
     for tap in taps:
         tap.take(call, outcome)
     return out if changes or watched else call.untouched()
 
 
-def merged(call: Call, changes: Sequence[Change]) -> tuple[Tensor | None, Tensor | None, Tensor]:
-    """Several changes as one: dropped keys, mask, values."""
+class Merged(NamedTuple):
+    """Several changes as one."""
+
+    drop: Tensor | None  # bool [batch, head, extra + key]
+    mask: Tensor | None  # [batch | 1, head | 1, query, extra + key]
+    keys: Tensor  # [batch, kv head or head, extra + key, dim]
+    values: Tensor
+    extra: int  # how many keys stand before those of the text
+
+
+def merged(call: Call, changes: Sequence[Change]) -> Merged:
+    """Dropped keys, mask, keys and values of a call under all its changes, in their order."""
     if len({change.keep_self for change in changes if change.drop is not None}) > 1:
         raise InterventionError(
             "keep_self must be the same for all interventions that mask keys in one call; choose one."
@@ -155,16 +175,33 @@ def merged(call: Call, changes: Sequence[Change]) -> tuple[Tensor | None, Tensor
         raise InterventionError(
             "keep_self does not go with a dual cache, whose queries stand in the middle; use another cache."
         )
-    drop, mask, values = None, call.mask, call.v
+    drop, mask, keys, values = None, call.mask, call.k, call.v
     for change in changes:
         if change.drop is not None:
             drop = change.drop if drop is None else drop | change.drop
         if change.hide is not None:
             mask = _hidden(mask, change.hide)
         if change.values is not None:
-            share = call.q.shape[1] // values.shape[1]
-            values = change.values(values.repeat_interleave(share, dim=1) if share > 1 else values)
-    return drop, mask, values
+            values = change.values(_per_head(values, call))
+        if change.keys is not None:
+            keys = change.keys(_per_head(keys, call))
+    extra = [change.extra for change in changes if change.extra is not None]
+    if values.shape[1] != keys.shape[1] or extra:
+        keys, values = _per_head(keys, call), _per_head(values, call)
+    for more_keys, more_values in extra:  # in front, so that a causal call stays aligned at its lower right
+        keys, values = torch.cat([more_keys.to(keys), keys], 2), torch.cat([more_values.to(values), values], 2)
+    count = keys.shape[2] - call.keys
+    if count and drop is not None:
+        drop = functional.pad(drop, (count, 0))
+    if count and mask is not None:
+        mask = functional.pad(mask, (count, 0), value=mask.dtype == torch.bool)
+    return Merged(drop, mask, keys, values, count)
+
+
+def _per_head(tensor: Tensor, call: Call) -> Tensor:
+    """[batch, kv head or head, …] → [batch, head, …]."""
+    share = call.q.shape[1] // tensor.shape[1]
+    return tensor.repeat_interleave(share, dim=1) if share > 1 else tensor
 
 
 def touched(changes: Sequence[Change]) -> Tensor | None:
