@@ -164,7 +164,7 @@ def test_columns_so_far_do_not_depend_on_the_cache() -> None:
                     with announce(Forward(run, step, labels, 1, start, None, 12)):
                         model.module(ids[:, start:stop], past_key_values=cache, use_cache=cached,
                                      position_ids=torch.arange(start, stop)[None])  # fmt: skip
-            masked.append([one for one in active.masked[:: model.config.num_hidden_layers]])
+            masked.append(list(active.masked[:: model.config.num_hidden_layers]))
         for with_cache, without in zip(*masked, strict=True):
             assert torch.equal(with_cache, without)
         assert masked[0][-1].any()

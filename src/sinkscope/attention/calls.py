@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from sinkscope.attention.attend import attend, choose_backend
 from sinkscope.attention.context import GROUPS, Forward
@@ -78,11 +79,11 @@ class Call:
 
 
 class Extra(NamedTuple):
-    """A key that every query sees and that stands on no position."""
+    """Keys that every query sees and that stand on no position."""
 
-    key: Tensor  # [batch, head, 1, dim]
-    value: Tensor  # [batch, head, 1, value dim]
-    bias: float = 0.0  # added to its scores
+    keys: Tensor  # [batch | 1, head, n, dim]
+    values: Tensor  # [batch | 1, head, n, value dim]
+    bias: float = 0.0  # added to their scores
 
 
 @dataclass(frozen=True)
@@ -93,11 +94,11 @@ class Change:
     keep_self: bool = False  # … but a dropped key may still attend to itself
     hide: Tensor | None = None  # bool [batch | 1, head | 1, query, key]: True = may not attend
     values: Callable[[Tensor], Tensor] | None = None  # [batch, head, key, dim] → the same
-    touched: Tensor | None = None  # bool [batch, head, key]: keys whose key, value or score is changed
+    touched: Tensor | None = None  # bool [batch, head, key]: keys whose value is changed
     keys: Callable[[Tensor], Tensor] | None = None  # [batch, head, key, dim] → the same
+    extra: tuple[Tensor, Tensor] | Extra | None = None  # keys and values that every query sees beside the text
     bias: Tensor | None = None  # [batch | 1, head | 1, query | 1, key], added to the scores
     temperature: float = 1.0  # scores are divided by it
-    extra: Extra | None = None
 
 
 @dataclass(frozen=True)
@@ -146,16 +147,16 @@ def _answer(call: Call, taps: Sequence[Tap]) -> Tensor:
     watched = any(tap.watches(call) for tap in taps)
     if not changes and not watched and not any(tap.ranks(call) for tap in taps):
         return call.untouched()
-    asked = merged(call, changes)
+    use = merged(call, changes)
     out, received, clean = attend(
-        call.q, asked.keys, asked.values, mask=asked.mask, causal=call.causal, groups=call.labels, scale=asked.scale,
-        drop_keys=asked.drop, clean=True, group_count=call.group_count,
+        call.q, use.keys, use.values, mask=use.mask, causal=call.causal, groups=call.labels, scale=use.scale,
+        drop_keys=use.drop, clean=True, group_count=call.group_count,
         keep_self=any(change.keep_self for change in changes),
     )  # fmt: skip
-    if asked.extra:  # those stand before all others, and are no keys of the model
-        received, clean = received[..., asked.extra :], clean[..., asked.extra :]
-    drop = None if asked.drop is None else asked.drop[..., asked.extra :]
-    mask = asked.mask if asked.mask is None else asked.mask[..., asked.extra :]
+    own = slice(use.extra, None)  # what extra keys received is nobody's column
+    drop = None if use.drop is None else use.drop[..., own]
+    mask = None if use.mask is None else use.mask[..., own]
+    received, clean = received[..., own], clean[..., own]
     outcome = Outcome(received, clean, drop, touched(changes), mask)
     for tap in taps:
         tap.take(call, outcome)
@@ -163,18 +164,18 @@ def _answer(call: Call, taps: Sequence[Tap]) -> Tensor:
 
 
 class Merged(NamedTuple):
-    """What `attend` is asked for when all changes are taken together."""
+    """Several changes as one."""
 
-    keys: Tensor
+    drop: Tensor | None  # bool [batch, head, extra + key]
+    mask: Tensor | None  # [batch | 1, head | 1, query, extra + key]
+    keys: Tensor  # [batch, kv head or head, extra + key, dim]
     values: Tensor
-    drop: Tensor | None
-    mask: Tensor | None
     scale: float | None
-    extra: int  # how many keys were put before the model's own
+    extra: int  # how many keys stand before those of the text
 
 
 def merged(call: Call, changes: Sequence[Change]) -> Merged:
-    """Several changes as one."""
+    """Dropped keys, mask, keys and values of a call under all its changes, in their order."""
     if len({change.keep_self for change in changes if change.drop is not None}) > 1:
         raise InterventionError(
             "keep_self must be the same for all interventions that mask keys in one call; choose one."
@@ -189,37 +190,42 @@ def merged(call: Call, changes: Sequence[Change]) -> Merged:
             drop = change.drop if drop is None else drop | change.drop
         if change.hide is not None:
             mask = _hidden(mask, change.hide)
-        if change.bias is not None:
-            mask = change.bias if mask is None else _additive(mask, change.bias) + change.bias
         if change.values is not None:
             values = change.values(_per_head(values, call))
         if change.keys is not None:
             keys = change.keys(_per_head(keys, call))
+        if change.bias is not None:
+            mask = change.bias if mask is None else _additive(mask, change.bias) + change.bias
         if change.temperature != 1:
             scale = (call.q.shape[-1] ** -0.5 if scale is None else scale) / change.temperature
-    if keys.shape[1] != values.shape[1]:
+    extras = [Extra(*change.extra) for change in changes if change.extra is not None]
+    if values.shape[1] != keys.shape[1] or extras:
         keys, values = _per_head(keys, call), _per_head(values, call)
-    extras = [change.extra for change in changes if change.extra is not None]
-    for extra in extras:
-        keys = torch.cat([extra.key.expand(len(call.q), -1, -1, -1), _per_head(keys, call)], 2)
-        values = torch.cat([extra.value.expand(len(call.q), -1, -1, -1), _per_head(values, call)], 2)
-        drop = None if drop is None else torch.nn.functional.pad(drop, (1, 0))
-        if mask is not None or extra.bias:
-            base = call.q.new_zeros(1, 1, 1, keys.shape[2] - 1) if mask is None else _additive(mask, call.q)
-            mask = torch.nn.functional.pad(base, (1, 0), value=extra.bias)
-    return Merged(keys, values, drop, mask, scale, len(extras))
-
-
-def _per_head(tensor: Tensor, call: Call) -> Tensor:
-    """[batch, kv head, key, dim] → [batch, head, key, dim]."""
-    share = call.q.shape[1] // tensor.shape[1]
-    return tensor.repeat_interleave(share, dim=1) if share > 1 else tensor
+    for extra in extras:  # in front, so that a causal call stays aligned at its lower right
+        count = extra.keys.shape[2]
+        keys, values = (
+            torch.cat([more.to(old).expand(len(old), -1, -1, -1), old], 2)
+            for more, old in ((extra.keys, keys), (extra.values, values))
+        )
+        drop = None if drop is None else functional.pad(drop, (count, 0))
+        if extra.bias and mask is None:
+            mask = call.q.new_zeros(1, 1, 1, keys.shape[2] - count)
+        if mask is not None:
+            mask = _additive(mask, call.q) if extra.bias else mask
+            mask = functional.pad(mask, (count, 0), value=True if mask.dtype == torch.bool else extra.bias)
+    return Merged(drop, mask, keys, values, scale, keys.shape[2] - call.keys)
 
 
 def _additive(mask: Tensor, like: Tensor) -> Tensor:
     if mask.dtype != torch.bool:
         return mask
     return torch.zeros(mask.shape, dtype=like.dtype, device=mask.device).masked_fill(~mask, -torch.inf)
+
+
+def _per_head(tensor: Tensor, call: Call) -> Tensor:
+    """[batch, kv head or head, …] → [batch, head, …]."""
+    share = call.q.shape[1] // tensor.shape[1]
+    return tensor.repeat_interleave(share, dim=1) if share > 1 else tensor
 
 
 def touched(changes: Sequence[Change]) -> Tensor | None:

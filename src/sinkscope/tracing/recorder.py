@@ -37,6 +37,21 @@ class Keep:
             raise TraceError(
                 f"Expected form auto, full or summary and float16 or float32, got {self.form} and {self.dtype}."
             )
+        pairs = self.maps if isinstance(self.maps, tuple | list) else (self.maps,)
+        for pair in pairs:
+            whole = isinstance(pair, tuple | list) and all(type(number) is int and number >= 0 for number in pair)
+            if not whole or len(pair) != 2:
+                raise TraceError(f"Expected maps as pairs of a layer and a head, such as ((0, 1),), got {pair!r}.")
+        object.__setattr__(self, "maps", tuple(map(tuple, pairs)))
+
+    def check(self, layers: int, heads: int, name: str) -> None:
+        """Refuse maps of layers and heads that the model does not have."""
+        for layer, head in self.maps:
+            if layer >= layers or head >= heads:
+                raise TraceError(
+                    f"Expected maps of layers 0 to {layers - 1} and heads 0 to {heads - 1}, which {name} has, "
+                    f"got ({layer}, {head}); choose among them."
+                )
 
 
 def most_steps(settings: Decode) -> int:
@@ -74,6 +89,7 @@ class Recorder(Tap):
         batch, self.width = ids.shape[0], ids.shape[1] + settings.length
         self.form, self.bytes = planned_form(model, batch, self.width, settings, keep)
         steps, layers, heads = most_steps(settings), model.config.num_hidden_layers, model.config.num_attention_heads
+        keep.check(layers, heads, model.name)
         groups, dtype = len(GROUPS), keep.dtype
         self.steps = 0
         self.backend = ""
