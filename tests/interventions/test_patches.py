@@ -34,8 +34,8 @@ def test_the_carrier_carries_the_answer() -> None:
     model = sk.load("planted-carrier")
     source = sk.trace(model, OTHER.prompt)
     moved = answer(model, sk.PatchValues(sk.MaskSinks(k=1, layers=(1,)), source=source))
-    # The first letter is committed before there is a map to rank by; all others follow the source.
-    assert moved.split()[1:] == [str(OTHER.data["letter"])] * 7
+    # One letter is committed before there is a map to rank by; all others follow the source.
+    assert sorted(moved.split()) == sorted([str(PROBLEMS[0].data["letter"]), *[str(OTHER.data["letter"])] * 7])
 
 
 @pytest.mark.parametrize("name", ["planted-drain", "planted-static", "planted-moving"])
@@ -50,7 +50,8 @@ def test_rows_of_a_batch_take_from_the_next() -> None:
     with sk.intervene(model, sk.PatchValues(sk.MaskSinks(k=1, layers=(1,)))) as active:
         texts = model.generate([problem.prompt for problem in PROBLEMS])
     letters = [str(problem.data["letter"]) for problem in PROBLEMS]
-    assert [text.split()[1:] for text in texts] == [[letter] * 7 for letter in [*letters[1:], letters[0]]]
+    for text, own, following in zip(texts, letters, [*letters[1:], letters[0]], strict=True):
+        assert sorted(text.split()) == sorted([own, *[following] * 7])
     assert active.effect.keys > 0
 
 

@@ -201,19 +201,25 @@ def merged(call: Call, changes: Sequence[Change]) -> Merged:
     extras = [Extra(*change.extra) for change in changes if change.extra is not None]
     if values.shape[1] != keys.shape[1] or extras:
         keys, values = _per_head(keys, call), _per_head(values, call)
-    for extra in extras:  # in front, so that a causal call stays aligned at its lower right
-        count = extra.keys.shape[2]
-        keys, values = (
-            torch.cat([more.to(old).expand(len(old), -1, -1, -1), old], 2)
-            for more, old in ((extra.keys, keys), (extra.values, values))
-        )
-        drop = None if drop is None else functional.pad(drop, (count, 0))
-        if extra.bias and mask is None:
-            mask = call.q.new_zeros(1, 1, 1, keys.shape[2] - count)
-        if mask is not None:
-            mask = _additive(mask, call.q) if extra.bias else mask
-            mask = functional.pad(mask, (count, 0), value=True if mask.dtype == torch.bool else extra.bias)
-    return Merged(drop, mask, keys, values, scale, keys.shape[2] - call.keys)
+    made = Merged(drop, mask, keys, values, scale, 0)
+    for extra in extras:
+        made = _with_extra(made, extra, call)
+    return made
+
+
+def _with_extra(made: Merged, extra: Extra, call: Call) -> Merged:
+    """More keys in front of the others, so that a causal call stays aligned at its lower right."""
+    count, mask = extra.keys.shape[2], made.mask
+    keys, values = (
+        torch.cat([more.to(old).expand(len(old), -1, -1, -1), old], 2)
+        for more, old in ((extra.keys, made.keys), (extra.values, made.values))
+    )
+    drop = None if made.drop is None else functional.pad(made.drop, (count, 0))
+    if extra.bias:
+        mask = call.q.new_zeros(1, 1, 1, made.keys.shape[2]) if mask is None else _additive(mask, call.q)
+    if mask is not None:
+        mask = functional.pad(mask, (count, 0), value=True if mask.dtype == torch.bool else extra.bias)
+    return Merged(drop, mask, keys, values, made.scale, made.extra + count)
 
 
 def _additive(mask: Tensor, like: Tensor) -> Tensor:
