@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from sinkscope.attention.attend import attend, choose_backend
 from sinkscope.attention.context import GROUPS, Forward
@@ -76,6 +78,14 @@ class Call:
         return choose_backend(self.q)
 
 
+class Extra(NamedTuple):
+    """Keys that every query sees and that stand on no position."""
+
+    keys: Tensor  # [batch | 1, head, n, dim]
+    values: Tensor  # [batch | 1, head, n, value dim]
+    bias: float = 0.0  # added to their scores
+
+
 @dataclass(frozen=True)
 class Change:
     """What one intervention wants done in a call; several are merged."""
@@ -85,6 +95,10 @@ class Change:
     hide: Tensor | None = None  # bool [batch | 1, head | 1, query, key]: True = may not attend
     values: Callable[[Tensor], Tensor] | None = None  # [batch, head, key, dim] → the same
     touched: Tensor | None = None  # bool [batch, head, key]: keys whose value is changed
+    keys: Callable[[Tensor], Tensor] | None = None  # [batch, head, key, dim] → the same
+    extra: tuple[Tensor, Tensor] | Extra | None = None  # keys and values that every query sees beside the text
+    bias: Tensor | None = None  # [batch | 1, head | 1, query | 1, key], added to the scores
+    temperature: float = 1.0  # scores are divided by it
 
 
 @dataclass(frozen=True)
@@ -148,20 +162,35 @@ def _answer(call: Call, taps: Sequence[Tap]) -> Tensor:
     watched = any(tap.watches(call) for tap in taps)
     if not changes and not watched and not any(tap.ranks(call) for tap in taps):
         return call.untouched()
-    drop, mask, values = merged(call, changes)
-    keys = call.k if values is call.v else call.k.repeat_interleave(values.shape[1] // call.k.shape[1], dim=1)
+    use = merged(call, changes)
     out, received, clean = attend(
-        call.q, keys, values, mask=mask, causal=call.causal, groups=call.labels, scale=call.scale, drop_keys=drop,
-        clean=True, group_count=call.group_count, keep_self=any(change.keep_self for change in changes),
+        call.q, use.keys, use.values, mask=use.mask, causal=call.causal, groups=call.labels, scale=use.scale,
+        drop_keys=use.drop, clean=True, group_count=call.group_count,
+        keep_self=any(change.keep_self for change in changes),
     )  # fmt: skip
+    own = slice(use.extra, None)  # what extra keys received is nobody's column
+    drop = None if use.drop is None else use.drop[..., own]
+    mask = None if use.mask is None else use.mask[..., own]
+    received, clean = received[..., own], clean[..., own]
     outcome = Outcome(received, clean, drop, touched(changes), mask)
     for tap in taps:
         tap.take(call, outcome)
     return out if changes or watched else call.untouched()
 
 
-def merged(call: Call, changes: Sequence[Change]) -> tuple[Tensor | None, Tensor | None, Tensor]:
-    """Several changes as one: dropped keys, mask, values."""
+class Merged(NamedTuple):
+    """Several changes as one."""
+
+    drop: Tensor | None  # bool [batch, head, extra + key]
+    mask: Tensor | None  # [batch | 1, head | 1, query, extra + key]
+    keys: Tensor  # [batch, kv head or head, extra + key, dim]
+    values: Tensor
+    scale: float | None
+    extra: int  # how many keys stand before those of the text
+
+
+def merged(call: Call, changes: Sequence[Change]) -> Merged:
+    """Dropped keys, mask, keys and values of a call under all its changes, in their order."""
     if len({change.keep_self for change in changes if change.drop is not None}) > 1:
         raise InterventionError(
             "keep_self must be the same for all interventions that mask keys in one call; choose one."
@@ -170,16 +199,54 @@ def merged(call: Call, changes: Sequence[Change]) -> tuple[Tensor | None, Tensor
         raise InterventionError(
             "keep_self does not go with a dual cache, whose queries stand in the middle; use another cache."
         )
-    drop, mask, values = None, call.mask, call.v
+    drop, mask, keys, values, scale = None, call.mask, call.k, call.v, call.scale
     for change in changes:
         if change.drop is not None:
             drop = change.drop if drop is None else drop | change.drop
         if change.hide is not None:
             mask = _hidden(mask, change.hide)
         if change.values is not None:
-            share = call.q.shape[1] // values.shape[1]
-            values = change.values(values.repeat_interleave(share, dim=1) if share > 1 else values)
-    return drop, mask, values
+            values = change.values(_per_head(values, call))
+        if change.keys is not None:
+            keys = change.keys(_per_head(keys, call))
+        if change.bias is not None:
+            mask = change.bias if mask is None else _additive(mask, change.bias) + change.bias
+        if change.temperature != 1:
+            scale = (call.q.shape[-1] ** -0.5 if scale is None else scale) / change.temperature
+    extras = [Extra(*change.extra) for change in changes if change.extra is not None]
+    if values.shape[1] != keys.shape[1] or extras:
+        keys, values = _per_head(keys, call), _per_head(values, call)
+    made = Merged(drop, mask, keys, values, scale, 0)
+    for extra in extras:
+        made = _with_extra(made, extra, call)
+    return made
+
+
+def _with_extra(made: Merged, extra: Extra, call: Call) -> Merged:
+    """More keys in front of the others, so that a causal call stays aligned at its lower right."""
+    count, mask = extra.keys.shape[2], made.mask
+    keys, values = (
+        torch.cat([more.to(old).expand(len(old), -1, -1, -1), old], 2)
+        for more, old in ((extra.keys, made.keys), (extra.values, made.values))
+    )
+    drop = None if made.drop is None else functional.pad(made.drop, (count, 0))
+    if extra.bias:
+        mask = call.q.new_zeros(1, 1, 1, made.keys.shape[2]) if mask is None else _additive(mask, call.q)
+    if mask is not None:
+        mask = functional.pad(mask, (count, 0), value=True if mask.dtype == torch.bool else extra.bias)
+    return Merged(drop, mask, keys, values, made.scale, made.extra + count)
+
+
+def _additive(mask: Tensor, like: Tensor) -> Tensor:
+    if mask.dtype != torch.bool:
+        return mask
+    return torch.zeros(mask.shape, dtype=like.dtype, device=mask.device).masked_fill(~mask, -torch.inf)
+
+
+def _per_head(tensor: Tensor, call: Call) -> Tensor:
+    """[batch, kv head or head, …] → [batch, head, …]."""
+    share = call.q.shape[1] // tensor.shape[1]
+    return tensor.repeat_interleave(share, dim=1) if share > 1 else tensor
 
 
 def touched(changes: Sequence[Change]) -> Tensor | None:

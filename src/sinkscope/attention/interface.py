@@ -114,7 +114,7 @@ def _attention(
     call = Call(layer, query, key, value, mask, causal, scaling, running(), untouched, directed)
     for one in listeners:
         one.caught.through_interface += 1
-        one.caught.note(layer, query.shape[1])
+        one.caught.note(layer, query.shape[1], key.shape[2])
     return perform(call, [one.tap for one in listeners]).transpose(1, 2).contiguous(), None
 
 

@@ -29,14 +29,15 @@ class Caught:
     forwards: int = 0
     layers: set[int] = field(default_factory=set)
     heads: int = 0  # the most that a call had
+    keys: int = 0
 
     @property
     def calls(self) -> int:
         return self.through_interface + self.through_sdpa
 
-    def note(self, layer: int, heads: int) -> None:
+    def note(self, layer: int, heads: int, keys: int) -> None:
         self.layers.add(layer)
-        self.heads = max(self.heads, heads)
+        self.heads, self.keys = max(self.heads, heads), max(self.keys, keys)
 
 
 @dataclass(eq=False)

@@ -19,11 +19,11 @@ SIGNATURE = inspect.signature(functional.multi_head_attention_forward)
 
 def multi_head(
     func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], layer: int, taps: Sequence[Tap],
-    count: Callable[[int], None],
+    count: Callable[[int, int], None],
 ) -> Any:  # fmt: skip
     """Stands in for torch.nn.functional.multi_head_attention_forward; inputs there are [position, batch, width].
 
-    `count` is told how many heads the call has.
+    `count` is told how many heads and keys the call has.
     """
     bound = SIGNATURE.bind(*args, **kwargs)
     bound.apply_defaults()
@@ -35,7 +35,7 @@ def multi_head(
     query, key, heads = given["query"], given["key"], given["num_heads"]
     if query.dim() != 3 or given["bias_k"] is not None or given["add_zero_attn"]:
         raise CaptureError("MultiheadAttention without a batch, or with bias_kv or zero attention, cannot be observed.")
-    count(heads)
+    count(heads, key.shape[0])
     (queries, batch), keys = query.shape[:2], key.shape[0]
     padded = given["key_padding_mask"]
     real = None if padded is None else ~_as_bool(padded)[:, None, None, :]
@@ -49,9 +49,14 @@ def multi_head(
         for tap in taps:
             tap.done(call)
         return func(*args, **kwargs)
-    if any(change.values is not None or change.keep_self for change in changes):
-        raise CaptureError("Changed values and keep_self are not possible inside torch.nn.MultiheadAttention.")
-    drop, hide, _ = merged(call, changes)
+    if any(
+        change.values or change.keys or change.extra or change.keep_self or change.temperature != 1
+        for change in changes
+    ):
+        raise CaptureError(
+            "Changed keys and values, extra keys and keep_self are not possible inside torch.nn.MultiheadAttention."
+        )
+    drop, hide = merged(call, changes)[:2]
     wanted, averaged = given["need_weights"], given["average_attn_weights"]
     asked = {**given, "need_weights": True, "average_attn_weights": False}
     clean = _column_sums(func(**asked)[1], call) if drop is not None else None

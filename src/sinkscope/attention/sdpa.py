@@ -144,7 +144,7 @@ class Catcher(TorchFunctionMode):
 
         mask = attn_mask if attn_mask is None else attn_mask.reshape(*(1,) * (4 - attn_mask.dim()), *attn_mask.shape)
         call = Call(self.calls, q, k, v, *aligned(mask, is_causal, q, k), scale, running(), untouched, is_causal)
-        self._count(q.shape[1])
+        self._count(q.shape[1], k.shape[2])
         return perform(call, self.taps).reshape(*query.shape[:-1], value.shape[-1])
 
     def _multi_head(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -155,9 +155,9 @@ class Catcher(TorchFunctionMode):
     def taps(self) -> list[Tap]:
         return [one.tap for one in self.listeners if one.is_open]
 
-    def _count(self, heads: int) -> None:
+    def _count(self, heads: int, keys: int) -> None:
         for one in self.listeners:
             if one.is_open:
                 one.caught.through_sdpa += 1
-                one.caught.note(self.calls, heads)
+                one.caught.note(self.calls, heads, keys)
         self.calls += 1

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sinkscope.decoding.run import Decoded, OnStep, Run, Step
 from sinkscope.errors import DecodeError, PromptError
-from sinkscope.models.base import Model, check_ids
+from sinkscope.models.base import Model, check_ids, check_mask
 from sinkscope.settings.decode import Decode
 
 __all__ = ["Decode", "Decoded", "Step", "decode", "fitted"]
@@ -91,13 +91,10 @@ def _with_algorithm(settings: Decode, model: Model, prompt_length: int, words: d
 def _checked_mask(mask: Tensor | None, prompt: Tensor, settings: Decode) -> Tensor | None:
     if mask is None:
         return None
-    mask = mask.to(prompt.device)
-    if mask.shape[0] == prompt.shape[0] and mask.shape[1] > prompt.shape[1] and bool(mask[:, prompt.shape[1] :].all()):
-        mask = mask[
-            :, : prompt.shape[1]
-        ]  # some decoders want the mask over prompt and canvas; the canvas is always real
-    if mask.shape != prompt.shape:
-        raise PromptError(f"Expected an attention mask of shape {tuple(prompt.shape)}, got {tuple(mask.shape)}.")
+    width = prompt.shape[1]
+    if isinstance(mask, Tensor) and mask.dim() == 2 and mask.shape[1] > width and bool((mask[:, width:] == 1).all()):
+        mask = mask[:, :width]  # some decoders want the mask over prompt and canvas; the canvas is always real
+    mask = check_mask(mask, prompt)
     real = mask.bool()
     if settings.layout == "answer":
         if bool((real[:, :-1] & ~real[:, 1:]).any()) or not bool(real[:, -1].all()):

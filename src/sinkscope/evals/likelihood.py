@@ -119,7 +119,7 @@ def _hidden(model: Model, canvas: Tensor, width: int, settle: bool) -> Tensor:
     run = object()
     forwards = Forwards(model, None, None)
     for step in range(2 if settle else 1):
-        with announce(Forward(run, step, labels, len(canvas), 0, None, width)):
+        with announce(Forward(run, step, labels, len(canvas), 0, None, width, ids=canvas)):
             hidden = forwards(canvas, (width, canvas.shape[1]))
     return hidden
 
@@ -160,7 +160,7 @@ def _chain_logits(model: Model, ids: Tensor, mask: Tensor, settle: bool) -> Tens
     padding = None if bool(mask.all()) else (mask == 0).sum(1)
     run = object()
     for step in range(2 if settle else 1):
-        with announce(Forward(run, step, labels, len(ids), 0, padding, ids.shape[1])):
+        with announce(Forward(run, step, labels, len(ids), 0, padding, ids.shape[1], ids=ids)):
             logits = model.logits(ids, mask)
     return logits
 

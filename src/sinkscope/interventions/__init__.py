@@ -7,6 +7,15 @@ above it; study files know it from then on (docs/how-to/your-own-intervention.md
 from sinkscope.interventions.active import Active, Effect, intervene
 from sinkscope.interventions.base import Intervention, Selector
 from sinkscope.interventions.conditions import Condition, condition_from_dict
+from sinkscope.interventions.control import (
+    AddSinkToken,
+    HoldSinks,
+    PenaliseSinks,
+    RotateSinks,
+    Soften,
+    SoftmaxOffByOne,
+)
+from sinkscope.interventions.patch import PatchKeys, PatchValues
 from sinkscope.interventions.positions import CutContext, MaskPositions, Window
 from sinkscope.interventions.random import MaskRandom
 from sinkscope.interventions.settings import Setting, register
@@ -14,6 +23,28 @@ from sinkscope.interventions.sinks import MaskSinks
 from sinkscope.interventions.values import MeanValues, ZeroValues
 
 __all__ = [
-    "Active", "Condition", "CutContext", "Effect", "Intervention", "MaskPositions", "MaskRandom", "MaskSinks", "MeanValues",
-    "Selector", "Setting", "Window", "ZeroValues", "condition_from_dict", "intervene", "register",
+    "Active",
+    "AddSinkToken",
+    "Condition",
+    "CutContext",
+    "Effect",
+    "HoldSinks",
+    "Intervention",
+    "MaskPositions",
+    "MaskRandom",
+    "MaskSinks",
+    "MeanValues",
+    "PatchKeys",
+    "PatchValues",
+    "PenaliseSinks",
+    "RotateSinks",
+    "Selector",
+    "Setting",
+    "Soften",
+    "SoftmaxOffByOne",
+    "Window",
+    "ZeroValues",
+    "condition_from_dict",
+    "intervene",
+    "register",
 ]  # fmt: skip

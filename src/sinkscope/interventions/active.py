@@ -98,6 +98,9 @@ def intervene(model: Any, *interventions: Intervention, record: bool = False) ->
     active = Active(interventions, masked=[] if record else None)
     if any(each.needs_kinds for each in interventions):
         active.memory.kinds_of = _kinds_of(model)
+    for each in interventions:
+        if not each.is_noop:
+            each.prepare(model, active.memory)
     with listening(root, active) as caught:
         yield active
     for each in interventions:

@@ -38,6 +38,9 @@ class Intervention(ABC):
         """Whether it must know what kind of token stands at each key."""
         return False
 
+    def prepare(self, model: Any, memory: Memory) -> None:  # noqa: B027 - most need nothing
+        """Find out what it needs of the model, into `memory.given`, when the `with` is entered."""
+
     def check(self, shape: Shape) -> None:
         """Refuse what the model does not have, when the `with` is entered. `layers` and `heads` are checked here."""
         check("layers", getattr(self, "layers", None), shape.layers, shape.name, InterventionError)

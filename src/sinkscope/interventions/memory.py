@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -41,6 +41,10 @@ class Memory:
     steps: dict[int, int] = field(default_factory=dict)  # layer → forwards of this generation so far
     run: object = None
     kinds_of: Callable[[Tensor], Tensor] | None = None  # ids [batch, position] → kinds; None where nobody knows them
+    own: dict[object, Any] = field(
+        default_factory=dict
+    )  # what an intervention keeps of this generation, by a key of its own
+    given: dict[object, Any] = field(default_factory=dict)  # … and of the model, found when the `with` was entered
     _whole: dict[Map, tuple[int, Tensor]] = field(default_factory=dict)  # sums over layers, and the step they are for
     _kinds: tuple[Forward, Tensor] | None = None
 
@@ -64,6 +68,7 @@ class Memory:
 
     def _forget(self, run: object) -> None:
         self.layers, self.steps, self.run, self._whole, self._kinds = {}, {}, run, {}, None
+        self.own = {}
 
     def step(self, call: Call) -> int:
         return self.steps.get(call.layer, 0)
@@ -158,8 +163,8 @@ def _seen(layer: Layer, keys: int) -> Tensor:
     return layer.queries[:, None].expand(-1, keys) if layer.seen is None else _longer(layer.seen, keys)
 
 
-def seen_by(call: Call) -> Tensor | None:
-    """[batch, key]: how many queries that count may look at each key; None where all may."""
+def seen_by(call: Call) -> Tensor:
+    """[batch, key]: how many queries that count may look at each key of this call."""
     real = call.labels >= 0  # [batch, query]
     if call.mask is not None:
         mask = call.mask
@@ -167,7 +172,7 @@ def seen_by(call: Call) -> Tensor | None:
         some = may.any(1).expand(real.shape[0], real.shape[1], -1)  # [batch, query, key]
         return (some & real[:, :, None]).sum(1)
     if not call.causal:
-        return None
+        return real.sum(1, keepdim=True).expand(-1, call.keys)
     # Query i stands at column start + i and sees what is not behind it: count the queries from each key's column on.
     after = real.flip(1).cumsum(1).flip(1)  # [batch, query]
     before = after[:, :1].expand(-1, call.keys - call.queries)

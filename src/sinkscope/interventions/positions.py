@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.calls import Call, Change
+from sinkscope.attention.listeners import Caught
 from sinkscope.errors import InterventionError
 from sinkscope.interventions.base import Intervention, Selector, at_least, chosen, limited, one_of, true_or_false
 from sinkscope.interventions.memory import Memory
@@ -19,6 +20,8 @@ from sinkscope.interventions.settings import REQUIRED, Setting, among, number, r
 def own_positions(call: Call) -> Tensor:
     """[batch | 1, key]: the position of every key counted from its row's first real token; negative in the padding."""
     columns = torch.arange(call.keys, device=call.q.device)
+    if call.forward is not None and call.forward.real is not None and call.real_keys is not None:
+        return (call.real_keys.cumsum(1) - 1).masked_fill(~call.real_keys, -1)
     padding = None if call.forward is None else call.forward.padding
     return columns[None] if padding is None else columns[None] - padding.to(columns.device)[:, None]
 
@@ -65,12 +68,21 @@ class MaskPositions(Selector):
     def is_noop(self) -> bool:
         return not self.positions
 
+    def check_seen(self, caught: Caught, name: str) -> None:
+        super().check_seen(caught, name)
+        far = [one for one in self.positions if not -caught.keys <= one < caught.keys]
+        if caught.calls and far:
+            raise InterventionError(
+                f"Expected positions among the {caught.keys} keys that {name} had at most, got {far[0]}; choose among them."
+            )
+
     def select(self, call: Call, memory: Memory) -> Tensor | None:
         if self.since == "second" and memory.step(call) == 0:
             return None
         own = own_positions(call)
         wanted = torch.tensor(self.positions, device=own.device)
-        picked = torch.isin(own, wanted[wanted >= 0]) | torch.isin(own - own[:, -1:] - 1, wanted[wanted < 0])
+        from_the_end = own - own.amax(1, keepdim=True) - 1
+        picked = torch.isin(own, wanted[wanted >= 0]) | torch.isin(from_the_end, wanted[wanted < 0])
         picked = picked & (own >= 0)
         return limited(picked[:, None].expand(call.q.shape[0], call.q.shape[1], -1), call, self.layers, self.heads)
 

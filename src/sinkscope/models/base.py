@@ -99,7 +99,8 @@ class Model:
         0; without it all positions of a diffusion model see each other.
         """
         ids = check_ids(ids, self)
-        mask = None if attention_mask is None or bool(attention_mask.all()) else attention_mask.to(self.device)
+        mask = None if attention_mask is None else check_mask(attention_mask, ids)
+        mask = None if mask is None or bool(mask.all()) else mask
         if block is not None:
             return self._block_logits(ids, mask, block)
         output = self.module(
@@ -196,6 +197,17 @@ def check_ids(ids: Any, model: Model) -> Tensor:
             f"was the prompt made with the tokenizer of {model.name}?"
         )
     placed: Tensor = ids.to(model.device, torch.int64)
+    return placed
+
+
+def check_mask(mask: Any, ids: Tensor) -> Tensor:
+    """An attention mask as int64 of the shape and on the device of `ids`, 0 where padded and 1 elsewhere."""
+    if not isinstance(mask, Tensor) or mask.shape != ids.shape:
+        came = tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
+        raise PromptError(f"Expected an attention mask of shape {tuple(ids.shape)}, got {came}.")
+    if not bool(((mask == 0) | (mask == 1)).all()):
+        raise PromptError("Expected an attention mask of zeros (padding) and ones, got other numbers; make it 0 and 1.")
+    placed: Tensor = mask.to(ids.device, torch.int64)
     return placed
 
 

@@ -1,0 +1,254 @@
+"""Make sinks weaker, move them, or hold them still: the softmax, the scores of the top keys, and a key for what is too much."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sinkscope.attention.calls import Call, Change, Extra, Outcome, Tap
+from sinkscope.attention.capture import listening, module_of
+from sinkscope.errors import InterventionError
+from sinkscope.interventions.base import Intervention, limited, top
+from sinkscope.interventions.memory import Memory
+from sinkscope.interventions.ranked import Ranked
+from sinkscope.interventions.settings import REQUIRED, Setting, number, register, whole
+from sinkscope.interventions.words import ABOVE, BELOW, RANK, ROWS, WHICH, K
+
+WEIGHT = Setting("weight", 1.0, number(0, 1e6), "a number of at least 0", place=11, label=lambda weight: f"{weight:g}")
+TEMPERATURE = Setting(
+    "temperature", REQUIRED, number(0.01, 100), "a number from 0.01 to 100", place=11, label=lambda heat: f"{heat:g}"
+)
+PENALTY = Setting(
+    "penalty", REQUIRED, number(0, 1e6), "a number of at least 0", place=11, label=lambda cost: f"by {cost:g}"
+)
+BONUS = Setting(
+    "bonus", REQUIRED, number(0, 1e6), "a number of at least 0", place=11, label=lambda gain: f"by {gain:g}"
+)
+TOKEN = Setting(
+    "token", None, whole(0), "a token id of at least 0", place=12, quiet=True, label=lambda token: f"of token {token}"
+)
+
+
+def _number(name: str, value: object, low: float) -> None:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value < math.inf:
+        raise InterventionError(f"Expected {name} to be a number of at least {low:g}, got {value!r}.")
+
+
+@register("off_by_one", WEIGHT)
+@dataclass(frozen=True)
+class SoftmaxOffByOne(Intervention):
+    """`weight` is added to the denominator of every softmax, so that a head may attend to nothing; 0 is the plain softmax."""
+
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        _number("weight", self.weight, 0)
+
+    @property
+    def is_noop(self) -> bool:
+        return self.weight == 0
+
+    def change(self, call: Call, memory: Memory) -> Change | None:
+        heads = call.q.shape[1]
+        nothing = call.q.new_zeros(1, heads, 1, call.k.shape[-1]), call.q.new_zeros(1, heads, 1, call.v.shape[-1])
+        return Change(extra=Extra(*nothing, bias=math.log(self.weight)))
+
+
+@register("soften", TEMPERATURE)
+@dataclass(frozen=True)
+class Soften(Intervention):
+    """Scores are divided by `temperature` before the softmax: above 1 attention spreads out, below it gathers."""
+
+    temperature: float
+
+    def __post_init__(self) -> None:
+        _number("temperature", self.temperature, 0.01)
+
+    @property
+    def is_noop(self) -> bool:
+        return self.temperature == 1
+
+    def change(self, call: Call, memory: Memory) -> Change | None:
+        return Change(temperature=self.temperature)
+
+
+@register("add_sink_token", TOKEN)
+@dataclass(frozen=True)
+class AddSinkToken(Intervention):
+    """One more key that every query sees: a token that stands at position 0 and sees nothing but itself.
+
+    Its states come from the model run on that token alone. token: its id; the tokenizer's begin, padding or end token
+    unless given. count: 0 adds nothing.
+    """
+
+    token: int | None = None
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        if self.count not in (0, 1) or isinstance(self.count, bool):
+            raise InterventionError(f"Expected count to be 0 or 1, got {self.count!r}.")
+
+    @property
+    def is_noop(self) -> bool:
+        return self.count == 0
+
+    def prepare(self, model: Any, memory: Memory) -> None:
+        token = _sink_token(model) if self.token is None else self.token
+        states = _OwnStates()
+        with listening(module_of(model), states):
+            model.logits(torch.tensor([[token]]))
+        memory.given[id(self)] = states.found
+
+    def change(self, call: Call, memory: Memory) -> Change | None:
+        key, value = memory.given[id(self)][call.layer]
+        return Change(extra=Extra(key, value))
+
+
+class _OwnStates(Tap):
+    """Key and value of a sequence of one token, layer by layer."""
+
+    def __init__(self) -> None:
+        self.found: dict[int, tuple[Tensor, Tensor]] = {}  # [1, head, 1, dim]
+
+    def ranks(self, call: Call) -> bool:
+        return True
+
+    def take(self, call: Call, outcome: Outcome) -> None:
+        share = call.q.shape[1] // call.k.shape[1]
+        self.found[call.layer] = call.k.repeat_interleave(share, dim=1), call.v.repeat_interleave(share, dim=1)
+
+
+def _sink_token(model: Any) -> int:
+    if not hasattr(model, "logits"):
+        raise InterventionError("A sink token needs a loaded model, whose states of that token can be computed.")
+    tokenizer = getattr(model, "tokenizer", None)
+    ids = (getattr(tokenizer, "bos_token_id", None), getattr(model, "pad_id", None), getattr(model, "eos_id", None))
+    found = next((token for token in ids if token is not None), None)
+    if found is None:
+        raise InterventionError("The model names no begin, padding or end token to be the sink; give token=….")
+    return int(found)
+
+
+@dataclass(frozen=True)
+class _Scored(Ranked):
+    """Ranked keys whose scores are changed instead of hidden."""
+
+    def change(self, call: Call, memory: Memory) -> Change | None:
+        picked = self.select(call, memory)
+        if picked is None:
+            return None
+        gain = call.q.new_zeros(()) + self._gain
+        return Change(bias=picked[:, :, None].to(call.q.dtype) * gain, touched=picked)
+
+    def select(self, call: Call, memory: Memory) -> Tensor | None:
+        ranking = self.ranking(call, memory)
+        return None if ranking is None else limited(ranking.sinks, call, self.layers, self.heads)
+
+    @property
+    def _gain(self) -> float:
+        raise NotImplementedError
+
+    @property
+    def is_noop(self) -> bool:
+        return self.k == 0 or self._gain == 0
+
+
+@register("penalise_sinks", K, PENALTY, RANK, ROWS, ABOVE, BELOW, *WHICH, masks=False)
+@dataclass(frozen=True)
+class PenaliseSinks(_Scored):
+    """The scores of the top keys are lowered by `penalty` (nats) before the softmax: e^penalty times less, not nothing."""
+
+    penalty: float = field(default=1.0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _number("penalty", self.penalty, 0)
+
+    @property
+    def _gain(self) -> float:
+        return -self.penalty
+
+
+@register("hold_sinks", K, BONUS, RANK, ROWS, ABOVE, BELOW, *WHICH, masks=False)
+@dataclass(frozen=True)
+class HoldSinks(_Scored):
+    """The keys that were on top after the first forward keep `bonus` (nats) on their scores: sinks that do not move."""
+
+    bonus: float = field(default=4.0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _number("bonus", self.bonus, 0)
+
+    @property
+    def _gain(self) -> float:
+        return self.bonus
+
+    def select(self, call: Call, memory: Memory) -> Tensor | None:
+        held: Tensor | None = memory.own.get((id(self), call.layer))
+        if held is None:
+            held = super().select(call, memory)
+            if held is not None:
+                memory.own[id(self), call.layer] = held
+        return None if held is None else torch.nn.functional.pad(held, (0, call.keys - held.shape[-1]))
+
+
+@register("rotate_sinks", K, RANK, ROWS, ABOVE, BELOW, *WHICH, masks=False)
+@dataclass(frozen=True)
+class RotateSinks(Ranked):
+    """A sink's scores go to another key: the nearest of the same kind that is no top key; that one's scores come back.
+
+    What both carry stays where it is: is it the place that counts, or what stands there?
+    """
+
+    @property
+    def needs_kinds(self) -> bool:
+        return not self.is_noop
+
+    def select(self, call: Call, memory: Memory) -> Tensor | None:
+        ranking = self.ranking(call, memory)
+        return None if ranking is None else limited(ranking.sinks, call, self.layers, self.heads)
+
+    def change(self, call: Call, memory: Memory) -> Change | None:
+        picked = self.select(call, memory)
+        kinds = memory.kinds(call)
+        if picked is None:
+            return None
+        if kinds is None:
+            raise InterventionError("RotateSinks needs to know the tokens of each forward; generate with sk.decode.")
+        order = _swapped(picked, kinds, call.real_keys)
+        moved = order != torch.arange(call.keys, device=order.device)
+        if not bool(moved.any()):
+            return None
+        spread = order.unsqueeze(-1)
+        return Change(keys=lambda keys: keys.gather(2, spread.expand(-1, -1, -1, keys.shape[-1])), touched=moved)
+
+
+def _swapped(picked: Tensor, kinds: Tensor, real: Tensor | None) -> Tensor:
+    """[batch, head, key]: which key's scores each key gets; pairs change places, everything else stays."""
+    batch, heads, keys = picked.shape
+    columns = torch.arange(keys, device=picked.device)
+    order = columns.expand(batch, heads, keys).clone()
+    same = kinds[:, :, None] == kinds[:, None, :]  # [batch, key, key]
+    if real is not None:
+        same = same & real[:, None, :]
+    distance = (columns[:, None] - columns[None]).abs().to(torch.float32)
+    used = picked.clone()
+    for _ in range(int(picked.sum(-1).max())):
+        waiting = picked & (order == columns)
+        sink = top(waiting.float(), 1)  # the first that has no partner yet
+        place = sink.to(torch.int8).argmax(-1)  # [batch, head]
+        rows = torch.arange(batch, device=picked.device)[:, None]
+        cost = distance[place].masked_fill(~same[rows, place] | used, torch.inf)
+        partner = cost.argmin(-1)
+        fits = sink.any(-1) & torch.isfinite(cost.gather(-1, partner[..., None])[..., 0])
+        for a, b in ((place, partner), (partner, place)):
+            here = torch.where(fits, a, place)[..., None]
+            order = order.scatter(-1, here, torch.where(fits, b, order.gather(-1, place[..., None])[..., 0])[..., None])
+        used = used | (torch.zeros_like(used).scatter(-1, partner[..., None], True) & fits[..., None])
+        picked = picked & ~sink
+    return order
