@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import ValidationInfo
 
@@ -12,9 +12,6 @@ from sinkscope.errors import RuleError
 from sinkscope.study.conditions import Condition, read_condition
 from sinkscope.study.mistakes import refuse, shown
 from sinkscope.study.reader import Fields, Path
-
-if TYPE_CHECKING:
-    from sinkscope.study.parts import TaskPlan
 
 CONDITIONS = "a list of conditions, each a name or {name: …, k: …}"
 NEEDS_NONE = "must have none among them, since everything is compared with it"
@@ -35,11 +32,11 @@ def known_task(name: str) -> str:
     return name
 
 
-def task_names(tasks: tuple[TaskPlan, ...], info: ValidationInfo) -> None:
+def task_names(names: list[str], info: ValidationInfo) -> None:
     """Each task once."""
-    for place, task in enumerate(tasks):
-        if any(task.name == other.name for other in tasks[:place]):
-            raise refuse(info, ("tasks", place, "name"), f"must not stand there twice, {task.name} does")
+    for place, name in enumerate(names):
+        if name in names[:place]:
+            raise refuse(info, ("tasks", place, "name"), f"must not stand there twice, {name} does")
 
 
 def known_device(name: str | None) -> str | None:

@@ -16,7 +16,7 @@ from typing import Any
 from sinkscope.errors import StudyError
 from sinkscope.interventions.conditions import Condition
 from sinkscope.study.analysis.assemble import analysed
-from sinkscope.study.analysis.rows import SCHEMA
+from sinkscope.study.analysis.results import SCHEMA
 from sinkscope.study.engines import Engine, engine_of
 from sinkscope.study.engines.ray import Ray
 from sinkscope.study.plan import Facts, Unit, units_of
@@ -44,11 +44,9 @@ class Run:
     @classmethod
     def load(cls, folder: Path | str) -> Run:
         """Read a run that is finished."""
-        results = Store(folder).read("results.json")
+        results = Store(folder).read("results.json", schema=True)
         if results is None:
             raise StudyError(f"Expected a finished run, and {folder} has no results.json; run the study to its end.")
-        if results.get("schema") != SCHEMA:
-            raise StudyError(f"{folder}/results.json has not schema {SCHEMA}; use the sinkscope that wrote it.")
         return cls(Path(folder), results)
 
 
@@ -81,7 +79,8 @@ def run(
         units = units_of(study, facts)
         work_through(study, store, units, chosen, message, progress)
         results = assemble(study, store, facts, units, about)
-        spent = float((store.read("run.json") or {}).get("seconds", 0.0)) + time.time() - started
+        before = (store.read("run.json", schema=True) or {}).get("seconds")
+        spent = (before if isinstance(before, int | float) else 0.0) + time.time() - started
         store.write("run.json", as_json({**about, "finished": True, "seconds": round(spent, 1)}))
     return Run(store.folder, results)
 

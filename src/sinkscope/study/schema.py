@@ -95,7 +95,7 @@ class Study:
         """What no field can say alone."""
         if not self.models and not self.likelihood.models:
             raise refuse(info, ("models",), "must name at least one model")
-        entries.task_names(self.tasks, info)
+        entries.task_names([task.name for task in self.tasks], info)
         for name in set(self.models) & set(self.likelihood.models):
             told = "it is measured by likelihood or by answers, so take it out of one of them"
             raise refuse(info, ("likelihood",), f"must not name {name}, which models names too; {told}")
