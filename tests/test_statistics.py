@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sinkscope.statistics import (
-    bootstrap, change_interval, holm, mcnemar, paired, problems_needed, resampled_means, signed_rank, wilson,
+    bootstrap,
+    change_interval,
+    holm,
+    mcnemar,
+    paired,
+    problems_needed,
+    resampled_means,
+    signed_rank,
+    wilson,
 )  # fmt: skip
 
 

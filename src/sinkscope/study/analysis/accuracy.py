@@ -55,7 +55,8 @@ def _cell(fact: Facts, answers: dict[Key, Answers], one: Answers) -> Cell:
     base = answers[one.model, one.setting, one.task, Condition("none")]
     low, high = wilson(sum(right), len(right))
     simple = not one.setting and set(condition.to_dict()) == {"name", "k", "rank", "rows"}  # as the paper masks
-    told = simple and condition.name in ("none", "mask_sinks") and condition.rows in (None, "last" if fact.family == "llama" else "all")
+    theirs = (None, "last" if fact.family == "llama" else "all")
+    told = simple and condition.name in ("none", "mask_sinks") and condition.rows in theirs
     against, shares = paired(base.right, right), one.shares()
     taken = shares["mass_share"]
     return Cell(
@@ -73,17 +74,18 @@ def _controls(answers: dict[Key, Answers], one: Answers) -> dict[Any, Control]:
     condition = one.condition
     if condition.name not in ("mask_sinks", "zero_values", "mean_values") or condition.of == "random":
         return {}
+    words = dict(condition.settings)
     found: dict[Any, Control] = {}
     for match in ("count", "mass"):
         if condition.name == "mask_sinks":
-            ways = [(condition.rank, condition.rows)]
-            if match == "count":
+            names = [Condition("mask_random", **{**words, "match": match})]
+            if match == "count" and not {"above", "below"} & set(words):
                 # As many random keys are as many, whichever rows ranked those that they must not be; but the mass to
                 # match is that of the sinks of this very ranking.
-                ways += [("clean", condition.rows), ("clean", "last"), ("clean", "all")]
-            names = [Condition("mask_random", condition.k, rank, rows, match) for rank, rows in ways]
+                ways = [("clean", condition.rows), ("clean", "last"), ("clean", "all")]
+                names += [Condition("mask_random", condition.k, rank, rows, match) for rank, rows in ways]
         else:
-            names = [Condition(condition.name, condition.k, condition.rank, condition.rows, of="random")]
+            names = [Condition(condition.name, **{**words, "of": "random"})]
         control = next(
             (answers[key] for name in names if (key := (one.model, one.setting, one.task, name)) in answers), None
         )
@@ -111,7 +113,24 @@ def _corrected(made: list[Cell], answers: dict[Key, Answers]) -> list[Cell]:
     return made
 
 
-def settings_compared(study: Study, answers: dict[Key, Answers]) -> list[Setting]:
+def _primary(study: Study, made: list[Cell], keys: list[Key]) -> list[Cell]:
+    """Holm's correction over all comparisons that the study is about; by default one masked sink against none.
+
+    An ARM's sinks are those of its last row, as in the paper, where that was run.
+    """
+    last, column = (Condition("mask_sinks", 1, "clean", rows) for rows in ("last", "all"))
+    there = {(key[0], key[3]) for key in keys}
+    chosen = [
+        index for index, (model, _, _, condition) in enumerate(keys)
+        if (condition in study.primary if study.primary else
+            condition == (last if made[index].causal and (model, last) in there else column))
+    ]  # fmt: skip
+    for index, p in zip(chosen, holm([made[index].p for index in chosen]), strict=True):
+        made[index] = replace(made[index], p_primary=p)
+    return made
+
+
+def settings_compared(answers: dict[Key, Answers]) -> list[Setting]:
     """Points of a decode sweep without intervention, each against the first, problem by problem; Holm over the points."""
     firsts: dict[tuple[str, str], Answers] = {}
     groups: dict[tuple[str, str], list[int]] = {}
@@ -125,7 +144,7 @@ def settings_compared(study: Study, answers: dict[Key, Answers]) -> list[Setting
             compared = paired(first.right, one.right)
             groups.setdefault((model, task), []).append(len(rows))
             rows.append(Setting(
-                model, task, setting, first.setting, **compared.to_dict(), weak=weak, able=_able_pair(study, first, one, weak)
+                model, task, setting, first.setting, **compared.to_dict(), weak=weak, able=_able_pair(first, one, weak)
             ))  # fmt: skip
     for members in groups.values():
         for index, p in zip(members, holm([rows[index].p for index in members]), strict=True):
@@ -136,7 +155,7 @@ def settings_compared(study: Study, answers: dict[Key, Answers]) -> list[Setting
     return rows
 
 
-def _able_pair(study: Study, first: Answers, one: Answers, weak: dict[str, float]) -> Compared | None:
+def _able_pair(first: Answers, one: Answers, weak: dict[str, float]) -> Compared | None:
     """The comparison on those tasks that the model can do in one of the two settings; None without such a task."""
     tasks = [task for task in one.parts if task not in weak]
     if not tasks:
