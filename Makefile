@@ -5,7 +5,7 @@ CORE := .venv/.core
 STAMP := .venv/.installed
 INSTALL := $(BIN)/python -m pip install --quiet --no-input --disable-pip-version-check --no-compile -c constraints.txt
 
-.PHONY: env study test lint types unit bench docs clean
+.PHONY: env study test lint types unit fuzz bench docs clean
 
 env: $(STAMP)
 
@@ -22,7 +22,7 @@ $(CORE): pyproject.toml constraints.txt
 # What the checks need beside it. They start many processes, so everything is compiled, on all cores; a template inside
 # a package that is no Python is passed over.
 $(STAMP): $(CORE)
-	$(INSTALL) -e '.[dev,eval,triton,notebook]'
+	$(INSTALL) -e '.[dev,eval,triton,notebook,ray]'
 	$(BIN)/python -m compileall -qq -j 0 .venv/lib || true
 	touch $@
 
@@ -43,6 +43,10 @@ types: env
 
 unit: env
 	$(BIN)/python -m pytest -n 2
+
+# Odd input, and much of it: SINKSCOPE_FUZZ is the number of cases per fuzzer (the tests try 30).
+fuzz: env
+	SINKSCOPE_FUZZ=$${SINKSCOPE_FUZZ:-1000} $(BIN)/python -m pytest tests/fuzz -n 2
 
 bench: env
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done

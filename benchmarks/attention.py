@@ -28,8 +28,11 @@ from torch import Tensor
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results" / "attention.md"
 HEADS, DIM = 32, 128
-LENGTHS = (256, 512, 1024, 2048, 4096)
-MEMORY_LENGTHS = (2048, 4096, 8192)
+LENGTHS = {256: 16, 512: 16, 1024: 8, 2048: 4, 4096: 2}  # heads at each length: they are independent, a few will do
+BLOCK, BLOCK_LENGTHS = 32, (1024, 4096)
+# Small calls: 64 positions of a large model, and what the tiny family makes: one canvas, and a batch of them.
+SMALL = {"[1, 32, 64, 128]": (1, 32, 64, 128), "[1, 4, 53, 32]": (1, 4, 53, 32), "[32, 4, 53, 32]": (32, 4, 53, 32)}
+MEMORY_LENGTHS = (2048, 8192)
 MASK = 15999
 
 
@@ -78,8 +81,8 @@ def in_process(*arguments: str, threads: int) -> Any:
 # ---- one call ----
 
 
-def tensors(length: int) -> tuple[Tensor, Tensor, Tensor]:
-    q, k, v = (torch.randn(1, HEADS, length, DIM) for _ in range(3))
+def tensors(length: int, heads: int = HEADS) -> tuple[Tensor, Tensor, Tensor]:
+    q, k, v = (torch.randn(1, heads, length, DIM) for _ in range(3))
     return q, k, v
 
 
@@ -92,19 +95,49 @@ def eager(q: Tensor, k: Tensor, v: Tensor, one_hot: Tensor) -> tuple[Tensor, Ten
 def part_call(length: int, threads: int, repeats: int) -> dict[str, float]:
     from sinkscope.attention.attend import attend
 
-    q, k, v = tensors(length)
+    q, k, v = tensors(length, LENGTHS[length])
     labels = torch.randint(0, 3, (length,))
     one_hot = torch.nn.functional.one_hot(labels, 3).T.float()
-    sides: dict[str, Callable[[], object]] = {
-        "sdpa": lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v),
-        "attend": lambda: attend(q, k, v, groups=labels, backend="tiled"),
-        "eager": lambda: eager(q, k, v, one_hot),
-        "sdpa causal": lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True),
-        "attend causal": lambda: attend(q, k, v, groups=labels, causal=True, backend="tiled"),
-    }
-    if length > 2048:
-        del sides["eager"]  # several GB
+    dropped = torch.zeros(1, 1, length, dtype=torch.bool)
+    dropped[..., [0, length // 2]] = True
+    sides: dict[str, Callable[[], object]] = {"eager": lambda: eager(q, k, v, one_hot)} if length <= 1024 else {}
+    for causal in (False, True):
+        name = " causal" if causal else ""
+        sides |= {
+            "sdpa" + name: lambda c=causal: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=c),
+            "groups" + name: lambda c=causal: attend(q, k, v, groups=labels, causal=c, backend="tiled"),
+            "plain" + name: lambda c=causal: attend(q, k, v, causal=c, backend="tiled"),
+            "dropped" + name: lambda c=causal: attend(
+                q, k, v, groups=labels, causal=c, drop_keys=dropped, backend="tiled"
+            ),
+        }
     return in_turns(sides, repeats, threads)
+
+
+def part_block(length: int, threads: int, repeats: int) -> dict[str, float]:
+    """Block-causal attention against SDPA with the same mask as a bool map."""
+    from sinkscope.attention.attend import attend
+
+    q, k, v = tensors(length, LENGTHS[length])
+    labels, blocks = torch.randint(0, 3, (length,)), torch.arange(length) // BLOCK
+    mask = (blocks[None, :] <= blocks[:, None])[None, None]
+    sides: dict[str, Callable[[], object]] = {
+        "sdpa": lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask),
+        "attend": lambda: attend(q, k, v, groups=labels, block=BLOCK, backend="tiled"),
+    }
+    return in_turns(sides, repeats, threads)
+
+
+def part_small(name: str, threads: int, repeats: int) -> dict[str, float]:
+    from sinkscope.attention.attend import attend
+
+    q, k, v = (torch.randn(SMALL[name]) for _ in range(3))
+    labels = torch.randint(0, 3, (q.shape[2],))
+    sides: dict[str, Callable[[], object]] = {
+        "sdpa": lambda: [torch.nn.functional.scaled_dot_product_attention(q, k, v) for _ in range(20)],
+        "attend": lambda: [attend(q, k, v, groups=labels, group_count=3, backend="tiled") for _ in range(20)],
+    }
+    return {side: seconds / 20 for side, seconds in in_turns(sides, 4 * repeats, threads).items()}
 
 
 def part_memory(length: int) -> int:
@@ -167,19 +200,32 @@ def machine() -> str:
 def call_table(threads: int, repeats: int) -> list[str]:
     unit = "processor time" if threads == 1 else "clock"
     lines = [
-        f"| S, {threads} thread{'s'[: threads - 1]} ({unit}) | SDPA, ms | attend | eager | causal: SDPA, ms | attend |"
+        f"| S, {threads} thread{'s'[: threads - 1]} ({unit}) | SDPA, ms | 3 groups | one | 3, two keys dropped | eager "
+        "| causal: SDPA, ms | 3 groups | one | 3, two keys dropped |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    lines.append("|---|---|---|---|---|---|")
     for length in LENGTHS:
-        turns = repeats if length < 4096 else max(3, repeats // 2)
-        took = in_process("--part", "call", "--length", str(length), "--repeats", str(turns), threads=threads)
-        whole, causal = took["sdpa"], took["sdpa causal"]
-        everybody = f"{took['eager'] / whole:.2f} ×" if "eager" in took else "not run"
-        lines.append(
-            f"| {length} | {whole * 1000:.0f} | {took['attend'] / whole:.2f} × | {everybody} | {causal * 1000:.0f} "
-            f"| {took['attend causal'] / causal:.2f} × |"
-        )
+        took = in_process("--part", "call", "--length", str(length), "--repeats", str(repeats), threads=threads)
+        cells = []
+        for order in ("", " causal"):
+            whole = took["sdpa" + order]
+            cells.append(f"{whole * 1000:.0f}")
+            cells += [f"{took[side + order] / whole:.2f} ×" for side in ("groups", "plain", "dropped")]
+            if not order:
+                cells.append(f"{took['eager'] / whole:.2f} ×" if "eager" in took else "not run")
+        lines.append(f"| {length} | {' | '.join(cells)} |")
         print(lines[-1], flush=True)
+    return lines
+
+
+def pair_table(part: str, column: str, cases: list[str], repeats: int) -> list[str]:
+    """SDPA and attend side by side, on one thread and on two."""
+    lines = [f"| {column} | threads | SDPA, ms | attend |", "|---|---|---|---|"]
+    for case in cases:
+        for threads in (1, 2):
+            took = in_process("--part", part, "--case", case, "--repeats", str(repeats), threads=threads)
+            lines.append(f"| {case} | {threads} | {took['sdpa'] * 1000:.3g} | {took['attend'] / took['sdpa']:.2f} × |")
+            print(lines[-1], flush=True)
     return lines
 
 
@@ -212,13 +258,19 @@ def page(repeats: int) -> str:
         "# What the column sums cost", "",
         f"`python benchmarks/attention.py --repeats {repeats} --write` on {where}.", "",
         "Ratios are of medians; the sides take turns in one process. Processor time on one thread, the clock on two.",
-        "The `triton` backend is checked in Triton's interpreter; it has not been timed on a GPU.", "",
-        f"## One call: [1, {HEADS}, S, {DIM}], float32, column sums in 3 groups, against F.scaled_dot_product_attention", "",
+        "The machine was shared (see the load): the clock columns hold what the other work did, and it need not meet both sides alike.",
+        "The `triton` backend is checked in Triton's interpreter and built ahead of time (triton.md); it has not been timed",
+        "on a GPU.", "",
+        f"## One call: [1, heads, S, {DIM}], float32, against F.scaled_dot_product_attention without a mask", "",
+        "Heads: " + ", ".join(f"{heads} at S = {length}" for length, heads in LENGTHS.items()) + ".", "",
         *call_table(1, repeats), "", *call_table(2, repeats), "",
+        f"## Block-causal, blocks of {BLOCK}, 3 groups, against SDPA with the same mask as a bool map", "",
+        *pair_table("block", "S", [str(length) for length in BLOCK_LENGTHS], repeats), "",
+        "## Small calls, 3 groups", "", *pair_table("small", "q", list(SMALL), repeats), "",
         f"## Extra memory of one call, {HEADS} heads", "", *memory_table(), "",
         "## Traced against untraced generation", "",
-        "A random LLaDA-like model of 98 M parameters (12 layers × 12 heads), canvas 512, 8 steps, same tokens.", "",
-        *generation_lines(max(3, repeats // 2)), "",
+        "A random LLaDA-like model of 98 M parameters (12 layers × 12 heads), canvas 512, 2 steps, same tokens.", "",
+        *generation_lines(2), "",
     ])  # fmt: skip
 
 
@@ -226,8 +278,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--write", action="store_true", help=f"write docs/results/{RESULTS.name}")
-    parser.add_argument("--part", choices=["call", "memory", "generation"], help=argparse.SUPPRESS)
+    parser.add_argument("--part", choices=["call", "block", "small", "memory", "generation"], help=argparse.SUPPRESS)
     parser.add_argument("--length", type=int, default=1024, help=argparse.SUPPRESS)
+    parser.add_argument("--case", help=argparse.SUPPRESS)
     parser.add_argument("--threads", type=int, default=1, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.part is None:
@@ -239,10 +292,14 @@ def main() -> None:
     torch.set_num_threads(asked.threads)
     if asked.part == "call":
         print(json.dumps(part_call(asked.length, asked.threads, asked.repeats)))
+    elif asked.part == "block":
+        print(json.dumps(part_block(int(asked.case), asked.threads, asked.repeats)))
+    elif asked.part == "small":
+        print(json.dumps(part_small(asked.case, asked.threads, asked.repeats)))
     elif asked.part == "memory":
         print(json.dumps(part_memory(asked.length)))
     else:
-        print(json.dumps(part_generation(asked.threads, asked.repeats, canvas=512, steps=8)))
+        print(json.dumps(part_generation(asked.threads, asked.repeats, canvas=512, steps=2)))
 
 
 if __name__ == "__main__":

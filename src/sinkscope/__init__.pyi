@@ -18,6 +18,7 @@ from .models.load import load as load
 from .models.load import register as register
 from .reading import lens as lens
 from .settings import Decode as Decode
+from .settings import SparseCache as SparseCache
 from .sinks import HeadShare as HeadShare
 from .sinks import Threshold as Threshold
 from .sinks import ZScore as ZScore

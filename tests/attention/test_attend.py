@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -25,12 +29,76 @@ def test_tiled_is_the_reference(words: dict[str, Any]) -> None:
     check_against_reference(words, "tiled")
 
 
+# Many tiles a head, and chunks that end within the heads.
+SMALL = {
+    "MOST_ROWS": 7, "MOST_CAUSAL_ROWS": 5, "FEW_CAUSAL_ROWS": 3, "FEW_KEYS": 20, "LEAST_ROWS": 3, "TILE_SCORES": 200,
+    "CHUNK_SCORES": 200,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("whole_head", "threads"), [(1000, 1), (1000, 2), (1, 1), (1, 3)])
 @given(words=calls(longest=40, dtypes=DTYPES))
-def test_tiled_is_the_reference_in_small_tiles(words: dict[str, Any]) -> None:
-    with pytest.MonkeyPatch.context() as patch:  # many tiles a head, and chunks that end within the heads
-        for name, size in {"MOST_ROWS": 7, "MOST_CAUSAL_ROWS": 5, "LEAST_ROWS": 3, "TILE_SCORES": 200}.items():
+def test_tiled_is_the_reference_in_small_tiles(whole_head: int, threads: int, words: dict[str, Any]) -> None:
+    with pytest.MonkeyPatch.context() as patch, torch_threads(threads):
+        for name, size in (SMALL | {"WHOLE_HEAD": whole_head}).items():
             patch.setattr(tiled_module, name, size)
         check_against_reference(words, "tiled")
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_whole_heads_give_the_same_bits_on_any_number_of_threads(causal: bool) -> None:
+    q, k, v = made(2, 4, 300, 16), made(2, 2, 300, 16), made(2, 2, 300, 16)
+    found = []
+    for threads in (1, 2, 3, 3):
+        with torch_threads(threads):
+            found.append(attend(q, k, v, causal=causal, groups=torch.arange(300) % 3, backend="tiled"))
+            assert torch.get_num_threads() == threads
+    for out, received in found[1:]:
+        assert torch.equal(out, found[0][0])
+        assert torch.equal(received, found[0][1])
+
+
+def test_threads_take_the_callers_modes_with_them() -> None:
+    q, k, v = made(1, 4, 200, 8), made(1, 4, 200, 8), made(1, 4, 200, 8)
+    with torch_threads(2):
+        expected = attend(q, k, v)
+        with torch.inference_mode():
+            found = attend(q, k, v)
+        assert found[0].is_inference()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            cast = attend(q, k, v)
+        with torch.no_grad():
+            without = attend(q.clone().requires_grad_(), k, v)
+    assert not without[0].requires_grad
+    for other in (found, cast, without):
+        assert torch.equal(other[0], expected[0])
+
+
+def test_a_forked_process_makes_its_own_threads() -> None:
+    script = (
+        "import os, torch\n"
+        "from sinkscope.attention.attend import attend\n"
+        "torch.set_num_threads(2)\n"
+        "q = torch.ones(1, 4, 200, 8)\n"
+        "attend(q, q, q)\n"
+        "pid = os.fork()\n"
+        "if pid == 0:\n"
+        "    torch.set_num_threads(2)\n"
+        "    out, received = attend(q, q, q)\n"
+        "    os._exit(0 if torch.allclose(out, q) and torch.allclose(received, q[:, :, :1, :1]) else 3)\n"
+        "assert os.waitpid(pid, 0)[1] == 0\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
 def made(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -206,7 +274,7 @@ class LargestTensor(TorchDispatchMode):
 )
 def test_tiled_never_holds_the_map(words: dict[str, Any]) -> None:
     q, k, v = made(1, 1, 2048, 8), made(1, 1, 2048, 8), made(1, 1, 2048, 8)
-    with LargestTensor() as largest:
+    with LargestTensor() as largest, torch_threads(1):  # it sees the operations of its own thread only
         attend(q, k, v, groups=torch.arange(2048) % 3, backend="tiled", **words)
     assert largest.numel < 2048 * 2048 / 3
     with LargestTensor() as largest:

@@ -34,7 +34,7 @@ def test_shades_are_even_and_readable(look: Opener, report: Path) -> None:
     """Lightness of the ramp goes one way in even steps, and the ink on every shade has a contrast of at least 4.5."""
     for scheme in ("light", "dark"):
         page = look(report, "tab=explorer", scheme=scheme)
-        colours = page.locator(".ramp").evaluate("e => getComputedStyle(e).backgroundImage")
+        colours = page.locator("#map .ramp").evaluate("e => getComputedStyle(e).backgroundImage")
         steps = [tuple(map(int, part.split(")")[0].split(","))) for part in colours.split("rgb(")[1:]]
         light = [_lightness(colour) for colour in steps]
         gaps = [b - a for a, b in itertools.pairwise(light)]

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import nbformat
 import numpy as np
 import pytest
 from made_runs import made_results, made_trace
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 from nbclient import NotebookClient
 from playwright.sync_api import Browser
 
 from sinkscope.cli.app import run as command
 from sinkscope.errors import ReportError
-from sinkscope.report import figures
+from sinkscope.report import figures, write
 from sinkscope.report.notebook import show
 from sinkscope.report.printing import figures as draw
+from sinkscope.report.printing import picture
+from sinkscope.report.view import Viewer
 from sinkscope.tracing import Trace
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "quickstart.ipynb"
@@ -27,17 +33,17 @@ def test_every_figure_is_written(run: Path, tmp_path: Path) -> None:
     first = draw(run, tmp_path / "one", "svg")
     names = {path.stem for path in first}
     assert {"figure-1-made-llada", "figure-3-made-llama", "figure-4-made-llada", "figure-5-made-dream"} <= names
-    assert {"figure-7", "figure-10", "masking"} <= names
+    assert {"figure-7", "figure-10", "masking", "table-2", "mechanism", "moving-sink"} <= names
     assert "largest key" in (tmp_path / "one" / "figure-7.svg").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(("format", "start"), [("pdf", b"%PDF"), ("svg", b"<?xml"), ("png", b"\x89PNG")])
 def test_formats(tmp_path: Path, format: str, start: bytes) -> None:
     (tmp_path / "results.json").write_text(json.dumps(made_results()), encoding="utf-8")
-    (path,) = draw(tmp_path, format=format)
-    before = path.read_bytes()
-    assert before.startswith(start)
-    assert draw(tmp_path, format=format) == [path] and path.read_bytes() == before
+    paths = draw(tmp_path, format=format)
+    before = [path.read_bytes() for path in paths]
+    assert len(paths) == 3 and all(text.startswith(start) for text in before)
+    assert draw(tmp_path, format=format) == paths and [path.read_bytes() for path in paths] == before
     with pytest.raises(ReportError, match="format"):
         draw(tmp_path, format="jpeg")
 
@@ -47,7 +53,9 @@ def test_figures_show_the_numbers_of_the_trace(traces: list[Trace]) -> None:
     scores = trace.scores()
     ax = figures.received_map(trace, layer=1, head=2)
     assert np.allclose(np.asarray(ax.images[0].get_array()) ** 2, scores[:, 1, 2].numpy(), atol=1e-4)
-    assert ax.lines[0].get_xdata().tolist() == scores[:, 1, 2].argmax(-1).tolist()
+    assert [line for line in ax.lines if line.get_label() == "largest key"][0].get_xdata().tolist() == scores[
+        :, 1, 2
+    ].argmax(-1).tolist()
     grid = np.asarray(figures.head_grid(trace).images[0].get_array())
     assert np.allclose(grid, scores.amax(-1).mean(0).numpy(), atol=1e-5)
     curve = figures.epsilon_curve([trace]).lines[0].get_ydata()
@@ -58,6 +66,87 @@ def test_figures_show_the_numbers_of_the_trace(traces: list[Trace]) -> None:
         figures.neighbouring_maps(traces[2])
     with pytest.raises(ReportError, match="from 1 to"):
         figures.neighbouring_maps(trace, 0)
+
+
+def drawn(traces: list[Trace]) -> list[Figure]:
+    """Every figure there is, with a model's name that would be mathematics if anything were read as such."""
+    odd = replace(traces[0], model={"name": "made-$x_1$", "family": "llada"})
+    masked = replace(odd, interventions=[{"name": "MaskSinks", "k": 1}])
+    results = made_results()
+    for row in results["cells"]:
+        row["model"] = row["model"].replace("made-", "$made$-")
+    classes = [{"model": "$m$", "static": 0.5, "moving": 0.5, "flash": 0, "split": 0, "none": 0}]
+    made = [
+        figures.received_map(odd), figures.score_histogram(odd), figures.score_histogram(traces[3], "uniform"),
+        figures.neighbouring_maps(odd), figures.head_grid(odd), figures.sink_paths([odd, *traces]),
+        figures.epsilon_curve([odd, *traces]), figures.before_after(odd, masked, 1, 0),
+        figures.masking_curves(results["cells"]), figures.token_bars(results["tokens"]), figures.class_bars(classes),
+        figures.mechanism_gaps(results["mechanism"]),
+    ]  # fmt: skip
+    return [one if isinstance(one, Figure) else one.get_figure(root=True) for one in made]
+
+
+def test_tick_labels_are_plain(traces: list[Trace]) -> None:
+    for figure in drawn(traces):
+        FigureCanvasAgg(figure).draw()
+        for ax in figure.axes:
+            labels = [*ax.get_xticklabels(which="both"), *ax.get_yticklabels(which="both")]
+            assert [
+                label.get_text() for label in labels if "$" in label.get_text() and "$m$" not in label.get_text()
+            ] == []
+            assert not any(label.get_parse_math() for label in labels if label.get_text())
+
+
+def test_heads_and_layers_are_whole_numbers(traces: list[Trace]) -> None:
+    ax = figures.head_grid(traces[0])
+    FigureCanvasAgg(ax.get_figure(root=True)).draw()
+    shown = [label.get_text() for label in ax.get_xticklabels() if 0 <= label.get_position()[0] < traces[0].heads_count]
+    assert shown == ["0", "1", "2", "3"]
+
+
+def test_the_masking_figure_names_controls_and_the_paper() -> None:
+    figure = figures.masking_curves(made_results()["cells"], "arithmetic")
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert names == ["sinks masked", "random keys, count-matched", "paper, GSM8K"]
+
+
+def test_an_autoregressive_model_is_drawn_by_its_last_row() -> None:
+    cells = [cell for cell in made_results()["cells"] if cell["model"] == "made-llama" and cell["task"] == "recall"]
+    by_last = [
+        {**cell, "difference": -0.9, "condition": {**cell["condition"], "rows": "last"}}
+        for cell in cells
+        if cell["condition"]["name"] == "mask_sinks"
+    ]
+    figure = figures.masking_curves([*cells, *by_last], "recall")
+    lines = {container.get_label(): container.lines[0].get_ydata()[-1] for container in figure.axes[0].containers}
+    assert lines["sinks masked"] == pytest.approx(-90)
+    assert lines["sinks, ranked by whole columns"] == pytest.approx(-40 * 10**0.5)
+
+
+def test_a_trace_alone_becomes_a_page_figures_and_a_picture(run: Path, tmp_path: Path) -> None:
+    file = shutil.copy(sorted((run / "traces").iterdir())[0], tmp_path / "one.safetensors")
+    assert "made-llada" in write(file).read_text(encoding="utf-8")
+    assert {path.stem for path in draw(file, format="svg")} >= {"figure-1-made-llada", "figure-10", "moving-sink"}
+    for ending, start in (("png", b"\x89PNG"), ("svg", b"<?xml")):
+        (path,) = draw(file, tmp_path / f"picture.{ending}")
+        assert path.read_bytes().startswith(start)
+    with Viewer(file) as viewer:
+        assert len(viewer.traces) == 1
+    with pytest.raises(ReportError, match="ends in"):
+        picture(Trace.load(file), tmp_path / "picture.gif")
+
+
+def test_traces_and_models_say_what_they_are() -> None:
+    trace = made_trace("made-<b>", maps=False)
+    assert repr(trace) == "Trace(made-<b>, 16 steps × 3 layers × 4 heads × 28 positions, full)"
+    assert "made-&lt;b&gt;" in trace._repr_html_() and "Tom has 12 apples" in trace._repr_html_()
+    masked = replace(trace, interventions=[{"name": "MaskSinks", "k": 1}])
+    assert repr(masked).endswith("full, MaskSinks)")
+
+
+def test_notebooks_show_figures_as_themselves(traces: list[Trace]) -> None:
+    assert figures.received_map(traces[0])._repr_png_().startswith(b"\x89PNG")  # type: ignore[attr-defined]
+    assert figures.neighbouring_maps(traces[0])._repr_png_().startswith(b"\x89PNG")  # type: ignore[attr-defined]
 
 
 def test_the_frame_of_a_notebook_is_closed_and_works(browser: Browser, tmp_path: Path) -> None:
@@ -80,8 +169,10 @@ def test_the_frame_of_a_notebook_is_closed_and_works(browser: Browser, tmp_path:
 def test_the_example_notebook_runs() -> None:
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(NOTEBOOK.parent)}}).execute()
-    text = json.dumps([cell.get("outputs", []) for cell in notebook.cells])
-    assert "<iframe sandbox" in text and "image/png" in text
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    shown = [output.get("data", {}) for output in outputs]
+    assert sum("image/png" in data for data in shown) >= 3
+    assert sum("<iframe sandbox" in data.get("text/html", "") for data in shown) == 2
 
 
 def test_commands(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,7 +181,9 @@ def test_commands(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     (tmp_path / "small").mkdir()
     (tmp_path / "small" / "results.json").write_text(json.dumps(made_results()), encoding="utf-8")
     assert command(["figures", str(tmp_path / "small"), "--format", "svg", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["figures"] == [str(tmp_path / "small" / "figures" / "masking.svg")]
+    folder = tmp_path / "small" / "figures"
+    wanted = [str(folder / f"{name}.svg") for name in ("masking", "table-2", "mechanism")]
+    assert json.loads(capsys.readouterr().out)["figures"] == wanted
     assert command(["report", str(tmp_path / "nowhere")]) == 2
     assert capsys.readouterr().err.startswith("sinkscope: Expected the folder of a run")
     assert command(["figures", str(run), "--format", "gif"]) == 2

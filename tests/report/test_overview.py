@@ -42,7 +42,7 @@ def test_claims_come_first_with_badges_and_intervals(look: Opener, report: Path)
     assert [text.split(" ", 1)[1] for text in page.locator("#claims .badge").all_inner_texts()] == [
         claim["verdict"] for claim in claims
     ]
-    assert "−2.0 [−5.0, 1.0]" in (rows.first.locator("svg").get_attribute("aria-label") or "").replace("-", "−")
+    assert "−2.00 [−5.00, 1.00]" in (rows.first.locator("svg").get_attribute("aria-label") or "").replace("-", "−")
     assert rows.nth(3).locator("svg").count() == 0  # no values, no chart
     text = page.locator(".lede").inner_text()
     assert "4 claims" in text and "1 agrees, 1 agrees in part, 1 disagrees, 1 undecided" in text

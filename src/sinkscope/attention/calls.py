@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -122,10 +122,25 @@ class Tap:
 
 def perform(call: Call, taps: Sequence[Tap]) -> Tensor:
     """Output of the call, [batch, head, query, dim]; bit-identical to the module's own where nothing is changed or watched."""
+    call = _on_canvas(call)
     out = _answer(call, taps)
     for tap in taps:
         tap.done(call)
     return out
+
+
+def _on_canvas(call: Call) -> Call:
+    """The call over all columns of the canvas, those that a sparse cache leaves out hidden: what taps see and change.
+
+    Keys that are not there and keys that nobody may look at are the same to a softmax.
+    """
+    found = None if call.forward is None or call.forward.kept is None else call.forward.kept(call.layer)
+    if found is None:
+        return call
+    keys, values, seen = found
+    mask = seen.repeat_interleave(call.q.shape[1] // keys.shape[1], dim=1)[:, :, None]
+    whole = replace(call, k=keys, v=values, mask=None)
+    return replace(whole, mask=mask if whole.real_keys is None else mask & whole.real_keys[:, None, None])
 
 
 def _answer(call: Call, taps: Sequence[Tap]) -> Tensor:

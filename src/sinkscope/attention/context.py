@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -30,6 +30,9 @@ class Forward:
     real: Tensor | None = None  # bool [batch, key]: keys that are not padding, where padding is not only at the left
     kind: str = "denoise"  # "prefill" and "store" forwards fill a cache and belong to no step
     ids: Tensor | None = None  # [batch, column]: the tokens that stand on the canvas during this forward
+    # A sparse cache hands attention a part of its keys: layer → keys and values [batch, kv head, column, dim] of the whole
+    # canvas, and which of them are seen [batch, kv head, column]; None where all of them are.
+    kept: Callable[[int], tuple[Tensor, Tensor, Tensor] | None] | None = None
     row_seeds: tuple[int, ...] | None = None  # one per row that counts: random choices are drawn anew for each
 
 

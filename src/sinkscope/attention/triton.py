@@ -8,7 +8,7 @@ there are no atomic adds and two runs give the same bits. (Maximum and sum are k
 the sum's digits next to a large maximum, as under an additive mask of −1e4.)
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -180,7 +180,7 @@ def received_kernel(
 
 
 @torch.no_grad()
-def triton_attention(call: Inputs, rows: int = 64, keys: int = 64) -> Result:
+def triton_attention(call: Inputs, rows: int | None = None, keys: int | None = None) -> Result:
     """Softmax attention, its output, and what every key received."""
     if call.q.dtype == torch.float64:
         raise AttentionError("backend 'triton' takes float32, bfloat16 and float16, but q is float64: use 'tiled'.")
@@ -196,13 +196,16 @@ def triton_attention(call: Inputs, rows: int = 64, keys: int = 64) -> Result:
     labels = call.labels.to(torch.int32).contiguous()
     labels_batch = labels.stride(0) if len(labels) > 1 else 0
     masked_at = masked_below(call.mask.dtype) if kind == ADDITIVE_MASK and call.mask is not None else 0.0
-    rows, keys = fitting(call.queries, rows), fitting(call.keys, keys)
+    launch = launch_options(q.dtype.itemsize, q.shape[3])
+    rows = fitting(call.queries, launch.rows if rows is None else rows)
+    keys = fitting(call.keys, launch.keys if keys is None else keys)
     dim, value = fitting(q.shape[3]), fitting(v.shape[3])
     sizes = (call.heads, call.share, call.queries, call.keys, call.offset, q.shape[3])
     # Triton's interpreter multiplies the bit patterns of bfloat16 (triton issue 11584): there, and only there, widen.
     widen = q.dtype == torch.bfloat16 and q.device.type == "cpu"
     blocks: dict[str, Any] = {
         "BLOCK": call.block or 0, "MASK": kind, "ROWS": rows, "KEYS": keys, "DIM": dim, "WIDEN": widen,
+        **launch.options,
     }  # fmt: skip
 
     output_kernel[(triton.cdiv(call.queries, rows), call.batch * call.heads)](
@@ -224,6 +227,21 @@ def triton_attention(call: Inputs, rows: int = 64, keys: int = 64) -> Result:
     column_sums(peaks, shares, received, call.drop_keys is not None)
     clean = column_sums(clean_peaks, clean_shares, call.zero_received(), False) if both else None
     return Result(out, received, clean)
+
+
+class Launch(NamedTuple):
+    """How a kernel is launched, here and where it is built ahead of time."""
+
+    rows: int  # sides of a tile of scores
+    keys: int
+    options: dict[str, int]
+
+
+def launch_options(itemsize: int, dim: int) -> Launch:
+    """Tile and warps for a number type and head size; float32 is multiplied without tensor cores, all in registers."""
+    if itemsize > 2:
+        return Launch(32, 32, {"num_warps": 8, "num_stages": 1})
+    return Launch(64, 64, {"num_warps": 4 if dim <= 64 else 8, "num_stages": 2})
 
 
 def fitting(size: int, most: int | None = None) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
 import sys
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sinkscope import __version__
+from sinkscope import __version__, io
 from sinkscope.cli import commands, process, screen
 from sinkscope.cli.options import spelled
 from sinkscope.errors import SinkscopeError
@@ -42,9 +43,15 @@ def build() -> typer.Typer:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    """The program: one command in a process that was made ready for it."""
     process.prepare()
+    if not process.working_folder_exists():
+        screen.say_error("Expected a working folder that exists, and this one was deleted; change to another one.")
+        sys.exit(BAD_INPUT)
     with process.ended_by_signals():
         code = process.finish(run(arguments))
+        if process.signal_received() is not None:
+            os._exit(code)  # at once: everything is closed, and torch takes its time to go
     sys.exit(code)
 
 
@@ -91,8 +98,8 @@ def _refused(error: OSError | MemoryError) -> str:
     """What the machine would not do: a file, a folder, memory."""
     if isinstance(error, MemoryError):
         return f"The machine has not the memory for this ({str(error) or 'out of memory'}); ask for less."
-    where = "" if error.filename is None else f" ({error.filename})"
-    return f"The system refused a file or folder: {error.strerror or error}{where}; look at its place and rights."
+    where = "" if error.filename is None else f" {error.filename!r}"
+    return f"A file or folder{where} could not be read or written ({io.reason(error)}); look at its place and rights."
 
 
 def _usage(error: Any) -> str:

@@ -25,8 +25,17 @@ def prepare() -> None:
         # A terminal that knows ASCII only, or a file name that is no text: a ? instead of a traceback.
         with suppress(AttributeError, ValueError, OSError):
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
-    warnings.showwarning = _show_warning
+    warnings.showwarning = _show_warning  # type: ignore[assignment]
     logging.setLogRecordFactory(_PlainRecord)
+
+
+def working_folder_exists() -> bool:
+    """Libraries abort the process, in their own words, where it does not."""
+    try:
+        os.getcwd()
+    except OSError:
+        return False
+    return True
 
 
 def _occupy_closed_streams() -> None:

@@ -17,10 +17,11 @@ from sinkscope.decoding.exact import BlockForwards
 from sinkscope.decoding.layout import blocks, lay_out
 from sinkscope.decoding.noise import Noise, ReferenceNoise, RowNoise
 from sinkscope.decoding.run import OnStep, Run, Step
+from sinkscope.decoding.sparse import SparseForwards
 from sinkscope.decoding.stop import STOPS
 from sinkscope.errors import DecodeError
 from sinkscope.models.base import Model
-from sinkscope.settings import Decode
+from sinkscope.settings import Decode, SparseCache
 
 HEAD_BYTES = 1 << 26  # logits are made for as many positions at a time as fit here
 
@@ -57,6 +58,8 @@ class Denoiser:
             assert settings.block is not None
             return BlockForwards(self.model, settings.block, settings.cache == "exact", self.shift)
         mask = self.canvas.real.to(torch.int64) if self.padded else None
+        if isinstance(settings.cache, SparseCache):
+            return SparseForwards(self.model, mask, settings.cache, self.shift)
         doubled = mask if mask is None or not self.guided else torch.cat([mask, mask])
         return Forwards(self.model, doubled, settings.cache, self.shift)
 
@@ -95,6 +98,8 @@ class Denoiser:
             forward = replace(forward, block=self.forwards.size if several else None)
         if self.padded and not self._only_left_padded():
             forward = replace(forward, real=real)
+        if isinstance(self.forwards, SparseForwards):
+            forward = replace(forward, kept=self.forwards.kept)
         self.run.forwards += 2 if self.guided and self.settings.layout == "left" else 1  # the authors run two
         with announce(forward):
             if isinstance(self.forwards, BlockForwards):

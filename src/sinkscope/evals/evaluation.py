@@ -128,7 +128,7 @@ def _score(name: str, value: float, samples: list[dict[str, Any]], count: int) -
     return score
 
 
-def _check_numbers(**numbers: int | None) -> None:
+def _check_numbers(**numbers: Any) -> None:
     for name, number in numbers.items():
         least = 0 if name == "fewshot" else 1
         if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < least):

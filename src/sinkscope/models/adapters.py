@@ -221,8 +221,9 @@ def _add_product(part: nn.Module, adapter: Adapter, own: str, held: dict[str, Te
             f"{name} changes {own} as a weight of {shape}, and the base's is {came}; it was made for another base."
         )
     scale = alpha / (math.sqrt(rank) if adapter.config.get("use_rslora") else rank)
-    change = (b.to(weight.device) @ a.to(weight.device)) * scale
-    weight.copy_((weight.float() + (change.mT if table else change)).to(weight.dtype))
+    wide = torch.promote_types(weight.dtype, torch.float32)
+    change = (b.to(weight.device, wide) @ a.to(weight.device, wide)) * scale
+    weight.copy_((weight.to(wide) + (change.mT if table else change)).to(weight.dtype))
 
 
 def _by_pattern(patterns: dict[str, Any] | None, own: str, otherwise: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, overload
 
@@ -39,6 +40,16 @@ class Model:
     block: int | None = (
         None  # block length that it was trained with under block-causal attention; None: sees everything
     )
+
+    def __repr__(self) -> str:
+        config = self.config
+        size = f"{config.num_hidden_layers} layers × {config.num_attention_heads} heads, vocabulary {self.vocabulary}"
+        kind = "autoregressive" if self.causal else "diffusion"
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"Model({self.name}, {self.family}, {kind}, {size}, {dtype} on {self.device})"
+
+    def _repr_html_(self) -> str:
+        return f"<p><b>{html.escape(repr(self))}</b></p>"
 
     @property
     def eos_id(self) -> int | None:

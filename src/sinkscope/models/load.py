@@ -50,7 +50,7 @@ def load(
     if adapters.is_adapter(folder):
         adapter = adapters.read_adapter(folder)
         merged = adapters.merge(load(adapter.base, dtype, device, mask_id), adapter, asked)
-        return _self_tested(_converted(merged, adapter))
+        return _self_tested(converted(merged, adapter))
     if folder.suffix == ".gguf":
         packed, reader = load_gguf(asked, folder, wanted, device)
         return _self_tested(_assemble(Llama(), packed, reader, asked, None, checkpoint.gguf_fingerprint(folder)))
@@ -78,7 +78,7 @@ def load(
     return _self_tested(_with_preset(model, config.get("sinkscope_decode"), f"config.json of {asked}"))
 
 
-def _converted(model: Model, adapter: adapters.Adapter) -> Model:
+def converted(model: Model, adapter: adapters.Adapter) -> Model:
     """What the adapter's notes say beyond weights: another family, its mask token, decode settings, a chat template."""
     notes, folder = adapter.notes, adapter.folder
     known = {family.name: family for family in FAMILIES}

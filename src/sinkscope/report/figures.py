@@ -1,13 +1,13 @@
-"""The paper's figures with matplotlib, for print: each is a function of a trace (or several), for notebooks too.
+"""The paper's figures of traces with matplotlib, for print and for notebooks.
 
-Figure 1 `received_map`, 3 `score_histogram`, 4 and 6 `neighbouring_maps`, 5 `head_grid`, 7 `sink_paths`, 10 `epsilon_curve`,
-and the masking curves of Table 1 `masking_curves`. All take an optional `ax` (or make their own) and return it.
+Figure 1 `received_map`, 3 `score_histogram`, 4, 6 and 8 `neighbouring_maps`, 5 `head_grid`, 7 `sink_paths`, 10
+`epsilon_curve`; ours: `before_after`, and those of a study's results in `result_figures.py`. Most take an optional `ax`
+(or make their own) and return it; a notebook shows what they return.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,18 +15,40 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sinkscope.errors import ReportError
+from sinkscope.report.drawing import (
+    COLOURS,
+    INK,
+    LINES,
+    SINK,
+    axes,
+    in_style,
+    look,
+    plain_counts,
+    sheet,
+    whole_ticks,
+)
+from sinkscope.report.result_figures import class_bars, masking_curves, mechanism_gaps, token_bars
+from sinkscope.report.sample import head_classes
 from sinkscope.sinks import default_rule, histogram, sweep
 from sinkscope.sinks.columns import missing_keys, query_count, seen_by
 from sinkscope.tracing import Trace
 
-COLOURS = "cividis"
-INK, SINK = "#1b1e25", "#c2410c"
-LINES = ("#2f5bb7", "#b45309", "#0f766e", "#9d2f8a", "#4d7c0f", "#57606f")
-MARKS, DASHES = ("o", "s", "D", "^", "v", "P"), ("-", "--", ":", "-.", (0, (5, 1)), (0, (1, 2)))
+__all__ = [
+    "before_after",
+    "class_bars",
+    "epsilon_curve",
+    "head_grid",
+    "masking_curves",
+    "mechanism_gaps",
+    "neighbouring_maps",
+    "received_map",
+    "score_histogram",
+    "sink_paths",
+    "token_bars",
+]
 
-
-def _axes(ax: Axes | None, width: float = 6.0, height: float = 3.6) -> Axes:
-    return ax if ax is not None else Figure(figsize=(width, height), layout="constrained").subplots()
+PAPER_EPSILON, PAPER_SHARE = 3, 96  # Figure 10: epsilon = 3 leaves at least 96 % of the tokens out
+SIGNS = {"static": "●", "right": "→", "left": "←", "wander": "↔", "flash": "✦", "split": "◐", "none": ""}
 
 
 def _name(trace: Trace) -> str:
@@ -40,125 +62,150 @@ def _columns(trace: Trace, layer: int | None, head: int | None, group: str) -> t
     return scores[:, :, head].mean(1) if head is not None else scores.mean((1, 2))
 
 
+def _unit(trace: Trace) -> str:
+    return "uniform" if trace.causal else "sum"
+
+
+@in_style
 def received_map(
     trace: Trace, layer: int | None = None, head: int | None = None, group: str = "all", ax: Axes | None = None
 ) -> Axes:
     """Figure 1: attention received, step × position, with the largest key of every step; unit: column sums."""
-    ax = _axes(ax)
+    ax = axes(ax)
     values = _columns(trace, layer, head, group)
-    image = ax.imshow(values.sqrt().numpy(), aspect="auto", cmap=COLOURS, interpolation="nearest")
-    ax.plot(values.argmax(-1).numpy(), np.arange(trace.steps), color=SINK, linewidth=1, label="largest key")
+    extent = (-0.5, trace.positions - 0.5, trace.steps + 0.5, 0.5)  # steps are counted from 1
+    image = ax.imshow(
+        values.sqrt().numpy(), aspect="auto", cmap=COLOURS, interpolation="nearest", extent=extent, vmin=0
+    )
+    steps = np.arange(trace.steps) + 1
+    ax.plot(values.argmax(-1).numpy(), steps, color="white", linewidth=2.6)
+    ax.plot(values.argmax(-1).numpy(), steps, color=SINK, linewidth=1.3, label="largest key")
     if 0 < trace.prompt_length < trace.positions:
-        ax.axvline(trace.prompt_length - 0.5, color="white", linestyle=":", linewidth=1)
+        ax.axvline(trace.prompt_length - 0.5, color="white", linestyle=":", linewidth=1.2, label="end of prompt")
     where = "mean of all heads" if layer is None else f"layer {layer}, {'mean' if head is None else f'head {head}'}"
     ax.set(xlabel="position", ylabel="denoising step", title=f"{_name(trace)}: {where}, {group} queries")
+    whole_ticks(ax)
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, facecolor="#9a9a9a", frameon=True)
     bar = ax.figure.colorbar(image, ax=ax, label="received (column sum)")
-    ticks = [tick for tick in (0.25, 1, 2, 4, 8, 16, 32, 64) if tick <= float(values.max())]
+    ticks = [tick for tick in (0, 0.25, 1, 2, 4, 8, 16, 32, 64) if tick <= float(values.max())]
     bar.set_ticks([tick**0.5 for tick in ticks], labels=[f"{tick:g}" for tick in ticks])
     return ax
 
 
+@in_style
 def score_histogram(trace: Trace, unit: str = "sum", bins: int = 50, ax: Axes | None = None) -> Axes:
     """Figure 3: how many (step, layer, head, key) have which score; the count is on a logarithmic scale."""
-    ax = _axes(ax, 5.0, 3.2)
+    ax = axes(ax, 5.0, 3.2)
     table = histogram(trace, bins, unit)
     ax.bar(table["low"], table["count"], table["high"] - table["low"], align="edge", color=LINES[0])
-    ax.set(yscale="log", xlabel=f"score ({unit})", ylabel="keys", title=_name(trace))
+    unit_name = "× uniform" if unit == "uniform" else unit
+    ax.set(yscale="log", xlabel=f"score ({unit_name})", ylabel="keys", title=f"{_name(trace)}: scores of all keys")
+    plain_counts(ax)
+    whole_ticks(ax, down=False)
+    if unit != "mean":
+        ax.axvline(1 + PAPER_EPSILON, color=INK, linewidth=0.9, linestyle="--", label="ε = 3 above the mean")
+        ax.legend()
     return ax
 
 
+@in_style
 def neighbouring_maps(trace: Trace, step: int = 1, slot: int = 0) -> Figure:
-    """Figures 4 and 6: a head's whole attention map at two neighbouring steps; needs a trace that kept maps."""
+    """Figures 4, 6, 8: a head's whole attention map at two neighbouring steps; needs a trace that kept maps."""
     if trace.maps is None:
         raise ReportError(
             "Whole attention maps were expected, and this trace kept none; record it with keep=sk.Keep(maps=((layer, head),))."
         )
     if not 1 <= step < trace.steps:
         raise ReportError(f"Expected a step from 1 to {trace.steps - 1}, whose map has one before it, got {step}.")
-    figure = Figure(figsize=(7.2, 3.6), layout="constrained")
+    figure = sheet(7.6, 3.9)
     layer, head = trace.map_heads[slot]
-    for ax, at in zip(figure.subplots(1, 2, sharey=True), (step - 1, step), strict=True):
-        ax.imshow(trace.maps[slot, at].float().sqrt().numpy(), cmap=COLOURS, vmin=0, vmax=1, interpolation="nearest")
-        ax.set(xlabel="key", title=f"step {at + 1}")
-    figure.axes[0].set_ylabel("query")
+    panels = figure.subplots(1, 2, sharey=True)
+    for ax, at in zip(panels, (step - 1, step), strict=True):
+        weights = trace.maps[slot, at].float()
+        image = ax.imshow(weights.sqrt().numpy(), cmap=COLOURS, vmin=0, vmax=1, interpolation="nearest")
+        key = int(weights.sum(0).argmax())
+        ax.plot([key], [-0.03], marker="v", color=SINK, clip_on=False, transform=ax.get_xaxis_transform(), markersize=6)
+        ax.set(xlabel=f"key (▾ largest: {key})", title=f"step {at + 1}", ylim=(trace.positions - 0.5, -0.5))
+        whole_ticks(ax)
+    panels[0].set_ylabel("query")
+    bar = figure.colorbar(image, ax=list(panels), label="attention weight", shrink=0.85)
+    ticks = (0, 0.05, 0.25, 0.5, 1)
+    bar.set_ticks([tick**0.5 for tick in ticks], labels=[f"{tick:g}" for tick in ticks])
     figure.suptitle(f"{_name(trace)}: layer {layer}, head {head}")
     return figure
 
 
+@in_style
 def head_grid(trace: Trace, ax: Axes | None = None) -> Axes:
     """Figure 5: score of each head's largest key, averaged over the steps, in the default rule's unit."""
-    ax = _axes(ax, 4.4, 3.6)
+    ax = axes(ax, 4.6, 3.8)
     rule = default_rule(trace)
     scores = rule.scores(trace.scores(), query_count(trace, "all"), missing_keys(trace), seen_by(trace, "all"))
-    image = ax.imshow(scores.amax(-1).mean(0).numpy(), cmap=COLOURS, aspect="auto", interpolation="nearest")
-    ax.set(xlabel="head", ylabel="layer", title=f"{_name(trace)}: largest key")
-    ax.figure.colorbar(image, ax=ax, label=f"mean score ({rule.unit})")
+    means = scores.amax(-1).mean(0).numpy()  # [layer, head]
+    image = ax.imshow(means, cmap=COLOURS, aspect="auto", interpolation="nearest", vmin=0)
+    if means.size <= 16 * 16:
+        middle = means.max() * 0.55
+        for place, (name, way) in enumerate(head_classes(trace)):
+            layer, head = divmod(place, trace.heads_count)
+            sign = SIGNS[way or "right"] if name == "moving" else SIGNS[name]
+            colour = INK if means[layer, head] > middle else "white"
+            ax.text(head, layer, sign, ha="center", va="center", color=colour, fontfamily="DejaVu Sans")
+        ax.text(
+            0.5, -0.2, "● static   → ← ↔ moving   ✦ flash   ◐ split", transform=ax.transAxes, ha="center", va="top",
+            fontsize=8, fontfamily="DejaVu Sans",
+        )  # fmt: skip
+    ax.set(xlabel="head", ylabel="layer", title=f"{_name(trace)}: largest key of each head")
+    whole_ticks(ax)
+    unit = "× uniform" if rule.unit == "uniform" else rule.unit
+    ax.figure.colorbar(image, ax=ax, label=f"mean score ({unit})")
     return ax
 
 
+@in_style
 def sink_paths(traces: Sequence[Trace], layer: int | None = None, ax: Axes | None = None) -> Axes:
-    """Figure 7: position of the largest key over the steps, a line a trace."""
-    ax = _axes(ax)
+    """Figure 7: position of the largest key over the steps, a line per trace."""
+    ax = axes(ax, 6.4, 3.6)
     for place, trace in enumerate(traces):
         keys = _columns(trace, layer, None, "all").argmax(-1).numpy()
         done = 100 * (np.arange(trace.steps) + 0.5) / trace.steps
-        look: dict[str, Any] = {"color": LINES[place % 6], "marker": MARKS[place % 6], "linestyle": DASHES[place % 6]}
-        ax.plot(done, keys, markersize=3, label=_name(trace), **look)
+        ax.plot(done, keys, label=_name(trace), **look(place))
     where = "mean of all heads" if layer is None else f"layer {layer}"
-    ax.set(xlabel="share of the generation done (%)", ylabel="position", title=f"largest key ({where})")
-    ax.legend()
+    ax.set(
+        xlabel="share of the generation done (%)", ylabel="position", xlim=(0, 100),
+        title=f"largest key ({where})",
+    )  # fmt: skip
+    whole_ticks(ax)
+    ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
     return ax
 
 
+@in_style
 def epsilon_curve(traces: Sequence[Trace], unit: str = "sum", ax: Axes | None = None) -> Axes:
     """Figure 10: share of the keys that are no sinks against epsilon; an autoregressive trace in multiples of uniform."""
-    ax = _axes(ax, 5.0, 3.2)
+    ax = axes(ax, 6.2, 3.4)
     epsilons = [step / 2 for step in range(21)]
     for place, trace in enumerate(traces):
         used = "uniform" if trace.causal and unit == "sum" else unit
         table = sweep(trace, epsilons, (used,))
-        look: dict[str, Any] = {"color": LINES[place % 6], "linestyle": DASHES[place % 6], "marker": MARKS[place % 6]}
-        ax.plot(table["epsilon"], 100 * table["non_sinks"], markersize=3, label=f"{_name(trace)} ({used})", **look)
-    ax.axhline(96, color=INK, linewidth=0.7, linestyle=":")
-    ax.set(xlabel="ε", ylabel="non-sinks (% of keys)", title="share of non-sinks (dotted: the paper's 96 %)")
-    ax.legend()
+        name = f"{_name(trace)} (× uniform)" if used == "uniform" else f"{_name(trace)} ({used})"
+        ax.plot(table["epsilon"], 100 * table["non_sinks"], label=name, **look(place))
+    ax.axhline(PAPER_SHARE, color=INK, linewidth=0.8, linestyle=":", label="the paper’s 96 %")
+    ax.axvline(PAPER_EPSILON, color=INK, linewidth=0.8, linestyle="--", label="ε = 3")
+    ax.set(xlabel="ε", ylabel="non-sinks (% of keys)", title="share of non-sinks")
+    whole_ticks(ax)
+    ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
     return ax
 
 
-def masking_curves(cells: Sequence[dict[str, Any]], task: str | None = None) -> Figure:
-    """Table 1 as curves: change of accuracy against K, sinks and the random control, a panel a model."""
-    tasks = list(dict.fromkeys(cell["task"] for cell in cells))
-    if not tasks or (task is not None and task not in tasks):
-        raise ReportError(f"Expected cells of the task {task or '(any)'}, and there are {', '.join(tasks) or 'none'}.")
-    chosen = task or ("all" if "all" in tasks else tasks[0])
-    shown = [cell for cell in cells if cell["task"] == chosen]
-    models = list(dict.fromkeys(cell["model"] for cell in shown))
-    figure = Figure(figsize=(3.2 * len(models), 3.2), layout="constrained")
-    panels = figure.subplots(1, len(models), sharey=True, squeeze=False)[0]
-    for ax, model in zip(panels, models, strict=True):
-        for place, (name, label) in enumerate((("mask_sinks", "sinks masked"), ("mask_random", "random keys masked"))):
-            line = sorted(
-                (cell for cell in shown if cell["model"] == model and _is(cell["condition"], name)),
-                key=lambda cell: cell["condition"]["k"],
-            )
-            if line:
-                _curve(ax, line, label, place)
-        ax.axhline(0, color=INK, linewidth=0.7)
-        ax.set(xlabel="keys masked (K)", title=model, xticks=[0, 1, 5, 10])
-    panels[0].set_ylabel(f"change of accuracy, points ({chosen})")
-    panels[0].legend()
+@in_style
+def before_after(trace: Trace, masked: Trace, layer: int | None = None, head: int | None = None) -> Figure:
+    """The same problem as the model is and with its sinks masked: attention received, step × position, side by side."""
+    if trace.prompt != masked.prompt:
+        raise ReportError("Expected two traces of the same prompt, and theirs differ; trace the same problem twice.")
+    figure = sheet(9.2, 3.6)
+    panels = figure.subplots(1, 2, sharey=True)
+    for ax, one, title in zip(panels, (trace, masked), ("nothing masked", "sinks masked"), strict=True):
+        received_map(one, layer, head, ax=ax)
+        ax.set_title(f"{_name(one)}: {title}")
+    panels[1].set_ylabel("")
     return figure
-
-
-def _is(condition: dict[str, Any], name: str) -> bool:
-    usual = {"rank": "clean", "rows": "all", "match": "count", "above": None}
-    return condition["name"] == name and all((condition.get(word) or value) == value for word, value in usual.items())
-
-
-def _curve(ax: Axes, line: list[dict[str, Any]], label: str, place: int) -> None:
-    ks = [0, *(cell["condition"]["k"] for cell in line)]
-    drops = [0.0, *(100 * cell["difference"] for cell in line)]
-    low = [0.0, *(100 * (cell["difference"] - cell.get("difference_low", cell["difference"])) for cell in line)]
-    high = [0.0, *(100 * (cell.get("difference_high", cell["difference"]) - cell["difference"]) for cell in line)]
-    look: dict[str, Any] = {"color": LINES[place], "marker": MARKS[place], "linestyle": DASHES[place]}
-    ax.errorbar(ks, drops, yerr=np.maximum(0, [low, high]), label=label, markersize=4, capsize=2, **look)

@@ -1,8 +1,9 @@
-"""`figures`: all figures of a run as files, for print."""
+"""`figures`: all figures of a run, or of one trace, as files for print."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,69 +13,123 @@ from matplotlib.figure import Figure
 
 from sinkscope.errors import ReportError
 from sinkscope.report import figures as made
+from sinkscope.report.drawing import STYLE
+from sinkscope.report.highlight import liveliest
 from sinkscope.report.overview import read
-from sinkscope.report.writing import trace_files
+from sinkscope.report.writing import is_trace, trace_files
+from sinkscope.sinks.classes import NAMES as CLASSES
 from sinkscope.tracing import Trace
 
 FORMATS = ("pdf", "svg", "png")
-# Text stays text in a PDF and an SVG, and no date or chance gets into the files: the same run gives the same bytes.
-STYLE: Any = {
-    "pdf.fonttype": 42,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "sinkscope",
-    "font.size": 9,
-    "text.parse_math": False,
-}
+Keep = Callable[[str, Axes | Figure], None]
 
 
 def figures(run: Path | str, out: Path | str | None = None, format: str = "pdf", dpi: int = 200) -> list[Path]:
-    """Write every figure that the run has data for; the first trace of each model stands for it."""
+    """Write every figure that a run, or the file of one trace, has data for; each model's first trace stands for it.
+
+    A trace can also become one picture: `out` then names a file that ends in .png, .svg or .pdf.
+    """
     if format not in FORMATS:
         raise ReportError(f"Expected the format {', '.join(FORMATS)}, got {format!r}.")
     run = Path(run)
-    folder = Path(out) if out is not None else run / "figures"
-    firsts = _first_traces(run)
-    results = read(run / "results.json")
-    cells = [*results.get("pooled", []), *results.get("cells", [])]
-    if not firsts and not cells:
+    if is_trace(run) and out is not None and Path(out).suffix[1:] in FORMATS:
+        return [picture(Trace.load(run), out, dpi)]
+    beside = run.with_name(f"{run.name}.figures") if is_trace(run) else run / "figures"
+    folder = Path(out) if out is not None else beside
+    traces = [Trace.load(path) for path in trace_files(run)]
+    results = {} if is_trace(run) else read(run / "results.json")
+    if not traces and not results.get("cells"):
         raise ReportError(f"Expected a run with results.json or traces/*.safetensors, and {run} has neither.")
     folder.mkdir(parents=True, exist_ok=True)
-    written = []
+    written: list[Path] = []
 
     def keep(name: str, drawn: Axes | Figure) -> None:
-        figure = drawn if isinstance(drawn, Figure) else drawn.get_figure(root=True)
-        assert figure is not None
         path = folder / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', name)}.{format}"
-        dated = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}[format]
-        figure.savefig(path, dpi=dpi, metadata=dated)
-        written.append(path)
+        written.append(_save(drawn, path, dpi))
 
-    with rc_context(STYLE):
-        for model, trace in firsts.items():
-            keep(f"figure-1-{model}", made.received_map(trace))
-            keep(f"figure-3-{model}", made.score_histogram(trace, "uniform" if trace.causal else "sum"))
-            if trace.maps is not None and trace.steps > 1:
-                keep(f"figure-4-{model}", made.neighbouring_maps(trace, _liveliest(trace)))
-            keep(f"figure-5-{model}", made.head_grid(trace))
-        if firsts:
-            keep("figure-7", made.sink_paths(list(firsts.values())))
-            keep("figure-10", made.epsilon_curve(list(firsts.values())))
-        if any(cell.get("difference") is not None for cell in cells):
-            keep("masking", made.masking_curves([cell for cell in cells if cell.get("difference") is not None]))
+    _of_traces(keep, traces)
+    _of_results(keep, results)
     return written
 
 
-def _first_traces(run: Path) -> dict[str, Trace]:
-    found: dict[str, Trace] = {}
-    for path in trace_files(run):
-        trace = Trace.load(path)
-        if not trace.interventions:
-            found.setdefault(str(trace.model.get("name", "model")), trace)
-    return found
+def picture(trace: Trace, out: Path | str, dpi: int = 200) -> Path:
+    """One picture of a trace, as PNG, SVG or PDF by the file's ending: its liveliest moving head, or the mean of all."""
+    path = Path(out)
+    if path.suffix[1:] not in FORMATS:
+        raise ReportError(f"Expected a file that ends in .{', .'.join(FORMATS)}, got {path.name!r}.")
+    moving = liveliest([trace])
+    place = (None, None) if moving is None else (moving["layer"], moving["head"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return _save(made.received_map(trace, *place), path, dpi)
 
 
-def _liveliest(trace: Trace) -> int:
-    """The step at which the first kept map differs most from the one before: that is where a sink moves."""
+def _save(drawn: Axes | Figure, path: Path, dpi: int) -> Path:
+    figure = drawn if isinstance(drawn, Figure) else drawn.get_figure(root=True)
+    assert figure is not None
+    dated = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}[path.suffix[1:]]
+    with rc_context(STYLE):  # type: ignore[arg-type]
+        figure.savefig(path, dpi=dpi, metadata=dated)
+    return path
+
+
+def _of_traces(keep: Keep, traces: list[Trace]) -> None:
+    firsts: dict[str, Trace] = {}
+    for trace in [*(one for one in traces if not one.interventions), *traces]:  # as the models are, before changed ones
+        firsts.setdefault(str(trace.model.get("name", "model")), trace)
+    for model, trace in firsts.items():
+        keep(f"figure-1-{model}", made.received_map(trace))
+        keep(f"figure-3-{model}", made.score_histogram(trace, "uniform" if trace.causal else "sum"))
+        kept = next((one for one in traces if _is_of(one, model) and one.maps is not None and one.steps > 1), None)
+        if kept is not None:
+            slot, step = _liveliest(kept)
+            keep(f"figure-4-{model}", made.neighbouring_maps(kept, step, slot))
+        keep(f"figure-5-{model}", made.head_grid(trace))
+    if firsts:
+        keep("figure-7", made.sink_paths(list(firsts.values())))
+        keep("figure-10", made.epsilon_curve(list(firsts.values())))
+    moving = liveliest(traces)
+    if moving is not None:
+        keep("moving-sink", made.received_map(traces[moving["sample"]], moving["layer"], moving["head"]))
+    twins = {place: twin for place, trace in enumerate(traces) if (twin := _twin(trace, traces)) is not None}
+    paired = liveliest([trace for place, trace in enumerate(traces) if place in twins])
+    if paired is not None:
+        place = list(twins)[paired["sample"]]
+        keep("before-after", made.before_after(traces[place], twins[place], paired["layer"], paired["head"]))
+
+
+def _twin(trace: Trace, traces: list[Trace]) -> Trace | None:
+    """The same problem of the same model with an intervention."""
+    if trace.interventions:
+        return None
+    changed = (one for one in traces if one.interventions and one.prompt == trace.prompt)
+    return next((one for one in changed if _is_of(one, str(trace.model.get("name", "model")))), None)
+
+
+def _of_results(keep: Keep, results: dict[str, Any]) -> None:
+    cells = [cell for cell in [*results.get("pooled", []), *results.get("cells", [])] if "condition" in cell]
+    cells = [cell for cell in cells if cell.get("difference") is not None]
+    if cells:
+        keep("masking", made.masking_curves(cells))
+    tokens = [row for row in results.get("tokens", []) if row.get("condition", "none") == "none"]
+    if tokens:
+        keep("table-2", made.token_bars(tokens))
+    classes = [row for row in results.get("dynamics", []) if set(CLASSES) <= set(row)]
+    if classes:
+        keep("classes", made.class_bars(classes))
+    if results.get("mechanism"):
+        keep("mechanism", made.mechanism_gaps(results["mechanism"]))
+
+
+def _is_of(trace: Trace, model: str) -> bool:
+    return str(trace.model.get("name", "model")) == model
+
+
+def _liveliest(trace: Trace) -> tuple[int, int]:
+    """Slot and step at which the largest key of a kept map moves, and the map differs most from the one before."""
     assert trace.maps is not None
-    columns = trace.maps[0].float().sum(1)  # [step, key]
-    return 1 + int((columns[1:] - columns[:-1]).abs().amax(-1).argmax())
+    columns = trace.maps.float().sum(2)  # [slot, step, key]
+    change = (columns[:, 1:] - columns[:, :-1]).abs().amax(-1)
+    moved = columns[:, 1:].argmax(-1) != columns[:, :-1].argmax(-1)
+    change = change + 1e6 * moved
+    slot, step = divmod(int(change.argmax()), change.shape[1])
+    return slot, step + 1

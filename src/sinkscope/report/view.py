@@ -21,7 +21,7 @@ import torch
 from sinkscope.errors import ReportError, SinkscopeError
 from sinkscope.report import overview, page, slices
 from sinkscope.report.sample import header
-from sinkscope.report.writing import opening, trace_files
+from sinkscope.report.writing import is_trace, opening, trace_files
 from sinkscope.tracing import Trace
 
 LARGE = 1 << 24  # received values above which the page starts with one layer instead of the mean of all
@@ -61,7 +61,7 @@ class Viewer:
         self.close()
 
     def _page(self) -> str:
-        about = overview.overview(self.run, [])
+        about = overview.empty() if is_trace(self.run) else overview.overview(self.run, [])
         samples = [_remote(trace, name) for name, trace in self.traces]
         small = [trace for _, trace in self.traces if not _large(trace)]
         start = opening([trace for _, trace in self.traces]) if len(small) == len(self.traces) else opening([])

@@ -23,9 +23,15 @@ BITS = (8, 7, 6, 5)  # tried in this order until the page fits
 
 
 def write(run: Path | str, out: Path | str | None = None, limit: int = LIMIT) -> Path:
-    """Write report.html from a run's folder: its results, and an explorer of its traces; either may be missing."""
+    """Write report.html from a run's folder: its results, and an explorer of its traces; either may be missing.
+
+    The file of a trace is a run of one trace, and its page stands beside it.
+    """
     run = Path(run)
     found = trace_files(run)
+    if is_trace(run):
+        beside = run.with_name(f"{run.name}.html")
+        return _write([(run.stem, Trace.load(run))], overviews.empty(), run.stem, Path(out or beside), limit)
     if not found and not (run / "results.json").is_file():
         raise ReportError(f"Expected a run with results.json or traces/*.safetensors, and {run} has neither.")
     named = [(path.stem, Trace.load(path)) for path in found]
@@ -45,10 +51,17 @@ def render(traces: Sequence[Trace], limit: int = LIMIT) -> str:
     return _page(_named(traces), overviews.empty(), "", limit)
 
 
+def is_trace(path: Path) -> bool:
+    """Whether a path is the file of one trace, rather than the folder of a run."""
+    return path.is_file()
+
+
 def trace_files(run: Path) -> list[Path]:
-    """The traces of a run, in the order of their names."""
+    """The traces of a run in the order of their names; the file of a trace is its own run."""
+    if is_trace(run):
+        return [run]
     if not run.is_dir():
-        raise ReportError(f"Expected the folder of a run, and there is none at {run}.")
+        raise ReportError(f"Expected the folder of a run or the file of a trace, and there is neither at {run}.")
     return sorted((run / "traces").rglob("*.safetensors"))
 
 

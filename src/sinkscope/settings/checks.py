@@ -6,6 +6,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from sinkscope.errors import DecodeError
+from sinkscope.settings.sparse import SparseCache
 from sinkscope.settings.words import CHOICES, FLAGS, ID_LISTS, IDS, ONLY, RANGES, WHOLE
 
 if TYPE_CHECKING:
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 def check(settings: Decode) -> None:
     """Every value alone, then sizes, then what does not go together."""
     for name, choices in CHOICES.items():
+        if name == "cache" and isinstance(settings.cache, SparseCache):
+            continue
         if getattr(settings, name) not in choices:
             raise DecodeError(
                 f"Expected {name} to be one of {', '.join(map(repr, choices))}, got {getattr(settings, name)!r}."
@@ -87,13 +90,14 @@ def _check_sizes(settings: Decode) -> None:
 
 
 def _check_combination(settings: Decode) -> None:
+    _check_sparse(settings)
     if settings.cache in ("prefix", "dual") and settings.guidance > 0:
         raise DecodeError("Guidance and a cache were both asked for, and no published decoder has both; drop one.")
     if settings.cache in ("prefix", "dual") and settings.commit in ("origin", "schedule", "next", "p2"):
         raise DecodeError(
             f"A {settings.cache} cache goes with Decode.parallel or Decode.llada, not with {settings.family}."
         )
-    if settings.cache is not None and (settings.cache == "exact") != settings.block_causal:
+    if isinstance(settings.cache, str) and (settings.cache == "exact") != settings.block_causal:
         raise DecodeError(
             f"Expected cache='exact' with block-causal decoders and 'prefix' or 'dual' with the others, got "
             f"{settings.cache!r} for {settings.family}."
@@ -106,6 +110,17 @@ def _check_combination(settings: Decode) -> None:
             f"Commit rule {settings.commit!r} does not go with threshold {settings.threshold} "
             f"and factor {settings.factor}."
         )
+
+
+def _check_sparse(settings: Decode) -> None:
+    if not isinstance(settings.cache, SparseCache):
+        return
+    if settings.block_causal or settings.commit == "next" or settings.layout != "answer":
+        raise DecodeError(
+            f"A sparse cache goes with decoders that see the whole canvas, not with {settings.family}; leave it out."
+        )
+    if settings.guidance > 0:
+        raise DecodeError("Guidance and a sparse cache were both asked for, and they do not go together; drop one.")
 
 
 def _divisor(length: int, near: int) -> int:

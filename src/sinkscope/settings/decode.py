@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from math import ceil
 from typing import Any, Literal
 
 from sinkscope.errors import DecodeError
 from sinkscope.settings.checks import check
+from sinkscope.settings.sparse import SparseCache
 from sinkscope.settings.words import DREAM_ALGORITHMS, Cache, Choice, Confidence, Kind, Layout, Noise, Stop
 
 Ids = Sequence[int] | None
@@ -211,7 +212,7 @@ class Decode:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            field.name: list(value) if isinstance(value := getattr(self, field.name), tuple) else value
+            field.name: _plain(getattr(self, field.name))
             for field in fields(self)
             if field.name not in LATER or getattr(self, field.name) != field.default
         }
@@ -224,10 +225,18 @@ class Decode:
         made: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
         }
+        if isinstance(made.get("cache"), Mapping):
+            made["cache"] = SparseCache.from_dict(made["cache"])
         return cls(**made)
 
     def __post_init__(self) -> None:
         check(self)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, SparseCache):
+        return value.to_dict()
+    return list(value) if isinstance(value, tuple) else value
 
 
 BLOCK_DIFFUSION: dict[str, Any] = {"layout": "grid", "block_causal": True, "choice": "block_draw"}

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any, Literal, get_args
 
+from sinkscope.settings.sparse import SparseCache
+
 Kind = Literal[
     "llada", "dream", "mmada", "parallel", "autoregressive", "llada2", "llada21", "sdar", "mdlm", "bd3lm", "fast_dllm2"
 ]
 Confidence = Literal["probability", "margin", "entropy", "random"]
 Noise = Literal["reference", "per_row"]
 Choice = Literal["gumbel", "draw", "block_draw"]
-Cache = Literal["prefix", "dual", "exact"] | None
+Cache = Literal["prefix", "dual", "exact"] | SparseCache | None
 
 # answer: blocks from the end of a left-padded prompt. rows: from the end of each row's own prompt, padded on either side.
 # grid: from column 0, the first block holding the end of the prompt. left: prompts padded at the left to whole blocks.

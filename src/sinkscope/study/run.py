@@ -113,7 +113,7 @@ def _renamed(old: str, given: Any, new: str, now: Any) -> Any:
 
 def models_of(study: Study, engine: Engine, folder: Path, on_message: OnMessage) -> list[Facts]:
     """Every model loaded once, by the engine; extras last, so that the worker that has loaded one goes on with it."""
-    shown = _shown([*study.models, *study.likelihood.models])
+    shown = shown_names([*study.models, *study.likelihood.models])
     units = [Unit("facts", name, Condition("none"), shown=short) for name, short in shown.items()]
     found = {unit.model: result for unit, result in engine.work(study, units, folder, lambda: False)}
     facts = []
@@ -125,7 +125,7 @@ def models_of(study: Study, engine: Engine, folder: Path, on_message: OnMessage)
     return facts
 
 
-def _shown(names: list[str]) -> dict[str, str]:
+def shown_names(names: list[str]) -> dict[str, str]:
     """Folders and Hub ids by their last part, where that tells them apart."""
     last = {name: name.rstrip("/").split("/")[-1] or name for name in names}
     return {name: short if list(last.values()).count(short) == 1 else name for name, short in last.items()}

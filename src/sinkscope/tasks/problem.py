@@ -57,7 +57,7 @@ def register(task: Task, *, replace: bool = False) -> Task:
     return task
 
 
-def find(kind: str) -> Task:
+def find(kind: Any) -> Task:
     """The registered task of that name."""
     if not isinstance(kind, str) or kind not in _tasks:
         raise TaskError(f"Expected a kind of problem out of {', '.join(_tasks)}, but got {kind!r}.")

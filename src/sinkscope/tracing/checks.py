@@ -82,7 +82,7 @@ def _check_values(
     """What other code counts with stays within the trace."""
     if not 0 <= prompt <= sizes["key"]:
         raise TraceError(f"prompt_length is {prompt} of {sizes['key']} positions")
-    bounds = {"committed_at": (-1, sizes["step"] - 1), "top_keys": (0, sizes["key"] - 1), "queries": (0, 1 << 31)}
+    bounds = {"committed_at": (-1, sizes["step"] - 1), "top_keys": (0, sizes["key"] - 1), "queries": (0, (1 << 31) - 1)}
     for name, (low, high) in bounds.items():
         tensor = tensors.get(name)
         if tensor is not None and not bool(((tensor >= low) & (tensor <= high)).all()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -54,6 +55,22 @@ class Trace:
     )
     maps: Tensor | None = None  # [n, step, query, key]: attention of the heads in map_heads, on request
     map_heads: tuple[tuple[int, int], ...] = ()
+
+    def __repr__(self) -> str:
+        size = f"{self.steps} steps × {self.layers} layers × {self.heads_count} heads × {self.positions} positions"
+        changed = ", ".join(str(one.get("name")) for one in self.interventions)
+        return f"Trace({self.model.get('name', 'model')}, {size}, {self.form}{f', {changed}' if changed else ''})"
+
+    def _repr_html_(self) -> str:
+        """A notebook's card: what was asked, what came, how large; `.show()` is the explorer."""
+        rows = {
+            "prompt": self.prompt.strip()[:300],
+            "answer": self.text.strip()[:300] or "–",
+            "changed by": ", ".join(str(one.get("name")) for one in self.interventions) or "nothing",
+            "look at it": ".show() · .sinks() · .heads() · .tokens()",
+        }
+        cells = "".join(f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in rows.items())
+        return f"<p><b>{html.escape(repr(self))}</b></p><table>{cells}</table>"
 
     @property
     def form(self) -> str:

@@ -37,9 +37,10 @@ class Keep:
             raise TraceError(
                 f"Expected form auto, full or summary and float16 or float32, got {self.form} and {self.dtype}."
             )
-        if not isinstance(self.budget, int) or isinstance(self.budget, bool):
+        if type(self.budget) is not int:
             raise TraceError(f"Expected a budget in bytes as a whole number, got {self.budget!r}.")
-        if not isinstance(self.maps, tuple | list) or not all(map(_is_head, self.maps)):
+        given: Any = self.maps
+        if not isinstance(given, tuple | list) or not all(map(_is_head, given)):
             raise TraceError(f"Expected maps as pairs of layer and head, such as ((3, 0),), got {self.maps!r}.")
 
 

@@ -17,6 +17,7 @@ from sinkscope.interventions import Intervention, intervene
 from sinkscope.models.base import Model, check_ids, pad
 from sinkscope.models.load import load
 from sinkscope.settings.decode import Decode
+from sinkscope.tracing.progress import Bar
 from sinkscope.tracing.record import Trace
 from sinkscope.tracing.recorder import Keep, Recorder
 
@@ -38,12 +39,14 @@ def trace(
     interventions: Intervention | Sequence[Intervention] = (),
     keep: Keep | None = None,
     on_step: OnStep | None = None,
+    progress: bool | None = None,
     **words: Any,
 ) -> Trace | list[Trace]:
     """Generate from `prompt` and record it; one prompt gives a Trace, a list or a batch of ids gives a list.
 
     `words` are single decode settings (steps=32, length=32, block=8, …) on top of `settings` or the model's defaults.
     keep: what to record and within which memory. interventions: act while the trace is taken.
+    progress: a bar of steps on a terminal, by itself in interactive sessions; True also in scripts.
     """
     loaded = load(model) if isinstance(model, str | Path) else model
     interventions = [interventions] if isinstance(interventions, Intervention) else interventions
@@ -54,10 +57,11 @@ def trace(
 
     def both(step: Step) -> None:
         recorder.on_step(step)
+        bar.tick()
         if on_step is not None:
             on_step(step)
 
-    with ExitStack() as stack:
+    with Bar(chosen.steps or chosen.length, f"tracing {loaded.name}", asked=progress) as bar, ExitStack() as stack:
         recorder.hooks(stack)
         if interventions:
             stack.enter_context(intervene(loaded, *interventions))

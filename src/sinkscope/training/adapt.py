@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -50,21 +51,39 @@ class AdapterRun:
         base = load(recipe.base)
         self.base_fingerprint = base.fingerprint
         self.tokenizer = base.require_tokenizer()
-        if "<|im_start|>" in self.tokenizer.get_vocab():
-            self.tokenizer.chat_template = TEMPLATE
-        self.coder = _coder(self.tokenizer)
-        self.mask_id = self.tokenizer.get_vocab()[recipe.mask_token] if recipe.mask_token else None
+        set_template(self.tokenizer)
+        self.coder = coder_of(self.tokenizer)
+        known = self.tokenizer.get_vocab()
+        if recipe.mask_token is not None and recipe.mask_token not in known:
+            raise TrainingError(f"mask_token {recipe.mask_token!r} is no token of {recipe.base}; fix the recipe.")
+        self.mask_id = known[recipe.mask_token] if recipe.mask_token is not None else None
         self.module: Any = base.module
         wrap(self.module, recipe.rank, recipe.alpha, self.mask_id, recipe.seed, getattr(torch, recipe.frozen))
         self.module.train()
+        state = checkpoint.load_state(out)
+        if state is None and recipe.start is not None:
+            self._start_from(out.parent / recipe.start)
         self.optimisation = Optimisation(Trained(self.module), recipe.optimiser)
         self.step, self.seconds, self.tokens = 0, 0.0, 0
-        state = checkpoint.load_state(out)
         if state is not None:
             self.step, self.seconds, tensors = state
             self._restore(tensors)
         merge_all(self.module)
         checkpoint.cut_curve(out, self.step)
+
+    @torch.no_grad()
+    def _start_from(self, run: Path) -> None:
+        """Take over the running mean of an earlier run's adapter."""
+        state = checkpoint.load_state(run)
+        if state is None:
+            raise TrainingError(f"{self.recipe.name} starts from {self.recipe.start}; train that one into {run} first.")
+        for name, parameter in Trained(self.module).named_parameters():
+            held = state[2].get(f"mean.{name}")
+            if held is None or held.shape != parameter.shape:
+                raise TrainingError(
+                    f"the state in {run} has no {name} of this shape; start from a run of the same rank."
+                )
+            parameter.copy_(held)
 
     def _tensors(self) -> dict[str, Tensor]:
         weights = {f"weight.{n}": p for n, p in self.optimisation.parameters.items()}
@@ -152,6 +171,7 @@ class AdapterRun:
                 values = {
                     "step": self.step, "loss": round(loss / count, 4), "norm": round(found["norm"], 3),
                     "seconds": round(self.seconds, 1), "tokens": self.tokens,
+                    "memory": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 2),  # GB at most
                     "rate": round(seen / (time.monotonic() - started), 1),
                     "right": {kind: round(sum(hits) / len(hits), 3) for kind, hits in sorted(right.items())},
                 }  # fmt: skip
@@ -188,7 +208,14 @@ class AdapterRun:
         )
 
 
-def _coder(tokenizer: PreTrainedTokenizerBase) -> Coder:
+def set_template(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Give a base that has the markers for it the template that adapters are trained with."""
+    if "<|im_start|>" in tokenizer.get_vocab():
+        tokenizer.chat_template = TEMPLATE
+
+
+def coder_of(tokenizer: PreTrainedTokenizerBase) -> Coder:
+    """The template of a base's tokenizer, taken apart, with its end of turn and end of text."""
     text = tokenizer.apply_chat_template(
         [{"role": "user", "content": "sinkscope"}], tokenize=False, add_generation_prompt=True
     )

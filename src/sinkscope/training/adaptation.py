@@ -17,7 +17,7 @@ ADAPTERS = RECIPES / "adapters"
 
 @dataclass(frozen=True)
 class Adaptation:
-    """One training run of an adapter on a frozen base.
+    """One training run of an adapter on a frozen base. `start` names the run beside this one whose adapter it goes on from.
 
     `frozen`: dtype of the frozen products while training. `keep`: steps whose adapters stay beside the last one.
     `canvas` in data: positions beyond the longest answer of a chunk, drawn for each chunk; a negative one stands for a
@@ -28,6 +28,7 @@ class Adaptation:
     base: str
     family: str
     steps: int
+    start: str | None = None
     mask_token: str | None = None
     rank: int = 12
     alpha: float = 24.0

@@ -16,6 +16,8 @@ from typing import Any
 import yaml
 
 from sinkscope.errors import SinkscopeError, TrainingError
+from sinkscope.models.adapters import CONFIG as ADAPTER
+from sinkscope.training.adapter_card import publish_adapter
 from sinkscope.training.checkpoint import CURVE, RECIPE
 from sinkscope.training.curves import read_curve
 from sinkscope.training.export import ZOO
@@ -132,11 +134,15 @@ def _probe_rows(curve: list[dict[str, Any]], most: int = 10) -> list[str]:
     ]
 
 
-def publish(run: Path, scores: list[dict[str, Any]], zoo: Path = ZOO, results: Path | None = None) -> Path:
+def publish(
+    run: Path, scores: list[dict[str, Any]], zoo: Path = ZOO, results: Path | None = None, notes: str = ""
+) -> Path:
     """Copy a run's exported model into the zoo, write its card, and keep its curve among the results."""
     from sinkscope.models.load import load
 
     model = run / "model"
+    if (model / ADAPTER).is_file():
+        return publish_adapter(run, scores, zoo, results, notes)
     if not (model / "config.json").is_file():
         raise TrainingError(f"{run} has no exported model; let the training end first.")
     recipe = recipe_from_dict(yaml.safe_load((run / RECIPE).read_text(encoding="utf-8")), where=str(run))
@@ -161,10 +167,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--scores", type=Path, required=True, help="what evaluate --out wrote")
     parser.add_argument("--zoo", type=Path, default=ZOO)
     parser.add_argument("--results", type=Path, default=None, help="folder for the curve and the scores")
+    parser.add_argument("--notes", type=Path, default=None, help="a passage for an adapter's card, as Markdown")
     given = parser.parse_args(arguments)
     try:
+        notes = "" if given.notes is None else given.notes.read_text(encoding="utf-8")
         scores = json.loads(given.scores.read_text(encoding="utf-8"))
-        print(publish(given.run, scores, given.zoo, given.results))
+        print(publish(given.run, scores, given.zoo, given.results, notes))
     except (SinkscopeError, OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1

@@ -61,7 +61,7 @@ class LowRank(nn.Module):
     def __init__(self, frozen: nn.Linear, rank: int, scale: float, dtype: torch.dtype) -> None:
         super().__init__()
         self.frozen, self.scale = frozen.weight.detach(), scale
-        self.merged = self.frozen.to(dtype)
+        self.merged = self.frozen.to(dtype, copy=True)
         self.lora_A = nn.Parameter(torch.empty(rank, frozen.in_features))
         self.lora_B = nn.Parameter(torch.zeros(frozen.out_features, rank))
         nn.init.kaiming_uniform_(self.lora_A, a=math.sqrt(5))  # as PEFT starts it

@@ -31,8 +31,8 @@ def register(app: typer.Typer) -> None:
 def evaluate_model(
     model: Annotated[str, typer.Option("--model", "-m", help="Zoo name, folder, GGUF file or Hub id.")],
     tasks: TaskOption = None,
-    mask_sinks: Annotated[int | None, typer.Option(help="Mask this many sinks per head.", min=0)] = None,
-    mask_random: Annotated[int | None, typer.Option(help="Mask this many random keys per head instead.", min=0)] = None,
+    mask_sinks: Annotated[int | None, typer.Option(help="Mask this many sinks per head.")] = None,
+    mask_random: Annotated[int | None, typer.Option(help="Mask this many random keys per head instead.")] = None,
     rank: Annotated[str | None, typer.Option(help="Which map ranks the sinks: clean (default) or as_run")] = None,
     data: DataFolder = None,
     out: Annotated[

@@ -23,6 +23,7 @@ class Worker:
     number: int
     handle: Any
     node: str | None = None  # address of its node; None while it starts
+    pid: int | None = None
     unit: Unit | None = None
     model: str | None = None  # the one it has loaded
 
@@ -39,7 +40,10 @@ class Pool:
         self.ours = False  # whether the connection was made here
 
     def open(self, wanted: int) -> None:
-        """Connect, and start workers, no more than are wanted; those that are there are kept."""
+        """Connect, and start workers, no more than are wanted; those that are there are kept.
+
+        At least one for every node, where so many may be: a model may be on some nodes only.
+        """
         ray = _imported()
         if not ray.is_initialized():
             self.ours = True
@@ -50,7 +54,8 @@ class Pool:
                 f"Expected a node with {self.choice.cpus_per_worker:g} CPUs and {self.choice.gpus_per_worker:g} GPUs for "
                 f"a worker, and the cluster has none ({_resources(ray)}); ask for less, or start such a node."
             )
-        while len(self.workers) < min(self.choice.workers or room, wanted):
+        alive = sum(1 for node in ray.nodes() if node["Alive"])
+        while len(self.workers) < min(self.choice.workers or room, max(wanted, alive)):
             self.start()
 
     def start(self) -> None:
@@ -61,7 +66,10 @@ class Pool:
         make = ray.remote(actor.Actor)
         unsafe = [os.path.abspath(os.path.curdir), os.path.dirname(os.path.realpath(sys.argv[0]))]
         handle = make.options(
-            num_cpus=self.choice.cpus_per_worker, num_gpus=self.choice.gpus_per_worker, max_restarts=0
+            num_cpus=self.choice.cpus_per_worker,
+            num_gpus=self.choice.gpus_per_worker,
+            max_restarts=0,
+            scheduling_strategy="SPREAD",
         ).remote(unsafe)
         worker = Worker(self.started, handle)
         self.started += 1
@@ -106,7 +114,7 @@ class Pool:
                     "results would not be the same: install the same versions."
                 )
         self.lost_early = 0
-        worker.node = found["node"]
+        worker.node, worker.pid = found["node"], found["pid"]
 
     def ready(self) -> list[tuple[Worker, Any]]:
         """Calls that are over, results not yet brought here; waits at most half a second, so that Ctrl-C gets in."""

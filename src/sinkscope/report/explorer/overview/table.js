@@ -87,7 +87,7 @@ export function createTable(overview) {
     "div",
     {},
     exportButtons("table1", "table 1", () => sheet),
-    htmlTable("Table 1", shown(first)),
+    htmlTable("Accuracy by model and K", shown(first)),
     first === sheet ? null : fold("by-task", "Table 1 by task, with the paper’s rows", "table1-by-task", sheet),
     fold("cells", "Every cell, with intervals and tests", "cells", all),
   );

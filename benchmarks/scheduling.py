@@ -1,0 +1,168 @@
+"""How well units are spread over workers, and what the driver costs: a simulation with measured times, and empty units.
+
+python benchmarks/scheduling.py --measure      # time every unit of the study paper, into docs/results/scheduling-units.json
+python benchmarks/scheduling.py                # simulate with those times, and run 20,000 empty units
+python benchmarks/scheduling.py --write        # the same, into docs/results/scheduling.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import json
+import platform
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sinkscope.interventions.conditions import Condition
+from sinkscope.study.engines import Stop
+from sinkscope.study.engines.scheduling import Waiting
+from sinkscope.study.schema import Study
+from sinkscope.study.unit import Unit
+
+RESULTS = Path(__file__).parent.parent / "docs" / "results"
+TIMES = RESULTS / "scheduling-units.json"
+WORKERS = (1, 2, 8, 64, 512)
+EMPTY = 20_000
+
+
+class Timed:
+    """An engine that runs units here and notes the CPU seconds of each."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self.parameters: dict[str, int] = {}
+
+    def work(
+        self, study: Study, units: Sequence[Unit], folder: Path, stop: Stop
+    ) -> Iterator[tuple[Unit, dict[str, Any]]]:
+        from sinkscope.study.work import perform
+
+        for unit in units:
+            started = time.process_time()
+            result = perform(study, unit, folder)
+            spent = time.process_time() - started
+            if unit.kind == "facts" and "identity" in result:
+                self.parameters[unit.model] = int(result["identity"]["parameters"])
+            else:
+                self.rows.append({"unit": unit.to_dict(), "seconds": round(spent, 4)})
+            yield unit, result
+
+    def close(self) -> None:
+        TIMES.write_text(json.dumps({"parameters": self.parameters, "units": self.rows}, indent=0) + "\n")
+
+
+def measure() -> None:
+    from sinkscope.study.run import run
+
+    with tempfile.TemporaryDirectory() as folder:
+        run("paper", Path(folder) / "run", Timed())
+
+
+def simulate(units: list[Unit], seconds: dict[str, float], sizes: dict[str, int], workers: int, load: float) -> float:
+    """Seconds until all is done, with the engines' own queue; a worker that takes up another model loads it first."""
+    waiting = Waiting(units, sizes)
+    free: list[tuple[float, int]] = [(0.0, number) for number in range(workers)]
+    loaded: dict[int, str] = {}
+    at: Counter[str] = Counter()
+    end = 0.0
+    while len(waiting):
+        now, number = heapq.heappop(free)
+        before = loaded.get(number)
+        at[before or ""] -= 1
+        unit = waiting.take(before, at)
+        assert unit is not None
+        at[unit.model] += 1
+        loaded[number] = unit.model
+        now += seconds[unit.id] + (load if before != unit.model else 0.0)
+        end = max(end, now)
+        heapq.heappush(free, (now, number))
+    return end
+
+
+def copies(units: list[Unit], seconds: dict[str, float], least: int) -> tuple[list[Unit], dict[str, float]]:
+    """The study on as many more problems as it takes for that many units: chunks are copies of the measured ones."""
+    made: list[Unit] = []
+    times: dict[str, float] = {}
+    for round_ in range(-(-least // len(units))):
+        for unit in units:
+            one = replace(unit, chunk=unit.chunk + 1000 * round_)
+            made.append(one)
+            times[one.id] = seconds[unit.id]
+    return made, times
+
+
+def simulation() -> list[str]:
+    held = json.loads(TIMES.read_text())
+    units = [Unit.from_dict(row["unit"]) for row in held["units"]]
+    seconds = {unit.id: float(row["seconds"]) for unit, row in zip(units, held["units"], strict=True)}
+    load = sum(seconds.values()) / len(seconds)  # seconds to load a model: as long as a unit
+    lines = [
+        "| workers | units | lower bound (s) | makespan (s) | ratio | ratio with loading |",
+        "|---|---|---|---|---|---|",
+    ]
+    for workers in WORKERS:
+        for factor in (8, 32):
+            many, times = copies(units, seconds, factor * workers)
+            bound = max(sum(times.values()) / workers, *times.values())
+            took, loading = (simulate(many, times, held["parameters"], workers, cost) for cost in (0.0, load))
+            lines.append(
+                f"| {workers} | {len(many)} | {bound:.1f} | {took:.1f} | {took / bound:.3f} | {loading / bound:.3f} |"
+            )
+    return lines
+
+
+def empty() -> list[str]:
+    """20,000 units that compute nothing, through the Ray engine and the store, on this machine."""
+    from sinkscope.study.engines.cluster import Cluster
+    from sinkscope.study.engines.ray import Ray
+    from sinkscope.study.store import Store
+
+    study = Study.load("quick")
+    units = [Unit("answers", "none", Condition("none"), last=1, chunk=n, shown="none") for n in range(EMPTY)]
+    engine = Cluster(Ray(workers=2), print, "sinkscope.study.engines.worker:nothing")
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store(folder)
+        store.units.mkdir()
+        next(iter(engine.work(study, units[:1], Path(folder), lambda: False)))  # the workers are started
+        wall, cpu = time.perf_counter(), time.process_time()
+        for unit, result in engine.work(study, units, Path(folder), lambda: False):
+            store.save(unit, result)
+        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        done = sum(1 for _ in store.units.iterdir())
+    engine.close()
+    return [
+        f"{done:,} empty units through Ray and into the store: {EMPTY / wall:.0f} units per second on the clock with two "
+        f"workers on this machine; the driver itself used {cpu / EMPTY * 1e3:.2f} ms of CPU time per unit, which is "
+        f"{EMPTY / cpu:.0f} units per second."
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--measure", action="store_true")
+    parser.add_argument("--write", action="store_true")
+    asked = parser.parse_args()
+    if asked.measure:
+        measure()
+        return
+    text = [
+        "# Scheduling", "", "`python benchmarks/scheduling.py --write`; times of units are CPU seconds of the study paper "
+        f"on one core ({platform.machine()}), in scheduling-units.json.", "",
+        "Simulated with the engines' own queue. The bound is the larger of all work divided by the workers and the "
+        "longest unit. Where a study has fewer units than are wanted, its chunks are repeated, as more problems would. "
+        "With loading: taking up another model costs as much as a mean unit.", "",
+        *simulation(), "", *empty(),
+    ]  # fmt: skip
+    print("\n".join(text))
+    if asked.write:
+        (RESULTS / "scheduling.md").write_text("\n".join(text) + "\n")
+
+
+if __name__ == "__main__":
+    main()

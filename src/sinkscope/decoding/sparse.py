@@ -1,0 +1,195 @@
+"""Forwards with a sparse cache: the block alone, against its own keys and those that were kept at the last refresh."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from sinkscope.attention.calls import Call, Outcome, Tap
+from sinkscope.attention.capture import listening
+from sinkscope.decoding.cache import Forwards, OverwritingLayer
+from sinkscope.models.base import Model
+from sinkscope.settings.sparse import SparseCache
+from sinkscope.sinks.rules import Threshold, rule_from_dict
+
+
+class SparseForwards(Forwards):
+    """Hidden states of the whole canvas at a refresh, of the block in between."""
+
+    def __init__(self, model: Model, attention_mask: Tensor | None, settings: SparseCache, shift: bool) -> None:
+        super().__init__(model, attention_mask, "sparse", shift)
+        self.settings = settings
+        self.since = 0  # forwards since the last refresh, itself included
+        self.random = torch.Generator().manual_seed(settings.seed)
+        self.mask: Tensor | None = None  # [batch, kept]: which of the kept columns are real; None: all
+        self.due = False  # whether the drift asks for a refresh
+
+    def window(self, block: tuple[int, int], columns: int) -> tuple[int, int]:
+        if self.block != block or self.due or self.since == self.settings.refresh:
+            return 0, columns
+        return max(block[0] - int(self.shift), 0), block[1]
+
+    def __call__(self, canvas: Tensor, block: tuple[int, int]) -> Tensor:
+        """canvas [batch, position] → hidden [batch, window, width]."""
+        positions = self.model.positions(self.attention_mask)
+        if positions is None:
+            positions = torch.arange(canvas.shape[1], device=canvas.device).unsqueeze(0)
+        start, stop = self.window(block, canvas.shape[1])
+        if (start, stop) == (0, canvas.shape[1]):
+            return self._refresh(canvas, block, positions)
+        assert self.cache is not None
+        self.since += 1
+        whole, self.attention_mask = self.attention_mask, self.mask
+        try:
+            hidden = self._run(canvas[:, start:stop], positions[:, start:stop], self.cache)
+        finally:
+            self.attention_mask = whole
+        self.due = self._drifted()
+        return hidden
+
+    def kept(self, layer: int) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Keys and values of the whole canvas [batch, kv head, position, dim], and which were kept [batch, kv head, position].
+
+        None where the last forward saw all of them.
+        """
+        found = None if self.cache is None else self.cache.layers[layer]
+        return (*found.whole, found.seen) if isinstance(found, SparseLayer) and self.since > 1 else None
+
+    def _refresh(self, canvas: Tensor, block: tuple[int, int], positions: Tensor) -> Tensor:
+        ranker = _Ranker()
+        self.block, self.since, self.due = None, 1, False
+        self.cache = DynamicCache()
+        with listening(self.model.module, ranker) if self.settings.ranks else nullcontext():
+            hidden = self._run(canvas, positions, self.cache)
+        self.block = block
+        start, stop = max(block[0] - int(self.shift), 0), block[1]
+        inside = torch.zeros(canvas.shape[1], dtype=torch.bool, device=canvas.device)
+        inside[start:stop] = True
+        layers = []
+        for number, filled in enumerate(self.cache.layers):
+            received = ranker.received.get(number)
+            index = self._index(received, filled.keys, inside, (start, stop))
+            layers.append(SparseLayer(filled, (start, stop), index, received))
+        self.cache.layers = layers
+        self.mask = None
+        if self.attention_mask is not None:  # the same in every layer and head: padded columns come first
+            self.mask = self.attention_mask.gather(1, layers[0].index[:, 0])
+        return hidden
+
+    def _index(self, received: Tensor | None, keys: Tensor, inside: Tensor, window: tuple[int, int]) -> Tensor:
+        """[batch, kv head, kept]: columns in ascending order; rows with fewer real keys are filled with padded columns."""
+        batch, heads, columns, _ = keys.shape
+        real = torch.ones(batch, columns, dtype=torch.bool, device=keys.device)
+        if self.attention_mask is not None:
+            real = self.attention_mask.bool()
+        outside = real & ~inside
+        budget = (outside.sum(1) * self.settings.keep).ceil().long()  # [batch]
+        scores = self._scores(received, (batch, heads, columns), outside, window)
+        scores = scores.masked_fill(~outside[:, None], -torch.inf)
+        order = scores.argsort(dim=-1, descending=True, stable=True)
+        place = torch.empty_like(order).scatter_(-1, order, torch.arange(columns, device=keys.device).expand_as(order))
+        chosen = (place < budget[:, None, None]) & outside[:, None]
+        seen = chosen | (inside & real)[:, None]
+        most = int(seen.sum(-1).max())
+        # Padded columns stand at the left: taking the last ones fills short rows without breaking the order.
+        padded = (~real).long().cumsum(1)
+        missing = most - seen.sum(-1)  # [batch, kv head]
+        fill = (~real)[:, None] & (padded[:, None] > padded[:, -1:, None] - missing[..., None])
+        return (seen | fill).nonzero()[:, 2].reshape(batch, heads, most)
+
+    def _scores(
+        self, received: Tensor | None, shape: tuple[int, int, int], outside: Tensor, window: tuple[int, int]
+    ) -> Tensor:
+        """[batch, kv head, column]: what is kept first."""
+        columns = torch.arange(shape[2], device=outside.device)
+        distance = torch.where(columns < window[0], window[0] - columns, columns - window[1] + 1)
+        near = (-distance).double().expand(shape).clone()
+        chosen = near
+        if self.settings.by == "random":
+            chosen = torch.rand(
+                shape if self.settings.per == "head" else (shape[0], 1, shape[2]), generator=self.random
+            )
+            chosen = chosen.to(near).expand(shape)
+        elif received is not None:
+            share = received.shape[1] // shape[1]
+            grouped = received.double().unflatten(1, (shape[1], share))
+            if self.settings.by == "received":
+                chosen = self._shared(grouped.sum(2))
+            else:
+                marks = self._sinks(received, outside).unflatten(1, (shape[1], share)).any(2)
+                marks = marks if self.settings.per == "head" else marks.any(1, keepdim=True).expand(shape)
+                sign = 1.0 if self.settings.by == "sinks" else -1.0
+                chosen = near + sign * marks * 2.0 * shape[2]
+        nearest = (
+            distance.masked_fill(~outside, shape[2] + 1).argsort(dim=-1, stable=True).argsort(-1) < self.settings.recent
+        )
+        return chosen + nearest[:, None] * 1e9
+
+    def _shared(self, scores: Tensor) -> Tensor:
+        return scores if self.settings.per == "head" else scores.sum(1, keepdim=True).expand_as(scores)
+
+    def _sinks(self, received: Tensor, outside: Tensor) -> Tensor:
+        """bool [batch, head, column], by the rule."""
+        rule = Threshold(3.0, unit="sum") if self.settings.rule is None else rule_from_dict(dict(self.settings.rule))
+        alive = received.new_ones(received.shape[0], received.shape[2], dtype=torch.bool)
+        if self.attention_mask is not None:
+            alive = self.attention_mask.bool()
+        return rule.marks(received, alive.sum(1), alive[:, None].expand_as(received))
+
+    def _drifted(self) -> bool:
+        if self.settings.drift is None or self.cache is None:
+            return False
+        turned = [layer.turned() for layer in self.cache.layers if isinstance(layer, SparseLayer)]
+        return bool(torch.stack(turned).mean() > self.settings.drift)
+
+
+class SparseLayer(OverwritingLayer):
+    """Keys and values of the whole canvas, of which a forward replaces its window and sees the kept ones."""
+
+    def __init__(self, filled: Any, window: tuple[int, int], index: Tensor, received: Tensor | None) -> None:
+        super().__init__(filled, window)
+        self.index = index  # [batch, kv head, kept]
+        self.watched: Tensor | None = None  # [batch, kv head, 1, 1]: the block's most attended key, as a column
+        if received is not None:
+            heads = received.unflatten(1, (index.shape[1], -1)).sum(2)
+            self.watched = (heads[..., window[0] : window[1]].argmax(-1) + window[0])[..., None, None]
+            self.begun = self._state()
+        self.seen = torch.zeros(self.whole[0].shape[:3], dtype=torch.bool, device=index.device).scatter_(2, index, True)
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        keys, values = super().update(key_states, value_states)
+        spread = self.index.unsqueeze(-1)
+        return (
+            keys.gather(2, spread.expand(-1, -1, -1, keys.shape[-1])),
+            values.gather(2, spread.expand(-1, -1, -1, values.shape[-1])),
+        )
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.index.shape[-1], 0
+
+    def turned(self) -> Tensor:
+        """How far the value of the block's most attended key has turned since the refresh: 1 − cosine, mean over heads."""
+        return 1 - torch.nn.functional.cosine_similarity(self._state(), self.begun, dim=-1).mean()
+
+    def _state(self) -> Tensor:
+        """Value of the watched key, [batch, kv head, 1, dim]."""
+        assert self.watched is not None
+        values = self.whole[1]
+        return values.gather(2, self.watched.expand(-1, -1, 1, values.shape[-1])).float()
+
+
+class _Ranker(Tap):
+    """Column sums of one forward, by layer; the output stays bit-identical."""
+
+    def __init__(self) -> None:
+        self.received: dict[int, Tensor] = {}  # [batch, head, key]
+
+    def ranks(self, call: Call) -> bool:
+        return True
+
+    def take(self, call: Call, outcome: Outcome) -> None:
+        self.received[call.layer] = outcome.received.sum(2)

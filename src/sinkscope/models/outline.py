@@ -1,0 +1,95 @@
+"""`outline`: a model as its config.json describes it, with sizes and settings and without weights."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from sinkscope.errors import CheckpointError, TokenizerError
+from sinkscope.models import adapters, checkpoint, zoo
+from sinkscope.models.base import Model
+from sinkscope.models.family import Family
+from sinkscope.models.llama import Llama
+from sinkscope.models.weights import first_lines, quiet
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+
+def outline(
+    name: str | os.PathLike[str], layers: int | None = None, device: str = "meta", dtype: torch.dtype = torch.bfloat16
+) -> Model:
+    """A model of random weights, or on the device meta of none, from a zoo name, a folder, a config.json or a Hub id.
+
+    layers: fewer than config.json says, to time one. Of a Hub id nothing but config.json is fetched.
+    """
+    from sinkscope.models.load import _assemble, _tokenizer, _with_preset  # it imports this file, as every other here
+
+    asked = os.fspath(name)
+    folder = zoo.find(asked) or _folder(asked)
+    if adapters.is_adapter(folder):
+        return outline(adapters.read_adapter(folder).base, layers, device, dtype)
+    family, native, config = _described(folder, asked)
+    native.is_causal = family.causal
+    if layers is not None:
+        native.num_hidden_layers = layers
+    import transformers
+
+    auto: Any = getattr(transformers, family.native_class or "AutoModelForCausalLM")
+    make = auto.from_config if family.native_class is None else auto
+    try:
+        with torch.device(device), quiet():
+            module = make(native).to(dtype).eval()
+    except (RuntimeError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"config.json of {asked} describes no model: {first_lines(error)}; fetch it again."
+        ) from None
+    tokenizer = None if folder.suffix == ".gguf" else _tokenizer(family, folder)
+    mask_id = None
+    with suppress(TokenizerError):  # it does not matter which token it is
+        mask_id = family.mask_id(config, tokenizer)
+    model = _assemble(family, module, tokenizer, asked, 0 if mask_id is None and not family.causal else mask_id, "")
+    model.block = family.block(config)
+    return _with_preset(model, config.get("sinkscope_decode"), f"config.json of {asked}")
+
+
+def _described(folder: Path, asked: str) -> tuple[Family, PretrainedConfig, dict[str, Any]]:
+    if folder.suffix == ".gguf":
+        from transformers import AutoConfig
+
+        with quiet():
+            return Llama(), AutoConfig.from_pretrained(str(folder.parent), gguf_file=folder.name), {}
+    from sinkscope.models.load import family_of
+
+    config = checkpoint.read_config(folder)
+    family = family_of(config, folder)
+    try:
+        return family, family.native_config(config), config
+    except KeyError as error:
+        raise CheckpointError(
+            f"config.json of {asked} lacks {error}, which every {family.name} checkpoint has; fetch the file again."
+        ) from None
+
+
+def _folder(asked: str) -> Path:
+    path = Path(asked).expanduser()
+    if path.name == "config.json" and path.is_file():
+        return path.parent
+    if path.exists() or asked.count("/") != 1:
+        from sinkscope.models.load import find_folder
+
+        return find_folder(asked)
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(hf_hub_download(asked, "config.json")).parent
+    except (LocalEntryNotFoundError, OSError, HfHubHTTPError, HFValidationError) as error:
+        raise CheckpointError(
+            f"config.json of {asked} is neither here nor in the Hub's cache, and could not be fetched "
+            f"({type(error).__name__}); name a folder or a config.json file, or connect to the Hub."
+        ) from None

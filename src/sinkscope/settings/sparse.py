@@ -1,0 +1,86 @@
+"""`SparseCache`: which keys outside the block are kept between two looks at the whole canvas."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, get_args
+
+from sinkscope.errors import DecodeError
+
+By = Literal["received", "sinks", "no_sinks", "recent", "random"]
+Per = Literal["head", "layer"]
+
+
+@dataclass(frozen=True)
+class SparseCache:
+    """Between refreshes only the block is computed, against its own keys and a kept share of all others.
+
+    by: the keys that received most attention at the last refresh; what `rule` calls sinks, then the nearest; the nearest
+    that are no sinks (the control); the nearest; random ones. recent: so many nearest keys are kept whatever `by` says.
+    refresh: forwards from one look at the whole canvas to the next; None: at the start of each block only. drift: also
+    as soon as the value of the block's most attended key has turned by more than this (1 − cosine, mean over layers).
+    keep = 1 is the dual cache; with refresh = 1 it is decoding without a cache.
+    """
+
+    keep: float = 0.25  # share of the keys outside the block
+    by: By = "received"
+    recent: int = 0
+    refresh: int | None = None
+    per: Per = "head"
+    drift: float | None = None
+    rule: Mapping[str, Any] | None = (
+        None  # a sink rule as in study files; None: the paper's epsilon of 3, in column sums
+    )
+    seed: int = 0  # of random keys
+
+    def __post_init__(self) -> None:
+        _need("keep", self.keep, "a share from 0 to 1", _number(self.keep) and 0 <= self.keep <= 1)
+        _need("by", self.by, f"one of {', '.join(get_args(By))}", self.by in get_args(By))
+        _need("per", self.per, "head or layer", self.per in get_args(Per))
+        _need("recent", self.recent, "a whole number of at least 0", _whole(self.recent, 0))
+        _need(
+            "refresh",
+            self.refresh,
+            "a whole number of at least 1, or None",
+            self.refresh is None or _whole(self.refresh, 1),
+        )
+        _need("seed", self.seed, "a whole number of at least 0", _whole(self.seed, 0))
+        _need(
+            "drift",
+            self.drift,
+            "a number from 0 to 2, or None",
+            self.drift is None or (_number(self.drift) and 0 <= self.drift <= 2),
+        )
+        if self.rule is not None and self.by not in ("sinks", "no_sinks"):
+            raise DecodeError(f"rule has no effect in a sparse cache by {self.by}; leave it out, or keep by sinks.")
+        if self.seed and self.by != "random":
+            raise DecodeError(f"seed has no effect in a sparse cache by {self.by}; leave it out, or keep by random.")
+
+    @property
+    def ranks(self) -> bool:
+        """Whether what keys received is needed at a refresh."""
+        return self.by in ("received", "sinks", "no_sinks") or self.drift is not None
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> SparseCache:
+        known = [field.name for field in fields(cls)]
+        if strange := sorted(set(map(str, values)) - set(known)):
+            raise DecodeError(f"A sparse cache takes {', '.join(known)}, not {', '.join(strange)}.")
+        return cls(**values)
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _whole(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _need(name: str, value: object, expected: str, fits: bool) -> None:
+    if not fits:
+        raise DecodeError(f"Expected {name} of a sparse cache to be {expected}, got {value!r}.")

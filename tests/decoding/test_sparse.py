@@ -1,0 +1,157 @@
+"""The sparse cache: its two ends are the decoders that it stands between, and what it keeps is what it says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+import sinkscope as sk
+from sinkscope.decoding import decode
+from sinkscope.models import Model, load
+from sinkscope.models.base import pad
+
+WAYS = ("received", "sinks", "no_sinks", "recent", "random")
+PROMPTS = [problem.prompt for problem in sk.tasks.problems("arithmetic", n=3, seed=5)]
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return load("tiny-llada")
+
+
+def batch(model: Model, count: int = 1) -> tuple[Tensor, Tensor]:
+    return pad([model.encode(prompt) for prompt in PROMPTS[:count]], model)
+
+
+def settings(**words: object) -> sk.Decode:
+    return replace(sk.Decode.llada(length=16, block=8, steps=16), cache=sk.SparseCache(**words))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("per", ["head", "layer"])
+@pytest.mark.parametrize("by", WAYS)
+def test_all_keys_kept_is_the_dual_cache(model: Model, by: str, per: str) -> None:
+    ids, mask = batch(model, 3)
+    dual = decode(model, ids, replace(settings(), cache="dual"), mask)
+    sparse = decode(model, ids, settings(keep=1.0, by=by, per=per), mask)
+    assert torch.equal(dual.history, sparse.history)
+
+
+@pytest.mark.parametrize("by", ["received", "recent"])
+def test_all_keys_kept_and_refreshed_at_every_step_is_no_cache(model: Model, by: str) -> None:
+    ids, mask = batch(model, 3)
+    plain = decode(model, ids, replace(settings(), cache=None), mask)
+    assert torch.equal(plain.history, decode(model, ids, settings(keep=1.0, by=by, refresh=1), mask).history)
+    # With a refresh at every step nothing is ever read from what was kept.
+    assert torch.equal(plain.history, decode(model, ids, settings(keep=0.1, by=by, refresh=1), mask).history)
+
+
+@pytest.mark.parametrize("by", ["received", "sinks", "no_sinks", "recent"])
+def test_a_padded_batch_is_one_by_one(model: Model, by: str) -> None:
+    ids, mask = batch(model, 3)
+    wanted = settings(keep=0.3, by=by)
+    together = decode(model, ids, wanted, mask).tokens[:, ids.shape[1] :]
+    for row, prompt in enumerate(PROMPTS):
+        alone = model.encode(prompt)
+        assert torch.equal(decode(model, alone, wanted).tokens[0, alone.shape[1] :], together[row])
+
+
+@pytest.mark.parametrize("by", WAYS)
+def test_a_trace_sees_the_kept_keys_and_no_others(model: Model, by: str) -> None:
+    wanted = settings(keep=0.25, by=by)
+    untraced = decode(model, model.encode(PROMPTS[0]), wanted)
+    trace = sk.trace(model, PROMPTS[0], wanted)
+    assert torch.equal(trace.canvas[-1], untraced.tokens[0])
+    assert trace.received is not None
+    drawn = trace.received.float().sum(3)  # [step, layer, head, key]
+    queries = trace.queries.sum(1)
+    torch.testing.assert_close(
+        drawn.sum(-1), queries[:, None, None].expand_as(drawn.sum(-1)).float(), atol=0.05, rtol=0
+    )
+    outside = trace.positions - 8
+    for step in range(trace.steps):
+        seen = (drawn[step] > 0).sum(-1)
+        if step % 8:
+            assert int(queries[step]) == 8
+            assert int(seen.max()) <= 8 + -(-outside // 4)
+        else:
+            assert int(queries[step]) == trace.positions
+
+
+def test_what_keys_receive_between_refreshes_is_a_plain_softmax_over_the_kept(model: Model) -> None:
+    from sinkscope.attention.calls import Call, Outcome, Tap
+    from sinkscope.attention.capture import listening
+
+    class Check(Tap):
+        count = 0
+
+        def watches(self, call: Call) -> bool:
+            return True
+
+        def take(self, call: Call, outcome: Outcome) -> None:
+            assert call.forward is not None and call.forward.kept is not None
+            found = call.forward.kept(call.layer)
+            if found is None:
+                return
+            keys, _, seen = found
+            for head in range(call.q.shape[1]):
+                columns = seen[0, head].nonzero()[:, 0]
+                scores = call.q[0, head] @ keys[0, head, columns].T * call.q.shape[-1] ** -0.5
+                sums = scores.softmax(-1).sum(0)
+                torch.testing.assert_close(outcome.received[0, head].sum(0)[columns], sums, atol=1e-5, rtol=1e-4)
+            Check.count += 1
+
+    with listening(model.module, Check()):
+        decode(model, model.encode(PROMPTS[0]), settings(keep=0.25))
+    assert Check.count == 14 * model.config.num_hidden_layers
+
+
+def test_masking_works_under_the_cache(model: Model) -> None:
+    ids = model.encode(PROMPTS[0])
+    with sk.intervene(model, sk.MaskSinks(k=0)):
+        same = decode(model, ids, settings(keep=0.5)).tokens
+    assert torch.equal(same, decode(model, ids, settings(keep=0.5)).tokens)
+    with sk.intervene(model, sk.MaskSinks(k=2)) as active:
+        decode(model, ids, settings(keep=0.5))
+    assert active.effect.keys > 0 and active.effect.leak == 0
+
+
+def test_fewer_keys_are_another_result_and_drift_refreshes(model: Model) -> None:
+    ids = model.encode(PROMPTS[0])
+    forwards = []
+    full = []
+    for drift in (None, 0.0, 2.0):
+        queries: list[int] = []
+        with sk.observe(
+            model,
+            layers=[0],
+            keep=lambda layer, received, kept=queries: kept.append(int(received.sum((1, 2, 3))[0].round())),
+        ):  # type: ignore[misc]
+            decode(model, ids, settings(keep=0.5, drift=drift))
+        forwards.append(len(queries))
+        full.append(sum(count > 8 * 4 for count in queries))
+    assert forwards == [16, 16, 16]
+    assert full[0] == full[2] < full[1]
+
+
+def test_settings_survive_a_file(model: Model) -> None:
+    wanted = settings(keep=0.125, by="sinks", rule={"rule": "threshold", "epsilon": 2.0, "unit": "sum"})
+    assert sk.Decode.from_dict(wanted.to_dict()) == wanted
+
+
+@pytest.mark.parametrize(
+    "words", [{"keep": 1.5}, {"keep": True}, {"by": "luck"}, {"refresh": 0}, {"per": "token"}, {"recent": -1}, {"drift": 3},
+              {"rule": {"rule": "threshold"}}, {"seed": 4}]
+)  # fmt: skip
+def test_bad_settings_are_refused(words: dict[str, object]) -> None:
+    with pytest.raises(sk.SinkscopeError):
+        sk.SparseCache(**words)  # type: ignore[arg-type]
+
+
+def test_decoders_without_a_whole_canvas_refuse_it() -> None:
+    with pytest.raises(sk.SinkscopeError, match="sparse cache"):
+        replace(sk.Decode.autoregressive(length=8), cache=sk.SparseCache())
+    with pytest.raises(sk.SinkscopeError, match="sparse cache"):
+        replace(sk.Decode.llada(length=8, guidance=1.0), cache=sk.SparseCache())
