@@ -10,7 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sinkscope.statistics import bootstrap, holm, mcnemar, paired, resampled_means, signed_rank, wilson
+from sinkscope.statistics import (
+    bootstrap,
+    change_interval,
+    holm,
+    mcnemar,
+    paired,
+    problems_needed,
+    resampled_means,
+    signed_rank,
+    wilson,
+)  # fmt: skip
 
 
 @given(n=st.integers(1, 300), data=st.data())
@@ -67,11 +77,60 @@ def test_bootstrap_is_the_same_for_the_same_seed_and_holds_the_mean(values: list
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=60))
 def test_paired_counts_problem_by_problem(pairs: list[tuple[bool, bool]]) -> None:
     before, after = [a for a, _ in pairs], [b for _, b in pairs]
-    found = paired(before, after, draws=200)
+    found = paired(before, after)
     assert found.difference == pytest.approx(sum(after) / len(after) - sum(before) / len(before))
     assert (found.lost, found.won) == (pairs.count((True, False)), pairs.count((False, True)))
     assert found.difference_low <= found.difference + 1e-9 and found.difference_high >= found.difference - 1e-9
     assert found.p == mcnemar(found.lost, found.won)
+
+
+def score(lost: int, won: int, n: int, delta: float) -> float:
+    """The score statistic at a difference of delta, its variance by searching the likelihood over the share of lost answers."""
+    shares = np.linspace(max(0.0, -delta), (1 - delta) / 2, 20_001)[
+        1:-1
+    ]  # lost; won is delta more; the rest is unchanged
+    counts = ((lost, shares), (won, shares + delta), (n - lost - won, 1 - 2 * shares - delta))
+    likely = sum(count * np.log(np.maximum(share, 1e-300)) for count, share in counts if count)
+    best = float(shares[np.argmax(likely)])
+    return float((won - lost - n * delta) / math.sqrt(n * (2 * best + delta - delta**2)))
+
+
+@given(n=st.integers(5, 400), data=st.data())
+def test_the_interval_of_a_change_is_where_the_score_test_rejects(n: int, data: st.DataObject) -> None:
+    lost = data.draw(st.integers(0, n))
+    won = data.draw(st.integers(0, n - lost))
+    low, high = change_interval(lost, won, n)
+    assert -1 <= low <= (won - lost) / n <= high <= 1
+    for limit, sign in ((low, 1), (high, -1)):
+        if -0.99 < limit < 0.99:
+            assert sign * score(lost, won, n, limit) == pytest.approx(1.959964, abs=0.02)
+
+
+def test_the_interval_of_no_change_narrows_with_the_number_of_problems() -> None:
+    for n in (1, 10, 73, 340):
+        low, high = change_interval(0, 0, n)
+        assert (-low, high) == pytest.approx([1.959964**2 / (n + 1.959964**2)] * 2)
+    assert change_interval(3, 0, 3)[0] == -1 and change_interval(0, 3, 3)[1] == 1
+
+
+def test_the_interval_covers_what_is_true_about_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(0)
+    drawn = rng.multinomial(60, [0.1, 0.04, 0.86], 3_000)
+    held = [low <= -0.06 <= high for lost, won, _ in drawn.tolist() for low, high in [change_interval(lost, won, 60)]]
+    assert 0.93 < np.mean(held) < 0.975
+
+
+@given(n=st.integers(1, 60), data=st.data())
+def test_as_many_problems_as_are_needed_decide(n: int, data: st.DataObject) -> None:
+    lost = data.draw(st.integers(0, n))
+    won = data.draw(st.integers(0, n - lost))
+    found = problems_needed(lost, won, n, 0.05, most=20_000)
+    if found is None:
+        assert abs((won - lost) / n + 0.05) < 0.02
+    else:
+        low, high = change_interval(lost * found / n, won * found / n, found)
+        assert low > -0.05 or high < -0.05
+        assert found == n or found >= n
 
 
 def test_signed_rank_without_differences() -> None:

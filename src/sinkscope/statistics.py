@@ -49,6 +49,46 @@ def resampled_means(values: Values, draws: int, seed: int) -> Values:
     return means
 
 
+def change_interval(lost: float, won: float, n: float, level: float = 0.95) -> tuple[float, float]:
+    """Tango's score interval of a paired difference, (won − lost) / n: the differences that a score test does not reject.
+
+    Unlike a bootstrap it has a width where no answer changed: n problems cannot rule out a change of about 4 / n.
+    """
+    from scipy.optimize import brentq
+    from scipy.stats import norm
+
+    if n == 0:
+        return -1.0, 1.0
+    z, difference = float(norm.ppf((1 + level) / 2)), (won - lost) / n
+
+    def excess(delta: float) -> float:
+        """Squared distance from the observed difference less z² times its variance, if delta were true; 0 at the limits."""
+        b = -lost - won + (2 * n - won + lost) * delta
+        c = -lost * delta * (1 - delta)
+        losing = ((max(b * b - 8 * n * c, 0.0)) ** 0.5 - b) / (4 * n)  # most likely share of lost answers under delta
+        variance = n * (2 * losing + delta * (1 - delta))
+        return float((won - lost - n * delta) ** 2 - z * z * variance)
+
+    near = 1e-12
+    low = -1.0 if lost == n else brentq(excess, -1.0, difference - near)
+    high = 1.0 if won == n else brentq(excess, difference + near, 1.0)
+    return float(low), float(high)
+
+
+def problems_needed(lost: int, won: int, n: int, margin: float, most: int = 100_000) -> int | None:
+    """About how many problems would put the interval on one side of −margin, were the shares to stay as they are.
+
+    None where more than `most` would be needed: the difference is too close to the margin.
+    """
+    size = max(n, 1)
+    while size <= most:
+        low, high = change_interval(lost * size / max(n, 1), won * size / max(n, 1), size)
+        if low > -margin or high < -margin:
+            return size
+        size = max(size + 1, round(size * 1.1))
+    return None
+
+
 def holm(p: Sequence[float]) -> list[float]:
     """Holm's correction: adjusted p values in the order given; never smaller than the p itself, never above 1."""
     order = np.argsort(np.asarray(p, dtype=np.float64), kind="stable")
@@ -83,10 +123,9 @@ class Paired:
         return asdict(self)
 
 
-def paired(before: Sequence[bool], after: Sequence[bool], draws: int = 2000, seed: int = 0) -> Paired:
+def paired(before: Sequence[bool], after: Sequence[bool]) -> Paired:
     """Compare answers problem by problem; both sequences are in the same order of problems."""
     lost = sum(a and not b for a, b in zip(before, after, strict=True))
     won = sum(b and not a for a, b in zip(before, after, strict=True))
-    changes = [float(b) - float(a) for a, b in zip(before, after, strict=True)]
-    low, high = bootstrap(changes, draws, seed)
-    return Paired((won - lost) / max(len(changes), 1), low, high, mcnemar(lost, won), lost, won)
+    low, high = change_interval(lost, won, len(before))
+    return Paired((won - lost) / max(len(before), 1), low, high, mcnemar(lost, won), lost, won)

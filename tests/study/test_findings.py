@@ -87,7 +87,7 @@ def test_points_of_a_sweep_are_corrected_together_and_weak_tasks_left_out() -> N
     right = {"a": range(10, 20), "b": range(20), "c": range(18)}  # of 20; against the first: 10, 8 more
     made = [answered(NONE, set(numbers), 20, "easy", setting) for setting, numbers in right.items()]
     made += [answered(NONE, {0}, 20, "hard", setting) for setting in right]
-    compared = accuracy.settings_compared(Study.load("quick"), pooled(["easy", "hard"], *made))
+    compared = accuracy.settings_compared(pooled(["easy", "hard"], *made))
     rows = [row.to_dict() for row in compared]
     assert [row["setting"] for row in rows] == ["b", "c"] and [row["difference"] for row in rows] == [0.25, 0.2]
     for row, numbers in zip(rows, (range(20), range(18)), strict=True):
@@ -100,5 +100,5 @@ def test_points_of_a_sweep_are_corrected_together_and_weak_tasks_left_out() -> N
 
 def test_a_task_that_one_point_of_a_sweep_can_do_counts() -> None:
     made = [answered(NONE, set(), 20, "t", "a"), answered(NONE, set(range(10)), 20, "t", "b")]
-    (row,) = accuracy.settings_compared(Study.load("quick"), pooled(["t"], *made))
+    (row,) = accuracy.settings_compared(pooled(["t"], *made))
     assert row.weak == {} and row.able is not None and row.able.difference == 0.5

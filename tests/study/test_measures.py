@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from dataclasses import dataclass, field
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -14,15 +15,19 @@ from torch import Tensor
 import sinkscope as sk
 from sinkscope.attention.calls import Call, Outcome, Tap
 from sinkscope.attention.capture import listening
+from sinkscope.attention.context import seeded
+from sinkscope.errors import TraceError
 from sinkscope.interventions import intervene
 from sinkscope.interventions.conditions import Condition, condition_from_dict, names
+from sinkscope.sinks.columns import SoFar
 from sinkscope.study.analysis import behaviour
 from sinkscope.study.plan import Unit
 from sinkscope.study.run import run
 from sinkscope.study.schema import Study
-from sinkscope.study.units.given import seed_of
+from sinkscope.study.units import perform
+from sinkscope.study.units.given import asked, batch_of, row_seeds
 from sinkscope.study.units.likelihood import first_key_shares, held_out, likelihood, windows
-from sinkscope.study.units.mechanism import Dependence, mechanism
+from sinkscope.study.units.mechanism import Dependence, Watch, freely, mechanism
 from sinkscope.tracing.recorder import Keep
 
 PROMPT = "Ann has 3 apples. Then Ann finds 4.\nHow many apples are left?"
@@ -92,6 +97,52 @@ def test_mechanism_compares_the_same_canvas(study: Study, family: dict[str, str]
     assert [row["positions"] for row in rows] == [8, 8, 8]  # this schedule commits nothing at the first step
     assert all(row["dependence_high"] > row["dependence_low"] for row in rows)
     assert any(row["confidence_sinks_high"] != 0 for row in rows)
+    assert all({"free_delay_sinks", "free_delay_random_low", "free_steps_sinks"} <= set(row) for row in rows)
+
+
+def test_delays_add_up_to_nothing_with_one_commit_per_step_and_are_free_by_a_threshold(
+    study: Study, family: dict[str, str]
+) -> None:
+    decode = sk.Decode.llada(8, steps=8, noise="per_row").to_dict()
+    unit = Unit("mechanism", family["llada"], Condition("mask_sinks", 5, "clean", "all"), task="arithmetic", last=3,
+                decode=decode)  # fmt: skip
+    rows = mechanism(study, unit)["rows"]
+    for row in rows:
+        # At the second forward 7 of 8 positions are open; the delays of all of them add up to 0, the middle one included.
+        assert abs(row["delay_sinks_high"] + row["delay_sinks_low"]) * 3 <= 7
+    free = freely(sk.Decode.from_dict(decode))
+    assert (free.commit, free.threshold, free.steps, free.length) == ("threshold", 0.9, None, 8)
+    model = sk.load(family["llada"])
+    ids, mask = batch_of(model, [problem.prompt for _, problem in asked(study, unit, limit=3)])
+    ends = []
+    for change in (None, sk.MaskSinks(k=5)):
+        watch = Watch()
+        with intervene(model, change) if change is not None else nullcontext():
+            sk.decode(model, ids, free, attention_mask=mask, history=False, on_step=watch)
+        assert watch.committed_at is not None
+        ends.append(watch.committed_at.max(1).values)
+    assert [row["free_steps_sinks"] for row in rows] == (ends[1] - ends[0]).tolist()
+
+
+def test_columns_so_far_are_means_over_the_rows_that_see_a_key(family: dict[str, str]) -> None:
+    model = sk.load(family["llama"])
+    heads = tuple((layer, head) for layer in range(2) for head in range(2))
+    made = sk.trace(model, PROMPT, length=6, keep=Keep(maps=heads, dtype=torch.float32))
+    assert made.maps is not None and made.received is not None
+    seen = SoFar(made)
+    assert seen.received is not None
+    prompt = made.prompt_length
+    for step in range(made.steps):
+        rows = [(0, query) for query in range(prompt)] + [(later, prompt + later - 1) for later in range(1, step + 1)]
+        for slot, (layer, head) in enumerate(heads):
+            for key in range(made.positions):
+                paid = [float(made.maps[slot, at, query, key]) for at, query in rows if query >= key]
+                assert bool(seen.judged[step, key]) == (len(paid) >= 4)
+                if paid:
+                    mean = float(seen.received[step, layer, head, 1, key]) / len(rows)
+                    assert mean == pytest.approx(sum(paid) / len(paid), abs=1e-4)
+    with pytest.raises(TraceError, match="autoregressive"):
+        SoFar(sk.trace(sk.load(family["llada"]), PROMPT, length=4, steps=4))
 
 
 def test_likelihood_without_masking_is_the_models_own(study: Study, family: dict[str, str]) -> None:
@@ -151,9 +202,45 @@ def test_every_condition_comes_back_from_its_plain_form() -> None:
         assert (change is None) == (name == "none") and (change is None or change.is_noop == (name == "noop"))
 
 
-def test_random_keys_differ_from_chunk_to_chunk(study: Study) -> None:
-    units = [Unit("answers", "a", Condition("none"), chunk=chunk) for chunk in range(3)]
-    assert len({seed_of(study, unit) for unit in units}) == 3
+@pytest.mark.parametrize("name", ["llada", "llama"])
+def test_random_keys_are_drawn_anew_for_every_problem_whatever_its_chunk(
+    study: Study, family: dict[str, str], tmp_path: Path, name: str
+) -> None:
+    """Problems of one prompt are hidden different keys; in chunks of one or of three, the answers are the same."""
+    seen = []
+    for chunk in (1, 3):
+        plan = replace(study, chunk=chunk)
+        units = [
+            Unit("answers", family[name], Condition("mask_random", 3, "clean", "all", "mass"), "", "arithmetic", first,
+                 min(first + chunk, 3), index, sk.load(family[name]).defaults.to_dict() | {"length": 6}, name)
+            for index, first in enumerate(range(0, 3, chunk))
+        ]  # fmt: skip
+        rows = [row for unit in units for row in perform(plan, unit, tmp_path)["rows"]]
+        seen.append([(row["problem"], row["tokens"]) for row in rows])
+    assert seen[0] == seen[1]
+    numbers = [row_seeds(study, units[0], [problem]) for problem in range(3)]
+    assert len(set(numbers)) == 3
+    assert row_seeds(study, replace(units[0], task="recall"), [0]) != numbers[0]  # another task, another draw
+
+
+def test_rows_of_a_batch_have_draws_of_their_own(family: dict[str, str]) -> None:
+    model = sk.load(family["llada"])
+    ids = model.encode(PROMPT).repeat(2, 1)
+    settings = sk.Decode.llada(8, steps=4)
+    for seeds, alike in (((1, 1), True), ((1, 2), False)):
+        drops: list[Tensor] = []
+
+        class Kept(Tap):
+            def watches(self, call: Call) -> bool:
+                return True
+
+            def take(self, call: Call, outcome: Outcome) -> None:
+                if outcome.drop is not None:
+                    drops.append(outcome.drop)
+
+        with intervene(model, sk.MaskRandom(k=2)), seeded(seeds), listening(model.module, Kept()):
+            sk.decode(model, ids, settings, history=False)
+        assert drops and all(torch.equal(drop[0], drop[1]) for drop in drops) == alike
 
 
 def test_ctrl_c_stores_what_is_finished(study: Study, tmp_path: Path) -> None:

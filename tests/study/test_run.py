@@ -245,6 +245,49 @@ def test_a_damaged_file_of_a_run_is_told(tmp_path: Path, name: str, held: str) -
         read()
 
 
+@pytest.mark.parametrize("number", ["2", '"1"', "null", "true"])
+def test_a_run_of_another_schema_is_told(tmp_path: Path, number: str) -> None:
+    (tmp_path / "study.yaml").write_text("x")
+    for name in ("run.json", "results.json"):
+        (tmp_path / name).write_text(f'{{"schema": {number}, "cells": []}}')
+    with pytest.raises(StudyError, match=r"results.json must have schema 1.*use the sinkscope that wrote it"):
+        Run.load(tmp_path)
+    with pytest.raises(StudyError, match=r"run.json must have schema 1.*use the sinkscope that wrote it"):
+        Store(tmp_path).open("x", {"models": ["a"], "versions": {}, "seed": 0})
+
+
+def test_a_lock_that_is_a_link_is_refused_and_its_target_left_alone(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    for there in (True, False):
+        folder = tmp_path / f"run-{there}"
+        folder.mkdir()
+        if there:
+            target.write_text("keep me")
+        else:
+            target.unlink()
+        (folder / "lock").symlink_to(target)
+        with pytest.raises(StudyError, match=r"lock is a link"), Store(folder).locked():
+            pass
+        assert target.exists() == there and (not there or target.read_text() == "keep me")
+
+
+@pytest.mark.parametrize("name", ["units", "traces", "results.json", "run.json", "units/a.json"])
+def test_a_link_that_leaves_the_folder_is_refused(tmp_path: Path, name: str) -> None:
+    outside, folder = tmp_path / "outside", tmp_path / "run"
+    (outside / "folder").mkdir(parents=True)
+    (outside / "a.json").write_text("{}")
+    (folder / name).parent.mkdir(parents=True)
+    (folder / name).symlink_to(outside / ("a.json" if "." in name else "folder"))
+    with pytest.raises(StudyError, match="leads out of the run folder"), Store(folder).locked():
+        pass
+
+
+def test_a_lock_that_is_no_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "lock")
+    with pytest.raises(StudyError, match="must be a plain file"), Store(tmp_path).locked():
+        pass
+
+
 def test_a_study_whose_models_are_all_left_out_is_refused(small: dict[str, Any], tmp_path: Path) -> None:
     from sinkscope.study.estimate import estimate
 

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sinkscope.interventions.conditions import Condition
-from sinkscope.study.summary import WIDTH, table_1
+from sinkscope.study.analysis.rows import Cell, Control
+from sinkscope.study.tables import WIDTH, table_1
 
 RULES = [(("rule", "threshold"), ("epsilon", epsilon), ("unit", "uniform")) for epsilon in (1.0, 3.0, 6.0)]
 
 
-def cell(condition: Condition, accuracy: float, model: str = "tiny-llada", setting: str = "") -> dict[str, Any]:
-    return {
-        "model": model, "family": "llada", "task": "arithmetic", "setting": setting, "n": 200,
-        "condition": condition.to_dict(), "label": condition.label, "accuracy": accuracy, "low": 0.0, "high": 1.0,
-        "p_holm": 0.01, "difference": -0.1, "controls": {"count": {"p_holm": 0.01}}, "paper": 0.5,
-    }  # fmt: skip
+def cell(condition: Condition, accuracy: float, model: str = "tiny-llada", setting: str = "") -> Cell:
+    numbers = {
+        "n": 200,
+        "lost": 20,
+        "won": 0,
+        "difference": -0.1,
+        "difference_low": -0.2,
+        "difference_high": 0.0,
+        "p": 0.01,
+    }
+    control = Control(**{name: value for name, value in numbers.items() if name != "n"}, accuracy=0.5, key_share=0.1,
+                      mass_share=0.1, leak=0.0, p_holm=0.01)  # type: ignore[arg-type]  # fmt: skip
+    return Cell(
+        model=model, family="llada", causal=False, task="arithmetic", setting=setting, correct=100,
+        condition=condition.to_dict(), label=condition.label, accuracy=accuracy, low=0.0, high=1.0, p_holm=0.01,
+        key_share=0.1, mass_share=0.1, leak=0.0, confidence=0.5, controls={"count": control}, paper=0.5, **numbers,
+    )  # type: ignore[arg-type]  # fmt: skip
 
 
 def test_every_condition_has_a_cell_of_its_own() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -37,6 +37,7 @@ class Forward:
 
 
 _running: ContextVar[Forward | None] = ContextVar("sinkscope_forward", default=None)
+_seeds: ContextVar[tuple[int, ...] | None] = ContextVar("sinkscope_row_seeds", default=None)
 
 
 def running() -> Forward | None:
@@ -45,8 +46,21 @@ def running() -> Forward | None:
 
 @contextmanager
 def announce(forward: Forward) -> Iterator[None]:
+    seeds = _seeds.get()
+    if seeds is not None and forward.row_seeds is None:
+        forward = replace(forward, row_seeds=seeds)
     token = _running.set(forward)
     try:
         yield
     finally:
         _running.reset(token)
+
+
+@contextmanager
+def seeded(row_seeds: tuple[int, ...]) -> Iterator[None]:
+    """Every forward inside has these seeds, one per row of the batch: random choices are then drawn anew for each row."""
+    token = _seeds.set(row_seeds)
+    try:
+        yield
+    finally:
+        _seeds.reset(token)

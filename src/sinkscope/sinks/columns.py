@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -51,6 +51,33 @@ class TraceLike(Protocol):
     def select(self, steps: slice | None = None, layers: slice | None = None) -> "TraceLike": ...
 
 
+class SoFar:
+    """An autoregressive trace seen as a whole map grows: at each step the columns of all rows so far.
+
+    One step of an ARM is one row, one step of a diffusion model is a whole map: rows alone would call any key that one row
+    looks at a flash. Early keys are seen by more rows, so each column is the mean over the rows that see its key; keys that
+    fewer than `least` rows have seen are not judged yet.
+    """
+
+    def __init__(self, trace: TraceLike, least: int = 4) -> None:
+        seen = seen_by(trace, "all")
+        if seen is None:
+            raise TraceError(
+                "Columns so far are of an autoregressive trace; a diffusion model has a whole map per step."
+            )
+        rows, seen = query_count(trace, "all").cumsum(0), seen.cumsum(0)  # [step], [step, key]
+        mean = trace.scores("all", "sum").cumsum(0) / seen.clamp(min=1)[:, None, None]  # [step, layer, head, key]
+        whole = torch.zeros(*mean.shape[:3], len(QUERY_KINDS), mean.shape[3])
+        whole[..., 1, :] = mean * rows[:, None, None, None]
+        self.trace = trace
+        self.judged = seen >= least  # [step, key]
+        self.received: Tensor | None = whole
+        self.queries = torch.stack([torch.zeros_like(rows), rows, torch.zeros_like(rows)], -1)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.trace, name)
+
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -93,6 +120,8 @@ def alive_keys(trace: TraceLike) -> Tensor:
 
     There, a token becomes a key at the step after its commit. Commits tell it also in a trace cut to some of its steps.
     """
+    if isinstance(trace, SoFar):
+        return trace.judged
     if not trace.causal:
         return torch.ones(trace.steps, trace.positions, dtype=torch.bool)
     return trace.committed_at < torch.arange(trace.steps)[:, None]
@@ -115,7 +144,7 @@ def seen_by(trace: TraceLike, group: str) -> Tensor | None:
 
     Only the prompt of an autoregressive trace has rows that see less than others: key k is seen by the rows from k on.
     """
-    if not trace.causal:
+    if not trace.causal or isinstance(trace, SoFar):
         return None
     later = trace.prompt_length - torch.arange(trace.positions)  # rows of the prompt from the key's own on
     by_prompt = torch.minimum(query_count(trace, "prompt")[:, None], later.clamp(min=0))

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import ValidationInfo
 
 from sinkscope.errors import RuleError
-from sinkscope.study.conditions import Condition, read_condition
+from sinkscope.interventions.conditions import MODELS, Condition, read_entry
+from sinkscope.interventions.settings import SettingError, registered
 from sinkscope.study.mistakes import refuse, shown
-from sinkscope.study.reader import Fields, Path
-
-if TYPE_CHECKING:
-    from sinkscope.study.parts import TaskPlan
+from sinkscope.study.reader import Path
 
 CONDITIONS = "a list of conditions, each a name or {name: …, k: …}"
 NEEDS_NONE = "must have none among them, since everything is compared with it"
@@ -35,11 +33,11 @@ def known_task(name: str) -> str:
     return name
 
 
-def task_names(tasks: tuple[TaskPlan, ...], info: ValidationInfo) -> None:
+def task_names(names: list[str], info: ValidationInfo) -> None:
     """Each task once."""
-    for place, task in enumerate(tasks):
-        if any(task.name == other.name for other in tasks[:place]):
-            raise refuse(info, ("tasks", place, "name"), f"must not stand there twice, {task.name} does")
+    for place, name in enumerate(names):
+        if name in names[:place]:
+            raise refuse(info, ("tasks", place, "name"), f"must not stand there twice, {name} does")
 
 
 def known_device(name: str | None) -> str | None:
@@ -65,23 +63,38 @@ def conditions(value: Any, info: ValidationInfo, path: Path, most: int) -> Pairs
         return ()
     if not isinstance(value, list) or not value:
         raise refuse(info, path, f"must be {CONDITIONS}, not {shown(value)}")
-    context = info.context or {"where": "the study", "lines": {}}
     found: list[tuple[Condition, str]] = []
     count = 0
     for index, one in enumerate(value):
-        entry = {"name": one} if isinstance(one, str) else one
+        if not isinstance(one, str | Mapping):
+            raise refuse(info, (*path, index), f"must be a mapping of fields, not {shown(one)}")
+        entry = {"name": one} if isinstance(one, str) else dict(one)
         count += _points(entry)
         if count > most:
             raise refuse(info, (*path, index), f"makes more than {most:,} conditions; leave some out")
-        found += read_condition(Fields(entry, context["where"], context["lines"], (*path, index)))
+        found += _read(entry, info, (*path, index))
     return tuple(found)
 
 
-def _points(entry: Any) -> int:
-    """How many conditions an entry makes: every list in it is a sweep (or no longer than one)."""
-    if not isinstance(entry, Mapping):
-        return 1
-    return math.prod(max(len(value), 1) for value in entry.values() if isinstance(value, list))
+def _read(entry: dict[str, Any], info: ValidationInfo, path: Path) -> list[tuple[Condition, str]]:
+    models = entry.pop("for", MODELS[0])
+    if not isinstance(models, str) or models not in MODELS:
+        raise refuse(info, (*path, "for"), f"must be one of {', '.join(MODELS)}, not {shown(models)}")
+    try:
+        return [(condition, models) for condition in read_entry(entry)]
+    except SettingError as error:
+        raise refuse(info, (*path, error.field) if error.field else path, str(error)) from None
+
+
+def _points(entry: Mapping[str, Any]) -> int:
+    """How many conditions an entry makes: every list in it is a sweep, but for settings that are lists themselves."""
+    name = entry.get("name")
+    known = registered().get(name) if isinstance(name, str) else None
+    swept = [
+        value for word, value in entry.items()
+        if isinstance(value, list) and (known is None or (one := known.setting(word)) is None or one.sweeps)
+    ]  # fmt: skip
+    return math.prod(max(len(value), 1) for value in swept)
 
 
 def compared(found: Pairs, info: ValidationInfo) -> Pairs:

@@ -25,43 +25,6 @@ def mistake(where: str, lines: Mapping[Path, int], path: Path, sentence: str) ->
     return StudyError(f"{place}: {_written(path) or 'the file'} {sentence}.")
 
 
-class Fields:
-    """One mapping of a study file: fields are taken out one by one, and what is left over is a mistake."""
-
-    def __init__(self, values: Any, where: str = "the study", lines: Mapping[Path, int] | None = None, path: Path = ()):
-        self.where, self.lines, self.path = where, lines or {}, path
-        if not isinstance(values, Mapping):
-            raise self.error("", f"must be a mapping of fields, not {values!r}")
-        self.left: dict[str, Any] = dict(values)
-
-    def error(self, field: str, sentence: str) -> StudyError:
-        """`field` of this mapping is wrong: one sentence with file, line and field."""
-        return mistake(self.where, self.lines, (*self.path, field) if field else self.path, sentence)
-
-    def take(self, field: str, default: Any, check: Callable[[Any], bool], expected: str) -> Any:
-        """The field's value, or the default; `expected` says what `check` wants."""
-        if field not in self.left:
-            return default
-        value = self.left.pop(field)
-        if not check(value):
-            raise self.error(field, f"must be {expected}, not {value!r}")
-        return value
-
-    def need(self, field: str, check: Callable[[Any], bool], expected: str) -> Any:
-        if field not in self.left:
-            raise self.error("", f"needs the field {field!r}: {expected}")
-        return self.take(field, None, check, expected)
-
-    def inner(self, field: str, values: Any, index: int | None = None) -> Fields:
-        path = (*self.path, field) if index is None else (*self.path, field, index)
-        return Fields(values, self.where, self.lines, path)
-
-    def done(self, known: Collection[str]) -> None:
-        """Nothing may be left over."""
-        for field in self.left:
-            raise self.error(str(field), f"is not a field that is known here; known are {', '.join(known)}")
-
-
 def whole(least: int) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= least
 

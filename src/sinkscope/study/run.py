@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from sinkscope.errors import StudyError
 from sinkscope.interventions.conditions import Condition
 from sinkscope.study.analysis.assemble import analysed
-from sinkscope.study.analysis.rows import SCHEMA
+from sinkscope.study.analysis.results import SCHEMA, Results
 from sinkscope.study.engines import Engine, engine_of
 from sinkscope.study.engines.ray import Ray
 from sinkscope.study.plan import Facts, Unit, units_of
@@ -35,20 +37,32 @@ class Run:
     folder: Path
     results: dict[str, Any]
 
-    def summary(self) -> str:
-        """Tables and verdicts as text of 80 columns."""
+    def summary(self, full: bool = False) -> str:
+        """What came out, as at most 42 lines of 80 columns; full: every table and every verdict with its numbers."""
         from sinkscope.study.summary import summary
+        from sinkscope.study.tables import tables
 
-        return summary(self.results)
+        if full:
+            return tables(self.typed())
+        seconds = (Store(self.folder).read("run.json") or {}).get("seconds")
+        return summary(self.typed(), self.folder, seconds if isinstance(seconds, int | float) else None)
+
+    def typed(self) -> Results:
+        """The results as rows with named fields."""
+        try:
+            return TypeAdapter(Results).validate_python(self.results)
+        except ValidationError as error:
+            place = ".".join(map(str, error.errors()[0]["loc"]))
+            raise StudyError(
+                f"{self.folder}/results.json is damaged at {place[:80]}; run the study again to write it anew."
+            ) from None
 
     @classmethod
     def load(cls, folder: Path | str) -> Run:
         """Read a run that is finished."""
-        results = Store(folder).read("results.json")
+        results = Store(folder).read("results.json", schema=True)
         if results is None:
             raise StudyError(f"Expected a finished run, and {folder} has no results.json; run the study to its end.")
-        if results.get("schema") != SCHEMA:
-            raise StudyError(f"{folder}/results.json has not schema {SCHEMA}; use the sinkscope that wrote it.")
         return cls(Path(folder), results)
 
 
@@ -81,7 +95,8 @@ def run(
         units = units_of(study, facts)
         work_through(study, store, units, chosen, message, progress)
         results = assemble(study, store, facts, units, about)
-        spent = float((store.read("run.json") or {}).get("seconds", 0.0)) + time.time() - started
+        before = (store.read("run.json", schema=True) or {}).get("seconds")
+        spent = (before if isinstance(before, int | float) else 0.0) + time.time() - started
         store.write("run.json", as_json({**about, "finished": True, "seconds": round(spent, 1)}))
     return Run(store.folder, results)
 

@@ -61,6 +61,12 @@ class Study:
     trace: TracePlan = TracePlan(problems=0)
     mechanism: MechanismPlan = MechanismPlan(problems=0)
     likelihood: LikelihoodPlan = LikelihoodPlan()
+    # A loss of fewer points counts as none, if its whole interval says so.
+    margin: Annotated[float, Field(strict=True, gt=0, le=50, description="a number of points above 0, at most 50")] = (
+        5.0
+    )
+    # The comparisons that the study is about, corrected together; none named: one masked sink, in every model and task.
+    primary: SkipValidation[tuple[Condition, ...]] = ()
     draws: Annotated[int, from_(100)] = 2000  # of every bootstrap
     dtype: Annotated[Text | None, Field(description="a dtype such as bfloat16")] = None
     device: Annotated[
@@ -80,6 +86,11 @@ class Study:
     def _conditions(cls, value: Any, info: ValidationInfo) -> Any:
         return entries.compared(entries.conditions(value, info, ("conditions",), MOST), info)
 
+    @field_validator("primary", mode="before")
+    @classmethod
+    def _primary(cls, value: Any, info: ValidationInfo) -> Any:
+        return tuple(condition for condition, _ in entries.conditions(value, info, ("primary",), MOST))
+
     @field_validator("decode", mode="before")
     @classmethod
     def _decode(cls, value: Any, info: ValidationInfo) -> Any:
@@ -95,7 +106,7 @@ class Study:
         """What no field can say alone."""
         if not self.models and not self.likelihood.models:
             raise refuse(info, ("models",), "must name at least one model")
-        entries.task_names(self.tasks, info)
+        entries.task_names([task.name for task in self.tasks], info)
         for name in set(self.models) & set(self.likelihood.models):
             told = "it is measured by likelihood or by answers, so take it out of one of them"
             raise refuse(info, ("likelihood",), f"must not name {name}, which models names too; {told}")
@@ -104,6 +115,10 @@ class Study:
             if self.mechanism.problems and first.get(word) is not None and first[word] < LEAST_STEPS:
                 told = f"needs at least {LEAST_STEPS} steps, and decode.{word} is {first[word]}"
                 raise refuse(info, ("mechanism",), f"{told}; make it larger, or leave the mechanism out")
+        known = [condition for condition, _ in self.conditions]
+        for condition in self.primary:
+            if condition not in known:
+                raise refuse(info, ("primary",), f"names {condition.label!r}, which is not among the conditions")
         unknown = set(self.trace.conditions) - {condition.name for condition, _ in self.conditions}
         if self.trace.problems and unknown:
             raise refuse(info, ("trace",), f"names the condition {min(unknown)}, which the study does not have")
@@ -132,7 +147,7 @@ class Study:
         """Everything, as plain YAML values; `from_dict` gives the same study back."""
         plain = {
             name: getattr(self, name)
-            for name in ("name", "about", "seed", "split", "chunk", "draws", "dtype", "device")
+            for name in ("name", "about", "seed", "split", "chunk", "margin", "draws", "dtype", "device")
         }
         return {
             **plain,
@@ -140,6 +155,7 @@ class Study:
             "tasks": [asdict(task) for task in self.tasks],
             "decode": dict(self.decode),
             "conditions": [condition.entry(models) for condition, models in self.conditions],
+            "primary": [condition.entry() for condition in self.primary],
             "rules": [dict(rule) for rule in self.rules],
             "trace": {name: _plain(value) for name, value in asdict(self.trace).items()},
             "mechanism": {name: _plain(value) for name, value in asdict(self.mechanism).items()},

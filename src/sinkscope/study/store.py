@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import fcntl
 import json
 import os
 import platform
+import stat
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from sinkscope import io
 from sinkscope.errors import StudyError
+from sinkscope.study.analysis.results import SCHEMA
 from sinkscope.study.unit import Unit
 from sinkscope.study.units import kind_of
 
@@ -33,7 +36,8 @@ class Store:
         """Keep a second process out; the kernel lets go of the lock however this one ends."""
         try:
             self.units.mkdir(parents=True, exist_ok=True)
-            file = (self.folder / "lock").open("a+")
+            self._stay_inside()
+            file = _opened(self.folder / "lock")
         except OSError as error:
             raise StudyError(f"The run folder {self.folder} cannot be made ({error.strerror}); name another.") from None
         with file:
@@ -50,6 +54,15 @@ class Store:
             file.flush()
             yield
 
+    def _stay_inside(self) -> None:
+        """Refuse a folder in which a link leads elsewhere: a run writes into its own folder only."""
+        here = self.folder.resolve()
+        for path in [*self.folder.iterdir(), *self.units.iterdir()]:
+            if path.is_symlink() and not path.resolve().is_relative_to(here):
+                raise StudyError(
+                    f"{path} is a link that leads out of the run folder; remove it, or name another folder."
+                )
+
     def open(self, study_yaml: str, run: dict[str, Any], alone: bool = True) -> None:
         """Begin a run here, or make sure that the run that was begun here is the same one.
 
@@ -60,7 +73,7 @@ class Store:
         for place in ("", "units/", "traces/") if alone else ():
             for partial in self.folder.glob(f"{place}*{io.PARTIAL}"):
                 partial.unlink(missing_ok=True)
-        before = self.read("run.json")
+        before = self.read("run.json", schema=True)
         known = self.folder / "study.yaml"
         if before is None or not known.is_file():
             self.write("study.yaml", study_yaml)
@@ -101,7 +114,8 @@ class Store:
         result = found.get("result")
         return result if kind_of(unit).complete(result) else None
 
-    def read(self, name: str) -> dict[str, Any] | None:
+    def read(self, name: str, schema: bool = False) -> dict[str, Any] | None:
+        """A JSON file of the run, None where there is none; schema: it must have the number that is written here."""
         path = self.folder / name
         if not path.is_file():
             return None
@@ -111,6 +125,10 @@ class Store:
             found = None
         if not isinstance(found, dict):
             raise StudyError(f"{path} is damaged; remove it and run the study again.")
+        if schema and (type(found.get("schema")) is not int or found["schema"] != SCHEMA):
+            raise StudyError(
+                f"{path} must have schema {SCHEMA}, not {str(found.get('schema'))[:20]!r}; use the sinkscope that wrote it."
+            )
         return found
 
     def write(self, name: str, content: str | bytes) -> Path:
@@ -122,6 +140,20 @@ class Store:
             raise StudyError(
                 f"{path} could not be written ({io.reason(error)}); everything finished before is safe: make room and run again."
             ) from None
+
+
+def _opened(path: Path) -> IO[str]:
+    """A plain file to lock, made if it is not there; what a link points at is never touched."""
+    try:
+        number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise StudyError(f"{path} is a link, and a lock must be a file of its own; remove it.") from None
+        raise
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise StudyError(f"{path} must be a plain file; remove it.")
+    return os.fdopen(number, "r+", encoding="utf-8", errors="replace")
 
 
 def need_a_model(models: Sized, said: Sequence[str] = ()) -> None:

@@ -1,194 +1,117 @@
-"""Results as text of 80 columns: Table 1 and Table 2 beside the paper's values, dynamics, and verdicts in sentences."""
+"""What came out, on one screen: what ran, the paper's claims, one table, the controls, and where everything else is."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
 
 from sinkscope import paper
-from sinkscope.interventions.conditions import condition_from_dict
-from sinkscope.study.analysis.wording import rule
+from sinkscope.study.analysis.agreement import figure
+from sinkscope.study.analysis.losses import Model
+from sinkscope.study.analysis.results import Results
+from sinkscope.study.analysis.rows import Claim, PooledCell
+from sinkscope.study.progress import clock
 
 WIDTH = 80
-ACROSS = 3  # columns of K side by side
-COLUMN = 15  # signs, accuracy and interval
-Rows = list[dict[str, Any]]
+LINES = 42  # the command adds where it wrote the page and the numbers
+SMALL = 100_000_000  # parameters below which a model is no language model that anyone would use
+# Claims in a few words, by their names.
+SHORT = {
+    "sinks_exist": "sinks in every DLM", "moving": "DLM sinks move, ARM's stand", "one_sink": "one sink costs a DLM little",
+    "arm_sink": "its sink is vital to an ARM", "structural": "sinks are structural", "threshold": "ε = 3 leaves 96 % out",
+    "deeper": "deeper: fewer, stronger", "confidence": "less sure, hence later",
+}  # fmt: skip
 
 
-def summary(results: dict[str, Any]) -> str:
-    """The whole summary; parts for which there is nothing are left out."""
-    parts = [
-        "\n".join(table_1(results["cells"])),
-        "\n".join(likelihood_table(results["likelihood"])),
-        "\n".join(table_2(results["tokens"], results["cells"], results["dynamics"])),
-        "\n".join(dynamics_table(results["dynamics"])),
-        "\n".join(curve_table(results["curves"])),
-        "\n".join(verdict_lines(results["verdicts"])),
-    ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+def summary(results: Results, folder: Path | None = None, seconds: float | None = None) -> str:
+    """At most 42 lines of 80 columns; what does not fit is in the full tables, and the summary says how to see them."""
+    head = [*_ran(results, seconds), "", *_claims(results.claims or [])]
+    tail = ["", *_controls(results), *_more(results, folder)]
+    table = list(_table(results, LINES - len(head) - len(tail) - 1))
+    return "\n".join([*head, *([""] if table else []), *table, *tail]) + "\n"
 
 
-def table_1(cells: Rows) -> Iterator[str]:
-    """Accuracy with its 95 % interval, a block a model and task, a column a K."""
-    if not cells:
+def _ran(results: Results, seconds: float | None) -> Iterator[str]:
+    run = results.run
+    names = [str(model.get("name")) for model in run.models]
+    took = "" if seconds is None else f", {clock(seconds)} (m:ss)"
+    yield from textwrap.wrap(f"{run.study}: {', '.join(names)}; {run.units} units{took}.", WIDTH)
+    sizes = [int(model.get("identity", {}).get("parameters") or 0) for model in run.models]
+    if sizes and min(sizes) < SMALL:
+        small = sum(size < SMALL for size in sizes)
+        yield from textwrap.wrap(
+            f"{small} of {len(sizes)} models are small ({min(sizes) / 1e6:.1f} M parameters and more): a test of the "
+            "instrument, and of the claims in miniature.", WIDTH,
+        )  # fmt: skip
+
+
+def _claims(claims: list[Claim]) -> Iterator[str]:
+    if not claims:
+        yield "The paper's claims were not judged in this run."
         return
-    yield "Table 1. Accuracy in % [95 % interval]; * differs from nothing masked, + from as"
-    yield "many random keys masked (exact McNemar, Holm over K, 5 %)."
-    for model, setting, task in dict.fromkeys((cell["model"], cell["setting"], cell["task"]) for cell in cells):
-        mine = [cell for cell in cells if (cell["model"], cell["setting"], cell["task"]) == (model, setting, task)]
-        yield ""
-        yield from _block(mine, " · ".join(part for part in (model, task, setting) if part))
+    yield "The paper's claims, and this run (intervals are 95 %):"
+    for claim in claims:
+        short = SHORT.get(claim.name, claim.name)
+        line = f"  {claim.verdict:<15}{short}: {claim.figure}"
+        if len(line) <= WIDTH:
+            yield line
+        else:
+            yield f"  {claim.verdict:<15}{short}:"
+            yield f"  {'':<15}{figure(claim.figure)}"
 
 
-def _block(cells: Rows, title: str) -> Iterator[str]:
-    none = next(cell for cell in cells if cell["condition"]["name"] == "none")
-    ks = sorted({cell["condition"]["k"] for cell in cells if cell["condition"]["k"]})
-    start, plain = f"{title} (n = {none['n']})", f"none masked: {_accuracy(none)}"
-    yield from [f"{start}   {plain}"] if len(start) + len(plain) + 3 <= WIDTH else [start, f"  {plain}"]
-    for first in range(0, len(ks), ACROSS):
-        yield from _masked(cells, none, ks[first : first + ACROSS])
-    for cell in cells:
-        if not cell["condition"]["k"] and cell["condition"]["name"] not in ("none", "noop"):
-            yield f"  {cell['label']:<44}{_accuracy(cell):>15}   {100 * cell['difference']:+.1f}"
-
-
-def _masked(cells: Rows, none: dict[str, Any], ks: list[int]) -> Iterator[str]:
-    """A line a series of conditions, a column a K."""
-    yield f"{'':26}" + "".join(f"{f'K={k}':>{COLUMN}}" for k in ks)
-    for name, row in _series(cells).items():
-        if any(k in row for k in ks):
-            line = "".join(f"{_accuracy(row[k]) if k in row else '':>{COLUMN}}" for k in ks)
-            yield from [f"  {name:<24}{line}"] if len(name) <= 24 else [f"  {name}", f"{'':26}{line}"]
-    told = {k: value for cell in cells if (value := cell["paper"]) is not None and (k := cell["condition"]["k"])}
-    if none["paper"] is not None and any(k in told for k in ks):
-        bench = paper.BENCHMARK_NAMES[paper.BENCHMARKS[none["task"]]]
-        line = "".join(f"{f'{100 * told[k]:.0f}' if k in told else '':>{COLUMN}}" for k in ks)
-        yield f"  {'paper: ' + paper.MODELS[none['family']]:<24}{line}"
-        start = f"(none masked: {100 * none['paper']:.0f}; {bench})"
-        yield f"{start:>{26 + COLUMN * len(ks)}}"
-
-
-def _series(cells: Rows) -> dict[str, dict[int, dict[str, Any]]]:
-    """Series of conditions that differ in K alone, by a short name; by the whole one where the short one is not enough."""
-    found: dict[str, dict[int, dict[str, Any]]] = {}
-    short: dict[str, str] = {}
-    rows = {cell["condition"]["rows"] for cell in cells if cell["condition"]["rows"]}
-    for cell in cells:
-        condition = cell["condition"]
-        if not condition["k"]:
-            continue
-        whole = condition_from_dict(condition).series().label
-        words = [condition["name"].removeprefix("mask_").replace("_", " ")]
-        words += [condition["rank"].replace("_", " ")] if condition["name"] == "mask_sinks" else []
-        words += [word for word in (condition.get("match"), condition.get("of")) if word]
-        words += ["last row" if condition["rows"] == "last" else "column"] if len(rows) > 1 else []
-        short[whole] = ", ".join(words)
-        found.setdefault(whole, {})[condition["k"]] = cell
-    names = list(short.values())
-    return {short[whole] if names.count(short[whole]) == 1 else whole: row for whole, row in found.items()}
-
-
-def _accuracy(cell: dict[str, Any]) -> str:
-    signs = "*" if cell["condition"]["name"] != "none" and cell["p_holm"] < 0.05 else ""
-    control = cell["controls"].get("count")
-    signs += "+" if control and control["p_holm"] < 0.05 else ""
-    return f"{signs}{100 * cell['accuracy']:.0f} [{100 * cell['low']:.0f}–{100 * cell['high']:.0f}]"
-
-
-def likelihood_table(rows: Rows) -> Iterator[str]:
-    """What each condition costs, in nats a token, and the share of attention that it takes."""
+def _table(results: Results, room: int) -> Iterator[str]:
+    """A line per model and K; those that do not fit are counted."""
+    rows = [row for name in dict.fromkeys(cell.model for cell in results.pooled) for row in _model(results, name)]
     if not rows:
         return
-    yield "Likelihood of held-out text: change in nats a token [95 %], p (Wilcoxon), and"
-    yield "the share of attention that was taken."
-    for row in rows:
-        if row["condition"]["name"] == "none":
-            size = f"{row['n']} texts, {row['tokens']} tokens"
-            yield f"  {row['model']}: {row['value']:.2f} nats a token ({size})"
-            continue
-        change = f"{row['difference']:+.2f} [{row['difference_low']:+.2f}, {row['difference_high']:+.2f}]"
-        mass = f"{100 * row['mass_share']:.0f} %" if row["mass_share"] else ""
-        yield f"    {_short(row['label'], 40):<41}{change:>21}{row['p']:>7.3f}{mass:>6}".rstrip()
+    yield "Right answers in %, all tasks that a model can do; in brackets the change."
+    yield f"  {'':<16}{'K':>3}{'none':>6}{'sinks masked':>22}{'random:':>9}{'mass':>6}{'paper: GSM8K':>15}"
+    yield f"  {'':<16}{'':>3}{'':>6}{'':>22}{'count':>9}{'':>6}{'HumanEval':>15}"
+    room -= 3
+    yield from rows if len(rows) <= room else [*rows[: room - 1], f"  … and {len(rows) - room + 1} lines more"]
 
 
-def table_2(tokens: Rows, cells: Rows, dynamics: Rows, most: int = 5) -> Iterator[str]:
-    """The tokens that are sinks most often, and how much oftener than they stand on the canvas; beside the paper's."""
-    tokens = [row for row in tokens if row["condition"] == "none"]
-    if not tokens:
-        return
-    families = {cell["model"]: cell["family"] for cell in cells}
-    by = f", {rule(dynamics[0])}" if dynamics else ""
-    told = "Table 2. Share of the sinks that a token is [95 %], and how many times its share of the canvas that is; "
-    told += f"{tokens[0]['generations']} generations a model{by}."
-    yield from textwrap.wrap(told, WIDTH)
-    for model, setting in dict.fromkeys((row["model"], row["setting"]) for row in tokens):
-        yield f"  {model}{' · ' + setting if setting else ''}"
-        for row in [row for row in tokens if (row["model"], row["setting"]) == (model, setting)][:most]:
-            span = f"[{row['low']:.3f}, {row['high']:.3f}]"
-            times = f"{row['enrichment']:.1f} ×" if row["enrichment"] is not None else ""
-            yield f"    {_short(row['token'], 20):<22}{row['kind']:<13}{row['share']:.3f}  {span:<17}{times:>8}"
-        if theirs := paper.TABLE_2.get(families.get(model, "")):
-            told = ", ".join(f"{token} {share:.3f}" for token, share in theirs)
-            yield from textwrap.wrap(f"paper: {told}", WIDTH, initial_indent="    ", subsequent_indent="      ")
-
-
-def dynamics_table(rows: Rows) -> Iterator[str]:
-    if not rows:
-        return
-    yield f"Dynamics ({rule(rows[0])}). Heads by what their sinks do, in %;"
-    yield "life in steps; where sinks stand, in %; heads whose sink goes left/right, in %."
-    head = ("static", "moving", "flash", "split", "none", "life", "start", "masks", "◂/▸")
-    yield f"  {'':<20}" + "".join(
-        f"{name:>{width}}" for name, width in zip(head, (7, 7, 6, 6, 6, 6, 7, 6, 7), strict=True)
-    )
-    for row in rows:
-        name = " · ".join(
-            part for part in (row["model"], row["setting"], row["condition"].removeprefix("none")) if part
+def _model(results: Results, name: str) -> Iterator[str]:
+    pooled = [row for row in results.pooled if row.model == name]
+    of = Model(name, {"pooled": [row for row in pooled if row.setting == pooled[0].setting]}, 0.0)
+    for place, row in enumerate(of.masked()):
+        told = f"{100 * row.accuracy:.0f} [{100 * row.difference_low:+.0f}, {100 * row.difference_high:+.0f}]"
+        count, mass = (
+            f"{100 * row.controls[match].accuracy:.0f}" if match in row.controls else "–" for match in ("count", "mass")
         )
-        shares = (row[name] for name in ("static", "moving", "flash", "split", "none"))
-        counts = "".join(f"{100 * share:>{width}.0f}" for share, width in zip(shares, (7, 7, 6, 6, 6), strict=True))
-        life = f"{row['lifetime']:.1f}" if row["lifetime"] is not None else "–"
-        places = [
-            f"{100 * row['places'][key]:.0f}" if row["places"][key] is not None else "–" for key in ("start", "masked")
-        ]
-        if len(name) > 20:
-            yield f"  {name}"
-            name = ""
-        ways = f"{100 * row['left']:.0f}/{100 * row['right']:.0f}"
-        yield f"  {name:<20}{counts}{life:>6}{places[0]:>7}{places[1]:>6}{ways:>7}"
+        first = (_cut(name, 16), f"{100 * of.base.accuracy:.0f}") if place == 0 else ("", "")
+        k = row.condition["k"]
+        yield f"  {first[0]:<16}{k:>3}{first[1]:>6}{told:>22}{count:>9}{mass:>6}{_paper(row):>15}".rstrip()
 
 
-def _short(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
+def _paper(row: PooledCell) -> str:
+    """none → masked, on both benchmarks."""
+    found = []
+    for task in paper.BENCHMARKS:
+        before, after = (paper.accuracy(row.family, task, k) for k in (0, row.condition["k"]))
+        if before is not None and after is not None:
+            found.append(f"{100 * before:.0f}→{100 * after:.0f}")
+    return " ".join(found)
 
 
-def curve_table(rows: Rows) -> Iterator[str]:
-    """Share of non-sinks against epsilon, a line a model and unit."""
-    if not rows:
-        return
-    rows = [row for row in rows if row["condition"] == "none"]
-    epsilons = sorted({row["epsilon"] for row in rows})
-    step = max(1, -(-len(epsilons) // 9))
-    shown = epsilons[::step]
-    yield "Share of the keys that are no sinks, in %, against epsilon in each unit."
-    yield f"  {'':<24}" + "".join(f"{epsilon:>6g}" for epsilon in shown)
-    said = ""
-    for model, setting, unit in dict.fromkeys((row["model"], row["setting"], row["unit"]) for row in rows):
-        found = {row["epsilon"]: row["non_sinks"] for row in rows
-                 if (row["model"], row["setting"], row["unit"]) == (model, setting, unit)}  # fmt: skip
-        if setting and setting != said:
-            yield f"  {model} · {setting}"
-        said = setting
-        yield f"  {model[:15]:<16}{unit:<8}" + "".join(f"{100 * found[epsilon]:>6.1f}" for epsilon in shown)
+def _controls(results: Results) -> Iterator[str]:
+    noop = sum(cell.n for cell in results.cells if cell.condition["name"] == "noop")
+    masked = sum(cell.mass_share is not None and cell.condition["name"] != "noop" for cell in results.cells)
+    told = [f"masking nothing changed none of {noop} answers"] if noop else []
+    told += [f"masked keys received exactly 0 in {masked} cells"] if masked else []
+    if told:
+        yield from textwrap.wrap(f"Controls held: {'; '.join(told)}.", WIDTH)
 
 
-def verdict_lines(rows: Rows) -> Iterator[str]:
-    if rows:
-        yield "Verdicts (rules: docs/reference/results.md)."
-    for model in dict.fromkeys(row["model"] for row in rows):
-        yield f"  {model}"
-        for row in rows:
-            if row["model"] == model:
-                told = f"{row['name'].replace('_', ' ')}: {row['value']}. {row['because']}"
-                yield from textwrap.wrap(told, WIDTH, initial_indent="    ", subsequent_indent="      ")
+def _more(results: Results, folder: Path | None) -> Iterator[str]:
+    undecided = sum(claim.verdict == "undecided" for claim in results.claims or [])
+    if undecided:
+        yield f"Undecided claims need more problems: sinkscope study {results.run.study} -n 340"
+    if folder is not None:
+        yield f"All tables and verdicts: sinkscope report {_cut(str(folder), 38)} --text --full"
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -20,7 +20,8 @@ WEAK = 0.1  # accuracy with nothing masked below which a task has too little to 
 def cells(study: Study, facts: Sequence[Facts], answers: dict[Key, Answers]) -> list[Cell]:
     """One cell per model, task, setting and condition, in the order of the plan."""
     known = {fact.name: fact for fact in facts}
-    return _corrected([_cell(study, known[key[0]], answers, one) for key, one in answers.items()], answers)
+    made = [_cell(known[key[0]], answers, one) for key, one in answers.items()]
+    return _primary(study, _corrected(made, answers), list(answers))
 
 
 def pooled_cells(study: Study, facts: Sequence[Facts], answers: dict[Key, Answers]) -> list[PooledCell]:
@@ -49,43 +50,47 @@ def _weak(base: Answers, other: Answers | None = None) -> dict[str, float]:
     return {task: share for task, share in shares.items() if share < WEAK}
 
 
-def _cell(study: Study, fact: Facts, answers: dict[Key, Answers], one: Answers) -> Cell:
+def _cell(fact: Facts, answers: dict[Key, Answers], one: Answers) -> Cell:
     condition, right = one.condition, one.right
     base = answers[one.model, one.setting, one.task, Condition("none")]
     low, high = wilson(sum(right), len(right))
-    simple = not one.setting and condition.name in ("none", "mask_sinks") and not condition.above
-    told = simple and condition.rows in (None, "last" if fact.family == "llama" else "all")
-    against = paired(base.right, right, study.draws, study.seed)
+    simple = not one.setting and set(condition.to_dict()) == {"name", "k", "rank", "rows"}  # as the paper masks
+    theirs = (None, "last" if fact.family == "llama" else "all")
+    told = simple and condition.name in ("none", "mask_sinks") and condition.rows in theirs
+    against, shares = paired(base.right, right), one.shares()
+    taken = shares["mass_share"]
     return Cell(
         model=one.model, family=fact.family, causal=fact.causal, task=one.task, setting=one.setting,
         condition=condition.to_dict(), label=condition.label, n=len(right), correct=sum(right), accuracy=one.accuracy,
-        low=low, high=high, **against.to_dict(), p_holm=against.p, **one.shares(),
+        low=low, high=high, **against.to_dict(), p_holm=against.p, **shares,
         confidence=sum(row["confidence"] for row in one.rows.values()) / len(one.rows),
-        controls=_controls(study, answers, one), paper=paper.accuracy(fact.family, one.task, condition.k) if told else None,
+        controls=_controls(answers, one), paper=paper.accuracy(fact.family, one.task, condition.k) if told else None,
+        per_percent=against.difference / taken if taken else None,
     )  # fmt: skip
 
 
-def _controls(study: Study, answers: dict[Key, Answers], one: Answers) -> dict[Any, Control]:
+def _controls(answers: dict[Key, Answers], one: Answers) -> dict[Any, Control]:
     """Sinks against random keys with the same budget, in both forms; problem by problem."""
     condition = one.condition
     if condition.name not in ("mask_sinks", "zero_values", "mean_values") or condition.of == "random":
         return {}
+    words = dict(condition.settings)
     found: dict[Any, Control] = {}
     for match in ("count", "mass"):
         if condition.name == "mask_sinks":
-            ways = [(condition.rank, condition.rows)]
-            if match == "count":
+            names = [Condition("mask_random", **{**words, "match": match})]
+            if match == "count" and not {"above", "below"} & set(words):
                 # As many random keys are as many, whichever rows ranked those that they must not be; but the mass to
                 # match is that of the sinks of this very ranking.
-                ways += [("clean", condition.rows), ("clean", "last"), ("clean", "all")]
-            names = [Condition("mask_random", condition.k, rank, rows, match) for rank, rows in ways]
+                ways = [("clean", condition.rows), ("clean", "last"), ("clean", "all")]
+                names += [Condition("mask_random", condition.k, rank, rows, match) for rank, rows in ways]
         else:
-            names = [Condition(condition.name, condition.k, condition.rank, condition.rows, of="random")]
+            names = [Condition(condition.name, **{**words, "of": "random"})]
         control = next(
             (answers[key] for name in names if (key := (one.model, one.setting, one.task, name)) in answers), None
         )
         if control is not None and (match == "count" or condition.name == "mask_sinks"):
-            compared = paired(control.right, one.right, study.draws, study.seed)
+            compared = paired(control.right, one.right)
             found[match] = Control(accuracy=control.accuracy, **compared.to_dict(), **control.shares())
     return found
 
@@ -108,7 +113,24 @@ def _corrected(made: list[Cell], answers: dict[Key, Answers]) -> list[Cell]:
     return made
 
 
-def settings_compared(study: Study, answers: dict[Key, Answers]) -> list[Setting]:
+def _primary(study: Study, made: list[Cell], keys: list[Key]) -> list[Cell]:
+    """Holm's correction over all comparisons that the study is about; by default one masked sink against none.
+
+    An ARM's sinks are those of its last row, as in the paper, where that was run.
+    """
+    last, column = (Condition("mask_sinks", 1, "clean", rows) for rows in ("last", "all"))
+    there = {(key[0], key[3]) for key in keys}
+    chosen = [
+        index for index, (model, _, _, condition) in enumerate(keys)
+        if (condition in study.primary if study.primary else
+            condition == (last if made[index].causal and (model, last) in there else column))
+    ]  # fmt: skip
+    for index, p in zip(chosen, holm([made[index].p for index in chosen]), strict=True):
+        made[index] = replace(made[index], p_primary=p)
+    return made
+
+
+def settings_compared(answers: dict[Key, Answers]) -> list[Setting]:
     """Points of a decode sweep without intervention, each against the first, problem by problem; Holm over the points."""
     firsts: dict[tuple[str, str], Answers] = {}
     groups: dict[tuple[str, str], list[int]] = {}
@@ -119,10 +141,10 @@ def settings_compared(study: Study, answers: dict[Key, Answers]) -> list[Setting
         first = firsts.setdefault((model, task), one)
         if first is not one:
             weak = _weak(first, one)
-            compared = paired(first.right, one.right, study.draws, study.seed)
+            compared = paired(first.right, one.right)
             groups.setdefault((model, task), []).append(len(rows))
             rows.append(Setting(
-                model, task, setting, first.setting, **compared.to_dict(), weak=weak, able=_able_pair(study, first, one, weak)
+                model, task, setting, first.setting, **compared.to_dict(), weak=weak, able=_able_pair(first, one, weak)
             ))  # fmt: skip
     for members in groups.values():
         for index, p in zip(members, holm([rows[index].p for index in members]), strict=True):
@@ -133,10 +155,10 @@ def settings_compared(study: Study, answers: dict[Key, Answers]) -> list[Setting
     return rows
 
 
-def _able_pair(study: Study, first: Answers, one: Answers, weak: dict[str, float]) -> Compared | None:
+def _able_pair(first: Answers, one: Answers, weak: dict[str, float]) -> Compared | None:
     """The comparison on those tasks that the model can do in one of the two settings; None without such a task."""
     tasks = [task for task in one.parts if task not in weak]
     if not tasks:
         return None
     before, after = first.only(tasks).right, one.only(tasks).right
-    return Compared(n=len(after), **paired(before, after, study.draws, study.seed).to_dict())
+    return Compared(n=len(after), **paired(before, after).to_dict())

@@ -9,8 +9,8 @@ import polars as pl
 
 from sinkscope.study.analysis import accuracy, answers, behaviour, likelihood, mechanism
 from sinkscope.study.analysis.answers import Loaded
+from sinkscope.study.analysis.claims import claims
 from sinkscope.study.analysis.results import Results, RunFacts
-from sinkscope.study.analysis.rows import Verdict
 from sinkscope.study.analysis.verdicts import verdicts
 from sinkscope.study.schema import Study
 from sinkscope.study.unit import Facts, Unit
@@ -33,19 +33,19 @@ def analysed(
     tables: dict[str, Any] = {
         "cells": accuracy.cells(study, facts, by_task),
         "pooled": accuracy.pooled_cells(study, facts, together),
-        "settings": accuracy.settings_compared(study, together),
+        "settings": accuracy.settings_compared(together),
         "tokens": behaviour.token_table(study, traced),
         "kinds": behaviour.kind_table(study, traced),
         "dynamics": behaviour.dynamics(study, traced),
-        "curves": behaviour.curves(traced),
+        "curves": behaviour.curves(study, traced),
         "mechanism": mechanism.mechanisms(study, units, once),
         "likelihood": likelihood.likelihoods(study, units, once),
         "first_key": likelihood.first_keys(units, once),
     }
-    plain = {name: [row.to_dict() for row in rows] for name, rows in tables.items()}
     facts_of_run = RunFacts(
         **{name: about[name] for name in ("study", "seed", "models", "versions", "backend")},
-        about=study.about, units=len(units), conditions=len(study.conditions),
+        about=study.about, units=len(units), conditions=len(study.conditions), margin=study.margin,
     )  # fmt: skip
-    results = Results(**tables, verdicts=[Verdict(**row) for row in verdicts(plain)], run=facts_of_run)
+    margin = study.margin / 100
+    results = Results(**tables, verdicts=verdicts(tables, margin), run=facts_of_run, claims=claims(tables, margin))
     return results, answers.table(units, once)

@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sinkscope.study.analysis.answers import Loaded
+from sinkscope.study.analysis.generations import intervals, ratio
 from sinkscope.study.analysis.rows import Curve, Kind, Token
-from sinkscope.study.analysis.rows_traced import Dynamics, Layer
+from sinkscope.study.analysis.rows_traced import Dynamics, Heads, Layer
 from sinkscope.study.schema import Study
 from sinkscope.study.unit import Unit
 from sinkscope.study.units.trace import HEADS
@@ -118,9 +119,16 @@ def dynamics(study: Study, traced: dict[Key, Generations]) -> list[Dynamics]:
                     for place, layer in enumerate(layers)
                 ],
                 rule=study.rules[0]["rule"], unit=study.rules[0].get("unit"), epsilon=study.rules[0].get("epsilon"),
+                intervals=intervals(study, entry.made, entry.vocabulary), columns=_columns(entry.made),
             )
         )  # fmt: skip
     return rows
+
+
+def _columns(made: list[dict[str, Any]]) -> Heads | None:
+    """The heads of an ARM by their columns so far."""
+    heads = [head for one in made for head in one.get("columns", ())]
+    return Heads(**_heads(heads)) if heads else None
 
 
 def _heads(heads: list[dict[str, Any]]) -> dict[str, Any]:
@@ -134,18 +142,22 @@ def _heads(heads: list[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def curves(traced: dict[Key, Generations]) -> list[Curve]:
+def curves(study: Study, traced: dict[Key, Generations]) -> list[Curve]:
     """Share of the keys that are no sinks, against epsilon, in each unit."""
     rows = []
     for (model, setting, label), entry in traced.items():
-        counts: dict[tuple[str, float], list[int]] = {}
+        counts: dict[tuple[str, float], list[tuple[int, int]]] = {}
         for one in entry.made:
             for unit, epsilon, sinks, keys in one.get("curve", []):
-                known = counts.setdefault((unit, epsilon), [0, 0])
-                known[0] += sinks
-                known[1] += keys
+                counts.setdefault((unit, epsilon), []).append((sinks, keys))
         rows += [
-            Curve(model, setting, label, unit, epsilon, 1 - sinks / max(keys, 1))
-            for (unit, epsilon), (sinks, keys) in counts.items()
+            Curve(model, setting, label, unit, epsilon, *_left_over(study, np.array(found, dtype=np.float64)))
+            for (unit, epsilon), found in counts.items()
         ]
     return rows
+
+
+def _left_over(study: Study, counts: Counts) -> tuple[float, float, float]:
+    """Share of the keys that are no sinks, with its interval; counts: [generation, (sinks, keys)]."""
+    found = ratio(study, counts[:, 1] - counts[:, 0], counts[:, 1])
+    return (found.value, found.low, found.high) if found else (1.0, 0.0, 1.0)

@@ -2,105 +2,104 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sinkscope.study.analysis.accuracy import WEAK
+from sinkscope.study.analysis.decisions import LEVEL, Decision, able, decide, plain
+from sinkscope.study.analysis.rows import Cell, PooledCell, Setting
 from sinkscope.study.analysis.wording import chance, changed, left_out, percent, points, span
 
-LIMIT = 0.05  # points of accuracy, as a share
-LOST = 0.2  # share of the right answers
-LEVEL = 0.05  # of p
 MATCHED = 0.25  # how far, relatively, the mass of a control may be from that of the sinks
-ENOUGH = 20  # problems below which an interval without any width says nothing
+ENOUGH = 20  # problems below which a task says nothing
 TOO_WEAK = "too weak to say"
-
-Row = dict[str, Any]
-Rows = list[Row]
-Found = Iterator[tuple[str, str, str]]  # name, value and sentence of a verdict
+Found = Iterator[tuple[str, str, str, str]]  # name, value, one clause, and the sentences behind it
 
 
-def plainly_masked(rows: Rows, rank: str, way: str = "all") -> Rows:
-    """Rows of masked sinks, ranked by all rows or the last one, without further conditions."""
-    return [
-        row for row in rows
-        if row["condition"]["name"] == "mask_sinks" and row["condition"]["rank"] == rank and row["condition"]["rows"] == way
-        and not row["condition"].get("above") and not row["condition"].get("keep_self")
-    ]  # fmt: skip
+@dataclass(frozen=True)
+class Model:
+    """All rows of one model (of a sweep: of its first point), and the margin, in shares."""
+
+    name: str
+    tables: Mapping[str, Sequence[Any]]
+    margin: float
+
+    def rows(self, table: str) -> list[Any]:
+        return list(self.tables.get(table, ()))
+
+    @property
+    def pooled(self) -> list[PooledCell]:
+        return self.rows("pooled")
+
+    @property
+    def causal(self) -> bool:
+        return any(row.causal for row in self.pooled)
+
+    @property
+    def base(self) -> PooledCell:
+        return able(next(row for row in self.pooled if row.condition["name"] == "none"))
+
+    def masked(self, rank: str = "clean", rows: str | None = None) -> list[PooledCell]:
+        """Plainly masked sinks by K, over the tasks that the model can do; an ARM's by its last row where that was run."""
+        found = {
+            way: [able(row) for row in self.pooled
+                  if plain(row) and row.condition["rank"] == rank and row.condition["rows"] == way]
+            for way in ("all", "last")
+        }  # fmt: skip
+        if rows is not None:
+            return found[rows]
+        return found["last"] if self.causal and found["last"] else found["all"]
+
+    def find(self, name: str, **wanted: Any) -> PooledCell | None:
+        """The pooled row of a condition that says this and nothing else, over the tasks that the model can do."""
+        asked = {"name": name, "k": 0, "rank": None, "rows": None, **wanted}
+        return next((able(row) for row in self.pooled if dict(row.condition) == asked), None)
 
 
-def able(row: Row) -> Row:
-    """A pooled row over those tasks only that the model can do; as it is if it can do none."""
-    return {**row, **row["able"]} if row["able"] else row
-
-
-def baseline(pooled: Rows) -> Row:
-    return next(row for row in pooled if row["condition"]["name"] == "none")
-
-
-def masking(of: dict[str, Rows]) -> Found:
+def masking(of: Model) -> Found:
     for rank in ("clean", "as_run"):
-        if rows := _judged(of["pooled"], rank):
-            base = able(baseline(of["pooled"]))
-            told = " ".join(_masked(row, base["accuracy"]) for row in rows)
-            yield f"masking_{rank}", _robust(rows, base), f"{_start(base)} {_ranked(rows[0])}{told}"
+        if rows := of.masked(rank):
+            base = of.base
+            decided = {row.condition["k"]: decide(row, of.margin, row.p_primary) for row in rows}
+            value = TOO_WEAK if base.able is None else _robust(decided, rows)
+            shown = next((row for row in rows if decided[row.condition["k"]].said != "robust"), rows[-1])
+            told = " ".join(_masked(row, base.accuracy) for row in rows)
+            clause = f"{changed(shown)} points at K={shown.condition['k']}, n = {shown.n}"
+            yield f"masking_{rank}", value, clause, f"{_start(base)} {_ranked(rows[0])}{told}"
 
 
-def _judged(pooled: Rows, rank: str) -> Rows:
-    """An ARM is judged by its last row, as in the paper, where that was run."""
-    columns, last = (list(map(able, plainly_masked(pooled, rank, way))) for way in ("all", "last"))
-    causal = any(row["causal"] for row in pooled)
-    return last if causal and last else columns
-
-
-def _ranked(row: Row) -> str:
+def _ranked(row: PooledCell) -> str:
     """By which rows the keys of an ARM were ranked; nothing of other models, which have one way only."""
-    if not row["causal"]:
+    if not row.causal:
         return ""
-    last = row["condition"]["rows"] == "last"
+    last = row.condition["rows"] == "last"
     return "Ranked by its last row. " if last else "Ranked by its columns; no ranking by its last row was run. "
 
 
-def _robust(rows: Rows, base: Row) -> str:
-    if base["able"] is None:
-        return TOO_WEAK
-    failing = [row["condition"]["k"] for row in rows if not _holds(row, base["accuracy"])]
-    held = [row for row in rows if not failing or row["condition"]["k"] < min(failing)]
+def _robust(decided: Mapping[int, Decision], rows: Sequence[PooledCell]) -> str:
+    """By the smallest K that is not robust; robust up to the one before it."""
+    failing = [k for k, decision in decided.items() if decision.said != "robust"]
+    held = [row for row in rows if not failing or row.condition["k"] < min(failing)]
     if not held:
-        return "dependent"
-    upto = f" up to K={max(row['condition']['k'] for row in held)}" if failing else ""
-    return f"robust{upto}" + ("" if all("count" in row["controls"] for row in held) else ", no control")
+        return str(decided[min(decided)])
+    upto = f" up to K={max(row.condition['k'] for row in held)}" if failing else ""
+    return f"robust{upto}" + ("" if all("count" in row.controls for row in held) else ", no control")
 
 
-def _holds(row: Row, before: float) -> bool:
-    control = row["controls"].get("count")
-    worse = control is not None and control["difference"] < 0 and control["p_holm"] < LEVEL
-    return bool(row["difference"] >= -LIMIT and not _much(row, before) and not worse)
+def _start(base: PooledCell) -> str:
+    told = f"{100 * base.accuracy:.1f} % right with nothing masked (n = {base.n})"
+    return f"{told}; no task reaches {percent(WEAK)}." if base.able is None else f"{told}.{left_out(base.weak)}"
 
 
-def _much(row: Row, before: float) -> bool:
-    """Is more than a fifth of the right answers lost, less those won?"""
-    return bool(-row["difference"] > LOST * before + 1e-9)
-
-
-def _start(base: Row) -> str:
-    told = f"{100 * base['accuracy']:.1f} % right with nothing masked (n = {base['n']})"
-    if base["able"] is None:
-        return f"{told}; no task reaches {percent(WEAK)}."
-    return f"{told}.{left_out(base['weak'])}"
-
-
-def _masked(row: Row, before: float) -> str:
-    taken = "" if row["mass_share"] is None else f" ({percent(row['mass_share'])} of attention taken)"
-    lost = (
-        f", {percent(-row['difference'] / before)} of the right answers lost" if before and _much(row, before) else ""
-    )
-    words = f"K={row['condition']['k']}: {changed(row)}{taken}{lost}, p {chance(row['p_holm'])}"
+def _masked(row: PooledCell, before: float) -> str:
+    taken = "" if row.mass_share is None else f" ({percent(row.mass_share)} of attention taken)"
+    lost = f", {percent(-row.difference / before)} of the right answers lost" if before and row.difference < 0 else ""
+    words = f"K={row.condition['k']}: {changed(row)}{taken}{lost}, p {chance(row.p_holm)}"
     for match in ("count", "mass"):
-        if control := row["controls"].get(match):
-            name = "as many random keys" if match == "count" else _by_mass(row["mass_share"], control["mass_share"])
-            gap = row["difference"] - control["difference"]
-            words += f"; {name} {points(gap)} (sinks against them {changed(control)})"
+        if control := row.controls.get(match):
+            name = "as many random keys" if match == "count" else _by_mass(row.mass_share, control.mass_share)
+            words += f"; {name} {points(row.difference - control.difference)} (sinks against them {changed(control)})"
         elif match == "count":
             words += "; no control with as many random keys"
     return words + "."
@@ -113,85 +112,73 @@ def _by_mass(sinks: float | None, taken: float | None) -> str:
     return f"random keys meant to match the mass (they took {percent(taken)})"
 
 
-def collapse(of: dict[str, Rows]) -> Found:
+def collapse(of: Model) -> Found:
     """Of an ARM only: is what hiding the last row's top key costs about position 0?"""
-    rows = of["pooled"]
-    if not rows or not rows[0]["causal"]:
-        return
-    last = _find(rows, "mask_sinks", k=1, rows="last", rank="clean")
-    first = _find(rows, "mask_positions", positions=[0], since="second")
-    random = _find(rows, "mask_random", k=1, rows="last", match="count")
-    random = random or _find(rows, "mask_random", k=1, match="count")
-    column = _find(rows, "mask_sinks", k=1, rows="all", rank="clean")
-    if last is None or first is None or random is None:
+    last = of.find("mask_sinks", k=1, rows="last", rank="clean")
+    first = of.find("mask_positions", positions=[0], since="second")
+    random = of.find("mask_random", k=1, rows="last", rank="clean", match="count")
+    random = random or of.find("mask_random", k=1, rows="all", rank="clean", match="count")
+    if not of.causal or last is None or first is None or random is None:
         return
     told = [("the last row's top key", last), ("position 0 alone", first), ("one random key", random)]
-    told += [("the column's top key", column)] if column else []
+    if column := of.find("mask_sinks", k=1, rows="all", rank="clean"):
+        told.append(("the column's top key", column))
     words = ", ".join(f"{name} {changed(row)}" for name, row in told)
-    base = able(baseline(rows))
-    if base["able"] is None:
+    decision = decide(last, of.margin, last.p_primary)
+    if of.base.able is None:
         value = TOO_WEAK
-    elif last["difference"] >= -LIMIT:
-        value = "no collapse"
-    else:
-        sinks = first["difference"] <= last["difference"] / 2 and random["difference"] > last["difference"] / 2
+    elif decision.said == "dependent":
+        sinks = first.difference_high <= last.difference / 2 and random.difference_low > last.difference / 2
         value = "about sinks" if sinks else "not about sinks alone"
-    yield "collapse", value, f"{_start(base)} Masked at every step after the first: {words}."
+    else:
+        value = "no collapse" if decision.said == "robust" else str(decision)
+    clause = f"position 0 {points(first.difference)}, last row's top key {points(last.difference)} points"
+    yield "collapse", value, clause, f"{_start(of.base)} Masked at every step after the first: {words}."
 
 
-def _find(pooled: Rows, name: str, **wanted: Any) -> Row | None:
-    """The pooled row of a condition, without further conditions."""
-    wanted = {"name": name, "above": None, "keep_self": None, **wanted}
-    fits = (row for row in pooled if all(row["condition"].get(key) == value for key, value in wanted.items()))
-    return next(map(able, fits), None)
-
-
-def tasks(of: dict[str, Rows]) -> Found:
+def tasks(of: Model) -> Found:
     """Is the loss the same for every kind of task? Spread of the differences, beside what the intervals allow."""
-    rows = plainly_masked(of["cells"], "clean")
-    if len({row["task"] for row in rows}) < 3:
+    cells: list[Cell] = of.rows("cells")
+    rows = [row for row in cells if plain(row) and row.condition["rank"] == "clean" and row.condition["rows"] == "all"]
+    if len({row.task for row in rows}) < 3:
         return
-    shares = {row["task"]: row["accuracy"] for row in of["cells"] if row["condition"]["name"] == "none"}
+    shares = {row.task: row.accuracy for row in cells if row.condition["name"] == "none"}
     weak = {task: share for task, share in shares.items() if share < WEAK}
-    for k in sorted({row["condition"]["k"] for row in rows}):
-        mine = [row for row in rows if row["condition"]["k"] == k and row["task"] not in weak]
-        mine.sort(key=lambda row: float(row["difference"]))
-        told = ", ".join(f"{row['task']} {changed(row)}{'' if _says(row) else _silent(row)}" for row in mine)
-        yield f"tasks_k{k}", _uneven(mine), f"K={k}: {told or 'no task left'}.{left_out(weak)}"
+    for k in sorted({row.condition["k"] for row in rows}):
+        mine = [row for row in rows if row.condition["k"] == k and row.task not in weak]
+        mine.sort(key=lambda row: row.difference)
+        told = ", ".join(
+            f"{row.task} {changed(row)}{'' if row.n >= ENOUGH else f' (n = {row.n}: not counted)'}" for row in mine
+        )
+        clause = f"{mine[0].task} {points(mine[0].difference)}, {mine[-1].task} {points(mine[-1].difference)} points" \
+            if mine else "no task left"  # fmt: skip
+        yield f"tasks_k{k}", _uneven(mine), clause, f"K={k}: {told or 'no task left'}.{left_out(weak)}"
 
 
-def _uneven(rows: Rows) -> str:
+def _uneven(rows: Sequence[Cell]) -> str:
     """Of rows from the largest loss to the smallest."""
     if len(rows) < 2:
         return TOO_WEAK
-    counted = [row for row in rows if _says(row)]
+    counted = [row for row in rows if row.n >= ENOUGH]
     if len(counted) < 2:
         return "too few to say"
-    apart = counted[0]["difference_high"] < counted[-1]["difference_low"]
+    apart = counted[0].difference_high < counted[-1].difference_low
     return "uneven" if apart else "even within the intervals"
 
 
-def _says(row: Row) -> bool:
-    """Resampling answers that all did the same gives an interval without width, however few they are."""
-    return bool(row["difference_low"] < row["difference_high"] or row["n"] >= ENOUGH)
-
-
-def _silent(row: Row) -> str:
-    return f" (n = {row['n']}, all alike: not counted)"
-
-
-def settings(of: dict[str, Rows]) -> Found:
-    rows = of["settings"]
+def settings(of: Model) -> Found:
+    rows: list[Setting] = of.rows("settings")
     if rows:
-        counted = [row["able"] for row in rows if row["able"]]
-        moved = [row for row in counted if row["p_holm"] < LEVEL]
+        counted = [row.able for row in rows if row.able]
+        moved = [row for row in counted if row.p_holm < LEVEL]
         value = f"{len(moved)} of {len(counted)} differ" if counted else TOO_WEAK
-        yield "settings", value, f"Against {rows[0]['against']}: {', '.join(map(_point, rows))}."
+        clause = f"against {rows[0].against}, Holm over {len(counted)} points"
+        yield "settings", value, clause, f"Against {rows[0].against}: {', '.join(map(_point, rows))}."
 
 
-def _point(row: Row) -> str:
-    found = row["able"]
+def _point(row: Setting) -> str:
+    found = row.able
     if not found:
-        return f"{row['setting']} {points(row['difference'])} {span(row)} (no task reaches {percent(WEAK)} in either)"
-    without = f", without {' and '.join(row['weak'])} as too weak" if row["weak"] else ""
-    return f"{row['setting']} {changed(found)} (p {chance(found['p_holm'])}{without})"
+        return f"{row.setting} {points(row.difference)} {span(row)} (no task reaches {percent(WEAK)} in either)"
+    without = f", without {' and '.join(row.weak)} as too weak" if row.weak else ""
+    return f"{row.setting} {changed(found)} (p {chance(found.p_holm)}{without})"

@@ -29,7 +29,7 @@ def mechanisms(study: Study, units: Sequence[Unit], load: Loaded) -> list[Mechan
     for (model, k), rows in found.items():
         entry: dict[str, Any] = {"model": model, "k": k, "problems": len(rows), "unit": units_of[model]}
         if rows:
-            for name in [name for name in rows[0] if name not in ("problem", "positions")]:
+            for name in [name for name in rows[0] if name.startswith(("dependence", "confidence", "delay"))]:
                 entry[name] = float(np.mean([row[name] for row in rows]))
             for what in ("confidence", "delay"):
                 sinks, random = (
@@ -39,8 +39,25 @@ def mechanisms(study: Study, units: Sequence[Unit], load: Loaded) -> list[Mechan
                 entry[f"{what}_sinks_gap"] = _mean(study, sinks)
                 entry[f"{what}_random_gap"] = _mean(study, random)
                 entry[f"{what}_gap_beyond_random"] = _mean(study, sinks - random)  # problem by problem
+            if all("free_delay_sinks" in row for row in rows):
+                entry |= _free(study, rows)
         made.append(Mechanism(**entry))
     return made
+
+
+def _free(study: Study, rows: Sequence[dict[str, Any]]) -> dict[str, Interval]:
+    """Delays where the number of commits per step is free: of all positions, between the halves, and of the last one."""
+    of = {name: np.array([row[name] for row in rows]) for name in rows[0] if name.startswith("free")}
+    gaps = [of[f"free_delay_{keys}_high"] - of[f"free_delay_{keys}_low"] for keys in ("sinks", "random")]
+    return {
+        "free_delay_sinks": _mean(study, of["free_delay_sinks"]),
+        "free_delay_random": _mean(study, of["free_delay_random"]),
+        "free_delay_beyond_random": _mean(study, of["free_delay_sinks"] - of["free_delay_random"]),
+        "free_delay_sinks_gap": _mean(study, gaps[0]),
+        "free_delay_gap_beyond_random": _mean(study, gaps[0] - gaps[1]),
+        "free_steps_sinks": _mean(study, of["free_steps_sinks"]),
+        "free_steps_beyond_random": _mean(study, of["free_steps_sinks"] - of["free_steps_random"]),
+    }
 
 
 def _mean(study: Study, values: npt.NDArray[np.float64]) -> Interval:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sinkscope.study.analysis.rows import (
-    SCHEMA,
     Cell,
+    Claim,
     Curve,
     FirstKey,
     Kind,
@@ -20,6 +20,8 @@ from sinkscope.study.analysis.rows import (
     Verdict,
 )  # fmt: skip
 from sinkscope.study.analysis.rows_traced import Dynamics, Mechanism
+
+SCHEMA = 1
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class RunFacts(Row):
     about: str
     units: int
     conditions: int
+    margin: float | None = None  # in points
 
 
 @dataclass(frozen=True)
@@ -52,10 +55,12 @@ class Results(Row):
     first_key: list[FirstKey]
     verdicts: list[Verdict]
     run: RunFacts
+    claims: list[Claim] | None = None
     schema: int = field(default=SCHEMA)
 
     def to_dict(self) -> dict[str, Any]:
-        return {"schema": self.schema, **super().to_dict()}
+        made = super().to_dict()
+        return {"schema": self.schema, "claims": made.pop("claims", []), **made}
 
 
 def json_schema() -> dict[str, Any]:

@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-SCHEMA = 1
-
 
 @dataclass(frozen=True)
 class Row:
@@ -101,9 +99,11 @@ class Cell(Row):
     confidence: float
     controls: Mapping[Literal["count", "mass"], Control]
     paper: float | None
+    per_percent: float | None = None  # points of accuracy per percent of the attention taken
+    p_primary: float | None = None  # of a primary comparison: corrected over all primary ones of the study
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PooledCell(Cell):
     """A cell with all tasks together, and once more without those that the model can hardly do."""
 
@@ -193,6 +193,8 @@ class Curve(Row):
     unit: str
     epsilon: float
     non_sinks: float
+    low: float | None = None
+    high: float | None = None
 
 
 @dataclass(frozen=True)
@@ -242,3 +244,28 @@ class Verdict(Row):
     name: str
     value: str
     because: str
+    line: str | None = None  # the value and one clause
+
+
+@dataclass(frozen=True)
+class Value(Row):
+    """One figure that a claim is judged by."""
+
+    label: str
+    value: float
+    low: float
+    high: float
+    n: int
+
+
+@dataclass(frozen=True)
+class Claim(Row):
+    """A claim of the paper beside what this run says of it."""
+
+    name: str
+    claim: str
+    verdict: Literal["agrees", "agrees in part", "disagrees", "undecided"]
+    figure: str
+    because: str
+    condition: str
+    values: list[Value]

@@ -69,6 +69,8 @@ class _Where(Row):
     rule: str
     unit: str | None
     epsilon: float | None
+    intervals: Mapping[str, Interval] | None = None  # over generations
+    columns: Heads | None = None  # of an ARM: the same heads by their columns so far, per row that sees the key
 
 
 @dataclass(frozen=True)
@@ -100,3 +102,11 @@ class Mechanism(Row):
     delay_sinks_gap: Interval | None = None
     delay_random_gap: Interval | None = None
     delay_gap_beyond_random: Interval | None = None
+    # The same with commits by a threshold, so that their number per step is free.
+    free_delay_sinks: Interval | None = None
+    free_delay_random: Interval | None = None
+    free_delay_beyond_random: Interval | None = None
+    free_delay_sinks_gap: Interval | None = None
+    free_delay_gap_beyond_random: Interval | None = None
+    free_steps_sinks: Interval | None = None
+    free_steps_beyond_random: Interval | None = None

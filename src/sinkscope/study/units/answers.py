@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from sinkscope.attention.context import seeded
 from sinkscope.decoding import decode
 from sinkscope.decoding.run import Step
 from sinkscope.interventions import Active, intervene
@@ -15,7 +16,7 @@ from sinkscope.settings.decode import Decode
 from sinkscope.study.schema import Study
 from sinkscope.study.unit import Facts, Unit
 from sinkscope.study.units.base import Kind, wanted
-from sinkscope.study.units.given import asked, batch_of, model_for, seed_of
+from sinkscope.study.units.given import asked, batch_of, model_for, row_seeds
 from sinkscope.tasks import Problem
 
 
@@ -80,12 +81,13 @@ def answers(study: Study, unit: Unit) -> dict[str, Any]:
     chunk = asked(study, unit)
     ids, mask = batch_of(model, [problem.prompt for _, problem in chunk])
     commits = Commits()
-    intervention = unit.condition.intervention(seed_of(study, unit), model.causal)
+    intervention = unit.condition.intervention(study.seed, model.causal)
     settings = Decode.from_dict(dict(unit.decode))
     if intervention is None:
         done = decode(model, ids, settings, attention_mask=mask, history=False, on_step=commits)
     else:
-        with intervene(model, intervention) as active:
+        seeds = row_seeds(study, unit, [number for number, _ in chunk])
+        with intervene(model, intervention) as active, seeded(seeds):
             commits.active = active
             done = decode(model, ids, settings, attention_mask=mask, history=False, on_step=commits)
     rows = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -55,6 +55,7 @@ def batch_of(model: Model, prompts: list[str]) -> tuple[Tensor, Tensor]:
     return pad([model.encode(prompt) for prompt in prompts], model)
 
 
-def seed_of(study: Study, unit: Unit) -> int:
-    """Random keys differ from chunk to chunk: within one, all problems share a draw a step, layer and head."""
-    return study.seed * 1009 + unit.chunk
+def row_seeds(study: Study, unit: Unit, numbers: Sequence[int]) -> tuple[int, ...]:
+    """Random keys are drawn anew for every problem, and are the same for a problem in whatever chunk it stands."""
+    place = next((place for place, task in enumerate(study.tasks) if task.name == unit.task), 0)
+    return tuple(place * 1_000_003 + number for number in numbers)

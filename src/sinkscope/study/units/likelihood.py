@@ -16,7 +16,7 @@ import yaml
 from torch import Tensor
 from transformers import DynamicCache
 
-from sinkscope.attention.context import COMMITTED, PROMPT, Forward, announce
+from sinkscope.attention.context import COMMITTED, PROMPT, Forward, announce, seeded
 from sinkscope.attention.observe import observe
 from sinkscope.errors import StudyError
 from sinkscope.interventions import intervene
@@ -24,7 +24,7 @@ from sinkscope.models.base import Model
 from sinkscope.study.schema import Study
 from sinkscope.study.unit import Facts, Unit
 from sinkscope.study.units.base import Kind
-from sinkscope.study.units.given import model_for, seed_of
+from sinkscope.study.units.given import model_for, row_seeds
 
 TEXTS = Path(__file__).parent / "texts.yaml"
 
@@ -75,9 +75,10 @@ def likelihood(study: Study, unit: Unit) -> dict[str, Any]:
     model = model_for(study, unit)
     plan = study.likelihood
     ids = windows(model, plan.texts, plan.read + plan.scored + 1).to(model.device)
-    change = unit.condition.intervention(seed_of(study, unit), model.causal)
+    change = unit.condition.intervention(study.seed, model.causal)
     effect: dict[str, float] = {}
     with ExitStack() as stack:
+        stack.enter_context(seeded(row_seeds(study, unit, range(plan.texts))))
         active = None if change is None else stack.enter_context(intervene(model, change))
         kept = _read(model, ids, plan.read)
         first = {} if active is None else dict(vars(active.effect))

@@ -3,10 +3,15 @@
 The first forward is the same with and without masking, so that the second forward sees the same canvas in both runs:
 there, the change of confidence is the effect of the mask alone. Dependence is what each position paid, in the clean run,
 to the keys that the mask takes; positions of one problem are split at its median.
+
+With one commit per step a position can only come later if another comes earlier: delays add up to nothing. So everything
+is decoded once more with commits by a threshold, where a model that is less sure takes more steps.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +21,7 @@ from torch import Tensor
 
 from sinkscope.attention.calls import Call, Outcome, Tap
 from sinkscope.attention.capture import listening
+from sinkscope.attention.context import seeded
 from sinkscope.decoding import decode
 from sinkscope.decoding.run import Step
 from sinkscope.errors import StudyError
@@ -26,8 +32,9 @@ from sinkscope.settings.decode import Decode
 from sinkscope.study.schema import LEAST_STEPS, Study
 from sinkscope.study.unit import Facts, Unit
 from sinkscope.study.units.base import Kind
-from sinkscope.study.units.given import asked, batch_of, model_for, seed_of
+from sinkscope.study.units.given import asked, batch_of, model_for, row_seeds
 
+SURE = 0.9  # probability from which a token is committed where the number of commits is free
 LOOKED = 1  # the forward at which confidence is compared: the first one that masking changes
 
 
@@ -109,7 +116,7 @@ class Watch:
 
 
 def mechanism(study: Study, unit: Unit) -> dict[str, Any]:
-    """One row a problem: change of confidence and of the commit step in the half that depended more, and in the other."""
+    """One row per problem: change of confidence and of the commit step in the half that depended more, and in the other."""
     model = model_for(study, unit)
     chunk = asked(study, unit, limit=study.mechanism.problems)
     ids, mask = batch_of(model, [problem.prompt for _, problem in chunk])
@@ -117,9 +124,18 @@ def mechanism(study: Study, unit: Unit) -> dict[str, Any]:
     clean, masked, control, tap = Watch(), Watch(), Watch(), Dependence(k)
     with listening(model.module, tap):
         decode(model, ids, settings, attention_mask=mask, history=False, on_step=clean)
-    for watch, change in ((masked, MaskSinks(k=k)), (control, MaskRandom(k=k, seed=seed_of(study, unit)))):
-        with intervene(model, change):
+    seeds = row_seeds(study, unit, [number for number, _ in chunk])
+    changes = MaskSinks(k=k), MaskRandom(k=k, seed=study.seed)
+    for watch, change in zip((masked, control), changes, strict=True):
+        with intervene(model, change), seeded(seeds):
             decode(model, ids, settings, attention_mask=mask, history=False, on_step=watch)
+    free = [Watch(), Watch(), Watch()]
+    for watch, one in zip(free, (None, *changes), strict=True):
+        with ExitStack() as stack:
+            if one is not None:
+                stack.enter_context(intervene(model, one))
+                stack.enter_context(seeded(seeds))
+            decode(model, ids, freely(settings), attention_mask=mask, history=False, on_step=watch)
     if any(watch.confidence is None for watch in (clean, masked, control)):  # all was committed at the first forward
         return {"rows": [{"problem": number, "positions": 0} for number, _ in chunk]}
     depends = tap.dependence()
@@ -127,11 +143,19 @@ def mechanism(study: Study, unit: Unit) -> dict[str, Any]:
         depends = depends.roll(1, dims=1)
     rows = []
     for row, (number, _) in enumerate(chunk):
-        rows.append({"problem": number, **_compared(row, depends, clean, masked, control)})
+        rows.append({"problem": number, **_compared(row, depends, clean, masked, control, free)})
     return {"rows": rows}
 
 
-def _compared(row: int, depends: Tensor, clean: Watch, masked: Watch, control: Watch) -> dict[str, float | int | None]:
+def freely(settings: Decode) -> Decode:
+    """The same canvas, with as many commits per step as the model is sure of."""
+    words = {name: getattr(settings, name) for name in ("eos_id", "eot_id", "forbid_eos", "seed", "noise")}
+    return Decode.parallel(settings.length, settings.block, threshold=SURE, **words)
+
+
+def _compared(
+    row: int, depends: Tensor, clean: Watch, masked: Watch, control: Watch, free: Sequence[Watch]
+) -> dict[str, float | int | None]:
     assert clean.confidence is not None and masked.confidence is not None and control.confidence is not None
     assert clean.committed_at is not None and masked.committed_at is not None and control.committed_at is not None
     open_ = clean.confidence[row].isfinite() & masked.confidence[row].isfinite() & control.confidence[row].isfinite()
@@ -150,4 +174,16 @@ def _compared(row: int, depends: Tensor, clean: Watch, masked: Watch, control: W
             late = (watch.committed_at[row, at] - clean.committed_at[row, at]).double()
             found[f"confidence_{name}_{half}"] = float(change.double().mean())
             found[f"delay_{name}_{half}"] = float(late.mean())
+    steps = [_committed(watch)[row] for watch in free]
+    for name, after in zip(("sinks", "random"), steps[1:], strict=True):
+        late = (after - steps[0]).double()
+        found[f"free_delay_{name}"] = float(late[places].mean())
+        for half, at in halves.items():
+            found[f"free_delay_{name}_{half}"] = float(late[at].mean())
+        found[f"free_steps_{name}"] = float(after.max() - steps[0].max())
     return found
+
+
+def _committed(watch: Watch) -> Tensor:
+    assert watch.committed_at is not None
+    return watch.committed_at

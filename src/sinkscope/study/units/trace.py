@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import polars as pl
 import torch
 
+from sinkscope.attention.context import seeded
 from sinkscope.settings.decode import Decode
 from sinkscope.sinks import find, head_dynamics, rule_from_dict, sweep
-from sinkscope.sinks.columns import alive_keys
+from sinkscope.sinks.columns import SoFar, alive_keys
 from sinkscope.sinks.shares import sink_counts
 from sinkscope.study.schema import Study
 from sinkscope.study.unit import Facts, Unit
 from sinkscope.study.units.base import Kind, wanted
-from sinkscope.study.units.given import asked, model_for, seed_of
+from sinkscope.study.units.given import asked, model_for, row_seeds
 from sinkscope.tracing import trace
 from sinkscope.tracing.recorder import Keep
 
@@ -61,15 +62,16 @@ def traced(study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
     """Trace the unit's problems, one at a time: a trace of its own is exact, and needs no padding."""
     model = model_for(study, unit)
     settings = Decode.from_dict(dict(unit.decode))
-    intervention = unit.condition.intervention(seed_of(study, unit), model.causal)
+    intervention = unit.condition.intervention(study.seed, model.causal)
     keep = Keep(value_norms=study.trace.norms)
     generations: list[dict[str, Any]] = []
     vocabulary: dict[str, list[str]] = {}
     saved: list[str] = []
     for place, (number, problem) in enumerate(asked(study, unit, limit=study.trace.problems)):
-        made = trace(
-            model, problem.prompt, settings, interventions=[] if intervention is None else [intervention], keep=keep
-        )
+        with seeded(row_seeds(study, unit, [number])):
+            made = trace(
+                model, problem.prompt, settings, interventions=[] if intervention is None else [intervention], keep=keep
+            )
         generations.append({"problem": number, "correct": problem.check(made.text), **measures(made, study)})
         vocabulary |= {str(token): list(entry) for token, entry in made.vocabulary.items()}
         if unit.first + place < study.trace.keep:
@@ -94,6 +96,8 @@ def measures(made: Trace, study: Study) -> dict[str, Any]:
         "rules": [int(find(made, one).height) for one in rules],
         "keys": int(alive_keys(made).sum()) * made.layers * made.heads_count,
     }
+    if made.causal:
+        found["columns"] = _heads(cast("Trace", SoFar(made)), rule)
     if study.trace.epsilons:
         curve = sweep(made, study.trace.epsilons, ("sum", "percent", "uniform"))
         found["curve"] = curve.select("unit", "epsilon", "sinks", "keys").rows()

@@ -1,0 +1,154 @@
+"""Claims about what masking costs: one sink of a diffusion model, and the sink of an autoregressive one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from sinkscope.study.analysis.agreement import Word, agreement, figure, least, loss
+from sinkscope.study.analysis.decisions import Said, able, decide
+from sinkscope.study.analysis.losses import MATCHED
+from sinkscope.study.analysis.rows import Claim, Likelihood, PooledCell, Value
+from sinkscope.study.analysis.wording import percent
+
+HALF = math.log(2)  # nats per token that halve the probability of a text's next token
+# What a masked key is, by what its condition says beside k, rank and rows; those that the claim is judged by come first.
+KEYS = {
+    "structural key": {"kinds": "structural"},
+    "strong sink": {"above": "head_share"},
+    "any top key": {},
+    "content key": {"kinds": "content"},
+    "weak top key": {"below": "head_share"},
+}
+JUDGED = ("structural key", "strong sink", "any top key")
+
+
+def one_sink_of_a_dlm(tables: Mapping[str, Sequence[Any]], margin: float) -> Iterator[Claim]:
+    """Structural keys, strong sinks and any top key, one per head, each with its random controls."""
+    found = {name: [row for row in _able(tables, causal=False) if _is(row, says)] for name, says in KEYS.items()}
+    judged = {name: found[name] for name in JUDGED if found[name]}
+    if not judged:
+        return
+    said = {name: _together([decide(row, margin, row.p_primary).said for row in rows]) for name, rows in judged.items()}
+    values = [_value(f"{row.model}: {name}", row) for name, rows in found.items() for row in rows]
+    values += [
+        Value(f"{row.model}: {name}, {match}-matched random", *_own(row, control), row.n)
+        for name, rows in found.items() for row in rows for match, control in row.controls.items()
+    ]  # fmt: skip
+    worst = {name: least([_value(name, row) for row in rows]) for name, rows in judged.items()}
+    short = {"structural key": "structural", "strong sink": "strong", "any top key": "any top"}
+    shown = [name for name in worst if name != "strong sink"] or list(worst)
+    told = "; ".join(f"{short[name]} {loss(worst[name])}" for name in shown)
+    yield Claim(
+        "one_sink", "Masking one sink costs a diffusion model almost nothing.", _verdict(said), figure(f"{told} points"),
+        f"{_because(said, margin)} {_random(judged)}", next(iter(judged.values()))[0].label, values,
+    )  # fmt: skip
+
+
+def _able(tables: Mapping[str, Sequence[Any]], causal: bool) -> list[PooledCell]:
+    return [able(row) for row in tables["pooled"] if row.causal == causal and row.able is not None]
+
+
+def _is(row: PooledCell, says: Mapping[str, str]) -> bool:
+    """One masked key per head, ranked on unmasked attention by all rows, that says this and nothing else."""
+    condition = row.condition
+    if any(condition.get(name) != value for name, value in
+           (("name", "mask_sinks"), ("k", 1), ("rank", "clean"), ("rows", "all"))):  # fmt: skip
+        return False
+    more = {name: value for name, value in condition.items() if name not in ("name", "k", "rank", "rows")}
+    return {name: value.get("rule") if isinstance(value, Mapping) else value for name, value in more.items()} == says
+
+
+def _value(label: str, row: PooledCell) -> Value:
+    return Value(label, row.difference, row.difference_low, row.difference_high, row.n)
+
+
+def _own(row: PooledCell, control: Any) -> tuple[float, float, float]:
+    """What the random keys cost, with the interval of the comparison turned round."""
+    own = row.difference - control.difference
+    return own, row.difference - control.difference_high, row.difference - control.difference_low
+
+
+def _together(said: Sequence[Said]) -> Said | str:
+    """Of all models: robust or dependent where all say so, mixed where they differ, else undecided."""
+    if len(set(said)) == 1:
+        return said[0]
+    return "mixed" if {"robust", "dependent"} <= set(said) else "undecided"
+
+
+def _verdict(said: Mapping[str, str]) -> Word:
+    holds = {"robust": True, "dependent": False}
+    if "mixed" in said.values():
+        return "agrees in part"
+    return agreement([holds.get(one) for one in said.values()])
+
+
+def _because(said: Mapping[str, str], margin: float) -> str:
+    told = ", ".join(f"{name}: {one}" for name, one in said.items())
+    return f"One key per head masked, against a margin of {100 * margin:g} points, over all diffusion models: {told}."
+
+
+def _random(judged: Mapping[str, Sequence[PooledCell]]) -> str:
+    """Whether the loss is one of sinks at all: random keys of the same mass may cost as much."""
+    rows = [row for rows in judged.values() for row in rows if "mass" in row.controls]
+    if not rows:
+        return "No mass-matched random control was run."
+    row = min(rows, key=lambda row: row.difference)
+    control = row.controls["mass"]
+    sinks, taken = row.mass_share or 0.0, control.mass_share or 0.0
+    fair = abs(taken - sinks) <= MATCHED * sinks
+    missed = "" if fair else f" (they took {percent(control.mass_share)}, the sinks {percent(row.mass_share)})"
+    beyond = 100 * control.difference, 100 * control.difference_low, 100 * control.difference_high
+    return (
+        f"Where most is lost ({row.model}), sinks cost {beyond[0]:+.0f} [{beyond[1]:+.0f}, {beyond[2]:+.0f}] points "
+        f"beyond mass-matched random keys{missed}."
+    )
+
+
+def the_sink_of_an_arm(tables: Mapping[str, Sequence[Any]]) -> Iterator[Claim]:
+    """Fatal: half of the right answers are lost, or half of the probability per token of held-out text."""
+    values: list[Value] = []
+    holds: list[bool | None] = []
+    base = {row.model: row.accuracy for row in _able(tables, causal=True) if row.condition["name"] == "none"}
+    for row in _able(tables, causal=True):
+        if name := _arm_test(row.condition):
+            values.append(_value(f"{row.model}: {name}", row))
+            limit = -base[row.model] / 2
+            holds.append(True if row.difference_high < limit else False if row.difference_low > limit else None)
+    nats: list[Value] = []
+    texts: list[Likelihood] = list(tables["likelihood"])
+    for text in texts:
+        if name := _arm_test(text.condition):
+            low, high = text.difference_low, text.difference_high
+            nats.append(Value(f"{text.model}: {name} (nats per token)", text.difference, low, high, text.n))
+            holds.append(True if high < -HALF else False if low > -HALF else None)
+    if not holds:
+        return
+    told = f"{least(values).label.split(': ')[1]} {loss(least(values))} points" if values else ""
+    if nats:
+        worst = least(nats)
+        told += f"{'; ' if told else ''}{worst.value:+.1f} [{worst.low:+.1f}, {worst.high:+.1f}] nats"
+    count = sum(one is True for one in holds)
+    yield Claim(
+        "arm_sink", "Masking its sink is fatal for the autoregressive model.", agreement(holds), figure(told),
+        f"{count} of {len(holds)} tests cost half of the right answers, or of the probability per token: the top key of the "
+        "last row, the top key of the columns, and position 0, each hidden after a clean prefill.",
+        "mask sinks K=1 clean by last row", [*values, *nats],
+    )  # fmt: skip
+
+
+def _arm_test(condition: Mapping[str, Any]) -> str | None:
+    known = {
+        "last row's top key": {"name": "mask_sinks", "k": 1, "rank": "clean", "rows": "last"},
+        "column's top key": {"name": "mask_sinks", "k": 1, "rank": "clean", "rows": "all"},
+        "position 0": {
+            "name": "mask_positions",
+            "k": 0,
+            "rank": None,
+            "rows": None,
+            "positions": [0],
+            "since": "second",
+        },
+    }
+    return next((name for name, says in known.items() if dict(condition) == says), None)

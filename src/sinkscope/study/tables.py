@@ -1,0 +1,199 @@
+"""Every table of a run as text of 80 columns: Tables 1 and 2 beside the paper's values, dynamics, verdicts in sentences."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from sinkscope import paper
+from sinkscope.interventions.conditions import condition_from_dict
+from sinkscope.study.analysis.results import Results
+from sinkscope.study.analysis.rows import Cell, Curve, Likelihood, Token, Verdict
+from sinkscope.study.analysis.rows_traced import Dynamics
+from sinkscope.study.analysis.verdicts import judged_heads
+from sinkscope.study.analysis.wording import rule
+
+WIDTH = 80
+ACROSS = 3  # columns of K side by side
+COLUMN = 15  # signs, accuracy and interval
+
+
+def tables(results: Results) -> str:
+    """Every table; parts for which there is nothing are left out."""
+    parts = [
+        "\n".join(table_1(results.cells)),
+        "\n".join(likelihood_table(results.likelihood)),
+        "\n".join(table_2(results.tokens, results.cells, results.dynamics)),
+        "\n".join(dynamics_table(results.dynamics)),
+        "\n".join(curve_table(results.curves)),
+        "\n".join(verdict_lines(results.verdicts)),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def table_1(cells: Sequence[Cell]) -> Iterator[str]:
+    """Accuracy with its 95 % interval, a block a model and task, a column a K."""
+    if not cells:
+        return
+    yield "Table 1. Accuracy in % [95 % interval]; * differs from nothing masked, + from as"
+    yield "many random keys masked (exact McNemar, 5 %; Holm over K, and over all primary"
+    yield "comparisons for those)."
+    for model, setting, task in dict.fromkeys((cell.model, cell.setting, cell.task) for cell in cells):
+        mine = [cell for cell in cells if (cell.model, cell.setting, cell.task) == (model, setting, task)]
+        yield ""
+        yield from _block(mine, " · ".join(part for part in (model, task, setting) if part))
+
+
+def _block(cells: Sequence[Cell], title: str) -> Iterator[str]:
+    none = next(cell for cell in cells if cell.condition["name"] == "none")
+    ks = sorted({cell.condition["k"] for cell in cells if cell.condition["k"]})
+    start, plain = f"{title} (n = {none.n})", f"none masked: {_accuracy(none)}"
+    yield from [f"{start}   {plain}"] if len(start) + len(plain) + 3 <= WIDTH else [start, f"  {plain}"]
+    for first in range(0, len(ks), ACROSS):
+        yield from _masked(cells, none, ks[first : first + ACROSS])
+    for cell in cells:
+        if not cell.condition["k"] and cell.condition["name"] not in ("none", "noop"):
+            yield f"  {cell.label:<44}{_accuracy(cell):>15}   {100 * cell.difference:+.1f}"
+
+
+def _masked(cells: Sequence[Cell], none: Cell, ks: list[int]) -> Iterator[str]:
+    """A line a series of conditions, a column a K."""
+    yield f"{'':26}" + "".join(f"{f'K={k}':>{COLUMN}}" for k in ks)
+    for name, row in _series(cells).items():
+        if any(k in row for k in ks):
+            line = "".join(f"{_accuracy(row[k]) if k in row else '':>{COLUMN}}" for k in ks)
+            yield from [f"  {name:<24}{line}"] if len(name) <= 24 else [f"  {name}", f"{'':26}{line}"]
+    told = {k: value for cell in cells if (value := cell.paper) is not None and (k := cell.condition["k"])}
+    if none.paper is not None and any(k in told for k in ks):
+        bench = paper.BENCHMARK_NAMES[paper.BENCHMARKS[none.task]]
+        line = "".join(f"{f'{100 * told[k]:.0f}' if k in told else '':>{COLUMN}}" for k in ks)
+        yield f"  {'paper: ' + paper.MODELS[none.family]:<24}{line}"
+        start = f"(none masked: {100 * none.paper:.0f}; {bench})"
+        yield f"{start:>{26 + COLUMN * len(ks)}}"
+
+
+def _series(cells: Sequence[Cell]) -> dict[str, dict[int, Cell]]:
+    """Series of conditions that differ in K alone, by a short name; by the whole one where the short one is not enough."""
+    found: dict[str, dict[int, Cell]] = {}
+    short: dict[str, str] = {}
+    rows = {cell.condition["rows"] for cell in cells if cell.condition["rows"]}
+    for cell in cells:
+        condition = cell.condition
+        if not condition["k"]:
+            continue
+        whole = condition_from_dict(condition).series().label
+        words = [condition["name"].removeprefix("mask_").replace("_", " ")]
+        words += [condition["rank"].replace("_", " ")] if condition["name"] == "mask_sinks" else []
+        words += [str(word) for word in (condition.get("match"), condition.get("of"), condition.get("kinds")) if word]
+        words += ["last row" if condition["rows"] == "last" else "column"] if len(rows) > 1 else []
+        short[whole] = ", ".join(words)
+        found.setdefault(whole, {})[condition["k"]] = cell
+    names = list(short.values())
+    return {short[whole] if names.count(short[whole]) == 1 else whole: row for whole, row in found.items()}
+
+
+def _accuracy(cell: Cell) -> str:
+    p = cell.p_holm if cell.p_primary is None else cell.p_primary
+    signs = "*" if cell.condition["name"] != "none" and p < 0.05 else ""
+    control = cell.controls.get("count")
+    signs += "+" if control and control.p_holm < 0.05 else ""
+    return f"{signs}{100 * cell.accuracy:.0f} [{100 * cell.low:.0f}–{100 * cell.high:.0f}]"
+
+
+def likelihood_table(rows: Sequence[Likelihood]) -> Iterator[str]:
+    """What each condition costs, in nats per token, and the share of attention that it takes."""
+    if not rows:
+        return
+    yield "Likelihood of held-out text: change in nats per token [95 %], p (Wilcoxon), and"
+    yield "the share of attention that was taken."
+    for row in rows:
+        if row.condition["name"] == "none":
+            size = f"{row.n} texts, {row.tokens} tokens"
+            yield f"  {row.model}: {row.value:.2f} nats per token ({size})"
+            continue
+        change = f"{row.difference:+.2f} [{row.difference_low:+.2f}, {row.difference_high:+.2f}]"
+        mass = f"{100 * row.mass_share:.0f} %" if row.mass_share else ""
+        yield f"    {_short(row.label, 40):<41}{change:>21}{row.p:>7.3f}{mass:>6}".rstrip()
+
+
+def table_2(
+    tokens: Sequence[Token], cells: Sequence[Cell], dynamics: Sequence[Dynamics], most: int = 5
+) -> Iterator[str]:
+    """The tokens that are sinks most often, and how much oftener than they stand on the canvas; beside the paper's."""
+    tokens = [row for row in tokens if row.condition == "none"]
+    if not tokens:
+        return
+    families = {cell.model: cell.family for cell in cells}
+    by = f", {rule(dynamics[0])}" if dynamics else ""
+    told = "Table 2. Share of the sinks that a token is [95 %], and how many times its share of the canvas that is; "
+    told += f"{tokens[0].generations} generations per model{by}."
+    yield from textwrap.wrap(told, WIDTH)
+    for model, setting in dict.fromkeys((row.model, row.setting) for row in tokens):
+        yield f"  {model}{' · ' + setting if setting else ''}"
+        for row in [row for row in tokens if (row.model, row.setting) == (model, setting)][:most]:
+            span = f"[{row.low:.3f}, {row.high:.3f}]"
+            times = f"{row.enrichment:.1f} ×" if row.enrichment is not None else ""
+            yield f"    {_short(row.token, 20):<22}{row.kind:<13}{row.share:.3f}  {span:<17}{times:>8}"
+        if theirs := paper.TABLE_2.get(families.get(model, "")):
+            told = ", ".join(f"{token} {share:.3f}" for token, share in theirs)
+            yield from textwrap.wrap(f"paper: {told}", WIDTH, initial_indent="    ", subsequent_indent="      ")
+
+
+def dynamics_table(rows: Sequence[Dynamics]) -> Iterator[str]:
+    if not rows:
+        return
+    yield f"Dynamics ({rule(rows[0])}). Heads by what their sinks do, in %;"
+    yield "life in steps; where sinks stand, in %; heads whose sink goes left/right, in %."
+    if any(row.columns for row in rows):
+        yield "An ARM's heads are judged by their columns so far, per row that sees the key."
+    head = ("static", "moving", "flash", "split", "none", "life", "start", "masks", "◂/▸")
+    yield f"  {'':<20}" + "".join(
+        f"{name:>{width}}" for name, width in zip(head, (7, 7, 6, 6, 6, 6, 7, 6, 7), strict=True)
+    )
+    for row in rows:
+        name = " · ".join(part for part in (row.model, row.setting, row.condition.removeprefix("none")) if part)
+        heads = judged_heads(row)
+        shares = (getattr(heads, name) for name in ("static", "moving", "flash", "split", "none"))
+        counts = "".join(f"{100 * share:>{width}.0f}" for share, width in zip(shares, (7, 7, 6, 6, 6), strict=True))
+        life = f"{heads.lifetime:.1f}" if heads.lifetime is not None else "–"
+        places = [f"{100 * row.places[key]:.0f}" if row.places[key] is not None else "–" for key in ("start", "masked")]
+        if len(name) > 20:
+            yield f"  {name}"
+            name = ""
+        ways = f"{100 * heads.left:.0f}/{100 * heads.right:.0f}"
+        yield f"  {name:<20}{counts}{life:>6}{places[0]:>7}{places[1]:>6}{ways:>7}"
+
+
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def curve_table(rows: Sequence[Curve]) -> Iterator[str]:
+    """Share of non-sinks against epsilon, a line a model and unit."""
+    if not rows:
+        return
+    rows = [row for row in rows if row.condition == "none"]
+    epsilons = sorted({row.epsilon for row in rows})
+    step = max(1, -(-len(epsilons) // 9))
+    shown = epsilons[::step]
+    yield "Share of the keys that are no sinks, in %, against epsilon in each unit."
+    yield f"  {'':<24}" + "".join(f"{epsilon:>6g}" for epsilon in shown)
+    said = ""
+    for model, setting, unit in dict.fromkeys((row.model, row.setting, row.unit) for row in rows):
+        found = {row.epsilon: row.non_sinks for row in rows
+                 if (row.model, row.setting, row.unit) == (model, setting, unit)}  # fmt: skip
+        if setting and setting != said:
+            yield f"  {model} · {setting}"
+        said = setting
+        yield f"  {model[:15]:<16}{unit:<8}" + "".join(f"{100 * found[epsilon]:>6.1f}" for epsilon in shown)
+
+
+def verdict_lines(rows: Sequence[Verdict]) -> Iterator[str]:
+    if rows:
+        yield "Verdicts (rules: docs/reference/results.md)."
+    for model in dict.fromkeys(row.model for row in rows):
+        yield f"  {model}"
+        for row in rows:
+            if row.model == model:
+                told = f"{row.name.replace('_', ' ')}: {row.value}. {row.because}"
+                yield from textwrap.wrap(told, WIDTH, initial_indent="    ", subsequent_indent="      ")
