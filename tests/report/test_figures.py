@@ -53,9 +53,8 @@ def test_figures_show_the_numbers_of_the_trace(traces: list[Trace]) -> None:
     scores = trace.scores()
     ax = figures.received_map(trace, layer=1, head=2)
     assert np.allclose(np.asarray(ax.images[0].get_array()) ** 2, scores[:, 1, 2].numpy(), atol=1e-4)
-    assert next(line for line in ax.lines if line.get_label() == "largest key").get_xdata().tolist() == scores[
-        :, 1, 2
-    ].argmax(-1).tolist()
+    path = next(line for line in ax.lines if line.get_label() == "largest key")
+    assert path.get_xdata().tolist() == scores[:, 1, 2].argmax(-1).tolist()
     grid = np.asarray(figures.head_grid(trace).images[0].get_array())
     assert np.allclose(grid, scores.amax(-1).mean(0).numpy(), atol=1e-5)
     curve = figures.epsilon_curve([trace]).lines[0].get_ydata()
@@ -91,10 +90,8 @@ def test_tick_labels_are_plain(traces: list[Trace]) -> None:
         FigureCanvasAgg(figure).draw()
         for ax in figure.axes:
             labels = [*ax.get_xticklabels(which="both"), *ax.get_yticklabels(which="both")]
-            assert [
-                label.get_text() for label in labels if "$" in label.get_text() and "$m$" not in label.get_text()
-            ] == []
-            assert not any(label.get_parse_math() for label in labels if label.get_text())
+            names = [label for label in labels if "$" in label.get_text()]
+            assert {label.get_text() for label in names} <= {"$m$"} and not any(name.get_parse_math() for name in names)
 
 
 def test_heads_and_layers_are_whole_numbers(traces: list[Trace]) -> None:

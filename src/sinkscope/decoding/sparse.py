@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -70,11 +70,11 @@ class SparseForwards(Forwards):
         inside = torch.zeros(canvas.shape[1], dtype=torch.bool, device=canvas.device)
         inside[start:stop] = True
         layers = []
-        for number, filled in enumerate(self.cache.layers):
+        for number, filled in enumerate(cast("list[Any]", self.cache.layers)):
             received = ranker.received.get(number)
             index = self._index(received, filled.keys, inside, (start, stop))
             layers.append(SparseLayer(filled, (start, stop), index, received))
-        self.cache.layers = layers
+        self.cache.layers = cast("list[Any]", layers)
         self.mask = None
         if self.attention_mask is not None:  # the same in every layer and head: padded columns come first
             self.mask = self.attention_mask.gather(1, layers[0].index[:, 0])

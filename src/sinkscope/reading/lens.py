@@ -39,7 +39,7 @@ def hidden_states(model: Model, ids: Tensor, attention_mask: Tensor | None = Non
     _need_parts(model)
     ids = check_ids(ids, model)
     mask = None if attention_mask is None or bool(attention_mask.all()) else attention_mask.to(model.device)
-    base: Any = model.module.base_model  # type: ignore[attr-defined]
+    base: Any = model.module.base_model
     output = base(
         ids, attention_mask=mask, position_ids=model.positions(mask), use_cache=False, output_hidden_states=True,
         **model.direction(),

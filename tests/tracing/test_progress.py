@@ -1,0 +1,34 @@
+"""A bar appears on a terminal when a trace takes its time, and nowhere else."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from sinkscope.tracing import progress
+from sinkscope.tracing.progress import Bar, wanted
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_bar_is_for_terminals_only() -> None:
+    assert wanted(True, Terminal()) and not wanted(True, io.StringIO())
+    assert not wanted(False, Terminal())
+
+
+def test_a_bar_waits_a_moment_and_goes_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = Terminal()
+    with Bar(4, "tracing made", quick, asked=True) as bar:
+        for _ in range(4):
+            bar.tick()
+    assert quick.getvalue() == ""
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    slow = Terminal()
+    with Bar(4, "tracing [made]", slow, asked=True) as bar:
+        for _ in range(4):
+            bar.tick()
+    assert bar.done == 4 and "tracing" in slow.getvalue()
