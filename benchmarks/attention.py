@@ -258,7 +258,8 @@ def page(repeats: int) -> str:
         "# What the column sums cost", "",
         f"`python benchmarks/attention.py --repeats {repeats} --write` on {where}.", "",
         "Ratios are of medians; the sides take turns in one process. Processor time on one thread, the clock on two.",
-        "The machine was shared (see the load): the clock columns hold what the other work did, and it need not meet both sides alike.",
+        "The machine was shared (see the load): the clock columns hold what the other work did, and it need not meet both "
+        "sides alike.",
         "The `triton` backend is checked in Triton's interpreter and built ahead of time (triton.md); it has not been timed",
         "on a GPU.", "",
         f"## One call: [1, heads, S, {DIM}], float32, against F.scaled_dot_product_attention without a mask", "",

@@ -54,11 +54,11 @@ def room(like: Tensor, size: int, dtype: torch.dtype) -> Tensor:
     """Memory to work in, [size], of this thread alone; holds anything."""
     if like.device.type != "cpu" or size * dtype.itemsize > KEPT:
         return like.new_empty(size, dtype=dtype)
-    kept: Tensor | None = getattr(_own, "room", None)
-    if kept is None or kept.numel() < size * dtype.itemsize:
+    rooms: dict[torch.dtype, Tensor] = _own.__dict__.setdefault("rooms", {})
+    if dtype not in rooms or rooms[dtype].numel() < size:
         with torch.inference_mode(False):  # made inside that mode, it could not be written to outside
-            kept = _own.room = torch.empty(size * dtype.itemsize, dtype=torch.uint8)
-    return kept[: size * dtype.itemsize].view(dtype)
+            rooms[dtype] = torch.empty(size, dtype=dtype)
+    return rooms[dtype][:size]
 
 
 def _team(threads: int) -> ThreadPoolExecutor:
