@@ -88,7 +88,7 @@ def _with_algorithm(settings: Decode, model: Model, prompt_length: int, words: d
     return fitted(replace(settings, confidence=confidence, commit=commit), model, prompt_length, words)
 
 
-def _checked_mask(mask: Tensor | None, prompt: Tensor, settings: Decode) -> Tensor | None:
+def _checked_mask(mask: Any, prompt: Tensor, settings: Decode) -> Tensor | None:
     if mask is None:
         return None
     width = prompt.shape[1]

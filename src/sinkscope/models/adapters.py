@@ -193,7 +193,8 @@ def _put_rows(part: nn.Module, adapter: Adapter, own: str, rows: Tensor, name: s
             f"{name} holds token rows {tuple(rows.shape)} of {own} that do not fit trainable_token_indices {chosen} "
             "and the base's table; save or fetch the adapter again."
         )
-    table[torch.tensor(chosen, device=table.device)] = rows.to(table.device, table.dtype)  # type: ignore[index]
+    assert isinstance(table, Tensor)
+    table[torch.tensor(chosen, device=table.device)] = rows.to(table.device, table.dtype)
 
 
 def _add_product(part: nn.Module, adapter: Adapter, own: str, held: dict[str, Tensor], name: str) -> None:

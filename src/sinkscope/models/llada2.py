@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -87,7 +88,7 @@ class LLaDA2(Family):
 
 
 @cache
-def _config_class() -> type[PretrainedConfig]:
+def _config_class() -> Callable[..., PretrainedConfig]:
     """Glm4Moe's configuration under a type of its own, for which transformers is told how LLaDA2's weights are stored."""
     from transformers import Glm4MoeConfig
     from transformers.conversion_mapping import (

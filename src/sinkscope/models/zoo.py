@@ -36,18 +36,12 @@ def names() -> list[str]:
 
 
 def describe() -> list[dict[str, str | bool]]:
-    """One row a name: what it is, and whether it can be loaded on this machine."""
-    rows: list[dict[str, str | bool]] = [
-        {"name": name, "what": what, "here": (FOLDER / name / "config.json").is_file()} for name, what in INSIDE.items()
-    ]
-    return [
-        *rows,
-        {"name": SMOLLM, "what": "SmolLM2-135M-Instruct, autoregressive (extra: smollm)", "here": smollm() is not None},
-        *(
-            {"name": name, "what": what, "here": smollm() is not None and _has_adapter(name)}
-            for name, what in ADAPTERS.items()
-        ),
-    ]
+    """One row per name: what it is, and whether it can be loaded on this machine."""
+    smol = "SmolLM2-135M-Instruct, autoregressive (extra: smollm)"
+    found = {name: (what, (FOLDER / name / "config.json").is_file()) for name, what in INSIDE.items()}
+    found[SMOLLM] = smol, smollm() is not None
+    found |= {name: (what, smollm() is not None and _has_adapter(name)) for name, what in ADAPTERS.items()}
+    return [{"name": name, "what": what, "here": here} for name, (what, here) in found.items()]
 
 
 def find(asked: str) -> Path | None:

@@ -65,7 +65,7 @@ def _need_parts(model: Model) -> None:
         )
 
 
-def _chosen(what: str, wanted: Sequence[int] | None, count: int) -> list[int]:
+def _chosen(what: str, wanted: Sequence[Any] | None, count: int) -> list[int]:
     if wanted is None:
         return list(range(count))
     found = []

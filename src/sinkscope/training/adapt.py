@@ -108,7 +108,7 @@ class AdapterRun:
             mine = ratios[number * len(rows) : (number + 1) * len(rows)]
             targets = self._targets(rows, mine, rng)
             loss, hits = self._loss(targets)
-            (loss / recipe.batch).backward()  # type: ignore[no-untyped-call]
+            (loss / recipe.batch).backward()
             total += float(loss.detach()) / recipe.batch
             self.tokens += targets.ids.numel()
             for kind, hit in zip(kinds, hits.tolist(), strict=True):
@@ -158,7 +158,8 @@ class AdapterRun:
     def to_the_end(self, say: Callable[[str], object]) -> None:
         """Step until the recipe's last step; save, keep adapters and log on the way."""
         recipe = self.recipe
-        loss, right, seen, started = 0.0, {}, 0, time.monotonic()
+        right: dict[str, Any] = {}
+        loss, seen, started = 0.0, 0, time.monotonic()
         while self.step < recipe.steps:
             before, tokens = time.process_time(), self.tokens
             found = self.one_step()

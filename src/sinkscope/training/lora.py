@@ -25,7 +25,7 @@ class FrozenProduct(torch.autograd.Function):
         return nn.functional.linear(x.to(weight.dtype), weight).float()
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return (gradient.to(ctx.weight.dtype) @ ctx.weight).float(), None
 
 
@@ -44,7 +44,7 @@ class MergedProduct(torch.autograd.Function):
         return nn.functional.linear(short, merged).float()
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, a, b = ctx.saved_tensors
         short = gradient.to(ctx.merged.dtype)
         flat, rows = short.flatten(0, -2), x.flatten(0, -2)
@@ -93,7 +93,11 @@ class TrainedRow(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         embedded = nn.functional.embedding(ids, self.frozen)
-        return embedded if self.row is None else torch.where((ids == self.token).unsqueeze(-1), self.row, embedded)
+        return (
+            embedded
+            if self.row is None
+            else torch.where(torch.eq(ids, self.token or 0).unsqueeze(-1), self.row, embedded)
+        )
 
 
 class FrozenHead(nn.Module):
@@ -123,7 +127,7 @@ def wrap(module: nn.Module, rank: int, alpha: float, token: int | None, seed: in
                 if name in LINEARS and isinstance(child, nn.Linear):
                     setattr(part, name, LowRank(child, rank, alpha / rank, dtype))
                 elif name in NORMS:
-                    child.weight.requires_grad_(True)  # type: ignore[union-attr]
+                    child.weight.requires_grad_(True)
     inner: Any = module
     tied = inner.lm_head.weight is inner.model.embed_tokens.weight
     inner.model.embed_tokens = TrainedRow(inner.model.embed_tokens, token)
