@@ -228,18 +228,10 @@ def test_rows_of_a_batch_have_draws_of_their_own(family: dict[str, str]) -> None
     ids = model.encode(PROMPT).repeat(2, 1)
     settings = sk.Decode.llada(8, steps=4)
     for seeds, alike in (((1, 1), True), ((1, 2), False)):
-        drops: list[Tensor] = []
-
-        class Kept(Tap):
-            def watches(self, call: Call) -> bool:
-                return True
-
-            def take(self, call: Call, outcome: Outcome) -> None:
-                if outcome.drop is not None:
-                    drops.append(outcome.drop)
-
-        with intervene(model, sk.MaskRandom(k=2)), seeded(seeds), listening(model.module, Kept()):
+        with intervene(model, sk.MaskRandom(k=2), record=True) as active, seeded(seeds):
             sk.decode(model, ids, settings, history=False)
+        assert active.masked is not None
+        drops = [drop for drop in active.masked if bool(drop.any())]
         assert drops and all(torch.equal(drop[0], drop[1]) for drop in drops) == alike
 
 

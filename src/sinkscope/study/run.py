@@ -47,6 +47,16 @@ class Run:
         seconds = (Store(self.folder).read("run.json") or {}).get("seconds")
         return summary(self.typed(), self.folder, seconds if isinstance(seconds, int | float) else None)
 
+    def unexpected(self, study: Study) -> list[str]:
+        """Where the verdicts are not those that the study expects, a line each."""
+        found = {(row["model"], row["name"]): row["value"] for row in self.results["verdicts"]}
+        return [
+            f"{model} {name}: expected {value}, came {found.get((model, name), 'no such verdict')}"
+            for model, told in study.expected.items()
+            for name, value in told.items()
+            if not str(found.get((model, name), "")).startswith(value)
+        ]
+
     def typed(self) -> Results:
         """The results as rows with named fields."""
         try:

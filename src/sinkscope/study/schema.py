@@ -67,6 +67,10 @@ class Study:
     )
     # The comparisons that the study is about, corrected together; none named: one masked sink, in every model and task.
     primary: SkipValidation[tuple[Condition, ...]] = ()
+    # Where the truth is known: model → verdict → how its value must begin. A run that says otherwise has failed.
+    expected: Annotated[
+        Mapping[str, Mapping[str, str]], Field(description="a mapping of models to verdicts and their values")
+    ] = Field(default_factory=dict)
     draws: Annotated[int, from_(100)] = 2000  # of every bootstrap
     dtype: Annotated[Text | None, Field(description="a dtype such as bfloat16")] = None
     device: Annotated[
@@ -119,6 +123,9 @@ class Study:
         for condition in self.primary:
             if condition not in known:
                 raise refuse(info, ("primary",), f"names {condition.label!r}, which is not among the conditions")
+        for model in self.expected:
+            if model not in self.models:
+                raise refuse(info, ("expected",), f"names the model {model}, which the study does not have")
         unknown = set(self.trace.conditions) - {condition.name for condition, _ in self.conditions}
         if self.trace.problems and unknown:
             raise refuse(info, ("trace",), f"names the condition {min(unknown)}, which the study does not have")
@@ -156,6 +163,7 @@ class Study:
             "decode": dict(self.decode),
             "conditions": [condition.entry(models) for condition, models in self.conditions],
             "primary": [condition.entry() for condition in self.primary],
+            **({"expected": {model: dict(told) for model, told in self.expected.items()}} if self.expected else {}),
             "rules": [dict(rule) for rule in self.rules],
             "trace": {name: _plain(value) for name, value in asdict(self.trace).items()},
             "mechanism": {name: _plain(value) for name, value in asdict(self.mechanism).items()},
@@ -186,6 +194,8 @@ class Study:
             likely = [name for name in self.likelihood.models if name in models]
             values["likelihood"]["models"] = likely
             values["models"] = [name for name in models if name not in likely]
+            if self.expected:
+                values["expected"] = {name: told for name, told in self.expected.items() if name in models}
         if seed is not None:
             values["seed"] = seed
         if tasks is not None:

@@ -98,13 +98,26 @@ def study(
         return
     done = _run(plan, out, chosen_engine, workers)
     page = _report(done) if report else None
+    wrong = done.unexpected(plan)
     if as_json:
-        print_json({**done.results, "folder": str(done.folder), "report": str(page) if page else None})
+        more = {"unexpected": wrong} if plan.expected else {}
+        print_json({**done.results, **more, "folder": str(done.folder), "report": str(page) if page else None})
+        _fail(wrong)
         return
     output().print(printable(summary_of(done, full)), markup=False, soft_wrap=True)
     output().print(
         printable(f"Results: {done.folder / 'results.json'}\nReport:  {page or '(none)'}"), markup=False, soft_wrap=True
     )
+    if plan.expected:
+        told = [f"Not as expected: {line}" for line in wrong] or ["All verdicts are as the study expects."]
+        output().print(printable("\n".join(told)), markup=False, soft_wrap=True)
+    _fail(wrong)
+
+
+def _fail(wrong: list[str]) -> None:
+    """A study that knows its truth fails where its verdicts say otherwise."""
+    if wrong:
+        raise typer.Exit(1)
 
 
 def summary_of(run: Run, full: bool) -> str:
