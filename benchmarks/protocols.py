@@ -29,7 +29,7 @@ from sinkscope.interventions.base import Selector
 from sinkscope.interventions.memory import Memory
 from sinkscope.models import Model
 from sinkscope.statistics import bootstrap
-from sinkscope.study.likelihood import held_out
+from sinkscope.study.units.likelihood import held_out
 
 OUT = Path(__file__).parents[1] / "docs" / "results" / "protocols"
 PROTOCOLS = {"clean": (), "a": (0, 1), "b": (1,)}  # in which of the two forwards the key is hidden
@@ -95,11 +95,12 @@ def score(
     """log p of the scored tokens [token], whether each is the model's first choice, and shares [layer, key] in their rows."""
     cache = DynamicCache(config=model.config)
     parts = (ids[:, :read], ids[:, read:-1])
+    rows = []
     for number, part in enumerate(parts):
         with sk.intervene(model, *([Picked(picks)] if number in hidden else [])), sk.observe(model) as seen:
             output = model.module(part, past_key_values=cache, use_cache=True)
-        first = output.logits[:, -1:] if number == 0 else first
-    logits = torch.cat([first, output.logits], 1)[0].float()  # row i speaks for token read + i
+        rows.append(output.logits[:, -1:] if number == 0 else output.logits)
+    logits = torch.cat(rows, 1)[0].float()  # row i speaks for token read + i
     target = ids[0, read:]
     logs = logits.log_softmax(-1).gather(1, target[:, None])[:, 0]
     shares = torch.stack(
@@ -174,8 +175,8 @@ def as_markdown(results: list[dict[str, object]]) -> str:
     for found in results:
         told = ", ".join(f"{count} {source}" for source, count in found["sources"].items())  # type: ignore[attr-defined]
         lines += [f"## {found['model']} ({found['texts']} texts: {told})", "",
-                  f"(c) recomputed step by step differs from (a) by at most {found['recomputed_against_a']:.1e} nats per token.", "",
-                  "| hidden | nats per token | change [95 %] | first choice right | change [95 %] | share on key 0, 1, 2 | largest share |",
+                  f"(c), recomputed step by step, is within {found['recomputed_against_a']:.0e} nats per token of (a).", "",
+                  "| hidden | nats per token | change [95 %] | top-1 right | change [95 %] | share on key 0, 1, 2 | largest |",
                   "|---|---|---|---|---|---|---|"]  # fmt: skip
         for row in found["rows"]:  # type: ignore[attr-defined]
             share = np.array(found["shares"][row["label"]]).mean(0)  # type: ignore[index]
