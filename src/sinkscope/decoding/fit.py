@@ -49,9 +49,10 @@ def _sizes(settings: Decode, length: int, words: dict[str, Any]) -> dict[str, An
         block = min(block or length, length)
     if settings.steps is None:
         return {"length": length, "block": block}
-    most = block if settings.layout == "grid" else length  # steps are counted per block there
-    steps = words.get("steps") or most
-    return {"length": length, "block": block, "steps": min(steps, most) if settings.layout == "grid" else steps}
+    if settings.layout == "grid":  # steps are counted per block there, and more than its tokens have nothing to do
+        most, steps = block or length, words.get("steps")
+        return {"length": length, "block": block, "steps": steps if isinstance(steps, int) and steps < most else most}
+    return {"length": length, "block": block, "steps": length if words.get("steps") is None else words["steps"]}
 
 
 def _length(asked: Any, settings: Decode, room: int) -> int:

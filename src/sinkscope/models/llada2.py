@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
-
-from torch import nn
 
 from sinkscope.models.family import Family, family
 from sinkscope.models.qwen import refuse
@@ -62,9 +61,6 @@ class LLaDA2(Family):
     def block(self, config: dict[str, Any]) -> int | None:
         return int(config.get("block_size") or 32)
 
-    def adapt(self, module: nn.Module, config: dict[str, Any]) -> None:
-        """The router's bias stays float32 as stored: in half precision it would choose other experts."""
-
     def eos_ids(self, config: Any, tokenizer: PreTrainedTokenizerBase | None) -> tuple[int, ...]:
         """config.json names no end token; the authors' generation takes the padding token for it."""
         found = super().eos_ids(config, tokenizer)
@@ -87,7 +83,7 @@ class LLaDA2(Family):
 
 
 @cache
-def _config_class() -> type[PretrainedConfig]:
+def _config_class() -> Callable[..., PretrainedConfig]:
     """Glm4Moe's configuration under a type of its own, for which transformers is told how LLaDA2's weights are stored."""
     from transformers import Glm4MoeConfig
     from transformers.conversion_mapping import (
