@@ -207,9 +207,7 @@ class Recorder(Tap):
             stack.callback(part.register_forward_pre_hook(listen(index), with_kwargs=True).remove)
 
 
-def laid_out(
-    model: Model, ids: Tensor, settings: Decode, mask: Tensor | None
-) -> tuple[Tensor, list[slice], list[int]]:
+def laid_out(model: Model, ids: Tensor, settings: Decode, mask: Tensor | None) -> tuple[Tensor, list[slice], list[int]]:
     """The canvas before the first step [batch, position], and per row its real columns and where its answer begins."""
     if settings.family != "autoregressive" and model.mask_id is not None:
         canvas = lay_out(model, ids, settings, None if mask is None else mask.to(ids.device))
