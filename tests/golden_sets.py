@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
+import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -21,6 +22,7 @@ HERE = Path(__file__).parent / "golden"
 # The sets' own limit. On the processor that made them the kernels agree to 1e-5; another one adds in another order.
 LOGITS = 1e-4
 FAMILIES = ("llada", "dream", "mmada")
+NEWER = ("llada2", "sdar", "a2d")  # block diffusion and adapted models: another form, see golden/newer/README.md
 CONFIDENCE = {"low_confidence": "probability", "random": "random"}
 
 
@@ -72,6 +74,59 @@ class Golden:
         return settings
 
 
+class NewerGolden(Golden):
+    """A family of the newer form: cases name their sampler or version, and batches hold prompts of unequal length."""
+
+    def prompt(self, case: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
+        """ids [batch, position], right-padded, and their attention mask (None where nothing is padded)."""
+        if "prompt" in case:
+            return self.tensor(case["prompt"]), None
+        rows = [self.tensor(name).flatten() for name in case["prompts"]]
+        ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=case["special_ids"]["pad"])
+        lengths = torch.tensor([len(row) for row in rows])
+        mask = (torch.arange(ids.shape[1]) < lengths[:, None]).long()
+        return ids, None if bool(mask.all()) else mask
+
+    def settings(self, case: dict[str, Any]) -> Decode:
+        made: Decode = getattr(self, f"_{self.family}")(case, case["settings"], case["seed"] or 0)
+        return made
+
+    def _llada2(self, case: dict[str, Any], used: dict[str, Any], seed: int) -> Decode:
+        words = {
+            "length": used["gen_length"], "block": used["block_length"], "threshold": used["threshold"], "seed": seed,
+            "eos_id": used["eos_id"], "early_stop": used.get("eos_early_stop", False), "top_p": used.get("top_p"),
+            "temperature": used.get("temperature", 0.0), "top_k": used.get("top_k"),
+        }  # fmt: skip
+        if case["version"] == "2.0":
+            return Decode.llada2(**words, steps=used["steps"], minimal_topk=used.get("minimal_topk", 1))
+        own = ("editing_threshold", "max_post_steps", "num_to_transfer")
+        return Decode.llada21(**words, **{name: used[name] for name in own if name in used})
+
+    def _sdar(self, case: dict[str, Any], used: dict[str, Any], seed: int) -> Decode:
+        return Decode.sdar(
+            length=used["gen_length"], block=used["block_length"], steps=used["denoising_steps"], seed=seed,
+            rule=used["remasking_strategy"].removeprefix("low_confidence_"), temperature=used["temperature"],
+            threshold=used.get("confidence_threshold", 0.85), top_p=used["top_p"], top_k=used["top_k"] or None,
+            stop_ids=used["stopping_criteria_idx"] or (), overwrite="reference",
+        )  # fmt: skip
+
+    def _a2d(self, case: dict[str, Any], used: dict[str, Any], seed: int) -> Decode:
+        words = {
+            "length": used["max_new_tokens"], "block": used["block_size"], "steps": used["steps"], "seed": seed,
+            "temperature": used["temperature"], "confidence": CONFIDENCE[used["remasking"]],
+            "stochastic": used["stochastic_transfer"], "guidance": used["cfg_scale"],
+            "guidance_keep": used.get("cfg_keep_tokens") or (), "suppress": used.get("suppress_tokens") or (),
+            "begin_suppress": used.get("begin_suppress_tokens") or (), "shift": used["right_shift_logits"],
+            "eos_id": case["special_ids"]["eos"],
+        }  # fmt: skip
+        if case["sampler"] == "mdlm":
+            return Decode.mdlm(**words)
+        return Decode.bd3lm(**words, steps_per_block=used.get("steps_per_block"), pad_id=case["special_ids"]["pad"])
+
+
+Kind = TypeVar("Kind", bound=Golden)
+
+
 @cache
 def _facts(folder: Path) -> dict[str, Any]:
     facts: dict[str, Any] = json.loads((folder / "golden.json").read_text())
@@ -85,16 +140,26 @@ def _tensors(folder: Path) -> dict[str, Tensor]:
 
 @cache
 def _model(folder: Path) -> Model:
-    return load(folder)
+    # dllm keeps the mask token in its tokenizer, and no golden folder has one.
+    return load(folder, mask_id=_facts(folder)["special_ids"]["mask"] if folder.name in NEWER else None)
 
 
 def golden_sets() -> Iterator[tuple[str, Golden]]:
     """(name for the test's id, one family of one set), over all sets that this machine has."""
+    return _sets(FAMILIES, Golden)
+
+
+def newer_sets() -> Iterator[tuple[str, NewerGolden]]:
+    """The same for the families that came later."""
+    return _sets(NEWER, NewerGolden)
+
+
+def _sets(families: tuple[str, ...], kind: type[Kind]) -> Iterator[tuple[str, Kind]]:
     others = [Path(path) for path in os.environ.get("SINKSCOPE_GOLDEN", "").split(os.pathsep) if path]
-    for folder in [HERE, *others]:
-        for family in FAMILIES:
+    for folder in [HERE, HERE / "newer", *others]:
+        for family in families:
             if (folder / family / "golden.json").is_file():
-                yield f"{folder.name}-{family}", Golden(folder / family)
+                yield f"{folder.name}-{family}", kind(folder / family)
 
 
 def golden(family: str) -> Golden:
@@ -112,6 +177,23 @@ def generations() -> list[Any]:
         for name, found in golden_sets()
         for case in found.facts["generation"]
     ]
+
+
+def newer_by_family() -> list[Any]:
+    return [pytest.param(found, id=name) for name, found in newer_sets()]
+
+
+def newer_generations() -> list[Any]:
+    return [
+        pytest.param(found, case, id=f"{name}-{case['name']}")
+        for name, found in newer_sets()
+        for case in found.facts["generation"]
+    ]
+
+
+def newer(family: str) -> NewerGolden:
+    """A newer family of the set that is in the repository."""
+    return NewerGolden(HERE / "newer" / family)
 
 
 def parallel_cases() -> list[Any]:

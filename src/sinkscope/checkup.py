@@ -42,11 +42,13 @@ class _SkippedError(Exception):
     """A check that has no meaning for this model; its text is the reason."""
 
 
-def checkup(name: str, dtype: str | None = None, device: str | None = None) -> Iterator[Check]:
+def checkup(
+    name: str, dtype: str | None = None, device: str | None = None, mask_id: int | None = None
+) -> Iterator[Check]:
     """Load a model and check it; yields each result as it is known. Nothing after a failed load can be checked."""
     started = time.perf_counter()
     try:
-        model = load(name, dtype=dtype, device=device)
+        model = load(name, dtype=dtype, device=device, mask_id=mask_id)
     except (CheckpointError, UnknownFamilyError, TokenizerError) as error:
         yield Check("loads", "failed", str(error))
         return
@@ -126,16 +128,16 @@ def _attention(model: Model) -> str:
 def _decodes(model: Model) -> str:
     ids = _prompt(model)
     done = _generate(model, ids)
-    if model.mask_id is not None and bool((done.tokens == model.mask_id).any()):
+    if any(bool((answer == model.mask_id).any()) for answer in done.returned if model.mask_id is not None):
         raise _FailedError("masks are left on the canvas")
-    return f"{LENGTH} tokens in {done.forwards} forwards, by {_settings(model, ids).family}"
+    return f"{len(done.returned[0])} tokens in {done.forwards} forwards, by {_settings(model, ids).family}"
 
 
 def _padding(model: Model) -> str:
     short, long = _prompt(model)[:, :3], _prompt(model)
     ids, mask = pad([short, long], model)
-    together = decode(model, ids, _settings(model, ids), attention_mask=mask).tokens[0, ids.shape[1] :]
-    alone = decode(model, short, _settings(model, short)).tokens[0, short.shape[1] :]
+    together = decode(model, ids, _settings(model, ids), attention_mask=mask).returned[0]
+    alone = decode(model, short, _settings(model, short)).returned[0]
     if not torch.equal(together, alone):
         if model.dtype != torch.float32:
             raise _SkippedError(f"a padded row differs from the row alone; {model.dtype} rounds too coarsely to tell")

@@ -20,6 +20,9 @@ ModelsOption = Annotated[
 ]
 TaskOption = Annotated[list[str] | None, typer.Option("--task", "-t", help="Tasks; repeated, or with commas.")]
 Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")]
+MaskId = Annotated[
+    int | None, typer.Option("--mask-id", help="Mask token of a diffusion checkpoint that names it nowhere.", min=0)
+]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, mps or auto.")]
 DataFolder = Annotated[Path | None, typer.Option(help="Folder with the benchmarks' JSON lines.")]
 BatchSize = Annotated[int, typer.Option(help="Requests per batch.", min=1)]

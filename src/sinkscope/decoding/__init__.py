@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
-from operator import index
-from typing import Any, SupportsIndex
-
 import torch
 from torch import Tensor
 
+from sinkscope.decoding.fit import fitted
 from sinkscope.decoding.run import Decoded, OnStep, Run, Step
-from sinkscope.errors import DecodeError, PromptError
+from sinkscope.errors import PromptError
 from sinkscope.models.base import Model, check_ids, check_mask
 from sinkscope.settings.decode import Decode
 
-__all__ = ["Decode", "Decoded", "Step", "decode", "fitted"]
+__all__ = ["Decode", "Decoded", "Step", "checked_mask", "decode", "fitted"]
 
 
 @torch.inference_mode()
@@ -38,57 +35,14 @@ def decode(
             f"Expected prompt and answer to fit the {model.context} positions of {model.name}, "
             f"got a prompt of {prompt.shape[1]} and length {settings.length}; shorten one of them."
         )
-    mask = _checked_mask(attention_mask, prompt, settings)
+    mask = checked_mask(attention_mask, prompt, settings)
     run = Run(history)
     way = continue_text if settings.family == "autoregressive" else denoise
     return run.finish(*way(model, prompt, settings, mask, run, on_step))
 
 
-def fitted(settings: Decode, model: Model, prompt_length: int, words: dict[str, Any]) -> Decode:
-    """Settings with single words changed, and with what the words leave open made to fit them.
-
-    Left-to-right decoding has no steps or blocks, so those words are dropped for it: one call serves all families.
-    """
-    if strange := sorted(set(words) - {field.name for field in fields(Decode)} - {"algorithm"}):
-        raise DecodeError(
-            f"Expected decode settings such as length, steps, block, temperature or seed, got {', '.join(strange)}."
-        )
-    words = dict(words)
-    if settings.family == "autoregressive":
-        words = {name: value for name, value in words.items() if name not in ("steps", "block")}
-    if "algorithm" in words:
-        return _with_algorithm(settings, model, prompt_length, words)
-    length = _length(words.get("length"), settings, model.context - prompt_length)
-    block = words.get("block", settings.block)
-    if "block" not in words and block is not None:
-        # The default block gives way to the length that was asked for.
-        block = max(size for size in range(1, min(block, length) + 1) if length % size == 0)
-    steps = words.get("steps", settings.steps)
-    if "steps" not in words and steps is not None:
-        steps = length
-    return replace(settings, **{**words, "length": length, "block": block, "steps": steps})
-
-
-def _length(asked: Any, settings: Decode, room: int) -> int:
-    """The length that was asked for, or as much of the default as there is room for."""
-    if asked is None:
-        return min(settings.length, max(room, 1))
-    if not isinstance(asked, SupportsIndex) or isinstance(asked, bool) or index(asked) < 1:
-        raise DecodeError(f"Expected length to be a whole number of at least 1, got {asked!r}.")
-    return index(asked)
-
-
-def _with_algorithm(settings: Decode, model: Model, prompt_length: int, words: dict[str, Any]) -> Decode:
-    from sinkscope.settings.words import DREAM_ALGORITHMS
-
-    algorithm = words.pop("algorithm")
-    if settings.family != "dream" or algorithm not in DREAM_ALGORITHMS:
-        raise DecodeError(f"Expected one of {', '.join(DREAM_ALGORITHMS)} for a Dream model, got {algorithm!r}.")
-    confidence, commit = DREAM_ALGORITHMS[algorithm]
-    return fitted(replace(settings, confidence=confidence, commit=commit), model, prompt_length, words)
-
-
-def _checked_mask(mask: Any, prompt: Tensor, settings: Decode) -> Tensor | None:
+def checked_mask(mask: Any, prompt: Tensor, settings: Decode) -> Tensor | None:
+    """The mask of a padded batch of prompts in the shape of the ids, None where nothing is padded; or one sentence."""
     if mask is None:
         return None
     width = prompt.shape[1]

@@ -110,7 +110,7 @@ class Model:
         return logits
 
     def _block_logits(self, ids: Tensor, mask: Tensor | None, block: Any) -> Tensor:
-        if self.causal or not isinstance(block, int) or isinstance(block, bool) or block < 1:
+        if self.causal or type(block) is not int or block < 1:
             raise PromptError(
                 f"Expected block as a whole number of at least 1, for a diffusion model, got {block!r} for {self.name}."
             )

@@ -8,8 +8,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from torch import nn
-
 from sinkscope.models.family import Family, family
 from sinkscope.models.qwen import refuse
 
@@ -62,9 +60,6 @@ class LLaDA2(Family):
 
     def block(self, config: dict[str, Any]) -> int | None:
         return int(config.get("block_size") or 32)
-
-    def adapt(self, module: nn.Module, config: dict[str, Any]) -> None:
-        """The router's bias stays float32 as stored: in half precision it would choose other experts."""
 
     def eos_ids(self, config: Any, tokenizer: PreTrainedTokenizerBase | None) -> tuple[int, ...]:
         """config.json names no end token; the authors' generation takes the padding token for it."""

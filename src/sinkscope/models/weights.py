@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from sinkscope.errors import CheckpointError
+from sinkscope.models.checkpoint import read_header, weight_files
 from sinkscope.models.family import Family
 
 if TYPE_CHECKING:
@@ -49,12 +51,24 @@ def load_weights(
                 f"{folder} ({', '.join(sorted(keys)[:4])}{', …' if len(keys) > 4 else ''}); "
                 "is this the right config.json?"
             )
+    _refuse_more_layers(folder, int(native.num_hidden_layers))
     if not family.causal:
         for part in module.modules():
             if hasattr(part, "is_causal"):
                 part.is_causal = False
     ready: torch.nn.Module = module.eval()
     return ready
+
+
+def _refuse_more_layers(folder: Path, layers: int) -> None:
+    """transformers drops the keys of some layer numbers without a word (Glm4Moe: 46 and 92), so they are counted here."""
+    for path in weight_files(folder):
+        for key in read_header(path):
+            found = re.search(r"\.(?:layers|blocks)\.(\d+)\.", key)
+            if found and int(found[1]) >= layers:
+                raise CheckpointError(
+                    f"Expected {layers} layers by config.json, got {key} in {path.name}; is this the right config.json?"
+                )
 
 
 def load_gguf(

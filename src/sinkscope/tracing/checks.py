@@ -17,6 +17,7 @@ SHAPES: dict[str, tuple[str | int, ...]] = {
     "canvas": ("step + 1", "key"),
     "confidence": ("step", "key"),
     "committed_at": ("key",),
+    "edits": ("key",),
     "blocks": ("step", 2),
     "received": ("step", "layer", "head", len(GROUPS), "key"),
     "layer_mean": ("step", "layer", len(GROUPS), "key"),
@@ -27,7 +28,7 @@ SHAPES: dict[str, tuple[str | int, ...]] = {
     "maps": ("map", "step", "key", "key"),
 }
 NEEDED = ("queries", "canvas", "confidence", "committed_at", "blocks")
-WHOLE = ("queries", "canvas", "committed_at", "blocks", "top_keys")
+WHOLE = ("queries", "canvas", "committed_at", "edits", "blocks", "top_keys")
 TYPES: dict[str, tuple[type, ...]] = {
     "prompt_length": (int,),
     "model": (dict,),

@@ -34,7 +34,7 @@ class Trace:
     queries: Tensor  # [step, group] int32: how many queries each group had
     canvas: Tensor  # [step + 1, position] int64: before each forward, and the last
     confidence: Tensor  # [step, position] fp32, NaN where no candidate was looked at
-    committed_at: Tensor  # [position] int32: step of the commit, −1 for the prompt
+    committed_at: Tensor  # [position] int32: step of the last commit or edit, −1 for the prompt
     blocks: Tensor  # [step, 2] int32: first column of the active block, and the one after its last
     prompt_length: int
     settings: Decode
@@ -55,6 +55,7 @@ class Trace:
     )
     maps: Tensor | None = None  # [n, step, query, key]: attention of the heads in map_heads, on request
     map_heads: tuple[tuple[int, int], ...] = ()
+    edits: Tensor | None = None  # [position] int32: how often a token that stood there was replaced; None: never
 
     def __repr__(self) -> str:
         size = f"{self.steps} steps × {self.layers} layers × {self.heads_count} heads × {self.positions} positions"
@@ -134,7 +135,9 @@ class Trace:
         return scores.scatter(-1, keys, top)
 
     def _alive(self) -> Tensor:
-        """[step]: how many keys exist; all of them, unless the model is autoregressive."""
+        """[step]: how many keys exist; all of them, unless the model is autoregressive or works block by block."""
+        if self.settings.block_causal:
+            return self.blocks[:, 1].long()
         if not self.causal:
             return torch.full((self.steps,), self.positions)
         there = self.committed_at[None] < torch.arange(self.steps)[:, None]  # what earlier steps wrote is a key now

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from sinkscope.attention.calls import Call, Outcome, Tap
 from sinkscope.attention.context import GROUPS
+from sinkscope.decoding.layout import lay_out
 from sinkscope.decoding.run import Step
 from sinkscope.errors import BudgetError, TraceError
 from sinkscope.models.base import Model
@@ -59,8 +60,8 @@ def check_maps(model: Model, keep: Keep) -> None:
 
 
 def most_steps(settings: Decode) -> int:
-    """The most forwards that these settings can make."""
-    return settings.length if settings.steps is None else settings.steps
+    """The most denoising forwards that these settings can make."""
+    return settings.most_steps
 
 
 def planned_form(model: Model, batch: int, positions: int, settings: Decode, keep: Keep) -> tuple[str, int]:
@@ -88,10 +89,11 @@ def planned_form(model: Model, batch: int, positions: int, settings: Decode, kee
 class Recorder(Tap):
     """Buffers for a batch of traces; rows are cut out of it when the run is over."""
 
-    def __init__(self, model: Model, ids: Tensor, settings: Decode, keep: Keep) -> None:
+    def __init__(self, model: Model, ids: Tensor, settings: Decode, keep: Keep, mask: Tensor | None = None) -> None:
         self.model, self.settings, self.keep = model, settings, keep
         check_maps(model, keep)
-        batch, self.width = ids.shape[0], ids.shape[1] + settings.length
+        first, self.real, self.answers = laid_out(model, ids, settings, mask)
+        batch, self.width = first.shape
         self.form, self.bytes = planned_form(model, batch, self.width, settings, keep)
         steps, layers, heads = most_steps(settings), model.config.num_hidden_layers, model.config.num_attention_heads
         groups, dtype = len(GROUPS), keep.dtype
@@ -101,6 +103,7 @@ class Recorder(Tap):
         self.canvas = torch.zeros(batch, steps + 1, self.width, dtype=torch.int64)
         self.confidence = torch.full((batch, steps, self.width), torch.nan)
         self.committed_at = torch.full((batch, self.width), -1, dtype=torch.int32)
+        self.edits: Tensor | None = None
         self.blocks = torch.zeros(steps, 2, dtype=torch.int32)
         self.received = self.mean = self.top_keys = self.top_scores = None
         if self.form == "full":
@@ -115,21 +118,18 @@ class Recorder(Tap):
         self.maps = (
             torch.zeros(len(keep.maps), batch, steps, self.width, self.width, dtype=dtype) if keep.maps else None
         )
-        fill = ids.new_full((batch, settings.length), self._blank())
-        self.canvas[:, 0] = torch.cat([ids, fill], 1).cpu()
-
-    def _blank(self) -> int:
-        if self.model.mask_id is not None:
-            return self.model.mask_id
-        return next((token for token in (self.model.pad_id, self.model.eos_id) if token is not None), 0)
+        self.canvas[:, 0] = first.cpu()
 
     def watches(self, call: Call) -> bool:
-        return True
+        # Forwards that only fill a cache belong to no step.
+        return call.forward is None or call.forward.kind == "denoise"
 
     def take(self, call: Call, outcome: Outcome) -> None:
         forward = call.forward
         if forward is None:
             raise TraceError("A recorder listens to sinkscope's decoders only; use sk.observe for plain forwards.")
+        if not self.watches(call):
+            return
         rows, step, layer = forward.rows, forward.step, call.layer
         received = outcome.received[:rows].cpu()
         keys = received.shape[-1]
@@ -176,6 +176,10 @@ class Recorder(Tap):
         self.canvas[:, index + 1] = step.canvas.cpu()
         self.confidence[:, index] = step.confidence.cpu()
         self.committed_at[step.committed.cpu()] = index
+        if step.edited is not None and bool(step.edited.any()):
+            edited = step.edited.cpu()
+            self.committed_at[edited] = index
+            self.edits = edited.int() if self.edits is None else self.edits + edited.int()
         self.blocks[index] = torch.tensor(step.block)
         self.steps = index + 1
 
@@ -193,7 +197,7 @@ class Recorder(Tap):
             def take(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
                 forward = running()
                 hidden = args[0] if args else kwargs["hidden_states"]
-                if forward is not None and self.hidden is not None:
+                if forward is not None and forward.kind == "denoise" and self.hidden is not None:
                     window = slice(forward.start, forward.start + hidden.shape[1])
                     self.hidden[:, forward.step, layer, window] = hidden[: forward.rows].float().norm(dim=-1).cpu()
 
@@ -201,6 +205,18 @@ class Recorder(Tap):
 
         for index, part in enumerate(layers):
             stack.callback(part.register_forward_pre_hook(listen(index), with_kwargs=True).remove)
+
+
+def laid_out(model: Model, ids: Tensor, settings: Decode, mask: Tensor | None) -> tuple[Tensor, list[slice], list[int]]:
+    """The canvas before the first step [batch, position], and per row its real columns and where its answer begins."""
+    if settings.family != "autoregressive" and model.mask_id is not None:
+        canvas = lay_out(model, ids, settings, None if mask is None else mask.to(ids.device))
+        found = [row.nonzero().flatten().tolist() for row in canvas.real]
+        return canvas.tokens, [slice(columns[0], columns[-1] + 1) for columns in found], canvas.answers
+    blank = next((token for token in (model.pad_id, model.eos_id) if token is not None), 0)
+    first = torch.cat([ids, ids.new_full((len(ids), settings.length), blank)], 1)
+    padding = [0] * len(ids) if mask is None else (mask == 0).sum(1).tolist()
+    return first, [slice(padded, first.shape[1]) for padded in padding], [ids.shape[1]] * len(ids)
 
 
 def _kv_heads(model: Model) -> int:

@@ -10,8 +10,8 @@ from typing import Any, overload
 from torch import Tensor
 
 from sinkscope.attention.capture import listening
-from sinkscope.decoding import decode, fitted
-from sinkscope.decoding.run import OnStep, Step
+from sinkscope.decoding import checked_mask, decode, fitted
+from sinkscope.decoding.run import Decoded, OnStep, Step
 from sinkscope.errors import DecodeError, InterventionError, PromptError, TraceError
 from sinkscope.interventions import Intervention, intervene
 from sinkscope.models.base import Model, check_ids, pad
@@ -53,7 +53,7 @@ def trace(
     _check(loaded, settings, interventions, keep, on_step)
     ids, mask = _prompts(loaded, prompt, attention_mask)
     chosen = fitted(settings or loaded.defaults, loaded, ids.shape[1], words) if words or settings is None else settings
-    recorder = Recorder(loaded, ids, chosen, keep or Keep())
+    recorder = Recorder(loaded, ids, chosen, keep or Keep(), checked_mask(mask, ids, chosen))
 
     def both(step: Step) -> None:
         recorder.on_step(step)
@@ -66,13 +66,9 @@ def trace(
         if interventions:
             stack.enter_context(intervene(loaded, *interventions))
         stack.enter_context(listening(loaded.module, recorder))
-        decode(loaded, ids, chosen, attention_mask=mask, history=False, on_step=both)
-    padding = [0] * len(ids) if mask is None else (mask == 0).sum(1).tolist()
+        done = decode(loaded, ids, chosen, attention_mask=mask, history=False, on_step=both)
     texts = [prompt] if isinstance(prompt, str) else [None] * len(ids) if isinstance(prompt, Tensor) else prompt
-    traces = [
-        cut_row(recorder, row, padded, ids.shape[1], text, interventions)
-        for row, (padded, text) in enumerate(zip(padding, texts, strict=True))
-    ]
+    traces = [cut_row(recorder, row, done, text, interventions) for row, text in enumerate(texts)]
     return traces[0] if isinstance(prompt, str) or (isinstance(prompt, Tensor) and len(ids) == 1) else traces
 
 
@@ -108,8 +104,7 @@ def _prompts(model: Model, prompt: Any, mask: Any) -> tuple[Tensor, Tensor | Non
 def cut_row(
     recorder: Recorder,
     row: int,
-    padding: int,
-    prompt_width: int,
+    done: Decoded,
     prompt: str | None,
     interventions: Sequence[Intervention],
 ) -> Trace:
@@ -117,9 +112,10 @@ def cut_row(
     from sinkscope.sinks.tokens import describe
 
     model, steps = recorder.model, recorder.steps
+    padding, prompt_width = recorder.real[row].start, recorder.answers[row]
     if model.causal:  # a row of a batch may be done before the others
         steps = int(recorder.committed_at[row].max()) + 1
-    stop = recorder.width if not model.causal else prompt_width + steps
+    stop = min(recorder.real[row].stop, done.tokens.shape[1]) if not model.causal else prompt_width + steps
     real = slice(padding, stop)
     canvas = recorder.canvas[row, : steps + 1, real]
     ids = sorted(set(canvas.unique().tolist()))
@@ -131,14 +127,13 @@ def cut_row(
         return None if buffer is None else buffer[row, :steps].clone()
 
     top_keys = whole(recorder.top_keys)
-    tokens = canvas[-1, prompt_width - padding :]
     return Trace(
         received=part(recorder.received),
         queries=recorder.queries[row, :steps].clone(),
         canvas=canvas.clone(),
         confidence=recorder.confidence[row, :steps, real].clone(),
         committed_at=recorder.committed_at[row, real].clone(),
-        blocks=recorder.blocks[:steps] - padding,
+        blocks=(recorder.blocks[:steps] - padding).clamp(min=0),
         prompt_length=prompt_width - padding,
         settings=recorder.settings,
         model=model.identity(),
@@ -147,7 +142,7 @@ def cut_row(
         mask_id=model.mask_id,
         causal=model.causal,
         prompt=prompt if prompt is not None else _text(model, canvas[0, : prompt_width - padding]),
-        text="" if model.tokenizer is None else model.decode_text(tokens),
+        text="" if model.tokenizer is None else model.decode_text(done.returned[row]),
         interventions=[each.to_dict() for each in interventions],
         layer_mean=part(recorder.mean),
         top_keys=None if top_keys is None else (top_keys - padding).clamp(min=0),
@@ -156,6 +151,7 @@ def cut_row(
         hidden_norms=part(recorder.hidden),
         maps=None if recorder.maps is None else recorder.maps[:, row, :steps, real, real].clone(),
         map_heads=recorder.keep.maps,
+        edits=None if recorder.edits is None else recorder.edits[row, real].clone(),
     )
 
 

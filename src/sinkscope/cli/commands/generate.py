@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sinkscope.cli.options import MOST, Device, Dtype, JsonFlag, ModelArgument, read_prompt, refuse_together
+from sinkscope.cli.options import MOST, Device, Dtype, JsonFlag, MaskId, ModelArgument, read_prompt, refuse_together
 from sinkscope.cli.screen import output, print_json, printable, waiting
 from sinkscope.errors import DecodeError
 
@@ -41,6 +41,7 @@ def register(app: typer.Typer) -> None:
         chat: Annotated[bool, typer.Option(help="Put the prompt into the chat template, if there is one.")] = True,
         dtype: Dtype = None,
         device: Device = None,
+        mask_id: MaskId = None,
         as_json: JsonFlag = False,
     ) -> None:
         """Generate text and watch the canvas fill in."""
@@ -54,7 +55,7 @@ def register(app: typer.Typer) -> None:
         from sinkscope.models import load
 
         with waiting(f"loading {model} …"):
-            loaded = load(model, dtype=dtype, device=device)
+            loaded = load(model, dtype=dtype, device=device, mask_id=mask_id)
         if loaded.causal:
             refuse_together(DecodeError, "on a model that writes left to right", {"--block": block, "--steps": steps})
         ids = loaded.encode(asked, chat=None if chat else False)
@@ -69,7 +70,7 @@ def register(app: typer.Typer) -> None:
         else:
             done = decode(loaded, ids, settings, history=False)
         seconds = time.perf_counter() - started
-        answer = done.tokens[0, ids.shape[1] :]
+        answer = done.returned[0]
         text = loaded.decode_text(answer)
         if as_json:
             print_json(

@@ -13,6 +13,7 @@ from sinkscope.cli.options import (
     Device,
     Dtype,
     JsonFlag,
+    MaskId,
     ModelArgument,
     read_prompt,
     refuse_together,
@@ -53,6 +54,7 @@ def trace(
     ] = None,
     dtype: Dtype = None,
     device: Device = None,
+    mask_id: MaskId = None,
     browser: Annotated[bool, typer.Option("--open", help="Write a page beside the file, and open it.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
@@ -66,7 +68,7 @@ def trace(
     import sinkscope as sk
 
     with waiting(f"loading {model} …"):
-        loaded = sk.load(model, dtype=dtype, device=device)
+        loaded = sk.load(model, dtype=dtype, device=device, mask_id=mask_id)
     if loaded.causal:
         refuse_together(DecodeError, "on a model that writes left to right", {"--block": block, "--steps": steps})
     keep = sk.Keep(

@@ -35,8 +35,10 @@ class BlockQuota(Rule):
 
     def wanted(self) -> Tensor:
         # A draw is over the whole block, known tokens included: so the random numbers fall as in the authors' code.
-        whole = self.settings.temperature > 0 or self.overwrites
-        return self.block.inside & self.run.canvas.real if whole else self.open()
+        if self.settings.temperature == 0 and not self.overwrites:
+            return self.open()
+        working = self.open().any(1, keepdim=True)  # a row that is finished draws nothing while it waits for others
+        return self.block.inside & self.run.canvas.real & working
 
     @property
     def quota(self) -> int:

@@ -21,23 +21,20 @@ class Edit(Rule):
 
     def __init__(self, run: Denoiser, block: Block) -> None:
         super().__init__(run, block)
-        self.post_steps = 0
-        self.settled = False
+        self.post_steps = torch.zeros_like(run.done, dtype=torch.int64)
+        self.settled = run.done.clone()  # rows whose block is finished
 
     def open(self) -> Tensor:
         return super().open() & self.block.inside
 
     def wanted(self) -> Tensor:
-        return self.block.inside & self.run.canvas.real
+        return self.block.inside & self.run.canvas.real & ~self.settled.unsqueeze(1)
 
     def goes_on(self) -> bool:
-        if self.settled:
-            return False
-        if not bool(self.open().any()):
-            assert self.settings.max_post_steps is not None
-            self.post_steps += 1
-            return self.post_steps <= self.settings.max_post_steps
-        return True
+        assert self.settings.max_post_steps is not None
+        self.post_steps += ~self.open().any(1)
+        self.settled = self.settled | (self.post_steps > self.settings.max_post_steps)
+        return not bool(self.settled.all())
 
     def pick(self, candidates: Tensor, confidence: Tensor) -> Picks:
         settings, open_positions = self.settings, self.open()
@@ -47,8 +44,7 @@ class Edit(Rule):
         ranked = confidence.masked_fill(~open_positions, -torch.inf)
         best = most_confident(ranked, [fewest] * len(ranked), self.run.padding)
         commit = torch.where(sure.sum(1, keepdim=True) >= fewest, sure, best)
-        known = self.block.inside & ~open_positions & ~self.run.canvas.given & self.run.canvas.real
-        other = candidates != self.run.canvas.tokens
-        edit = known & other & (confidence > settings.editing_threshold) & ~self.run.done.unsqueeze(1)
-        self.settled = not bool(open_positions.any()) and not bool(edit.any())
+        known = self.wanted() & ~open_positions & ~self.run.canvas.given
+        edit = known & (candidates != self.run.canvas.tokens) & (confidence > settings.editing_threshold)
+        self.settled = self.settled | ~(open_positions.any(1) | edit.any(1))
         return Picks(commit, edit)

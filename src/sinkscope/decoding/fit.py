@@ -1,0 +1,72 @@
+"""Single words on top of a model's own settings, and what the words leave open made to fit them."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from operator import index
+from typing import Any, SupportsIndex
+
+from sinkscope.errors import DecodeError
+from sinkscope.models.base import Model
+from sinkscope.settings import Decode
+from sinkscope.settings.words import DREAM_ALGORITHMS
+
+
+def fitted(settings: Decode, model: Model, prompt_length: int, words: dict[str, Any]) -> Decode:
+    """Settings with single words changed, and with what the words leave open made to fit them.
+
+    Left-to-right decoding has no steps or blocks, and editing takes as many steps as it needs, so those words are
+    dropped there: one call serves all families.
+    """
+    if strange := sorted(set(words) - {field.name for field in fields(Decode)} - {"algorithm"}):
+        raise DecodeError(
+            f"Expected decode settings such as length, steps, block, temperature or seed, got {', '.join(strange)}."
+        )
+    words = dict(words)
+    if settings.family == "autoregressive":
+        words = {name: value for name, value in words.items() if name not in ("steps", "block")}
+    if settings.commit == "edit":
+        words.pop("steps", None)
+    if "algorithm" in words:
+        return _with_algorithm(settings, model, prompt_length, words)
+    length = _length(words.get("length"), settings, model.context - prompt_length)
+    if settings.layout != "answer":
+        return replace(settings, **{**words, **_sizes(settings, length, words)})
+    block = words.get("block", settings.block)
+    if "block" not in words and block is not None:
+        # The default block gives way to the length that was asked for.
+        block = max(size for size in range(1, min(block, length) + 1) if length % size == 0)
+    steps = words.get("steps", settings.steps)
+    if "steps" not in words and steps is not None:
+        steps = length
+    return replace(settings, **{**words, "length": length, "block": block, "steps": steps})
+
+
+def _sizes(settings: Decode, length: int, words: dict[str, Any]) -> dict[str, Any]:
+    """Length, block and steps of a layout whose blocks need not divide the length."""
+    block = words.get("block") or settings.block
+    if "block" not in words and settings.layout == "rows":
+        block = min(block or length, length)
+    if settings.steps is None:
+        return {"length": length, "block": block}
+    if settings.layout == "grid":  # steps are counted per block there, and more than its tokens have nothing to do
+        most, steps = block or length, words.get("steps")
+        return {"length": length, "block": block, "steps": steps if isinstance(steps, int) and steps < most else most}
+    return {"length": length, "block": block, "steps": length if words.get("steps") is None else words["steps"]}
+
+
+def _length(asked: Any, settings: Decode, room: int) -> int:
+    """The length that was asked for, or as much of the default as there is room for."""
+    if asked is None:
+        return min(settings.length, max(room, 1))
+    if not isinstance(asked, SupportsIndex) or isinstance(asked, bool) or index(asked) < 1:
+        raise DecodeError(f"Expected length to be a whole number of at least 1, got {asked!r}.")
+    return index(asked)
+
+
+def _with_algorithm(settings: Decode, model: Model, prompt_length: int, words: dict[str, Any]) -> Decode:
+    algorithm = words.pop("algorithm")
+    if settings.family != "dream" or algorithm not in DREAM_ALGORITHMS:
+        raise DecodeError(f"Expected one of {', '.join(DREAM_ALGORITHMS)} for a Dream model, got {algorithm!r}.")
+    confidence, commit = DREAM_ALGORITHMS[algorithm]
+    return fitted(replace(settings, confidence=confidence, commit=commit), model, prompt_length, words)
