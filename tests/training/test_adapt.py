@@ -184,5 +184,8 @@ def test_sinks_over_a_run(tmp_path, capsys):
                     tops.append(int(column.argmax()) == 0)
     assert found[-1]["first"] == pytest.approx(sum(firsts) / len(firsts), abs=2e-4)
     assert found[-1]["top_is_first"] == pytest.approx(sum(tops) / len(tops), abs=2e-3)
+    capsys.readouterr()
+    assert over_adaptation.main([str(tmp_path / "run"), "--out", str(out)]) == 0
+    assert capsys.readouterr().out == ""  # what is known is not looked at again
     assert over_adaptation.main([str(tmp_path / "none"), "--out", str(out)]) == 1
     assert len(capsys.readouterr().err.strip().splitlines()) == 1

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from sinkscope.errors import SinkscopeError, TrainingError
 from sinkscope.models import adapters
+from sinkscope.training.checkpoint import write_text
 
 if TYPE_CHECKING:
     from sinkscope.models.base import Model
@@ -125,8 +126,8 @@ def sequences(model: Model, per_kind: int = 3, seed: int = 21) -> list[tuple[Ten
     return [(rows.ids[:, : int(rows.prompt[0]) + CANVAS], int(rows.prompt[0])) for rows, _ in found]
 
 
-def over_run(run: Path, base: Model) -> Iterator[Look]:
-    """The base as it is, the base in the run's direction, and every adapter that the run kept."""
+def over_run(run: Path, base: Model, known: Sequence[Look] = ()) -> Iterator[Look]:
+    """The base as it is, the base in the run's direction, and every adapter that the run kept; none that is known already."""
     from sinkscope.models.load import converted
     from sinkscope.training.adapt import set_template
 
@@ -139,14 +140,16 @@ def over_run(run: Path, base: Model) -> Iterator[Look]:
         raise TrainingError(f"{run} has kept no adapters; name the steps to keep in the recipe.")
     start = {name: tensor.clone() for name, tensor in base.module.state_dict().items()}
     asked = sequences(base)
-    notes = adapters.read_adapter(next(iter(folders.values()))).notes
-    if recipe["family"] != "llama":
-        yield look(base, asked, "smollm2-135m", 0)
+    done = {(one.run, one.step) for one in known}
+    if (recipe["base"], 0) not in done:
+        yield look(base, asked, recipe["base"], 0)
+    if recipe["family"] != "llama" and (recipe["name"], 0) not in done:
+        notes = adapters.read_adapter(next(iter(folders.values()))).notes
         bare = adapters.Adapter(run, {"base_model_name_or_path": recipe["base"]}, {}, notes)
         yield look(converted(replace(base), bare), asked, recipe["name"], 0)
-    else:
-        yield look(base, asked, recipe["name"], 0)
     for step, folder in sorted(folders.items()):
+        if (recipe["name"], step) in done:
+            continue
         base.module.load_state_dict(start)
         adapter = adapters.read_adapter(folder)
         merged = adapters.merge(replace(base), adapter, str(folder))
@@ -181,14 +184,16 @@ def figure(found: Sequence[Look], out: Path) -> None:
               ("top_is_first", "top key is position 0"), ("static", "top key the same in all five states"),
               ("masks", "top key is a mask"))  # fmt: skip
     drawn, axes = plt.subplots(1, len(panels), figsize=(3.5 * len(panels), 3.3), layout="constrained")
-    runs = [name for name in dict.fromkeys(one.run for one in found) if name != "smollm2-135m"]
+    base = [one for one in found if one.step == 0 and one.causal]
+    runs = [name for name in dict.fromkeys(one.run for one in found) if name not in {one.run for one in base}]
     for axis, (key, label) in zip(axes, panels, strict=True):
         for run in runs:
             points = [(max(one.step, 0.5), getattr(one, key)) for one in found if one.run == run]
             axis.plot(*zip(*points, strict=True), marker="o", markersize=3, linewidth=1.2, label=run)
-        base = [one for one in found if one.step == 0 and one.causal]
         if base and key != "masks":
-            axis.axhline(getattr(base[0], key), color="grey", linestyle=":", linewidth=1, label="SmolLM2, causal")
+            axis.axhline(
+                getattr(base[0], key), color="grey", linestyle=":", linewidth=1, label=f"{base[0].run}, causal"
+            )
         axis.set_xscale("log")
         axis.set_xlabel("step (0 drawn at 0.5)")
         axis.set_ylim(0, 1)
@@ -215,14 +220,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         from sinkscope.models.load import load
 
-        base, found = load(_recipe(given.runs[0])["base"]), []
+        base = load(_recipe(given.runs[0])["base"])
+        given.out.mkdir(parents=True, exist_ok=True)
+        kept = given.out / "adaptation.json"
+        found = [Look(**row) for row in json.loads(kept.read_text(encoding="utf-8"))] if kept.is_file() else []
         for run in given.runs:
-            for one in over_run(run, base):
+            for one in over_run(run, base, found):
                 print(markdown([one]).splitlines()[-1], flush=True)
                 found.append(one)
-        given.out.mkdir(parents=True, exist_ok=True)
-        (given.out / "adaptation.json").write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n")
-        (given.out / "adaptation.md").write_text(markdown(found), encoding="utf-8")
+                write_text(kept, json.dumps([asdict(one) for one in found], indent=1) + "\n")  # a look takes a while
+        write_text(given.out / "adaptation.md", markdown(found))
         figure(found, given.out / "adaptation.png")
     except SinkscopeError as error:
         print(error, file=sys.stderr)
