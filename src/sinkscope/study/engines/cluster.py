@@ -124,12 +124,11 @@ class Cluster:
 
     def _again(self, worker: Worker, left: Left) -> Unit | None:
         """A unit that failed elsewhere; on a node that it did not fail on, as long as there is another node."""
-        if not left.retried:
-            return None
-        nodes = {other.node for other in self.pool.workers.values() if other.node is not None}
         for place, failed in enumerate(left.retried):
-            fresh = worker.node not in failed.nodes or nodes <= set(failed.nodes)
-            if fresh and worker.number not in failed.workers and failed.unit.model not in self._without(worker):
+            model = failed.unit.model
+            able = [w for w in self.pool.workers.values() if w.node is not None and model not in self._without(w)]
+            fresh = worker.node not in failed.nodes or {other.node for other in able} <= set(failed.nodes)
+            if fresh and worker in able and worker.number not in failed.workers:
                 return left.retried.pop(place).unit
         return None
 
