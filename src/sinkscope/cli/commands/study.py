@@ -100,8 +100,8 @@ def study(
     page = _report(done) if report else None
     wrong = done.unexpected(plan)
     if as_json:
-        more = {"unexpected": wrong} if plan.expected else {}
-        print_json({**done.results, **more, "folder": str(done.folder), "report": str(page) if page else None})
+        told_wrong = {"unexpected": wrong} if plan.expected else {}
+        print_json({**done.results, **told_wrong, "folder": str(done.folder), "report": str(page) if page else None})
         _fail(wrong)
         return
     output().print(printable(summary_of(done, full)), markup=False, soft_wrap=True)
