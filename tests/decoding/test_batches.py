@@ -178,7 +178,14 @@ def test_stop_at_end_of_turn_spares_the_blocks_after_it() -> None:
 
 def test_nothing_is_left_in_the_model() -> None:
     model = golden("llada").model
-    before = {name: id(part) for name, part in model.module.named_modules()}
+
+    def parts() -> dict[str, tuple[int, list[int], list[int]]]:
+        # Another test may have asked transformers for its attention maps, which leaves hooks of its own for good.
+        return {
+            name: (id(part), list(part._forward_hooks), list(part._forward_pre_hooks))
+            for name, part in model.module.named_modules()
+        }
+
+    before = parts()
     decode(model, prompts(model)[0], Decode.parallel(length=8, block=4, threshold=0.5, cache="dual"))
-    assert before == {name: id(part) for name, part in model.module.named_modules()}
-    assert all(not part._forward_hooks and not part._forward_pre_hooks for part in model.module.modules())
+    assert before == parts()

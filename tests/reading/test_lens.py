@@ -68,3 +68,9 @@ def test_padding_is_not_seen() -> None:
 def test_what_is_not_there_is_refused(words: dict[str, list[int]]) -> None:
     with pytest.raises(sk.SinkscopeError, match="Expected"):
         sk.lens(sk.load("tiny-llada"), torch.arange(4, 20)[None], **words)
+
+
+def test_nothing_is_left_in_the_model() -> None:
+    model = sk.load("tiny-llada")
+    sk.lens(model, torch.arange(4, 20)[None])
+    assert not any(part._forward_hooks for part in model.module.modules())

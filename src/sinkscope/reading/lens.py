@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sinkscope.errors import ReadingError
 from sinkscope.models.base import Model, check_ids
@@ -40,13 +42,30 @@ def hidden_states(model: Model, ids: Tensor, attention_mask: Tensor | None = Non
     ids = check_ids(ids, model)
     mask = None if attention_mask is None or bool(attention_mask.all()) else attention_mask.to(model.device)
     base: Any = model.module.base_model
-    output = base(
-        ids, attention_mask=mask, position_ids=model.positions(mask), use_cache=False, output_hidden_states=True,
-        **model.direction(),
-    )  # fmt: skip
-    # transformers counts the embedding as the first state, and gives the last one behind the norm.
-    states: Tensor = torch.stack([*output.hidden_states[1:-1], output.last_hidden_state])
+    with _outputs(base.layers) as found:
+        output = base(
+            ids, attention_mask=mask, position_ids=model.positions(mask), use_cache=False, **model.direction()
+        )
+    states: Tensor = torch.stack([*found[:-1], output.last_hidden_state])
     return states
+
+
+@contextmanager
+def _outputs(layers: Iterable[nn.Module]) -> Iterator[list[Tensor]]:
+    """What each layer puts out, in order, while this thread runs them; transformers' own way would leave its hooks behind."""
+    found: list[Tensor] = []
+    thread = threading.get_ident()
+
+    def keep(module: nn.Module, inputs: Any, output: Any) -> None:
+        if threading.get_ident() == thread:
+            found.append(output[0] if isinstance(output, tuple) else output)
+
+    hooks = [layer.register_forward_hook(keep) for layer in layers]
+    try:
+        yield found
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def read(model: Model, state: Tensor, normed: bool) -> Tensor:
