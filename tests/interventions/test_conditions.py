@@ -69,6 +69,34 @@ ENTRIES: list[tuple[dict[str, Any], str, dict[str, Any]]] = [
         {"k": 1, "rank": "clean", "rows": "all", "of": "sinks", "kinds": "content",
          "below": {"rule": "head_share", "group": "all", "epsilon": 0.3}},
     ),
+    (
+        {"name": "patch_values", "k": 1},
+        "patch values K=1 clean from next by all rows",
+        {"k": 1, "rank": "clean", "rows": "all", "source": "next"},
+    ),
+    (
+        {"name": "patch_keys", "k": 2, "source": "previous"},
+        "patch keys K=2 clean from previous by all rows",
+        {"k": 2, "rank": "clean", "rows": "all", "source": "previous"},
+    ),
+    (
+        {"name": "rotate_sinks", "k": 1},
+        "rotate sinks K=1 clean by all rows",
+        {"k": 1, "rank": "clean", "rows": "all"},
+    ),
+    (
+        {"name": "penalise_sinks", "k": 1, "penalty": 2.5},
+        "penalise sinks K=1 by 2.5 clean by all rows",
+        {"k": 1, "rank": "clean", "rows": "all", "penalty": 2.5},
+    ),
+    (
+        {"name": "hold_sinks", "k": 1, "bonus": 4},
+        "hold sinks K=1 by 4 clean by all rows",
+        {"k": 1, "rank": "clean", "rows": "all", "bonus": 4},
+    ),
+    ({"name": "soften", "temperature": 1.5}, "soften 1.5", {"temperature": 1.5}),
+    ({"name": "off_by_one"}, "off by one 1", {"weight": 1.0}),
+    ({"name": "add_sink_token", "token": 3}, "add sink token of token 3", {"token": 3}),
 ]  # fmt: skip
 
 
@@ -164,9 +192,9 @@ def test_a_condition_refuses_settings_that_it_does_not_take() -> None:
 
 
 def test_a_condition_whose_intervention_is_not_installed_can_be_shown_but_not_made() -> None:
-    gone = condition_from_dict({"name": "rotate_sinks", "k": 2, "rank": None, "rows": None, "angle": 90})
-    assert gone.label == "rotate sinks k=2 angle=90" and gone.to_dict()["angle"] == 90
-    with pytest.raises(InterventionError, match="rotate_sinks"):
+    gone = condition_from_dict({"name": "turn_sinks", "k": 2, "rank": None, "rows": None, "angle": 90})
+    assert gone.label == "turn sinks k=2 angle=90" and gone.to_dict()["angle"] == 90
+    with pytest.raises(InterventionError, match="turn_sinks"):
         gone.intervention(0)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sinkscope import io
 from sinkscope.errors import TaskError
 from sinkscope.evals.presets import benchmark_of, in_full, settings_for
+from sinkscope.renamed import renamed
 from sinkscope.sandbox import require_sandbox
 from sinkscope.settings.decode import Decode
 
@@ -41,6 +42,7 @@ def evaluate(
     dtype: str | None = None,
     device: str | None = None,
     on_message: Callable[[str], object] | None = None,
+    say: Callable[[str], object] | None = None,
 ) -> dict[str, Any]:
     """Score a model on harness tasks; with `out`, a killed run goes on where it was, and its score is the same.
 
@@ -50,7 +52,7 @@ def evaluate(
     preset. limit: the first so many problems. fewshot: examples, where the task does not fix their number. chat: the
     model's chat template (by default wherever it has one). repeats, pass_at: answers per problem, and the k of pass@k,
     for humaneval. samples: maskings in a diffusion model's likelihood. problems: size of each task of our suite.
-    on_message: is given one line for each thing worth printing.
+    on_message: is given one line for each thing worth printing (say: its former name).
     """
     names = [name.strip() for name in tasks if name.strip()]
     if not names:
@@ -63,7 +65,7 @@ def evaluate(
     from sinkscope.evals.harness import HarnessLM  # checks for lm_eval before a model is loaded
 
     loaded = _loaded(model, dtype, device)
-    say = on_message or (lambda line: None)
+    say = renamed("say", say, "on_message", on_message, TaskError) or (lambda line: None)
     templated = _templated(loaded, chat)
     if any(name.startswith("humaneval") or name in ("sinkscope", "sinkscope_programs") for name in names):
         require_sandbox()  # now, and not after hours of generating

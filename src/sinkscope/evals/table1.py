@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sinkscope import io
+from sinkscope.errors import TaskError
 from sinkscope.evals.conditions import grid
 from sinkscope.evals.evaluation import evaluate, right_answers
 from sinkscope.evals.presets import benchmark_of, settings_for
 from sinkscope.paper import TABLE_1
+from sinkscope.renamed import renamed
 from sinkscope.settings.decode import Decode
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ def table1(
     dtype: str | None = None,
     device: str | None = None,
     on_message: Callable[[str], object] | None = None,
+    say: Callable[[str], object] | None = None,
 ) -> dict[str, Any]:
     """Run models × tasks × {none, k sinks by clean and as_run ranking, k random keys}; returns what results.json holds.
 
@@ -45,7 +48,7 @@ def table1(
     more with a recorder, for the shares of sink tokens and the dynamics of the heads. The other words are `evaluate`'s.
     """
     folder = Path(out)
-    say = on_message or (lambda line: None)
+    say = renamed("say", say, "on_message", on_message, TaskError) or (lambda line: None)
     cells: list[dict[str, Any]] = []
     tokens: list[dict[str, Any]] = []
     dynamics: list[dict[str, Any]] = []

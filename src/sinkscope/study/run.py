@@ -6,7 +6,6 @@ import io
 import signal
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from sinkscope.errors import StudyError
 from sinkscope.interventions.conditions import Condition
+from sinkscope.renamed import renamed
 from sinkscope.study.analysis.assemble import analysed
 from sinkscope.study.analysis.results import SCHEMA, Results
 from sinkscope.study.engines import Engine, engine_of
@@ -92,8 +92,8 @@ def run(
     on_progress: is told after every unit how many are done, and of how many. Ctrl-C lets the units at work finish and
     stores them. said, ticked: the former names of on_message and on_progress.
     """
-    message = _renamed("said", said, "on_message", on_message) or (lambda line: None)
-    progress = _renamed("ticked", ticked, "on_progress", on_progress) or (lambda done, total: None)
+    message = renamed("said", said, "on_message", on_message, StudyError) or (lambda line: None)
+    progress = renamed("ticked", ticked, "on_progress", on_progress, StudyError) or (lambda done, total: None)
     study = Study.load(study) if isinstance(study, str) else study
     store = Store(Path("runs") / study.name if out is None else out)
     chosen = engine_of(engine, workers, message)
@@ -109,16 +109,6 @@ def run(
         spent = (before if isinstance(before, int | float) else 0.0) + time.time() - started
         store.write("run.json", as_json({**about, "finished": True, "seconds": round(spent, 1)}))
     return Run(store.folder, results)
-
-
-def _renamed(old: str, given: Any, new: str, now: Any) -> Any:
-    """The value of a keyword that has a new name."""
-    if given is None:
-        return now
-    if now is not None:
-        raise StudyError(f"Expected {new} or its former name {old}, got both; give {new} alone.")
-    warnings.warn(f"{old} is now called {new}; the former name will go.", DeprecationWarning, stacklevel=3)
-    return given
 
 
 def models_of(study: Study, engine: Engine, folder: Path, on_message: OnMessage) -> list[Facts]:
