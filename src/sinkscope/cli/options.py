@@ -43,10 +43,11 @@ def listed(given: Sequence[str] | None, what: str, example: str) -> list[str] | 
     """Names from an option that may be repeated, each with commas; None where it was not given."""
     if given is None or not len(given):
         return None
-    found = [part.strip() for one in given for part in one.split(",") if part.strip()]
-    if not found:
-        raise TaskError(f"Expected {what}, such as {example}, got {', '.join(given)!r}; name at least one.")
-    return list(dict.fromkeys(found))
+    found = [[part.strip() for part in one.split(",") if part.strip()] for one in given]
+    for one, names in zip(given, found, strict=True):
+        if not names:
+            raise TaskError(f"Expected {what}, such as {example}, got {one!r}; name at least one.")
+    return list(dict.fromkeys(name for names in found for name in names))
 
 
 def counts(text: str) -> tuple[int, ...]:

@@ -148,7 +148,7 @@ def _asked(name: str, models: list[str] | None, more: list[str] | None) -> tuple
     given = [*(models or []), *(more or [])]
     if models and name not in shipped() and Path(name).suffix not in (".yaml", ".yml"):
         name, given = "paper", [*models, name, *(more or [])]
-    return name, listed(given, "models after --models", "tiny-llada")
+    return name, listed(given, "a model after --models", "tiny-llada")
 
 
 def _show(plan: Study, workers: int | None, as_json: bool) -> None:
