@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 CORE := .venv/.core
 STAMP := .venv/.installed
-INSTALL := $(BIN)/python -m pip install --quiet --no-input --disable-pip-version-check --no-compile -c constraints.txt
+INSTALL := $(BIN)/python -m pip install --quiet --quiet --no-input --disable-pip-version-check --no-compile -c constraints.txt
 
 .PHONY: env study test lint types unit fuzz bench docs clean
 
@@ -37,6 +37,7 @@ lint: env
 	$(BIN)/lint-imports --no-cache
 	DENO_NO_UPDATE_CHECK=1 $(BIN)/deno fmt --quiet --check
 	DENO_NO_UPDATE_CHECK=1 $(BIN)/deno lint --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --site-dir .venv/site
 
 types: env
 	$(BIN)/mypy
@@ -53,6 +54,7 @@ bench: env
 
 docs: env
 	$(BIN)/python docs/generate.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --site-dir site
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis
