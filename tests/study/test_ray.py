@@ -180,6 +180,9 @@ def test_what_fails_is_tried_three_times_and_what_a_node_lacks_elsewhere(
     engine = Cluster(Ray(), said.append)
     # The second node is started anew under a home that has the model; the others have theirs.
     nodes.cluster.remove_node(nodes.nodes.pop(NODES[1]), allow_graceful=False)
+    deadline = time.monotonic() + 60
+    while sum(node["Alive"] for node in ray.nodes()) > 2 and time.monotonic() < deadline:
+        time.sleep(0.2)
     nodes.nodes[NODES[1]] = nodes.add(NODES[1], HOME=str(home))
     study = Study.from_dict({**plan.to_dict(), "models": [model], "likelihood": {}})
     try:

@@ -150,7 +150,9 @@ class Cluster:
 
     def _give_up(self, left: Left) -> None:
         """Units that no worker can take any more: all have tried, or no node has the model."""
-        workers = list(self.pool.workers.values())
+        workers = self.pool.counted_on()
+        if not workers:
+            return
         for failed in list(left.retried):
             model = failed.unit.model
             if all(worker.number in failed.workers or model in self._without(worker) for worker in workers):

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sinkscope.errors import StudyError
 from sinkscope.study.engines.ray import Ray
 from sinkscope.study.unit import Unit
 
+STARTING = 60.0  # seconds after which a worker that has not spoken is not counted on: its node may be gone
 LOSSES = 3  # workers in a row that ended before they could be given anything
 
 
@@ -24,6 +26,7 @@ class Worker:
     handle: Any
     node: str | None = None  # address of its node; None while it starts
     pid: int | None = None
+    since: float = field(default_factory=time.monotonic)  # when it was asked for
     unit: Unit | None = None
     model: str | None = None  # the one it has loaded
 
@@ -115,6 +118,11 @@ class Pool:
                 )
         self.lost_early = 0
         worker.node, worker.pid = found["node"], found["pid"]
+
+    def counted_on(self) -> list[Worker]:
+        """Workers that are there, and those that may still come."""
+        now = time.monotonic()
+        return [w for w in self.workers.values() if w.node is not None or now - w.since < STARTING]
 
     def ready(self) -> list[tuple[Worker, Any]]:
         """Calls that are over, results not yet brought here; waits at most half a second, so that Ctrl-C gets in."""
