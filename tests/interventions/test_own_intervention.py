@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -42,7 +43,7 @@ def test_the_lines_of_the_page(package: Path) -> None:
     (package / "lines.py").write_text(blocks("python")[1])
     done = run(package, "lines.py")
     assert done.returncode == 0, done.stderr
-    shares = eval(done.stdout.strip().splitlines()[-1])
+    shares = ast.literal_eval(done.stdout.strip().splitlines()[-1])
     assert 0 < shares["key_share"] < 1 and 0 < shares["mass_share"] < 1 and shares["leak"] == 0
 
 

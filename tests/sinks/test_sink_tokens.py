@@ -9,7 +9,18 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen2Tokenizer
 
-from sinkscope.sinks.tokens import KINDS, describe, ingredients, kind_of_text, shown
+from sinkscope.sinks.tokens import (
+    CONTENT,
+    KINDS,
+    STRUCTURAL,
+    KindsOf,
+    describe,
+    ingredients,
+    kind_of_text,
+    kinds_in_context,
+    kinds_named,
+    shown,
+)
 from sinkscope.tasks.vocabulary import build_tokenizer
 
 # Beside the project, or where SINKSCOPE_DATA says; the files belong to others and are not part of the repository.
@@ -226,3 +237,66 @@ def test_shown_text_is_what_the_tokenizer_decodes(name: str) -> None:
     assert {i: text for i, (text, _) in describe(tokenizer, ids).items()} == {
         i: shown(tokenizer.decode([i])) for i in ids
     }
+
+
+WORDS = [
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|start_header_id|>",
+    "<|end_header_id|>",
+    "[INST]",
+    "user",
+    "assist",
+    "ant",
+    "_",
+    "\n",
+    "hi",
+]
+VOCABULARY = {
+    i: (
+        shown(text),
+        "template" if text[0] in "<[" and text != "<|im_end|>" else "end" if text[0] == "<" else kind_of_text(text),
+    )
+    for i, text in enumerate(WORDS)
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "roles"),
+    [
+        ("<|im_start|> user \n hi <|im_end|>", [1]),
+        ("<|im_start|> assist ant \n user", [1, 2]),
+        ("<|start_header_id|> user <|end_header_id|> user", [1]),
+        ("<|start_header_id|> assist ant <|end_header_id|> hi", [1, 2]),
+        ("user \n <|im_start|> user \n user", [3]),
+        ("<|im_start|> hi user hi user hi \n", []),  # too long for a role
+        ("<|im_start|> user", []),  # the header does not end
+        ("<|im_start|> \n user", []),
+        ("[INST] user [INST]", []),  # what follows this marker is the user's text
+        ("user assist ant", []),
+    ],
+)
+def test_names_of_roles_are_template_between_chat_markers_only(text: str, roles: list[int]) -> None:
+    ids = [WORDS.index(word if word != "\\n" else "\n") for word in text.replace("\n", "\\n").split(" ")]
+    plain = [VOCABULARY[i][1] for i in ids]
+    found = kinds_in_context(ids, VOCABULARY)
+    assert [place for place, kind in enumerate(found) if kind != plain[place]] == roles
+    assert all(found[place] == "template" for place in roles)
+
+
+def test_structural_and_content_are_all_kinds() -> None:
+    assert set(STRUCTURAL) | set(CONTENT) == set(KINDS) and not set(STRUCTURAL) & set(CONTENT)
+    assert kinds_named("structural") == STRUCTURAL and kinds_named(("word", "mask")) == ("word", "mask")
+    assert kinds_named("verbs") == kinds_named(("word", "verb")) == kinds_named(()) == ()
+
+
+def test_kinds_on_a_canvas_of_the_tiny_family() -> None:
+    tokenizer = build_tokenizer()
+    text = tokenizer.apply_chat_template([{"role": "user", "content": "The user has 3."}], tokenize=False)
+    ids = tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"]
+    kinds = [KINDS[i] for i in KindsOf(tokenizer)(ids)[0].tolist()]
+    words = tokenizer.convert_ids_to_tokens(ids[0].tolist())
+    roles = [place for place, word in enumerate(words) if words[max(place - 1, 0)] == "<|start_header_id|>"]
+    assert roles and all(kinds[place] == "template" for place in roles)
+    spoken = [place for place, word in enumerate(words) if word.strip() in ("user", "has") and place not in roles]
+    assert spoken and all(kinds[place] == "word" for place in spoken)
