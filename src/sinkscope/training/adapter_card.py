@@ -49,14 +49,9 @@ def adapter_card(
         "Greedy, unseen test problems (content never occurs in training), all difficulties, float32, with the decode settings in "
         "`sinkscope.json`. Percent solved and Wilson 95 % interval:",
         "",
-        "| kind | n | solved | interval |",
-        "|---|---|---|---|",
-        *(
-            f"| {s['kind']} | {s['n']} | {100 * s['accuracy']:.1f} % | {100 * s['low']:.1f}–{100 * s['high']:.1f} % |"
-            for s in scores
-        ),
+        *(_solved(scores) if scores else ["Not measured yet."]),
         "",
-        f"Made by `python -m sinkscope.training.evaluate {recipe.name} -n {scores[0]['n'] if scores else 200}`.",
+        f"Measured by `python -m sinkscope.training.evaluate {recipe.name} -n {scores[0]['n'] if scores else 200}`.",
         *([notes.rstrip()] if notes else []),
         "",
         "## How it was made",
@@ -82,6 +77,17 @@ def adapter_card(
         "",
     ]
     return "\n".join(text)
+
+
+def _solved(scores: list[dict[str, Any]]) -> list[str]:
+    return [
+        "| kind | n | solved | interval |",
+        "|---|---|---|---|",
+        *(
+            f"| {s['kind']} | {s['n']} | {100 * s['accuracy']:.1f} % | {100 * s['low']:.1f}–{100 * s['high']:.1f} % |"
+            for s in scores
+        ),
+    ]
 
 
 def _rows(curve: list[dict[str, Any]], most: int = 10) -> list[str]:
