@@ -12,6 +12,7 @@ import torch
 from sinkscope.errors import CheckpointError, TokenizerError
 from sinkscope.models import adapters, checkpoint, zoo
 from sinkscope.models.base import Model
+from sinkscope.models.boundary import checked_name, one_sentence
 from sinkscope.models.family import Family
 from sinkscope.models.llama import Llama
 from sinkscope.models.weights import first_lines, quiet
@@ -27,9 +28,14 @@ def outline(
 
     layers: fewer than config.json says, to time one. Of a Hub id nothing but config.json is fetched.
     """
+    asked = checked_name(name)
+    with one_sentence(asked):
+        return _outlined(asked, layers, device, dtype)
+
+
+def _outlined(asked: str, layers: int | None, device: str, dtype: torch.dtype) -> Model:
     from sinkscope.models.load import _assemble, _tokenizer, _with_preset  # it imports this file, as every other here
 
-    asked = os.fspath(name)
     folder = zoo.find(asked) or _folder(asked)
     if adapters.is_adapter(folder):
         return outline(adapters.read_adapter(folder).base, layers, device, dtype)
