@@ -13,6 +13,7 @@ from sinkscope.decoding.run import Decoded, OnStep, Run, Step
 from sinkscope.errors import DecodeError, PromptError
 from sinkscope.models.base import Model, check_ids, check_mask
 from sinkscope.settings.decode import Decode
+from sinkscope.settings.words import LONGEST
 
 __all__ = ["Decode", "Decoded", "Step", "decode", "fitted"]
 
@@ -32,6 +33,7 @@ def decode(
     from sinkscope.decoding.autoregressive import continue_text
     from sinkscope.decoding.diffusion import denoise
 
+    _check_kinds(model, settings)
     prompt = check_ids(ids, model)
     if prompt.shape[1] + settings.length > model.context:
         raise PromptError(
@@ -49,6 +51,7 @@ def fitted(settings: Decode, model: Model, prompt_length: int, words: dict[str, 
 
     Left-to-right decoding has no steps or blocks, so those words are dropped for it: one call serves all families.
     """
+    _check_kinds(model, settings)
     if strange := sorted(set(words) - {field.name for field in fields(Decode)} - {"algorithm"}):
         raise DecodeError(
             f"Expected decode settings such as length, steps, block, temperature or seed, got {', '.join(strange)}."
@@ -59,6 +62,8 @@ def fitted(settings: Decode, model: Model, prompt_length: int, words: dict[str, 
     if "algorithm" in words:
         return _with_algorithm(settings, model, prompt_length, words)
     length = _length(words.get("length"), settings, model.context - prompt_length)
+    if length > LONGEST:
+        raise DecodeError(f"Expected length to be at most {LONGEST}, got {length}.")
     block = words.get("block", settings.block)
     if "block" not in words and block is not None:
         # The default block gives way to the length that was asked for.
@@ -67,6 +72,13 @@ def fitted(settings: Decode, model: Model, prompt_length: int, words: dict[str, 
     if "steps" not in words and steps is not None:
         steps = length
     return replace(settings, **{**words, "length": length, "block": block, "steps": steps})
+
+
+def _check_kinds(model: Any, settings: Any) -> None:
+    if not isinstance(settings, Decode):
+        raise DecodeError(f"Expected settings as a Decode, such as Decode.llada(length=32), got {settings!r:.60}.")
+    if not hasattr(model, "module"):
+        raise DecodeError(f"Expected a model as sinkscope.load gives it, got {model!r:.60}.")
 
 
 def _length(asked: Any, settings: Decode, room: int) -> int:
