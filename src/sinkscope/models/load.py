@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -151,14 +153,30 @@ def _snapshot(hub_id: str) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(hub_id, allow_patterns=HUB_PATTERNS))
+        with answering():
+            return Path(snapshot_download(hub_id, allow_patterns=HUB_PATTERNS, etag_timeout=HUB_SECONDS))
     except (LocalEntryNotFoundError, OSError, HfHubHTTPError, HFValidationError) as error:
-        offline = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "the Hub did not answer or refused"
+        waited = f"the Hub did not answer within {HUB_SECONDS:.0f} seconds or refused"
+        offline = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else waited
         raise CheckpointError(
             f"{hub_id} is not a folder here, not in the Hub cache {constants.HF_HUB_CACHE}, and {offline} "
             f"({type(error).__name__}); unset HF_HUB_OFFLINE and connect, set HF_HOME to a cache that has it, "
             "or name a folder."
         ) from None
+
+
+@contextmanager
+def answering() -> Iterator[None]:
+    """Give up a Hub that accepts and says nothing: huggingface_hub lists a repository without any limit of its own."""
+    from huggingface_hub.utils import get_session
+
+    session: Any = get_session()
+    before = getattr(session, "timeout", None)
+    session.timeout = HUB_SECONDS
+    try:
+        yield
+    finally:
+        session.timeout = before
 
 
 def family_of(config: dict[str, Any], folder: Path) -> Family:

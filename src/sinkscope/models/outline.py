@@ -92,8 +92,11 @@ def _folder(asked: str) -> Path:
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
+    from sinkscope.models.load import HUB_SECONDS, answering
+
     try:
-        return Path(hf_hub_download(asked, "config.json")).parent
+        with answering():
+            return Path(hf_hub_download(asked, "config.json", etag_timeout=HUB_SECONDS)).parent
     except (LocalEntryNotFoundError, OSError, HfHubHTTPError, HFValidationError) as error:
         raise CheckpointError(
             f"config.json of {asked} is neither here nor in the Hub's cache, and could not be fetched "
