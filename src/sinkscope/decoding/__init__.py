@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sinkscope.decoding.fit import fitted
+from sinkscope.decoding.fit import check_kinds, fitted
 from sinkscope.decoding.run import Decoded, OnStep, Run, Step
 from sinkscope.errors import PromptError
 from sinkscope.models.base import Model, check_ids, check_mask
@@ -31,6 +31,7 @@ def decode(
     from sinkscope.decoding.autoregressive import continue_text
     from sinkscope.decoding.diffusion import denoise
 
+    check_kinds(model, settings)
     prompt = check_ids(ids, model)
     if prompt.shape[1] + settings.length > model.context:
         raise PromptError(

@@ -9,7 +9,7 @@ from typing import Any, SupportsIndex
 from sinkscope.errors import DecodeError
 from sinkscope.models.base import Model
 from sinkscope.settings import Decode
-from sinkscope.settings.words import DREAM_ALGORITHMS
+from sinkscope.settings.words import DREAM_ALGORITHMS, LONGEST
 
 
 def fitted(settings: Decode, model: Model, prompt_length: int, words: dict[str, Any]) -> Decode:
@@ -18,6 +18,7 @@ def fitted(settings: Decode, model: Model, prompt_length: int, words: dict[str, 
     Left-to-right decoding has no steps or blocks, and editing takes as many steps as it needs, so those words are
     dropped there: one call serves all families.
     """
+    check_kinds(model, settings)
     if strange := sorted(set(words) - {field.name for field in fields(Decode)} - {"algorithm"}):
         raise DecodeError(
             f"Expected decode settings such as length, steps, block, temperature or seed, got {', '.join(strange)}."
@@ -30,6 +31,8 @@ def fitted(settings: Decode, model: Model, prompt_length: int, words: dict[str, 
     if "algorithm" in words:
         return _with_algorithm(settings, model, prompt_length, words)
     length = _length(words.get("length"), settings, model.context - prompt_length)
+    if length > LONGEST:
+        raise DecodeError(f"Expected length to be at most {LONGEST}, got {length}.")
     if settings.layout != "answer":
         return replace(settings, **{**words, **_sizes(settings, length, words)})
     block = words.get("block", settings.block)
@@ -70,3 +73,11 @@ def _with_algorithm(settings: Decode, model: Model, prompt_length: int, words: d
         raise DecodeError(f"Expected one of {', '.join(DREAM_ALGORITHMS)} for a Dream model, got {algorithm!r}.")
     confidence, commit = DREAM_ALGORITHMS[algorithm]
     return fitted(replace(settings, confidence=confidence, commit=commit), model, prompt_length, words)
+
+
+def check_kinds(model: Any, settings: Any) -> None:
+    """Refuse what is no model and what are no settings."""
+    if not isinstance(settings, Decode):
+        raise DecodeError(f"Expected settings as a Decode, such as Decode.llada(length=32), got {settings!r:.60}.")
+    if not hasattr(model, "module"):
+        raise DecodeError(f"Expected a model as sinkscope.load gives it, got {model!r:.60}.")

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from sinkscope.errors import CheckpointError
 from sinkscope.models import checkpoint
+from sinkscope.models.boundary import LARGEST_CONFIG, read_object
 
 if TYPE_CHECKING:
     from sinkscope.models.base import Model
@@ -257,10 +258,4 @@ def set_direction(module: nn.Module, causal: bool) -> None:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    try:
-        read = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"Expected JSON in {path}, and it cannot be read ({error}); fetch it again.") from None
-    if not isinstance(read, dict):
-        raise CheckpointError(f"Expected a JSON object in {path}, got a {type(read).__name__}; fetch the file again.")
-    return read
+    return read_object(path, LARGEST_CONFIG)

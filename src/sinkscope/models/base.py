@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from sinkscope.errors import PromptError, TokenizerError
 from sinkscope.models.blocks import block_mask, counted
+from sinkscope.models.boundary import one_sentence, shown
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -129,9 +130,9 @@ class Model:
     def encode(self, text: str, chat: bool | None = None) -> Tensor:
         """Text → ids [1, position]; through the chat template where there is one, unless chat=False."""
         tokenizer = self.require_tokenizer()
-        if not text.strip():
-            raise PromptError("Expected a prompt with some text, got an empty one; give the model something to answer.")
-        return self.recipe.encode(tokenizer, text, self.chat_template is not None if chat is None else chat)
+        check_text(text)
+        with one_sentence(f"The tokenizer or chat template of {self.name}"):  # both are programs from elsewhere
+            return self.recipe.encode(tokenizer, text, self.chat_template is not None if chat is None else chat)
 
     def decode_text(self, ids: Tensor) -> str:
         """ids [position] → text up to the first end token, without special tokens."""
@@ -161,6 +162,8 @@ class Model:
         from sinkscope.decoding import decode, fitted
 
         prompts = [text] if isinstance(text, str) else text
+        if not isinstance(prompts, list | tuple):
+            raise PromptError(f"Expected a prompt as text, or a list of them, got {shown(repr(text))}.")
         if not prompts:
             return []
         ids, mask = pad([self.encode(prompt) for prompt in prompts], self)
@@ -180,6 +183,21 @@ class Model:
             "layers": int(self.config.num_hidden_layers),
             "heads": int(self.config.num_attention_heads),
         }
+
+
+def check_text(text: Any) -> None:
+    """A prompt is text that can be written as UTF-8, and not empty."""
+    if not isinstance(text, str):
+        raise PromptError(f"Expected a prompt as text, got {shown(repr(text))}.")
+    if not text.strip():
+        raise PromptError("Expected a prompt with some text, got an empty one; give the model something to answer.")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise PromptError(
+            f"Expected a prompt in Unicode, got half a character (U+{ord(text[error.start]):04X}) at place "
+            f"{error.start}; decode the text that it came from as what it is."
+        ) from None
 
 
 def check_ids(ids: Any, model: Model) -> Tensor:

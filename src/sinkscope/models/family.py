@@ -56,12 +56,13 @@ class Family:
     def eos_ids(self, config: Any, tokenizer: PreTrainedTokenizerBase | None) -> tuple[int, ...]:
         """End tokens from the native configuration, else from the tokenizer."""
         eos = config.eos_token_id if config.eos_token_id is not None else getattr(tokenizer, "eos_token_id", None)
-        return tuple(eos) if isinstance(eos, list | tuple) else () if eos is None else (int(eos),)
+        several = eos if isinstance(eos, list | tuple) else () if eos is None else (int(eos),)
+        return tuple(one for one in several if one >= 0)  # -1 stands for none in some files
 
     def pad_id(self, config: Any, tokenizer: PreTrainedTokenizerBase | None) -> int | None:
         """The padding token from the native configuration, else from the tokenizer."""
         found = config.pad_token_id if config.pad_token_id is not None else getattr(tokenizer, "pad_token_id", None)
-        return None if found is None else int(found)
+        return None if found is None or found < 0 else int(found)
 
     def mask_id(self, config: dict[str, Any], tokenizer: PreTrainedTokenizerBase | None) -> int | None:
         """Id of the mask token from config.json, else from the tokenizer, else an error; None for causal families."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -13,9 +15,12 @@ import torch
 from sinkscope.errors import CheckpointError, DecodeError, UnknownFamilyError
 from sinkscope.models import adapters, checkpoint, zoo
 from sinkscope.models.base import Model
+from sinkscope.models.boundary import checked_name, one_sentence, refuse_odd_files, shown
 from sinkscope.models.family import FAMILIES, Family, has_tokenizer, register
+from sinkscope.models.gguf_header import check_gguf
 from sinkscope.models.llama import Llama
 from sinkscope.models.memory import is_finite, refuse_unless_fits
+from sinkscope.models.sizes import check_against_weights
 from sinkscope.models.weights import first_lines, load_gguf, load_weights, quiet
 
 if TYPE_CHECKING:
@@ -29,6 +34,7 @@ SPREAD = ("auto", "balanced", "balanced_low_0", "sequential")
 
 __all__ = ["FAMILIES", "SPREAD", "family_of", "find_folder", "load", "looks_ahead", "register"]
 
+HUB_SECONDS = 10.0  # without an answer, after which the Hub is given up
 HUB_PATTERNS = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 
 
@@ -43,15 +49,30 @@ def load(
     dtype: as stored on an accelerator and float32 on a CPU, unless given. device: "auto" spreads over all devices.
     mask_id: the mask token of a diffusion checkpoint that names it nowhere; it takes the place of one that is named.
     """
-    asked = os.fspath(name)
+    asked = checked_name(name)
     _check_device(device)
-    folder = zoo.find(asked) or find_folder(asked)
     wanted = _dtype(dtype, device)
+    if mask_id is not None and (type(mask_id) is not int or mask_id < 0):
+        raise CheckpointError(f"Expected mask_id to be a token id of at least 0, got {shown(repr(mask_id))}.")
+    with one_sentence(asked):
+        return _loaded(asked, dtype, device, mask_id, wanted)
+
+
+def _loaded(
+    asked: str,
+    dtype: torch.dtype | str | None,
+    device: str | torch.device | None,
+    mask_id: int | None,
+    wanted: torch.dtype | str,
+) -> Model:
+    folder = zoo.find(asked) or find_folder(asked)
     if adapters.is_adapter(folder):
+        refuse_odd_files(folder)
         adapter = adapters.read_adapter(folder)
         merged = adapters.merge(load(adapter.base, dtype, device, mask_id), adapter, asked)
         return _self_tested(converted(merged, adapter))
     if folder.suffix == ".gguf":
+        check_gguf(folder)
         packed, reader = load_gguf(asked, folder, wanted, device)
         return _self_tested(_assemble(Llama(), packed, reader, asked, None, checkpoint.gguf_fingerprint(folder)))
     config = checkpoint.read_config(folder)
@@ -68,6 +89,7 @@ def load(
             f"config.json of {asked} lacks {error}, which every {family.name} checkpoint has; fetch the file again."
         ) from None
     native.is_causal = family.causal
+    check_against_weights(family, native, files, [checkpoint.read_header(path) for path in files], asked)
     refuse_unless_fits(asked, files, wanted, on_cpu=_on_cpu(device))
     tokenizer = _tokenizer(family, folder)
     mask_id = family.mask_id(config, tokenizer)
@@ -99,10 +121,10 @@ def converted(model: Model, adapter: adapters.Adapter) -> Model:
 
 
 def _with_preset(model: Model, preset: Any, where: str) -> Model:
-    model.preset = dict(preset or {})
     try:
+        model.preset = dict(preset or {})
         _ = model.defaults
-    except (TypeError, DecodeError) as error:
+    except (TypeError, ValueError, DecodeError) as error:
         raise CheckpointError(f"{where} has sinkscope_decode settings that cannot be used: {error}") from None
     return model
 
@@ -121,7 +143,7 @@ def find_folder(asked: str) -> Path:
     if len(parts) != 2 or not all(parts) or parts[0] in (".", "..", "~"):
         raise CheckpointError(
             f"Expected a zoo name ({', '.join(zoo.names())}), a folder or a Hub id such as GSAI-ML/LLaDA-8B-Instruct, "
-            f"got {asked!r}, which is none of them."
+            f"got {shown(repr(asked))}, which is none of them."
         )
     return _snapshot(asked)
 
@@ -131,14 +153,30 @@ def _snapshot(hub_id: str) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(hub_id, allow_patterns=HUB_PATTERNS))
+        with answering():
+            return Path(snapshot_download(hub_id, allow_patterns=HUB_PATTERNS, etag_timeout=HUB_SECONDS))
     except (LocalEntryNotFoundError, OSError, HfHubHTTPError, HFValidationError) as error:
-        offline = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "the Hub did not answer or refused"
+        waited = f"the Hub did not answer within {HUB_SECONDS:.0f} seconds or refused"
+        offline = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else waited
         raise CheckpointError(
             f"{hub_id} is not a folder here, not in the Hub cache {constants.HF_HUB_CACHE}, and {offline} "
             f"({type(error).__name__}); unset HF_HUB_OFFLINE and connect, set HF_HOME to a cache that has it, "
             "or name a folder."
         ) from None
+
+
+@contextmanager
+def answering() -> Iterator[None]:
+    """Give up a Hub that accepts and says nothing: huggingface_hub lists a repository without any limit of its own."""
+    from huggingface_hub.utils import get_session
+
+    session: Any = get_session()
+    before = getattr(session, "timeout", None)
+    session.timeout = HUB_SECONDS
+    try:
+        yield
+    finally:
+        session.timeout = before
 
 
 def family_of(config: dict[str, Any], folder: Path) -> Family:
@@ -166,13 +204,11 @@ def _check_device(device: str | torch.device | None) -> None:
 
 
 def _dtype(dtype: torch.dtype | str | None, device: str | torch.device | None) -> torch.dtype | str:
-    if isinstance(dtype, torch.dtype):
-        return dtype
     if dtype is None:
         return torch.float32 if _on_cpu(device) else "auto"
-    found = getattr(torch, dtype, None)
+    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     if not isinstance(found, torch.dtype) or not found.is_floating_point:
-        raise CheckpointError(f"Expected a dtype such as float32, bfloat16 or float16, got {dtype!r}.")
+        raise CheckpointError(f"Expected a dtype such as float32, bfloat16 or float16, got {shown(repr(dtype))}.")
     return found
 
 

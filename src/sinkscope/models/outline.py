@@ -12,6 +12,7 @@ import torch
 from sinkscope.errors import CheckpointError, TokenizerError
 from sinkscope.models import adapters, checkpoint, zoo
 from sinkscope.models.base import Model
+from sinkscope.models.boundary import checked_name, one_sentence
 from sinkscope.models.family import Family
 from sinkscope.models.llama import Llama
 from sinkscope.models.weights import first_lines, quiet
@@ -27,9 +28,14 @@ def outline(
 
     layers: fewer than config.json says, to time one. Of a Hub id nothing but config.json is fetched.
     """
+    asked = checked_name(name)
+    with one_sentence(asked):
+        return _outlined(asked, layers, device, dtype)
+
+
+def _outlined(asked: str, layers: int | None, device: str, dtype: torch.dtype) -> Model:
     from sinkscope.models.load import _assemble, _tokenizer, _with_preset  # it imports this file, as every other here
 
-    asked = os.fspath(name)
     folder = zoo.find(asked) or _folder(asked)
     if adapters.is_adapter(folder):
         return outline(adapters.read_adapter(folder).base, layers, device, dtype)
@@ -86,8 +92,11 @@ def _folder(asked: str) -> Path:
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
+    from sinkscope.models.load import HUB_SECONDS, answering
+
     try:
-        return Path(hf_hub_download(asked, "config.json")).parent
+        with answering():
+            return Path(hf_hub_download(asked, "config.json", etag_timeout=HUB_SECONDS)).parent
     except (LocalEntryNotFoundError, OSError, HfHubHTTPError, HFValidationError) as error:
         raise CheckpointError(
             f"config.json of {asked} is neither here nor in the Hub's cache, and could not be fetched "

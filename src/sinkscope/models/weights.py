@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from sinkscope.errors import CheckpointError
+from sinkscope.models.boundary import plain
 from sinkscope.models.checkpoint import read_header, weight_files
 from sinkscope.models.family import Family
 
@@ -33,7 +34,7 @@ def load_weights(
                 dtype=dtype, trust_remote_code=False, use_safetensors=True, ignore_mismatched_sizes=True,
                 **placement(device),
             )  # fmt: skip
-    except (RuntimeError, ValueError, OSError) as error:
+    except Exception as error:  # transformers has no class of its own for these: ten kinds were seen
         raise CheckpointError(
             f"The weights in {folder} do not fit its config.json: {first_lines(error)}; fetch both again."
         ) from error
@@ -90,7 +91,7 @@ def load_gguf(
                 **placement(device),
             )  # fmt: skip
             tokenizer = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
-    except (RuntimeError, ValueError, OSError, KeyError, IndexError) as error:
+    except Exception as error:
         raise CheckpointError(
             f"{path} cannot be read as a GGUF model: {first_lines(error)}; fetch it again."
         ) from error
@@ -121,4 +122,4 @@ def quiet() -> Iterator[None]:
 
 def first_lines(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines[:3])[:300] or type(error).__name__
+    return plain(" ".join(lines[:3]), 300).rstrip(".") or type(error).__name__

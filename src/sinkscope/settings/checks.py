@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from math import isfinite
+from numbers import Real
 from typing import TYPE_CHECKING
 
 from sinkscope.errors import DecodeError
 from sinkscope.settings.sparse import SparseCache
-from sinkscope.settings.words import CHOICES, FLAGS, ID_LISTS, IDS, ONLY, RANGES, WHOLE
+from sinkscope.settings.words import ALWAYS, CHOICES, FLAGS, ID_LISTS, IDS, LONGEST, ONLY, RANGES, SEEDS, WHOLE
 
 if TYPE_CHECKING:
     from sinkscope.settings.decode import Decode
@@ -31,19 +33,40 @@ def check(settings: Decode) -> None:
 
 
 def _check_numbers(settings: Decode) -> None:
-    for name, least in WHOLE.items():
+    for name in ALWAYS:
+        if getattr(settings, name) is None:
+            raise DecodeError(f"Expected {name} to be a number, got None; leave it out for the default.")
+    for name, least, most in (*((name, least, LONGEST) for name, least in WHOLE.items()), ("seed", 0, SEEDS - 1)):
         value = getattr(settings, name)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
-            raise DecodeError(f"Expected {name} to be a whole number of at least {least}, got {value!r}.")
+            raise DecodeError(f"Expected {name} to be a whole number of at least {least}, got {_short(value)}.")
+        if value is not None and value > most:
+            raise DecodeError(f"Expected {name} to be at most {most}, got {_short(value)}.")
     for name, low, high in RANGES:
         value = getattr(settings, name)
-        if value is not None and not (low <= value and (high is None or value <= high)):  # false for NaN too
+        if value is not None and not (_is_number(value) and low <= value and (high is None or value <= high)):
             raise DecodeError(
-                f"Expected {name} {f'from {low} to {high}' if high else f'of at least {low}'}, got {value}."
+                f"Expected {name} {f'from {low} to {high}' if high else f'of at least {low}'}, got {_short(value)}."
             )
     for name in FLAGS:
         if getattr(settings, name) not in (True, False, None):
             raise DecodeError(f"Expected {name} to be True or False, got {getattr(settings, name)!r}.")
+
+
+def _is_number(value: object) -> bool:
+    """A finite one, of Python or numpy."""
+    try:
+        return isinstance(value, Real) and not isinstance(value, bool) and isfinite(value)
+    except OverflowError:  # a whole number that no float can hold
+        return False
+
+
+def _short(value: object) -> str:
+    """Text in quotes, a number as it is; neither longer than is worth reading."""
+    if isinstance(value, int) and value.bit_length() > 200:
+        return f"a number of {value.bit_length()} bits"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"
 
 
 def _check_ids(settings: Decode) -> None:
@@ -125,4 +148,4 @@ def _check_sparse(settings: Decode) -> None:
 
 def _divisor(length: int, near: int) -> int:
     """The divisor of `length` that is nearest to `near`."""
-    return min((size for size in range(1, length + 1) if length % size == 0), key=lambda size: abs(size - near))
+    return next(size for away in range(near) for size in (near - away, near + away) if length % size == 0)

@@ -159,7 +159,7 @@ class Decode:
             raise DecodeError(f"Expected rule to be 'dynamic', 'static' or 'sequential', got {rule!r}.")
         settings = {"cache": "exact", "stop": "ids" if stop_ids else "never", **BLOCK_DIFFUSION, **more}
         return cls("sdar", length, block, steps, temperature, top_p, top_k or None, commit=rule,
-                   threshold=threshold if rule == "dynamic" else None, stop_ids=tuple(stop_ids or ()),
+                   threshold=threshold if rule == "dynamic" else None, stop_ids=_ids(stop_ids),
                    overwrite=overwrite, **settings)  # fmt: skip
 
     @classmethod
@@ -171,8 +171,8 @@ class Decode:
         """dllm's masked sampler: blocks from each row's own prompt end, quotas rounded half to even."""
         return cls(length=length, block=length if block is None else block, steps=length if steps is None else steps,
                    commit="rounded", confidence=confidence, stochastic=stochastic, guidance=guidance,
-                   guidance_keep=tuple(guidance_keep or ()), suppress=tuple(suppress or ()),
-                   begin_suppress=tuple(begin_suppress or ()), shift=shift,
+                   guidance_keep=_ids(guidance_keep), suppress=_ids(suppress),
+                   begin_suppress=_ids(begin_suppress), shift=shift,
                    **{"family": "mdlm", "layout": "rows", **more})  # fmt: skip
 
     @classmethod
@@ -220,7 +220,9 @@ class Decode:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Decode:
         known = {field.name for field in fields(cls)}
-        if strange := sorted(set(values) - known):
+        if not isinstance(values, Mapping) or not {"family", "length"} <= set(values):
+            raise DecodeError(f"Expected decode settings with at least family and length, got {values!r:.60}.")
+        if strange := sorted(map(str, set(values) - known)):
             raise DecodeError(f"Expected decode settings among {', '.join(sorted(known))}, got {', '.join(strange)}.")
         made: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
@@ -231,6 +233,11 @@ class Decode:
 
     def __post_init__(self) -> None:
         check(self)
+
+
+def _ids(value: Any) -> Any:
+    """A sequence as a tuple; what is none stays as it is, and is refused with the other values."""
+    return tuple(value) if isinstance(value, Sequence) else () if value is None else value
 
 
 def _plain(value: Any) -> Any:

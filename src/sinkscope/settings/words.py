@@ -63,6 +63,9 @@ WHOLE: dict[str, int] = {  # whole numbers, and the least that each may be
     "length": 1, "block": 1, "steps": 1, "top_k": 1, "minimal_topk": 1, "num_to_transfer": 1, "steps_per_block": 1,
     "sub_block": 1, "max_post_steps": 0,
 }  # fmt: skip
+LONGEST = 1 << 24  # tokens, steps and the like: far above any context, and small enough to count with
+SEEDS = 1 << 64  # what a generator of torch takes
+ALWAYS = ("length", "seed", "temperature", "guidance", "epsilon")  # None means nothing for these
 IDS = ("eos_id", "eot_id", "pad_id")
 ID_LISTS = ("stop_ids", "guidance_keep", "suppress", "begin_suppress")
 FLAGS = ("forbid_eos", "late_eos", "block_causal", "stochastic", "shift")

@@ -1,0 +1,143 @@
+"""Files from elsewhere: read within bounds, and whatever is wrong with them is one printable sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sinkscope.errors import CheckpointError, SinkscopeError
+
+MB = 1 << 20
+LARGEST_CONFIG = 8 * MB
+LARGEST_INDEX = 64 * MB
+LARGEST_HEADER = 100 * MB  # the bound of the safetensors format itself
+LARGEST_TEXT = 200 * MB  # tokenizer files: the largest published are about 35 MB
+LONGEST_NAME = 4096  # of a path on Linux
+LONGEST_SENTENCE = 590
+SHOWN = 60  # characters of a strange value that are worth reading
+READ = (
+    "*.json",
+    "*.jinja",
+    "*.txt",
+    "*.model",
+    "*.safetensors",
+    "*.gguf",
+)  # what we, or transformers, open in a folder
+
+
+@contextmanager
+def one_sentence(what: str) -> Iterator[None]:
+    """Turn whatever a library raises over a file into a CheckpointError: first line, printable, not too long."""
+    try:
+        yield
+    except SinkscopeError as error:
+        said = str(error)
+        if said == plain(said, LONGEST_SENTENCE):
+            raise
+        raise type(error)(plain(said, LONGEST_SENTENCE)) from None
+    except BaseException as error:
+        # A panic on the Rust side is no Exception, and means no more than one.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise CheckpointError(f"{shown(what)} cannot be used ({reason(error)}); fetch its files again.") from error
+
+
+def reason(error: BaseException) -> str:
+    """Why, in a few printable words."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    if isinstance(error, RecursionError):
+        return "values stand too deep inside each other"
+    if isinstance(error, MemoryError):
+        return "it would need more memory than there is"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return plain(f"{type(error).__name__}: {' '.join(lines[:2])}".removesuffix(": "), 240).rstrip(".")
+
+
+def plain(text: str, most: int) -> str:
+    """Text without control characters, on one line, cut where it is too long."""
+    line = "".join(sign if sign.isprintable() else " " if sign in "\n\t" else "�" for sign in text)
+    return line if len(line) <= most else f"{line[: most - 2]}…."
+
+
+def shown(value: object) -> str:
+    """A strange value, short enough for a sentence."""
+    text = value if isinstance(value, str) else repr(value)
+    line = plain(text[: 2 * LONGEST_NAME], 2 * LONGEST_NAME)
+    return line if len(line) <= 4 * SHOWN else f"{line[:SHOWN]}…{line[-SHOWN:]}"
+
+
+def checked_name(name: Any) -> str:
+    """The name that a model was asked by, or one sentence."""
+    try:
+        asked = os.fspath(name)
+    except TypeError:
+        asked = None
+    if not isinstance(asked, str) or not asked.strip() or "\0" in asked or len(asked) > LONGEST_NAME:
+        came = f"{len(asked)} characters" if isinstance(asked, str) and len(asked) > LONGEST_NAME else shown(repr(name))
+        raise CheckpointError(
+            f"Expected a zoo name, a folder, a GGUF file or a Hub id as text, got {came}; name the model to load."
+        )
+    return asked
+
+
+def refuse_odd_files(folder: Path) -> None:
+    """Everything that is opened in a folder is a plain file that can be read: no pipe, device or loop of links."""
+    found = [path for pattern in READ for path in folder.glob(pattern)]
+    for path in (*found, *folder.glob("additional_chat_templates/*.jinja")):
+        try:
+            kept = path.stat()
+        except OSError as error:
+            raise CheckpointError(
+                f"{shown(str(path))} cannot be read ({reason(error)}); put the file there again."
+            ) from None
+        if stat.S_ISDIR(kept.st_mode):
+            continue
+        if not stat.S_ISREG(kept.st_mode) or not os.access(path, os.R_OK):
+            kind = "is not readable" if stat.S_ISREG(kept.st_mode) else "is a pipe, socket or device"
+            raise CheckpointError(f"Expected a plain file, and {shown(str(path))} {kind}; put the file there again.")
+        if path.suffix not in (".safetensors", ".gguf") and kept.st_size > LARGEST_TEXT:
+            raise CheckpointError(
+                f"Expected less than {LARGEST_TEXT // MB} MB in {shown(str(path))}, got {kept.st_size // MB} MB; "
+                "is it another file?"
+            )
+
+
+def read_bytes(path: Path, largest: int) -> bytes:
+    """A whole file that is plain, readable and not too large; a pipe is refused before it is opened."""
+    try:
+        kept = path.stat()
+        if not stat.S_ISREG(kept.st_mode):
+            raise CheckpointError(f"Expected a plain file, and {shown(str(path))} is none; put the file there again.")
+        if kept.st_size > largest:
+            raise CheckpointError(
+                f"Expected less than {largest // MB} MB in {shown(str(path))}, got {kept.st_size // MB} MB; "
+                "is it another file?"
+            )
+        return path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(
+            f"{shown(str(path))} cannot be read ({reason(error)}); look at its place and rights."
+        ) from None
+
+
+def read_object(path: Path, largest: int) -> dict[str, Any]:
+    """The JSON object in a file."""
+    return parsed_object(read_bytes(path, largest), shown(str(path)))
+
+
+def parsed_object(data: bytes, where: str) -> dict[str, Any]:
+    try:
+        read = json.loads(data.decode("utf-8"))
+    except (ValueError, RecursionError) as error:  # broken JSON, broken UTF-8, a number of 5,000 digits, depth
+        raise CheckpointError(
+            f"Expected JSON in {where}, and it cannot be read ({reason(error)}); fetch the file again."
+        ) from None
+    if not isinstance(read, dict):
+        raise CheckpointError(f"Expected a JSON object in {where}, got a {type(read).__name__}; fetch the file again.")
+    return read
