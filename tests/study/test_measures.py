@@ -223,24 +223,29 @@ def test_random_keys_are_drawn_anew_for_every_problem_whatever_its_chunk(
     assert row_seeds(study, replace(units[0], task="recall"), [0]) != numbers[0]  # another task, another draw
 
 
+@dataclass
+class Kept(Tap):
+    """Hidden keys of every call that hides some."""
+
+    drops: list[Tensor] = field(default_factory=list)
+
+    def watches(self, call: Call) -> bool:
+        return True
+
+    def take(self, call: Call, outcome: Outcome) -> None:
+        if outcome.drop is not None:
+            self.drops.append(outcome.drop)
+
+
 def test_rows_of_a_batch_have_draws_of_their_own(family: dict[str, str]) -> None:
     model = sk.load(family["llada"])
     ids = model.encode(PROMPT).repeat(2, 1)
     settings = sk.Decode.llada(8, steps=4)
     for seeds, alike in (((1, 1), True), ((1, 2), False)):
-        drops: list[Tensor] = []
-
-        class Kept(Tap):
-            def watches(self, call: Call) -> bool:
-                return True
-
-            def take(self, call: Call, outcome: Outcome) -> None:
-                if outcome.drop is not None:
-                    drops.append(outcome.drop)
-
-        with intervene(model, sk.MaskRandom(k=2)), seeded(seeds), listening(model.module, Kept()):
+        kept = Kept()
+        with intervene(model, sk.MaskRandom(k=2)), seeded(seeds), listening(model.module, kept):
             sk.decode(model, ids, settings, history=False)
-        assert drops and all(torch.equal(drop[0], drop[1]) for drop in drops) == alike
+        assert kept.drops and all(torch.equal(drop[0], drop[1]) for drop in kept.drops) == alike
 
 
 def test_ctrl_c_stores_what_is_finished(study: Study, tmp_path: Path) -> None:

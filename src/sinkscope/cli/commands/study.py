@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -109,9 +108,8 @@ def study(
 
 
 def summary_of(run: Run, full: bool) -> str:
-    """The summary of a run; in full where asked, and where this version has both."""
-    takes = inspect.signature(run.summary).parameters
-    return run.summary(full=full) if "full" in takes else run.summary()  # type: ignore[call-arg]
+    """The summary of a run, or every table."""
+    return run.summary(full=full)
 
 
 def compare(
