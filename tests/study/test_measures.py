@@ -16,6 +16,7 @@ import sinkscope as sk
 from sinkscope.attention.calls import Call, Outcome, Tap
 from sinkscope.attention.capture import listening
 from sinkscope.attention.context import seeded
+from sinkscope.decoding import fitted
 from sinkscope.errors import TraceError
 from sinkscope.interventions import intervene
 from sinkscope.interventions.conditions import Condition, condition_from_dict, names
@@ -208,11 +209,13 @@ def test_random_keys_are_drawn_anew_for_every_problem_whatever_its_chunk(
 ) -> None:
     """Problems of one prompt are hidden different keys; in chunks of one or of three, the answers are the same."""
     seen = []
+    model = sk.load(family[name])
+    decode = fitted(model.defaults, model, 0, {"length": 8, "noise": "per_row"}).to_dict()
     for chunk in (1, 3):
         plan = replace(study, chunk=chunk)
         units = [
             Unit("answers", family[name], Condition("mask_random", 3, "clean", "all", "mass"), "", "arithmetic", first,
-                 min(first + chunk, 3), index, sk.load(family[name]).defaults.to_dict() | {"length": 6}, name)
+                 min(first + chunk, 3), index, decode, name)
             for index, first in enumerate(range(0, 3, chunk))
         ]  # fmt: skip
         rows = [row for unit in units for row in perform(plan, unit, tmp_path)["rows"]]
