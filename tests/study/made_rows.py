@@ -70,14 +70,16 @@ def dynamics(
     )  # fmt: skip
 
 
-def mechanism(gap: float, beyond: float, unit: str = "points", model: str = "m", **words: Any) -> Mechanism:
+def mechanism(
+    gap: float, beyond: float, unit: str = "points", model: str = "m", problems: int = 9, **words: Any
+) -> Mechanism:
     """Confidence falls by `gap`, commits come as much later; intervals of ± 0.1."""
     found: dict[str, Any] = {}
     for what, sign in (("confidence", -1), ("delay", 1)):
         for name, value in (("sinks_gap", gap), ("gap_beyond_random", beyond)):
             found[f"{what}_{name}"] = around(sign * value)
     return Mechanism(
-        model=model, k=1, problems=9, unit=unit, confidence_sinks_high=-gap, confidence_sinks_low=0.0, **found, **words
+        model=model, k=1, problems=problems, unit=unit, confidence_sinks_high=-gap, confidence_sinks_low=0.0, **found, **words
     )  # fmt: skip
 
 

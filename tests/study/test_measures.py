@@ -16,6 +16,7 @@ import sinkscope as sk
 from sinkscope.attention.calls import Call, Outcome, Tap
 from sinkscope.attention.capture import listening
 from sinkscope.attention.context import seeded
+from sinkscope.decoding import fitted
 from sinkscope.errors import TraceError
 from sinkscope.interventions import intervene
 from sinkscope.interventions.conditions import Condition, condition_from_dict, names
@@ -208,11 +209,13 @@ def test_random_keys_are_drawn_anew_for_every_problem_whatever_its_chunk(
 ) -> None:
     """Problems of one prompt are hidden different keys; in chunks of one or of three, the answers are the same."""
     seen = []
+    model = sk.load(family[name])
+    decode = fitted(model.defaults, model, 0, {"length": 8, "noise": "per_row"}).to_dict()
     for chunk in (1, 3):
         plan = replace(study, chunk=chunk)
         units = [
             Unit("answers", family[name], Condition("mask_random", 3, "clean", "all", "mass"), "", "arithmetic", first,
-                 min(first + chunk, 3), index, sk.load(family[name]).defaults.to_dict() | {"length": 6}, name)
+                 min(first + chunk, 3), index, decode, name)
             for index, first in enumerate(range(0, 3, chunk))
         ]  # fmt: skip
         rows = [row for unit in units for row in perform(plan, unit, tmp_path)["rows"]]
@@ -223,16 +226,29 @@ def test_random_keys_are_drawn_anew_for_every_problem_whatever_its_chunk(
     assert row_seeds(study, replace(units[0], task="recall"), [0]) != numbers[0]  # another task, another draw
 
 
+@dataclass
+class Kept(Tap):
+    """Hidden keys of every call that hides some."""
+
+    drops: list[Tensor] = field(default_factory=list)
+
+    def watches(self, call: Call) -> bool:
+        return True
+
+    def take(self, call: Call, outcome: Outcome) -> None:
+        if outcome.drop is not None:
+            self.drops.append(outcome.drop)
+
+
 def test_rows_of_a_batch_have_draws_of_their_own(family: dict[str, str]) -> None:
     model = sk.load(family["llada"])
     ids = model.encode(PROMPT).repeat(2, 1)
     settings = sk.Decode.llada(8, steps=4)
     for seeds, alike in (((1, 1), True), ((1, 2), False)):
-        with intervene(model, sk.MaskRandom(k=2), record=True) as active, seeded(seeds):
+        kept = Kept()
+        with intervene(model, sk.MaskRandom(k=2)), seeded(seeds), listening(model.module, kept):
             sk.decode(model, ids, settings, history=False)
-        assert active.masked is not None
-        drops = [drop for drop in active.masked if bool(drop.any())]
-        assert drops and all(torch.equal(drop[0], drop[1]) for drop in drops) == alike
+        assert kept.drops and all(torch.equal(drop[0], drop[1]) for drop in kept.drops) == alike
 
 
 def test_ctrl_c_stores_what_is_finished(study: Study, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 EVERY = 15.0  # seconds between lines of a log
+LOADING = "loading "  # how a message begins that says what is waited for
 
 
 class Log:
@@ -23,12 +25,12 @@ class Log:
     def say(self, line: str) -> None:
         print(line, file=self.stream, flush=True)
 
-    def tick(self, done: int, total: int) -> None:
+    def tick(self, done: int, total: int, left: float | None = None) -> None:
         self.clock.note(done)
         now = time.monotonic()
         if done == total or now - self.last >= EVERY:
             self.last = now
-            self.say(f"{done} of {total} units, {clock(self.clock.gone)} gone{self.clock.left(done, total)}")
+            self.say(f"{done} of {total} units, {clock(self.clock.gone)} gone{self.clock.left(done, total, left)}")
 
     def __enter__(self) -> Self:
         return self
@@ -51,13 +53,15 @@ class Bar:
         self.clock = Clock()
 
     def say(self, line: str) -> None:
-        self.progress.console.print(line, markup=False)
+        if line.startswith(LOADING):
+            self.progress.update(self.task, description=line)
+        else:
+            self.progress.console.print(line, markup=False)
 
-    def tick(self, done: int, total: int) -> None:
+    def tick(self, done: int, total: int, left: float | None = None) -> None:
         self.clock.note(done)
-        self.progress.update(
-            self.task, description="units", completed=done, total=total, left=self.clock.left(done, total).strip(", ")
-        )
+        told = self.clock.left(done, total, left).strip(", ")
+        self.progress.update(self.task, description="units", completed=done, total=total, left=told)
 
     def __enter__(self) -> Self:
         self.progress.start()
@@ -84,9 +88,45 @@ class Clock:
     def gone(self) -> float:
         return time.monotonic() - self.started
 
-    def left(self, done: int, total: int) -> str:
+    def left(self, done: int, total: int, seconds: float | None = None) -> str:
+        """seconds: left, where somebody knows better than that all units take as long."""
         fresh = done - (self.before or 0)
-        return f", about {clock(self.gone / fresh * (total - done))} left" if fresh > 0 and done < total else ""
+        if fresh <= 0 or done >= total:
+            return ""
+        return f", about {clock(self.gone / fresh * (total - done) if seconds is None else seconds)} left"
+
+
+class Pace:
+    """Time left by the measured speed of each model: of two models one may be a hundred times as large.
+
+    The time between two results is put down to the model of the second one: with several workers each takes its share.
+    """
+
+    def __init__(self, left: Iterable[tuple[str, int]]) -> None:
+        """left: model and problems of every unit that is still to be run."""
+        self.left: dict[str, int] = {}
+        for model, problems in left:
+            self.left[model] = self.left.get(model, 0) + problems
+        self.spent: dict[str, float] = {}
+        self.done: dict[str, int] = {}
+        self.last = time.monotonic()
+
+    def note(self, model: str, problems: int) -> None:
+        now = time.monotonic()
+        self.spent[model] = self.spent.get(model, 0.0) + now - self.last
+        self.done[model] = self.done.get(model, 0) + problems
+        self.left[model] -= problems
+        self.last = now
+
+    @property
+    def seconds(self) -> float | None:
+        """None before the first result; a model that has none yet is taken to be as fast as the others together."""
+        done = sum(self.done.values())
+        if not done:
+            return None
+        usual = sum(self.spent.values()) / done
+        rates = {name: self.spent[name] / count for name, count in self.done.items() if count}
+        return sum(count * rates.get(name, usual) for name, count in self.left.items())
 
 
 def clock(seconds: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import signal
 import threading
@@ -22,12 +23,13 @@ from sinkscope.study.analysis.results import SCHEMA, Results
 from sinkscope.study.engines import Engine, engine_of
 from sinkscope.study.engines.ray import Ray
 from sinkscope.study.plan import Facts, Unit, units_of
+from sinkscope.study.progress import LOADING, Pace
 from sinkscope.study.schema import Study
 from sinkscope.study.store import Store, as_json, machine, versions
 from sinkscope.study.units import kind_of
 
 OnMessage = Callable[[str], object]
-OnProgress = Callable[[int, int], object]  # units done, units in all
+OnProgress = Callable[..., object]  # units done, units in all, and, where it takes a third, the seconds left
 
 
 @dataclass(frozen=True)
@@ -89,8 +91,8 @@ def run(
     """Run a study into the folder `out` (default runs/NAME), or what is left of it.
 
     workers: processes of the local engine (None: one per core). on_message: is given one line for each thing worth printing.
-    on_progress: is told after every unit how many are done, and of how many. Ctrl-C lets the units at work finish and
-    stores them. said, ticked: the former names of on_message and on_progress.
+    on_progress: is told after every unit how many are done, and of how many; and the seconds left, if it takes a third
+    argument. Ctrl-C lets the units at work finish and stores them. said, ticked: the former names of on_message and on_progress.
     """
     message = renamed("said", said, "on_message", on_message, StudyError) or (lambda line: None)
     progress = renamed("ticked", ticked, "on_progress", on_progress, StudyError) or (lambda done, total: None)
@@ -115,7 +117,12 @@ def models_of(study: Study, engine: Engine, folder: Path, on_message: OnMessage)
     """Every model loaded once, by the engine; extras last, so that the worker that has loaded one goes on with it."""
     shown = shown_names([*study.models, *study.likelihood.models])
     units = [Unit("facts", name, Condition("none"), shown=short) for name, short in shown.items()]
-    found = {unit.model: result for unit, result in engine.work(study, units, folder, lambda: False)}
+    found: dict[str, dict[str, Any]] = {}
+    on_message(f"{LOADING}{', '.join(shown.values())}")
+    for unit, result in engine.work(study, units, folder, lambda: False):
+        found[unit.model] = result
+        if waiting := [short for name, short in shown.items() if name not in found]:
+            on_message(f"{LOADING}{', '.join(waiting)}")
     facts = []
     for name in shown:
         if "left_out" in found[name]:
@@ -163,15 +170,27 @@ def work_through(
     for unit in units:
         if unit.id in there:
             check(store, unit, store.load(unit))
+    pace = Pace((unit.model, unit.last - unit.first) for unit in left)
+    timed = _takes_time(on_progress)
     with _interruptible() as stopped:
         for unit, result in engine.work(study, left, store.folder, stopped):
             check(store, unit, result)
             store.save(unit, result)
             done += 1
-            on_progress(done, len(units))
+            pace.note(unit.model, unit.last - unit.first)
+            on_progress(done, len(units), *([pace.seconds] if timed else []))
         if done < len(units):
             on_message(f"stopped: {done} of {len(units)} units are stored; the same command goes on from there")
             raise KeyboardInterrupt
+
+
+def _takes_time(on_progress: OnProgress) -> bool:
+    """Whether it can also be told the seconds left."""
+    try:
+        inspect.signature(on_progress).bind(0, 0, None)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def check(store: Store, unit: Unit, result: dict[str, Any]) -> None:

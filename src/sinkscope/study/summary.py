@@ -67,8 +67,8 @@ def _table(results: Results, room: int) -> Iterator[str]:
     if not rows:
         return
     yield "Right answers in %, all tasks that a model can do; in brackets the change."
-    yield f"  {'':<16}{'K':>3}{'none':>6}{'sinks masked':>22}{'random:':>9}{'mass':>6}{'paper: GSM8K':>15}"
-    yield f"  {'':<16}{'':>3}{'':>6}{'':>22}{'count':>9}{'':>6}{'HumanEval':>15}"
+    yield f"  {'':<16}{'':>3}{'':>6}{'':>19}{'random keys':>16}{'paper: GSM8K':>16}"
+    yield f"  {'':<16}{'K':>3}{'none':>6}{'sinks masked':>19}{'as many':>9}{'mass':>7}{'HumanEval':>16}"
     room -= 3
     yield from rows if len(rows) <= room else [*rows[: room - 1], f"  … and {len(rows) - room + 1} lines more"]
 
@@ -83,7 +83,7 @@ def _model(results: Results, name: str) -> Iterator[str]:
         )
         first = (_cut(name, 16), f"{100 * of.base.accuracy:.0f}") if place == 0 else ("", "")
         k = row.condition["k"]
-        yield f"  {first[0]:<16}{k:>3}{first[1]:>6}{told:>22}{count:>9}{mass:>6}{_paper(row):>15}".rstrip()
+        yield f"  {first[0]:<16}{k:>3}{first[1]:>6}{told:>19}{count:>9}{mass:>7}{_paper(row):>16}".rstrip()
 
 
 def _paper(row: PooledCell) -> str:

@@ -156,8 +156,8 @@ def dynamics_table(rows: Sequence[Dynamics]) -> Iterator[str]:
         shares = (getattr(heads, name) for name in ("static", "moving", "flash", "split", "none"))
         counts = "".join(f"{100 * share:>{width}.0f}" for share, width in zip(shares, (7, 7, 6, 6, 6), strict=True))
         life = f"{heads.lifetime:.1f}" if heads.lifetime is not None else "–"
-        shares_at = [row.places[key] for key in ("start", "masked")]
-        places = ["–" if share is None else f"{100 * share:.0f}" for share in shares_at]
+        shown = [row.places[key] for key in ("start", "masked")]
+        places = ["–" if share is None else f"{100 * share:.0f}" for share in shown]
         if len(name) > 20:
             yield f"  {name}"
             name = ""

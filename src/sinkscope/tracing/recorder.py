@@ -71,7 +71,9 @@ def planned_form(model: Model, batch: int, positions: int, settings: Decode, kee
     cells = batch * steps * layers * len(GROUPS)
     extra = batch * steps * len(keep.maps) * positions**2 * size
     if keep.value_norms:
-        extra += batch * steps * layers * _kv_heads(model) * positions * size
+        extra += batch * steps * layers * _kv_heads(model) * positions * torch.float32.itemsize
+    if keep.hidden_norms:
+        extra += batch * steps * layers * positions * torch.float32.itemsize
     full = cells * heads * positions * size + extra
     summary = cells * (positions * size + heads * min(TOP, positions) * (size + 4)) + extra
     if keep.form != "summary" and full <= keep.budget:

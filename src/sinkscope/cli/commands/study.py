@@ -121,7 +121,7 @@ def _fail(wrong: list[str]) -> None:
 
 
 def summary_of(run: Run, full: bool) -> str:
-    """The summary of a run: one screen, or every table."""
+    """The summary of a run, or every table."""
     return run.summary(full=full)
 
 

@@ -12,7 +12,7 @@ LONGEST = 60  # characters of a figure
 
 
 def agreement(holds: Sequence[bool | None]) -> Word:
-    """Of tests that hold (True), fail (False) or say nothing (None)."""
+    """Of tests that hold (True), fail (False) or say nothing (None); where none holds, half must fail to disagree."""
     told = [one for one in holds if one is not None]
     if not told:
         return "undecided"
@@ -20,7 +20,7 @@ def agreement(holds: Sequence[bool | None]) -> Word:
         return "agrees" if len(told) == len(holds) else "agrees in part"
     if any(told):
         return "agrees in part"
-    return "disagrees" if len(told) == len(holds) else "undecided"
+    return "disagrees" if 2 * len(told) >= len(holds) else "undecided"
 
 
 def above(found: Interval | Value, limit: float) -> bool | None:

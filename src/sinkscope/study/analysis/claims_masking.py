@@ -33,8 +33,9 @@ def one_sink_of_a_dlm(tables: Mapping[str, Sequence[Any]], margin: float) -> Ite
     said = {name: _together([decide(row, margin, row.p_primary).said for row in rows]) for name, rows in judged.items()}
     values = [_value(f"{row.model}: {name}", row) for name, rows in found.items() for row in rows]
     values += [
-        Value(f"{row.model}: {name}, {match}-matched random", *_own(row, control), row.n)
-        for name, rows in found.items() for row in rows for match, control in row.controls.items()
+        _value(f"{row.model}: {name}, {match}-matched random", row)
+        for name, says in KEYS.items() for match in ("count", "mass")
+        for row in _able(tables, causal=False) if _is(row, {**says, "match": match}, "mask_random")
     ]  # fmt: skip
     worst = {name: least([_value(name, row) for row in rows]) for name, rows in judged.items()}
     short = {"structural key": "structural", "strong sink": "strong", "any top key": "any top"}
@@ -50,11 +51,11 @@ def _able(tables: Mapping[str, Sequence[Any]], causal: bool) -> list[PooledCell]
     return [able(row) for row in tables["pooled"] if row.causal == causal and row.able is not None]
 
 
-def _is(row: PooledCell, says: Mapping[str, str]) -> bool:
+def _is(row: PooledCell, says: Mapping[str, str], masked: str = "mask_sinks") -> bool:
     """One masked key per head, ranked on unmasked attention by all rows, that says this and nothing else."""
     condition = row.condition
     if any(condition.get(name) != value for name, value in
-           (("name", "mask_sinks"), ("k", 1), ("rank", "clean"), ("rows", "all"))):  # fmt: skip
+           (("name", masked), ("k", 1), ("rank", "clean"), ("rows", "all"))):  # fmt: skip
         return False
     more = {name: value for name, value in condition.items() if name not in ("name", "k", "rank", "rows")}
     return {name: value.get("rule") if isinstance(value, Mapping) else value for name, value in more.items()} == says
@@ -62,12 +63,6 @@ def _is(row: PooledCell, says: Mapping[str, str]) -> bool:
 
 def _value(label: str, row: PooledCell) -> Value:
     return Value(label, row.difference, row.difference_low, row.difference_high, row.n)
-
-
-def _own(row: PooledCell, control: Any) -> tuple[float, float, float]:
-    """What the random keys cost, with the interval of the comparison turned round."""
-    own = row.difference - control.difference
-    return own, row.difference - control.difference_high, row.difference - control.difference_low
 
 
 def _together(said: Sequence[Said]) -> Said | str:
@@ -125,7 +120,7 @@ def the_sink_of_an_arm(tables: Mapping[str, Sequence[Any]]) -> Iterator[Claim]:
             holds.append(True if high < -HALF else False if low > -HALF else None)
     if not holds:
         return
-    told = f"{least(values).label.split(': ')[1]} {loss(least(values))} points" if values else ""
+    told = f"{loss(least(values))} points" if values else ""
     if nats:
         worst = least(nats)
         told += f"{'; ' if told else ''}{worst.value:+.1f} [{worst.low:+.1f}, {worst.high:+.1f}] nats"

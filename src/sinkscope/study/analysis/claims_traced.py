@@ -57,7 +57,7 @@ def move(tables: Tables) -> Iterator[Claim]:
     dlm, arm = max(moving, key=lambda one: one.value), least(static)
     yield Claim(
         "moving", "Sinks of diffusion models move; those of the autoregressive model stand still at the start.",
-        agreement([*moves, *stands, *start]), figure(f"static: DLMs at most {share(dlm)}; ARMs at least {share(arm)}"),
+        agreement([*moves, *stands, *start]), figure(f"static: DLMs ≤ {share(dlm)}, ARMs ≥ {share(arm)}"),
         f"Heads with sinks that are static: fewer than half in {sum(map(bool, moves))} of {len(moves)} diffusion models, more "
         f"than half in {sum(map(bool, stands))} of {len(stands)} ARMs (columns so far); key 0 draws more than {STRONG} of the "
         f"attention in {sum(map(bool, start))} of {len(start)}.", "none", [*moving, *static, *first],
@@ -74,12 +74,15 @@ def structural(tables: Tables) -> Iterator[Claim]:
     if not found:
         return
     lowest, highest = least(found), max(found, key=lambda one: one.value)
+    enriched = [True if a.low > b.high else False if a.high < b.low else None for a, b in zip(found, base, strict=True)]
+    both = share(lowest) if lowest is highest else f"{share(lowest)} to {share(highest)}"
+    canvas = f"{100 * min(one.value for one in base):.0f}–{100 * max(one.value for one in base):.0f} %"
     yield Claim(
         "structural", "Sinks are structural tokens: punctuation, newline, mask, template.",
-        agreement([above(one, HALF) for one in found]), figure(f"{share(lowest)} to {share(highest)} of sinks"),
+        agreement([*(above(one, HALF) for one in found), *enriched]), figure(f"{both}; {canvas} of the canvas"),
         f"More than half of the sinks are structural tokens in {sum(one.low > HALF for one in found)} of {len(found)} "
-        f"diffusion models; {100 * min(one.value for one in base):.0f}–{100 * max(one.value for one in base):.0f} % of the "
-        "canvas is structural.", "none", [*found, *base],
+        f"diffusion models, and more than of the canvas, of which {canvas} is structural, in {sum(map(bool, enriched))}.",
+        "none", [*found, *base],
     )  # fmt: skip
 
 

@@ -34,7 +34,8 @@ class Model:
 
     @property
     def causal(self) -> bool:
-        return any(row.causal for row in self.pooled)
+        """Whether it writes from left to right; only such models are measured by likelihood."""
+        return any(row.causal for row in self.pooled) or bool(self.rows("likelihood"))
 
     @property
     def base(self) -> PooledCell:

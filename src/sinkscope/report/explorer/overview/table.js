@@ -54,7 +54,7 @@ export function tableOne(overview) {
 function everyCell(overview) {
   const p = (value) => (absent(value) ? "–" : value < 0.001 ? "< 0.001" : value.toFixed(3));
   return {
-    names: ["Model", "Task", "Condition", "n", "Accuracy %", "95 % interval", "Change, points", "p (McNemar)"],
+    names: ["Model", "Task", "Condition", "n", "Accuracy %", "95 % interval", "Change, points", "p (McNemar, Holm)"],
     rows: overview.cells.map((cell) => [
       cell.model,
       visible(cell.task, 40),
@@ -63,7 +63,7 @@ function everyCell(overview) {
       percent(cell.accuracy),
       absent(cell.low) ? "–" : `${percent(cell.low)} – ${percent(cell.high)}`,
       absent(cell.difference) ? "–" : signed(100 * cell.difference),
-      p(cell.p),
+      p(cell.p_primary ?? cell.p_holm ?? cell.p),
     ]),
   };
 }

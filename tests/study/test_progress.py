@@ -1,0 +1,55 @@
+"""Time left by the speed of each model, and what is being loaded by its name."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from sinkscope.study import progress
+from sinkscope.study.progress import Log, Pace
+from sinkscope.study.run import run
+from sinkscope.study.schema import Study
+
+
+def test_a_slow_model_weighs_more_than_its_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    pace = Pace([("small", 10)] * 4 + [("large", 10)] * 4)
+    assert pace.seconds is None
+    for model, seconds in (("small", 1.0), ("large", 100.0), ("small", 1.0)):
+        now[0] += seconds
+        pace.note(model, 10)
+    assert pace.seconds == pytest.approx(2 * 1.0 + 3 * 100.0)
+
+
+def test_a_model_without_results_is_as_fast_as_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    pace = Pace([("a", 5), ("a", 5), ("b", 20)])
+    now[0] = 10.0
+    pace.note("a", 5)
+    assert pace.seconds == pytest.approx(10 + 40)
+
+
+def test_messages_name_what_is_loading_and_progress_may_be_told_the_time_left(
+    small: dict[str, object], family: dict[str, str], tmp_path: Path
+) -> None:
+    study = Study.from_dict(
+        {**small, "likelihood": {"models": []}, "trace": {"problems": 0}, "mechanism": {"problems": 0}}
+    )
+    study = study.changed(models=[family["llada"]], problems=2, tasks=["recall"])
+    messages: list[str] = []
+    times: list[float | None] = []
+    stream = io.StringIO()
+    log = Log(stream)
+
+    def on_progress(done: int, total: int, left: float | None = None) -> None:
+        times.append(left)
+        log.tick(done, total, left)
+
+    run(study, tmp_path, workers=1, on_message=messages.append, on_progress=on_progress)
+    assert messages[0] == "loading small-llada"
+    assert times[0] is None and times[-1] == 0 and all(time is not None for time in times[1:])
+    assert "units" in stream.getvalue()
