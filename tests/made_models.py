@@ -144,3 +144,41 @@ def _weights_of(config: dict[str, Any], bias: bool = False) -> dict[str, Tensor]
         config["vocab_size"], config["hidden_size"], config["num_hidden_layers"], config["num_attention_heads"],
         config["num_key_value_heads"], config["intermediate_size"], bias,
     )  # fmt: skip
+
+
+def make_fast_dllm(folder: Path, **sizes: Any) -> Path:
+    config = causal_config(**{"model_type": "Fast_dLLM_Qwen", "mask_token_id": 3, "bd_size": 8, **sizes})
+    return save(folder, config, _weights_of(config, bias=True))
+
+
+def make_open_dcoder(folder: Path, **sizes: Any) -> Path:
+    """Told from a causal Qwen2 by its tokenizer alone, so it needs one; 20 tokens and more."""
+    save_tokenizer(folder, eos_token="</s>", mask_token="[MASK]")
+    config = causal_config(**{"model_type": "qwen2", **sizes})
+    return save(folder, config, _weights_of(config, bias=True))
+
+
+def make_llada_moe(folder: Path, experts: int = 6, chosen: int = 2, **sizes: Any) -> Path:
+    """A random LLaDA-MoE checkpoint: Qwen3Moe's keys, an expert each its own matrices."""
+    made = causal_config(**{"model_type": "llada", "mask_token_id": 3, **sizes})
+    width, inner = made["hidden_size"], made.pop("intermediate_size")
+    config = {
+        **made, "architectures": ["LLaDAMoEModelLM"], "num_experts": experts, "num_experts_per_tok": chosen,
+        "expert_intermediate_size": inner, "dense_intermediate_size": 4 * inner, "qk_layernorm": True,
+        "moe_router_enable_expert_bias": False, "shared_expert_intermediate_size": None, "norm_topk_prob": None,
+        "moe_layer_freq": [1] * made["num_hidden_layers"], "partial_rotary_factor": 1,
+    }  # fmt: skip
+    weights = _weights_of({**made, "intermediate_size": inner})
+    generator = torch.Generator().manual_seed(5)
+    for layer in range(made["num_hidden_layers"]):
+        name = f"model.layers.{layer}."
+        for part in "qk":
+            size = width // made["num_attention_heads"]
+            weights[name + f"self_attn.{part}_norm.weight"] = 0.5 + torch.rand(size, generator=generator)
+        weights[name + "mlp.gate.weight"] = torch.randn(experts, width, generator=generator) * 0.5
+        for part in ("gate", "up", "down"):
+            plain = weights.pop(name + f"mlp.{part}_proj.weight")
+            for expert in range(experts):
+                noise = torch.randn(plain.shape, generator=generator) * plain.std()
+                weights[name + f"mlp.experts.{expert}.{part}_proj.weight"] = plain + noise
+    return save(folder, config, weights)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from torch import Tensor
 
-from made_models import make_causal, make_dream, make_llada
+from made_models import make_causal, make_dream, make_fast_dllm, make_llada, make_llada_moe, make_open_dcoder
 from sinkscope.models import load
 
 
@@ -31,9 +31,22 @@ def rotate(x: Tensor, theta: float) -> Tensor:
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
 
+def mixture(w: dict[str, Tensor], name: str, normed: Tensor, chosen: int) -> Tensor:
+    """normed [position, width] through its `chosen` likeliest experts, each weighed by its share of all."""
+    shares = (normed @ w[name + "gate.weight"].T).softmax(-1)
+    out = torch.zeros_like(normed)
+    for position, row in enumerate(shares):
+        for expert in row.topk(chosen).indices.tolist():
+            part = {kind: w[f"{name}experts.{expert}.{kind}_proj.weight"] for kind in ("gate", "up", "down")}
+            inner = torch.nn.functional.silu(part["gate"] @ normed[position]) * (part["up"] @ normed[position])
+            out[position] += row[expert] * (part["down"] @ inner)
+    return out
+
+
 def plain_forward(
-    weights: dict[str, Tensor], ids: Tensor, heads: int, kv_heads: int, theta: float, eps: float, causal: bool
-) -> Tensor:
+    weights: dict[str, Tensor], ids: Tensor, heads: int, kv_heads: int, theta: float, eps: float, causal: bool,
+    chosen: int = 2,
+) -> Tensor:  # fmt: skip
     """ids [position] → logits [position, vocab], in float64, with nothing but matrix products."""
     w = {name: tensor.double() for name, tensor in weights.items()}
     x = w["model.embed_tokens.weight"][ids]
@@ -46,7 +59,13 @@ def plain_forward(
             y = normed @ w[name + f"self_attn.{part}_proj.weight"].T + w.get(name + f"self_attn.{part}_proj.bias", 0)
             return y.view(len(ids), count, -1).transpose(0, 1)
 
-        q, k, v = rotate(project("q", heads), theta), rotate(project("k", kv_heads), theta), project("v", kv_heads)
+        def turned(part: str, count: int, name: str = name, project: Any = project) -> Tensor:
+            found = project(part, count)
+            if (norm := w.get(name + f"self_attn.{part}_norm.weight")) is not None:
+                found = rms(found, norm, eps)
+            return rotate(found, theta)
+
+        q, k, v = turned("q", heads), turned("k", kv_heads), project("v", kv_heads)
         k, v = k.repeat_interleave(heads // kv_heads, 0), v.repeat_interleave(heads // kv_heads, 0)
         scores = q @ k.transpose(1, 2) / q.shape[-1] ** 0.5
         if causal:
@@ -54,6 +73,9 @@ def plain_forward(
         mixed = (scores.softmax(-1) @ v).transpose(0, 1).reshape(len(ids), -1)
         x = x + mixed @ w[name + "self_attn.o_proj.weight"].T
         normed = rms(x, w[name + "post_attention_layernorm.weight"], eps)
+        if name + "mlp.gate.weight" in w:
+            x = x + mixture(w, name + "mlp.", normed, chosen)
+            continue
         gate = torch.nn.functional.silu(normed @ w[name + "mlp.gate_proj.weight"].T)
         x = x + (gate * (normed @ w[name + "mlp.up_proj.weight"].T)) @ w[name + "mlp.down_proj.weight"].T
     return rms(x, w["model.norm.weight"], eps) @ w["lm_head.weight"].T
@@ -91,7 +113,17 @@ SIZES = st.fixed_dictionaries(
 )
 
 
-@pytest.mark.parametrize(("family", "make"), [("llada", make_llada), ("dream", make_dream), ("llama", make_causal)])
+@pytest.mark.parametrize(
+    ("family", "make"),
+    [
+        ("llada", make_llada),
+        ("dream", make_dream),
+        ("llama", make_causal),
+        ("llada_moe", make_llada_moe),
+        ("fast_dllm2", make_fast_dllm),
+        ("open_dcoder", make_open_dcoder),
+    ],
+)
 @settings(max_examples=6)
 @given(sizes=SIZES, dim=st.sampled_from([4, 8]), grouped=st.booleans())
 def test_logits_equal_a_forward_written_out(

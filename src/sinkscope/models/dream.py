@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @family
 class Dream(Family):
-    """Dream-org/Dream-v0-Base-7B and -Instruct-7B; DiffuCoder and Dream-Coder are the same class."""
+    """Dream-org/Dream-v0-Base-7B and -Instruct-7B; apple/DiffuCoder-7B and Dream-Coder are the same class."""
 
     name: ClassVar[str] = "dream"
     tested: ClassVar[str] = "golden"

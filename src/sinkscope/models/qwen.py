@@ -25,7 +25,7 @@ def qwen_config(kind: type[PretrainedConfig], config: dict[str, Any], **changed:
 def refuse(config: dict[str, Any], expected: dict[str, Any], family: str) -> None:
     """Refuse values of config.json under which the native class would compute something else."""
     for field, value in expected.items():
-        if field in config and config[field] not in (value, None):
+        if config.get(field, value) not in (value, None):
             raise CheckpointError(
                 f"Expected {field} = {value!r} in config.json, got {config[field]!r}; "
                 f"this variant of {family} computes something else than transformers' class does and is not supported."

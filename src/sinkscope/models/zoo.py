@@ -13,6 +13,7 @@ TINY = {
     "tiny-llada": "masked diffusion from scratch",
     "tiny-dream": "masked diffusion, started from tiny-llama",
     "tiny-mmada": "tiny-llada trained on with pictures",
+    "tiny-sdar": "block diffusion, started from tiny-llada",
 }
 # Written by hand (training/planted.py): what their sinks do is known.
 PLANTED = {
@@ -49,7 +50,7 @@ def find(asked: str) -> Path | None:
     if asked in INSIDE:
         folder = FOLDER / asked
         if not (folder / "config.json").is_file():
-            again = "" if asked in PLANTED else f", or train it: sinkscope train {asked}"
+            again = "" if asked in (*PLANTED, "tiny-sdar") else f", or train it: sinkscope train {asked}"
             raise CheckpointError(f"{asked} is not in this installation; reinstall sinkscope{again}.")
         return folder
     if asked in ADAPTERS:

@@ -173,7 +173,7 @@ def write(folder: Path, weights: dict[str, Tensor], config: dict[str, Any]) -> N
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m sinkscope.training.blocks", description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--steps", type=int, default=400)
     given = parser.parse_args(arguments)
     print(train(given.out, given.steps))
     return 0
