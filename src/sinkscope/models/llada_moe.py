@@ -44,7 +44,7 @@ class LLaDAMoE(Family):
         layers = int(config["num_hidden_layers"])
         sparse = config.get("moe_layer_freq") or [1] * layers
         heads = int(config["num_attention_heads"])
-        head = {"head_dim": config.get("head_dim") or int(config["hidden_size"]) // heads}
+        head: dict[str, Any] = {"head_dim": config.get("head_dim") or int(config["hidden_size"]) // heads}
         same = (
             "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "rms_norm_eps",
             "max_position_embeddings", "num_experts", "num_experts_per_tok",

@@ -168,7 +168,7 @@ def _snapshot(hub_id: str) -> Path:
 @contextmanager
 def answering() -> Iterator[None]:
     """Give up a Hub that accepts and says nothing: huggingface_hub lists a repository without any limit of its own."""
-    from huggingface_hub.utils import get_session
+    from huggingface_hub.utils._http import get_session
 
     session: Any = get_session()
     before = getattr(session, "timeout", None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from math import isfinite
 from numbers import Real
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sinkscope.errors import DecodeError
 from sinkscope.settings.sparse import SparseCache
@@ -53,10 +53,10 @@ def _check_numbers(settings: Decode) -> None:
             raise DecodeError(f"Expected {name} to be True or False, got {getattr(settings, name)!r}.")
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: Any) -> bool:
     """A finite one, of Python or numpy."""
     try:
-        return isinstance(value, Real) and not isinstance(value, bool) and isfinite(value)
+        return not isinstance(value, bool) and isinstance(value, Real) and isfinite(float(value))
     except OverflowError:  # a whole number that no float can hold
         return False
 

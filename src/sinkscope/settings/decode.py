@@ -218,7 +218,7 @@ class Decode:
         }
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Decode:
+    def from_dict(cls, values: Any) -> Decode:
         known = {field.name for field in fields(cls)}
         if not isinstance(values, Mapping) or not {"family", "length"} <= set(values):
             raise DecodeError(f"Expected decode settings with at least family and length, got {values!r:.60}.")
