@@ -193,9 +193,12 @@ def test_every_condition_comes_back_from_its_plain_form() -> None:
         "cut": Condition("cut", start=0.0, stop=0.5),
         "window": Condition("window", radius=0),
         "zero_values": Condition("zero_values", 1, "clean", "all", of="random"),
+        "hold_sinks": Condition("hold_sinks", 1, bonus=4.0),
+        "penalise_sinks": Condition("penalise_sinks", 1, penalty=2.0),
+        "soften": Condition("soften", temperature=2.0),
     }
     for name in names():
-        ranked = name in ("mask_sinks", "mask_random", "zero_values", "mean_values")
+        ranked = name in ("mask_random", "mean_values", "patch_values", "patch_keys", "rotate_sinks")
         condition = words.get(name) or (Condition(name, 1, "as_run", "all") if ranked else Condition(name))
         assert condition_from_dict(condition.to_dict()) == condition
         assert {"name", "k", "rank", "rows"} <= set(condition.to_dict())

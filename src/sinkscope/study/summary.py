@@ -110,7 +110,9 @@ def _more(results: Results, folder: Path | None) -> Iterator[str]:
     if undecided:
         yield f"Undecided claims need more problems: sinkscope study {results.run.study} -n 340"
     if folder is not None:
-        yield f"All tables and verdicts: sinkscope report {_cut(str(folder), 38)} --text --full"
+        command = f"sinkscope report {folder} --text --full"
+        yield "All tables and verdicts:"
+        yield f"  {command if len(command) <= WIDTH - 2 else 'sinkscope report FOLDER --text --full'}"
 
 
 def _cut(text: str, most: int) -> str:

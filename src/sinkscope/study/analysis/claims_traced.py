@@ -69,8 +69,9 @@ def _turned(held: bool | None) -> bool | None:
 
 
 def structural(tables: Tables) -> Iterator[Claim]:
-    found = _values(_dlms(tables), "structural", "sinks on structural tokens")
-    base = _values(_dlms(tables), "structural_base", "structural tokens on the canvas")
+    rows = [row for row in _dlms(tables) if row.intervals and "structural" in row.intervals]  # those that have sinks
+    found = _values(rows, "structural", "sinks on structural tokens")
+    base = _values(rows, "structural_base", "structural tokens on the canvas")
     if not found:
         return
     lowest, highest = least(found), max(found, key=lambda one: one.value)
