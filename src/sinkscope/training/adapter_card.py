@@ -43,7 +43,7 @@ def adapter_card(
         f"An adapter of `{recipe.base}` (SmolLM2-135M-Instruct, Apache 2.0; extra `smollm`), {_WHAT[recipe.family]}. "
         f"LoRA of rank {recipe.rank} on all linear layers, norm gains{', and the mask token’s row' if recipe.mask_token else ''}: "
         f"{size / 1e6:.1f} MB in bfloat16, in PEFT's format, merged into the base on loading. One of two twins (smol-llama, "
-        "smol-dream): same base, same problems in the same order, same size of adapter.",
+        "smol-dream): same base, same size of adapter, same problems in the same order as far as smol-llama goes.",
         "",
         "## What it can do",
         "Greedy, unseen test problems (content never occurs in training), all difficulties, float32, with the decode settings in "
