@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from golden_sets import golden
+from made_models import make_llada, save_tokenizer
 from sinkscope.decoding import Decode, decode, fitted
 from sinkscope.errors import DecodeError, PromptError, SinkscopeError, TokenizerError
+from sinkscope.models import load
 
 SETTINGS: list[tuple[str, Callable[[], Decode], str]] = [
     ("length by block", lambda: Decode.llada(length=30, block=8), r"length 30 and block 8.*try length 24 or block"),
@@ -25,6 +29,19 @@ SETTINGS: list[tuple[str, Callable[[], Decode], str]] = [
     ("unknown cache", lambda: Decode.parallel(length=8, cache="big"), "prefix"),  # type: ignore[arg-type]
     ("cache with guidance", lambda: Decode.parallel(length=8, cache="dual", guidance=1.0), "Guidance"),
     ("cache with dream", lambda: Decode.dream(length=8, cache="dual"), "cache"),
+    ("seed a float", lambda: Decode.llada(8, seed=1.5), "seed"),
+    ("seed negative", lambda: Decode.llada(8, seed=-1), "seed"),
+    ("seed too large", lambda: Decode.llada(8, seed=2**80), "seed"),
+    ("seed of 10,000 digits", lambda: Decode.llada(8, seed=10**10_000), "seed.*bits"),
+    ("seed None", lambda: Decode.llada(8, seed=None), "seed"),
+    ("temperature in words", lambda: Decode.llada(8, temperature="hot"), "temperature.*'hot'"),  # type: ignore[arg-type]
+    ("temperature infinite", lambda: Decode.llada(8, temperature=float("inf")), "temperature"),
+    ("temperature None", lambda: Decode.llada(8, temperature=None), "temperature"),  # type: ignore[arg-type]
+    ("length None", lambda: Decode.llada(None), "length"),  # type: ignore[arg-type]
+    ("length without end", lambda: Decode.llada(10**15, block=7), "length to be at most"),
+    ("stop_ids a number", lambda: Decode.sdar(8, stop_ids=7), "stop_ids"),  # type: ignore[arg-type]
+    ("settings a list", lambda: Decode.from_dict([1]), "family and length"),  # type: ignore[arg-type]
+    ("settings without length", lambda: Decode.from_dict({"family": "llada"}), "family and length"),
     ("unknown field", lambda: Decode.from_dict({"family": "llada", "length": 8, "lenght": 9}), "lenght"),
 ]  # fmt: skip
 
@@ -93,3 +110,20 @@ def test_a_length_that_is_none_is_told(length: object) -> None:
     model = golden("llada").model
     with pytest.raises(DecodeError, match="length to be a whole number of at least 1"):
         fitted(model.defaults, model, 8, {"length": length})
+
+
+@pytest.mark.parametrize("settings", [3, None, "llada", {}])
+def test_settings_of_another_kind(settings: Any) -> None:
+    model = golden("llada").model
+    with pytest.raises(DecodeError, match="settings as a Decode"):
+        decode(model, torch.ones(1, 4, dtype=torch.int64), settings)
+    with pytest.raises(DecodeError, match="a model as"):
+        decode(settings, torch.ones(1, 4, dtype=torch.int64), Decode.llada(8))
+
+
+@pytest.mark.parametrize("prompt", [None, 7, [7], [None], {"a": 1}, "half \udcff", ["of", "\ud800"], " "])
+def test_prompts_of_another_kind(prompt: Any, tmp_path: Path) -> None:
+    model = load(make_llada(save_tokenizer(tmp_path, mask_token="<m>")))
+    with pytest.raises(PromptError, match="Expected a prompt") as caught:
+        model.generate(prompt, length=4)
+    assert str(caught.value).isprintable()

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import os
 import shutil
+import socket
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -119,6 +124,74 @@ def shard_missing(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
+def a_million_layers(folder: Path) -> None:
+    change_config(folder, n_layers=10**6)
+
+
+def more_layers_than_tensors(folder: Path) -> None:
+    change_config(folder, n_layers=4000)
+
+
+def wider_than_the_weights(folder: Path) -> None:
+    change_config(folder, d_model=1 << 16, n_heads=4, n_kv_heads=4)
+
+
+def heads_that_do_not_divide(folder: Path) -> None:
+    change_config(folder, n_heads=5)
+
+
+def a_size_in_words(folder: Path) -> None:
+    change_config(folder, d_model="\x1b[31mwide")
+
+
+def end_token_beyond_the_head(folder: Path) -> None:
+    change_config(folder, eos_token_id=64)
+
+
+def deep_config(folder: Path) -> None:
+    (folder / "config.json").write_text('{"a": ' + "[" * 100_000 + "]" * 100_000 + "}")
+
+
+def a_number_of_many_digits(folder: Path) -> None:
+    (folder / "config.json").write_text('{"d_model": ' + "9" * 10_000 + "}")
+
+
+def config_is_a_pipe(folder: Path) -> None:
+    (folder / "config.json").unlink()
+    os.mkfifo(folder / "config.json")
+
+
+def template_is_a_pipe(folder: Path) -> None:
+    save_tokenizer(folder, mask_token="<m>")
+    os.mkfifo(folder / "chat_template.jinja")
+
+
+def links_in_a_circle(folder: Path) -> None:
+    (folder / "tokenizer.json").symlink_to("tokenizer.json")
+
+
+def header_of_many_gigabytes(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes((1 << 62).to_bytes(8, "little") + b"{}")
+
+
+def header_is_deep(folder: Path) -> None:
+    deep = b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    (folder / "model.safetensors").write_bytes(len(deep).to_bytes(8, "little") + deep)
+
+
+def header_without_places(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes((8).to_bytes(8, "little") + b'{"a":{}}')
+
+
+def shard_elsewhere(folder: Path) -> None:
+    index = {"weight_map": {"a": "../other.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def index_of_numbers(folder: Path) -> None:
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": 7, "b": [1]}}))
+
+
 def broken_index(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text("{}")
 
@@ -146,6 +219,22 @@ CASES: list[tuple[Callable[[Path], None], type[SinkscopeError], str]] = [
     (broken_tokenizer, CheckpointError, "tokenizer"),
     (shard_missing, CheckpointError, "model-00001-of-00002"),
     (broken_index, CheckpointError, "weight_map"),
+    (a_million_layers, CheckpointError, r"n_layers.*from 1 to 4096.*1000000"),
+    (more_layers_than_tensors, CheckpointError, r"4000 layers.*21 tensors"),
+    (wider_than_the_weights, CheckpointError, r"describes [\d,]+ numbers.*hold"),
+    (heads_that_do_not_divide, CheckpointError, "n_heads.*divisor of d_model = 32"),
+    (a_size_in_words, CheckpointError, "d_model.*whole number"),
+    (end_token_beyond_the_head, CheckpointError, "eos_token_id.*64"),
+    (deep_config, CheckpointError, "too deep"),
+    (a_number_of_many_digits, CheckpointError, "Expected JSON"),
+    (config_is_a_pipe, CheckpointError, "plain file"),
+    (template_is_a_pipe, CheckpointError, "plain file"),
+    (links_in_a_circle, CheckpointError, "symbolic links"),
+    (header_of_many_gigabytes, CheckpointError, "not a whole safetensors file"),
+    (header_is_deep, CheckpointError, "too deep"),
+    (header_without_places, CheckpointError, "no dtype, shape and place"),
+    (shard_elsewhere, CheckpointError, "Expected shards inside"),
+    (index_of_numbers, CheckpointError, "weight_map"),
 ]
 
 
@@ -158,7 +247,7 @@ def test_one_clear_sentence(
     with pytest.raises(error, match=words) as caught:
         load(folder)
     said = str(caught.value)
-    assert "\n" not in said
+    assert said.isprintable()
     assert len(said) < 600
     assert said[-1].isalnum() or said[-1] in ".?)"
 
@@ -212,3 +301,61 @@ def test_a_device_that_is_not_there(device: str) -> None:
 @pytest.mark.parametrize("device", ["cpu", torch.device("cpu"), None])
 def test_a_device_that_is_there(device: str | torch.device | None) -> None:
     assert load(HERE / "llada", device=device).family == "llada"
+
+
+@pytest.mark.parametrize(
+    "name", [7, None, b"tiny-llada", "", " ", "a\0b", "x" * 5000, "a/" + "x" * 300, ["tiny-llada"]]
+)
+def test_a_name_that_is_none(name: Any) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        load(name)
+    assert str(caught.value).isprintable() and len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize(
+    "options", [{"dtype": 7}, {"dtype": torch.int8}, {"dtype": []}, {"mask_id": "x"}, {"mask_id": -1}]
+)
+def test_options_of_another_kind(options: dict[str, Any]) -> None:
+    with pytest.raises(CheckpointError, match="Expected"):
+        load(HERE / "llada", **options)
+
+
+def test_a_folder_whose_name_steers_terminals(tmp_path: Path) -> None:
+    folder = make_llada(tmp_path / "\x1b[31mred")
+    no_config(folder)
+    with pytest.raises(CheckpointError, match="red") as caught:
+        load(folder)
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("template", ["{{ raise_exception('\x1b[2Jno') }}", "{% for %}", "{{ 1 // 0 }}", "{{ a.b.c }}"])
+def test_a_chat_template_that_fails(tmp_path: Path, template: str) -> None:
+    folder = make_llada(save_tokenizer(tmp_path, mask_token="<m>"))
+    (folder / "chat_template.jinja").write_text(template)
+    with pytest.raises(CheckpointError, match=r"chat template of .*cannot be used") as caught:
+        load(folder).encode("the sum")
+    assert str(caught.value).isprintable()
+
+
+def test_code_that_config_json_names_is_not_chosen(tmp_path: Path) -> None:
+    """An attention kernel named as owner/repository would be fetched from the Hub and run."""
+    model = load(make_causal(tmp_path, attn_implementation="someone/kernel", _attn_implementation="someone/kernel"))
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_a_hub_that_accepts_and_never_answers_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    place = importlib.import_module("sinkscope.models.load")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        held: list[Any] = []
+        threading.Thread(target=lambda: held.append(server.accept()), daemon=True).start()
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.getsockname()[1]}")
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+        monkeypatch.setattr(place, "HUB_SECONDS", 1.0)
+        started = time.monotonic()
+        with pytest.raises(CheckpointError, match="did not answer within 1 seconds"):
+            load("sinkscope-tests/silent")
+    assert held, "nobody asked the Hub"
+    assert time.monotonic() - started < 30
