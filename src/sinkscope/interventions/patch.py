@@ -14,11 +14,10 @@ from torch import Tensor
 
 from sinkscope.attention.calls import Call, Change, Outcome, Tap
 from sinkscope.attention.capture import listening, module_of
-from sinkscope.attention.listeners import Caught
-from sinkscope.attention.selection import Shape
 from sinkscope.errors import InterventionError
-from sinkscope.interventions.base import Intervention, Selector, top
-from sinkscope.interventions.memory import Map, Memory
+from sinkscope.interventions.base import top
+from sinkscope.interventions.memory import Memory
+from sinkscope.interventions.of import OfKeys
 from sinkscope.interventions.ranked import Ranked
 from sinkscope.interventions.settings import Setting, among, register
 from sinkscope.interventions.sinks import MaskSinks
@@ -42,15 +41,11 @@ class Donor:
 
 
 @dataclass(frozen=True)
-class _Patched(Intervention):
-    of: Selector  # whose keys: MaskSinks(k=1), MaskPositions((0,)), …
+class _Patched(OfKeys):
     source: Literal["next", "previous"] | TraceLike = "next"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.of, Selector):
-            raise InterventionError(
-                f"Expected of=MaskSinks(…) or another intervention that picks keys, got {self.of!r}."
-            )
+        super().__post_init__()
         if isinstance(self.source, str):
             if self.source not in ("next", "previous"):
                 raise InterventionError(f"Expected source to be next, previous or a trace, got {self.source!r}.")
@@ -63,23 +58,6 @@ class _Patched(Intervention):
     def from_settings(cls, values: dict[str, Any], seed: int) -> Self:
         words = {name: value for name, value in values.items() if name != "source"}
         return cls(MaskSinks(**words), values.get("source", "next"))
-
-    @property
-    def is_noop(self) -> bool:
-        return self.of.is_noop
-
-    @property
-    def needs_kinds(self) -> bool:
-        return self.of.needs_kinds
-
-    def check(self, shape: Shape) -> None:
-        self.of.check(shape)
-
-    def check_seen(self, caught: Caught, name: str) -> None:
-        self.of.check_seen(caught, name)
-
-    def maps(self) -> set[Map]:
-        return self.of.maps()
 
     def to_dict(self) -> dict[str, Any]:
         source = self.source if isinstance(self.source, str) else "trace"

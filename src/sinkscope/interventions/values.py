@@ -9,11 +9,8 @@ from typing import Any, Self
 from torch import Tensor
 
 from sinkscope.attention.calls import Call, Change
-from sinkscope.attention.listeners import Caught
-from sinkscope.attention.selection import Shape
-from sinkscope.errors import InterventionError
-from sinkscope.interventions.base import Intervention, Selector
-from sinkscope.interventions.memory import Map, Memory
+from sinkscope.interventions.memory import Memory
+from sinkscope.interventions.of import OfKeys
 from sinkscope.interventions.random import MaskRandom
 from sinkscope.interventions.settings import register
 from sinkscope.interventions.sinks import MaskSinks
@@ -23,36 +20,11 @@ WORDS = (K, RANK, ROWS, OF, ABOVE, BELOW, *WHICH)
 
 
 @dataclass(frozen=True)
-class _ChangedValues(Intervention):
-    of: Selector  # MaskSinks, MaskRandom, MaskPositions or CutContext: whose keys, not whether they are hidden
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.of, Selector):
-            raise InterventionError(
-                f"Expected of=MaskSinks(…) or another intervention that picks keys, got {self.of!r}."
-            )
-
+class _ChangedValues(OfKeys):
     @classmethod
     def from_settings(cls, values: dict[str, Any], seed: int) -> Self:
         words = {name: value for name, value in values.items() if name != "of"}
         return cls(MaskRandom(seed=seed, **words) if values.get("of") == "random" else MaskSinks(**words))
-
-    @property
-    def is_noop(self) -> bool:
-        return self.of.is_noop
-
-    @property
-    def needs_kinds(self) -> bool:
-        return self.of.needs_kinds
-
-    def check(self, shape: Shape) -> None:
-        self.of.check(shape)
-
-    def check_seen(self, caught: Caught, name: str) -> None:
-        self.of.check_seen(caught, name)
-
-    def maps(self) -> set[Map]:
-        return self.of.maps()
 
     def change(self, call: Call, memory: Memory) -> Change | None:
         picked = self.of.select(call, memory)
