@@ -68,6 +68,12 @@ def test_one_sink_of_a_dlm(lost: tuple[int, int, int], verdict: str) -> None:
     assert "beyond mass-matched random keys" in claim.because
 
 
+def test_masking_that_takes_hardly_anything_is_no_test() -> None:
+    rows = [none(n=400), cell(0, above=STRONG, n=400, mass=0.003), cell(200, n=400)]
+    claim = found(pooled=rows)["one_sink"]
+    assert claim.verdict == "disagrees" and "strong sink (at most 0.3 % of attention taken): undecided" in claim.because
+
+
 def test_models_that_differ_agree_in_part_and_weak_ones_say_nothing() -> None:
     other = [none(model="o", n=400), cell(200, model="o", n=400)]
     assert found(pooled=[none(n=400), cell(2, n=400), *other])["one_sink"].verdict == "agrees in part"

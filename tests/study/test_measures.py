@@ -99,6 +99,7 @@ def test_mechanism_compares_the_same_canvas(study: Study, family: dict[str, str]
     assert all(row["dependence_high"] > row["dependence_low"] for row in rows)
     assert any(row["confidence_sinks_high"] != 0 for row in rows)
     assert all({"free_delay_sinks", "free_delay_random_low", "free_steps_sinks"} <= set(row) for row in rows)
+    assert all(row["free_positions"] >= 2 for row in rows)
 
 
 def test_delays_add_up_to_nothing_with_one_commit_per_step_and_are_free_by_a_threshold(
@@ -113,6 +114,7 @@ def test_delays_add_up_to_nothing_with_one_commit_per_step_and_are_free_by_a_thr
         assert abs(row["delay_sinks_high"] + row["delay_sinks_low"]) * 3 <= 7
     free = freely(sk.Decode.from_dict(decode))
     assert (free.commit, free.threshold, free.steps, free.length) == ("threshold", 0.9, None, 8)
+    assert free.block is None
     model = sk.load(family["llada"])
     ids, mask = batch_of(model, [problem.prompt for _, problem in asked(study, unit, limit=3)])
     ends = []

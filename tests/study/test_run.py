@@ -74,8 +74,23 @@ def test_what_was_taken_away_is_said(finished: Run) -> None:
     assert set(sinks["controls"]) == {"count", "mass"}
 
 
-def test_the_summary_fits_80_columns(finished: Run) -> None:
-    text = finished.summary()
+def test_the_summary_fits_one_screen(finished: Run) -> None:
+    lines = finished.summary().splitlines()
+    assert len(lines) <= 42 and max(map(len, lines)) <= 80
+    text = "\n".join(lines)
+    for part in ("small: small-llama, small-llada, small-text", "claims", "Controls held: masking nothing changed none of 16",
+                 "--text --full"):  # fmt: skip
+        assert part in text
+    assert {claim["name"] for claim in finished.results["claims"]} >= {
+        "sinks_exist",
+        "moving",
+        "structural",
+        "confidence",
+    }
+
+
+def test_the_tables_fit_80_columns(finished: Run) -> None:
+    text = finished.summary(full=True)
     assert max(map(len, text.splitlines())) <= 80
     for part in ("Table 1.", "Table 2.", "Dynamics", "Verdicts", "Likelihood", "paper: LLaDA-8B"):
         assert part in text
@@ -322,7 +337,9 @@ def test_every_shipped_study_runs(name: str, family: dict[str, str], tmp_path: P
         tmp_path,
         workers=1,
     )
-    assert made.results["verdicts"] and max(map(len, made.summary().splitlines())) <= 80
+    assert made.results["verdicts"] and max(map(len, made.summary(full=True).splitlines())) <= 80
+    short = made.summary().splitlines()
+    assert len(short) <= 42 and max(map(len, short)) <= 80
     settings = {cell["setting"] for cell in made.results["cells"]}
     assert len(settings) == len(study.settings())
     if name == "cut":

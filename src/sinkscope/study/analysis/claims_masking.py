@@ -22,6 +22,7 @@ KEYS = {
     "weak top key": {"below": "head_share"},
 }
 JUDGED = ("structural key", "strong sink", "any top key")
+ENOUGH = 0.01  # share of the attention that must be taken before a test says that taking it costs nothing
 
 
 def one_sink_of_a_dlm(tables: Mapping[str, Sequence[Any]], margin: float) -> Iterator[Claim]:
@@ -30,7 +31,7 @@ def one_sink_of_a_dlm(tables: Mapping[str, Sequence[Any]], margin: float) -> Ite
     judged = {name: found[name] for name in JUDGED if found[name]}
     if not judged:
         return
-    said = {name: _together([decide(row, margin, row.p_primary).said for row in rows]) for name, rows in judged.items()}
+    said = {name: _together([_said(row, margin) for row in rows]) for name, rows in judged.items()}
     values = [_value(f"{row.model}: {name}", row) for name, rows in found.items() for row in rows]
     values += [
         _value(f"{row.model}: {name}, {match}-matched random", row)
@@ -43,7 +44,7 @@ def one_sink_of_a_dlm(tables: Mapping[str, Sequence[Any]], margin: float) -> Ite
     told = "; ".join(f"{short[name]} {loss(worst[name])}" for name in shown)
     yield Claim(
         "one_sink", "Masking one sink costs a diffusion model almost nothing.", _verdict(said), figure(f"{told} points"),
-        f"{_because(said, margin)} {_random(judged)}", next(iter(judged.values()))[0].label, values,
+        f"{_because(said, judged, margin)} {_random(judged)}", next(iter(judged.values()))[0].label, values,
     )  # fmt: skip
 
 
@@ -59,6 +60,12 @@ def _is(row: PooledCell, says: Mapping[str, str], masked: str = "mask_sinks") ->
         return False
     more = {name: value for name, value in condition.items() if name not in ("name", "k", "rank", "rows")}
     return {name: value.get("rule") if isinstance(value, Mapping) else value for name, value in more.items()} == says
+
+
+def _said(row: PooledCell, margin: float) -> Said:
+    """Masking that takes hardly any attention is no test of what that attention is for."""
+    said = decide(row, margin, row.p_primary).said
+    return "undecided" if said == "robust" and (row.mass_share or 0.0) < ENOUGH else said
 
 
 def _value(label: str, row: PooledCell) -> Value:
@@ -79,8 +86,11 @@ def _verdict(said: Mapping[str, str]) -> Word:
     return agreement([holds.get(one) for one in said.values()])
 
 
-def _because(said: Mapping[str, str], margin: float) -> str:
-    told = ", ".join(f"{name}: {one}" for name, one in said.items())
+def _because(said: Mapping[str, str], judged: Mapping[str, Sequence[PooledCell]], margin: float) -> str:
+    taken = {name: max(row.mass_share or 0.0 for row in rows) for name, rows in judged.items()}
+    told = ", ".join(
+        f"{name} (at most {100 * taken[name]:.1f} % of attention taken): {one}" for name, one in said.items()
+    )
     return f"One key per head masked, against a margin of {100 * margin:g} points, over all diffusion models: {told}."
 
 

@@ -39,8 +39,8 @@ def mechanisms(study: Study, units: Sequence[Unit], load: Loaded) -> list[Mechan
                 entry[f"{what}_sinks_gap"] = _mean(study, sinks)
                 entry[f"{what}_random_gap"] = _mean(study, random)
                 entry[f"{what}_gap_beyond_random"] = _mean(study, sinks - random)  # problem by problem
-            if all("free_delay_sinks" in row for row in rows):
-                entry |= _free(study, rows)
+            if free := [row for row in rows if "free_delay_sinks" in row]:
+                entry |= {"free_problems": len(free), **_free(study, free)}
         made.append(Mechanism(**entry))
     return made
 

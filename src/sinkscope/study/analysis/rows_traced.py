@@ -102,7 +102,8 @@ class Mechanism(Row):
     delay_sinks_gap: Interval | None = None
     delay_random_gap: Interval | None = None
     delay_gap_beyond_random: Interval | None = None
-    # The same with commits by a threshold, so that their number per step is free.
+    # The same with commits by a threshold, so that their number per step is free, of problems that took more than one.
+    free_problems: int | None = None
     free_delay_sinks: Interval | None = None
     free_delay_random: Interval | None = None
     free_delay_beyond_random: Interval | None = None

@@ -129,33 +129,39 @@ def mechanism(study: Study, unit: Unit) -> dict[str, Any]:
     for watch, change in zip((masked, control), changes, strict=True):
         with intervene(model, change), seeded(seeds):
             decode(model, ids, settings, attention_mask=mask, history=False, on_step=watch)
-    free = [Watch(), Watch(), Watch()]
+    free, free_tap = [Watch(), Watch(), Watch()], Dependence(k)
     for watch, one in zip(free, (None, *changes), strict=True):
         with ExitStack() as stack:
-            if one is not None:
-                stack.enter_context(intervene(model, one))
-                stack.enter_context(seeded(seeds))
+            stack.enter_context(listening(model.module, free_tap) if one is None else intervene(model, one))
+            stack.enter_context(seeded(seeds))
             decode(model, ids, freely(settings), attention_mask=mask, history=False, on_step=watch)
     if any(watch.confidence is None for watch in (clean, masked, control)):  # all was committed at the first forward
         return {"rows": [{"problem": number, "positions": 0} for number, _ in chunk]}
-    depends = tap.dependence()
-    if model.shift:  # a token is predicted from the position before it
-        depends = depends.roll(1, dims=1)
+    depends, freely_depends = (_of_predicted(one, model.shift) for one in (tap, free_tap))
     rows = []
     for row, (number, _) in enumerate(chunk):
-        rows.append({"problem": number, **_compared(row, depends, clean, masked, control, free)})
+        found = _compared(row, depends, clean, masked, control)
+        rows.append({"problem": number, **found, **_delayed(row, freely_depends, free)})
     return {"rows": rows}
 
 
+def _of_predicted(tap: Dependence, shift: bool) -> Tensor | None:
+    """[batch, position]; where tokens are predicted from the position before them, theirs is what that one paid."""
+    if tap.paid is None:  # all was committed at the first forward
+        return None
+    return tap.dependence().roll(1, dims=1) if shift else tap.dependence()
+
+
 def freely(settings: Decode) -> Decode:
-    """The same canvas, with as many commits per step as the model is sure of."""
+    """The same canvas as one block, with as many commits per step as the model is sure of."""
     words = {name: getattr(settings, name) for name in ("eos_id", "eot_id", "forbid_eos", "seed", "noise")}
-    return Decode.parallel(settings.length, settings.block, threshold=SURE, **words)
+    return Decode.parallel(settings.length, None, threshold=SURE, **words)
 
 
 def _compared(
-    row: int, depends: Tensor, clean: Watch, masked: Watch, control: Watch, free: Sequence[Watch]
+    row: int, depends: Tensor | None, clean: Watch, masked: Watch, control: Watch
 ) -> dict[str, float | int | None]:
+    assert depends is not None
     assert clean.confidence is not None and masked.confidence is not None and control.confidence is not None
     assert clean.committed_at is not None and masked.committed_at is not None and control.committed_at is not None
     open_ = clean.confidence[row].isfinite() & masked.confidence[row].isfinite() & control.confidence[row].isfinite()
@@ -163,10 +169,7 @@ def _compared(
     found: dict[str, float | int | None] = {"positions": len(places)}
     if len(places) < 2:
         return found
-    paid = depends[row, places].double()
-    order = places[paid.argsort(stable=True, descending=True)]
-    halves = {"high": order[: len(order) // 2], "low": order[(len(order) + 1) // 2 :]}
-    for half, at in halves.items():
+    for half, at in _halves(depends[row], places).items():
         found[f"dependence_{half}"] = float(depends[row, at].double().mean())
         for name, watch in (("sinks", masked), ("random", control)):
             assert watch.confidence is not None and watch.committed_at is not None
@@ -174,13 +177,28 @@ def _compared(
             late = (watch.committed_at[row, at] - clean.committed_at[row, at]).double()
             found[f"confidence_{name}_{half}"] = float(change.double().mean())
             found[f"delay_{name}_{half}"] = float(late.mean())
-    steps = [_committed(watch)[row] for watch in free]
-    for name, after in zip(("sinks", "random"), steps[1:], strict=True):
-        late = (after - steps[0]).double()
+    return found
+
+
+def _halves(depends: Tensor, places: Tensor) -> dict[str, Tensor]:
+    """The places that depended more, and those that depended less; depends: [position]."""
+    order = places[depends[places].double().argsort(stable=True, descending=True)]
+    return {"high": order[: len(order) // 2], "low": order[(len(order) + 1) // 2 :]}
+
+
+def _delayed(row: int, depends: Tensor | None, free: Sequence[Watch]) -> dict[str, float]:
+    """Where commits are free: the delay of what the clean run left open at the first forward, which masking does not change."""
+    before, *after = (_committed(watch)[row] for watch in free)
+    places = (before > 0).nonzero().squeeze(-1)
+    if depends is None or len(places) < 2:
+        return {}
+    found: dict[str, float] = {"free_positions": len(places)}
+    for name, steps in zip(("sinks", "random"), after, strict=True):
+        late = (steps - before).double()
         found[f"free_delay_{name}"] = float(late[places].mean())
-        for half, at in halves.items():
+        for half, at in _halves(depends[row], places).items():
             found[f"free_delay_{name}_{half}"] = float(late[at].mean())
-        found[f"free_steps_{name}"] = float(after.max() - steps[0].max())
+        found[f"free_steps_{name}"] = float(steps.max() - before.max())
     return found
 
 
