@@ -40,12 +40,13 @@ def answer_tokens(
         if all(_stopped(model, row, own) for row, own in zip(whole.tolist(), stops, strict=True)):
             raise _EnoughError(step.canvas[:, :stop])
 
-    early = bool(stops) and all(stops)
+    # In other layouts each row's answer begins in a column of its own.
+    early = bool(stops) and all(stops) and settings.layout == "answer"
     try:
-        done = decode(model, ids, settings, mask, history=False, on_step=look if early else None).tokens
+        answers = decode(model, ids, settings, mask, history=False, on_step=look if early else None).returned
     except _EnoughError as enough:
-        done = enough.canvas
-    rows: list[list[int]] = done[:, width:].tolist()
+        answers = tuple(enough.canvas[:, width:])
+    rows: list[list[int]] = [answer.tolist() for answer in answers]
     return rows
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from sinkscope.attention.context import COMMITTED, MASKED, PROMPT, Forward, announce
 from sinkscope.decoding import decode, fitted
 from sinkscope.decoding.cache import Forwards
+from sinkscope.decoding.exact import BlockForwards
 from sinkscope.errors import PromptError
 from sinkscope.models.base import Model, pad
 
@@ -117,10 +118,13 @@ def _hidden(model: Model, canvas: Tensor, width: int, settle: bool) -> Tensor:
     labels = torch.full_like(canvas, COMMITTED).masked_fill(canvas.eq(model.mask_id or 0), MASKED)
     labels[:, :width] = PROMPT
     run = object()
-    forwards = Forwards(model, None, None)
     for step in range(2 if settle else 1):
-        with announce(Forward(run, step, labels, len(canvas), 0, None, width, ids=canvas)):
-            hidden = forwards(canvas, (width, canvas.shape[1]))
+        with announce(Forward(run, step, labels, len(canvas), 0, None, width, ids=canvas, block=model.block)):
+            if model.block is not None:
+                whole = BlockForwards(model, model.block, False, model.shift)
+                hidden = whole(canvas, None, (0, canvas.shape[1]), keep=False)
+            else:
+                hidden = Forwards(model, None, None)(canvas, (width, canvas.shape[1]))
     return hidden
 
 
@@ -131,7 +135,7 @@ def _says(model: Model, context: list[int], answer: list[int]) -> bool:
         words |= {"steps": len(answer), "block": None}
     settings = fitted(model.defaults, model, len(context), words)
     done = decode(model, torch.tensor([context]), settings, history=False)
-    return bool(done.tokens[0, len(context) :].tolist() == answer)
+    return bool(done.returned[0].tolist() == answer)
 
 
 @torch.inference_mode()

@@ -102,8 +102,8 @@ def on_one_core(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def default_rule(trace: TraceLike) -> Rule:
-    """The paper's epsilon = 3: column sums, or multiples of the uniform share where a step has one row (causal)."""
-    return Threshold(3.0, unit="uniform" if trace.causal else "sum")
+    """The paper's epsilon = 3: column sums, or multiples of the uniform share where a step has one row (causal) or block."""
+    return Threshold(3.0, unit="uniform" if trace.causal or _order(trace) == "cached" else "sum")
 
 
 def check(trace: TraceLike) -> None:
@@ -122,6 +122,8 @@ def alive_keys(trace: TraceLike) -> Tensor:
     """
     if isinstance(trace, SoFar):
         return trace.judged
+    if _order(trace) is not None:  # block by block: what lies right of the active block is not there yet
+        return torch.arange(trace.positions) < trace.blocks[:, 1:]
     if not trace.causal:
         return torch.ones(trace.steps, trace.positions, dtype=torch.bool)
     return trace.committed_at < torch.arange(trace.steps)[:, None]
@@ -129,7 +131,7 @@ def alive_keys(trace: TraceLike) -> Tensor:
 
 def missing_keys(trace: TraceLike) -> Tensor | None:
     """`alive_keys` for the rules, which are faster when told (by None) that every key exists."""
-    return alive_keys(trace) if trace.causal else None
+    return alive_keys(trace) if trace.causal or _order(trace) is not None else None
 
 
 def query_count(trace: TraceLike, group: str) -> Tensor:
@@ -142,8 +144,11 @@ def query_count(trace: TraceLike, group: str) -> Tensor:
 def seen_by(trace: TraceLike, group: str) -> Tensor | None:
     """How many queries of a group may look at each key, `[step, key]`; None where all of them may.
 
-    Only the prompt of an autoregressive trace has rows that see less than others: key k is seen by the rows from k on.
+    The prompt of an autoregressive trace has rows that see less than others: key k is seen by the rows from k on. Under
+    block-causal attention without a cache it is seen by the rows from its block's start on.
     """
+    if not isinstance(trace, SoFar) and (order := _order(trace)) is not None:
+        return _seen_in_blocks(trace, group, order)
     if not trace.causal or isinstance(trace, SoFar):
         return None
     later = trace.prompt_length - torch.arange(trace.positions)  # rows of the prompt from the key's own on
@@ -153,6 +158,28 @@ def seen_by(trace: TraceLike, group: str) -> Tensor | None:
     if group == "all":
         return by_prompt + query_count(trace, "committed")[:, None] * alive_keys(trace)
     return query_count(trace, group)[:, None] * alive_keys(trace)
+
+
+def _order(trace: Any) -> str | None:
+    """How a block-causal trace was made: "cached" (queries are the active block) or "whole"; None for other traces."""
+    settings = getattr(trace, "settings", None)
+    if not getattr(settings, "block_causal", False):
+        return None
+    return "cached" if getattr(settings, "cache", None) == "exact" else "whole"
+
+
+def _seen_in_blocks(trace: Any, group: str, order: str) -> Tensor:
+    alive = alive_keys(trace)
+    if order == "cached":
+        return query_count(trace, group)[:, None] * alive
+    columns = torch.arange(trace.positions)
+    masked, given = trace.canvas[:-1] == trace.mask_id, columns < trace.prompt_length
+    kinds = {"masked": masked, "prompt": given & ~masked, "committed": ~given & ~masked, "all": torch.ones_like(masked)}
+    queries = (kinds[group] & alive).long()
+    size, phase = trace.settings.block, int(trace.blocks[0, 0]) % trace.settings.block
+    starts = ((columns - phase).div(size, rounding_mode="floor") * size + phase).clamp(min=0)
+    later = queries.flip(1).cumsum(1).flip(1)  # [step, key]: queries from this column on
+    return later[:, starts] * alive
 
 
 def columns_by_layer(trace: TraceLike, groups: Sequence[str]) -> Iterator[tuple[slice, list[Tensor]]]:

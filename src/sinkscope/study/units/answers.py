@@ -92,7 +92,7 @@ def answers(study: Study, unit: Unit) -> dict[str, Any]:
             done = decode(model, ids, settings, attention_mask=mask, history=False, on_step=commits)
     rows = []
     for (number, problem), tokens, sure in zip(
-        chunk, done.tokens[:, ids.shape[1] :].cpu(), commits.means(), strict=True
+        chunk, [answer.cpu() for answer in done.returned], commits.means(), strict=True
     ):
         said = model.decode_text(tokens)
         right = _right(problem, said)
