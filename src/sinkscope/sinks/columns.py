@@ -179,7 +179,8 @@ def _seen_in_blocks(trace: Any, group: str, order: str) -> Tensor:
     size, phase = trace.settings.block, int(trace.blocks[0, 0]) % trace.settings.block
     starts = ((columns - phase).div(size, rounding_mode="floor") * size + phase).clamp(min=0)
     later = queries.flip(1).cumsum(1).flip(1)  # [step, key]: queries from this column on
-    return later[:, starts] * alive
+    seen: Tensor = later[:, starts] * alive
+    return seen
 
 
 def columns_by_layer(trace: TraceLike, groups: Sequence[str]) -> Iterator[tuple[slice, list[Tensor]]]:
