@@ -154,7 +154,11 @@ def _snapshot(hub_id: str) -> Path:
 
     try:
         with answering():
-            return Path(snapshot_download(hub_id, allow_patterns=HUB_PATTERNS, etag_timeout=HUB_SECONDS))
+            silent = not constants.HF_HUB_OFFLINE and not _answers(hub_id)
+            found = snapshot_download(
+                hub_id, allow_patterns=HUB_PATTERNS, etag_timeout=HUB_SECONDS, local_files_only=silent
+            )
+            return Path(found)
     except (LocalEntryNotFoundError, OSError, HfHubHTTPError, HFValidationError) as error:
         waited = f"the Hub did not answer within {HUB_SECONDS:.0f} seconds or refused"
         offline = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else waited
@@ -163,6 +167,20 @@ def _snapshot(hub_id: str) -> Path:
             f"({type(error).__name__}); unset HF_HUB_OFFLINE and connect, set HF_HOME to a cache that has it, "
             "or name a folder."
         ) from None
+
+
+def _answers(hub_id: str) -> bool:
+    """Whether the Hub says anything in time: snapshot_download asks the same first, and would wait without end."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        HfApi().repo_info(hub_id, timeout=HUB_SECONDS)
+    except (HfHubHTTPError, ValueError):  # a refusal, or a name that no repository can have, is told by the download
+        return True
+    except Exception:  # of httpx or requests, by version: no connection, no answer
+        return False
+    return True
 
 
 @contextmanager
