@@ -92,6 +92,9 @@ def _walk(reader: _Reader) -> None:
         reader.skip(4)
         if reader.whole(8) >= reader.size:
             raise ValueError("it is cut short before a tensor that it names")
+    named = {name.partition(".")[2] for name, value in found.items() if value is not None}
+    if missing := sorted({"block_count", *SIDES[:2], SIDES[3]} - named):  # a default would be a model of billions
+        raise ValueError(f"it does not say its {missing[0]}")
     for name, value in found.items():
         size = name.partition(".")[2]
         if value is not None and size == "block_count" and not 0 < value <= tensors:
