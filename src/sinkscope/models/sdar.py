@@ -9,7 +9,7 @@ from sinkscope.models.family import Family, family
 from sinkscope.models.qwen import qwen_config, refuse
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
     from sinkscope.models.base import Model
     from sinkscope.settings import Decode
@@ -32,6 +32,15 @@ class SDAR(Family):
 
         refuse(config, {"use_sliding_window": False, "hidden_act": "silu"}, "SDAR")
         return qwen_config(Qwen3Config, config)
+
+    def load_tokenizer(self, folder: Path) -> PreTrainedTokenizerBase:
+        from transformers import PreTrainedTokenizerFast
+
+        if not (folder / "tokenizer.json").is_file():
+            return super().load_tokenizer(folder)
+        # AutoTokenizer would read config.json for it, and warn of a type that it does not know.
+        tokenizer: PreTrainedTokenizerBase = PreTrainedTokenizerFast.from_pretrained(str(folder))
+        return tokenizer
 
     def block(self, config: dict[str, Any]) -> int | None:
         return int(config.get("block_size") or 4)
