@@ -151,8 +151,10 @@ def test_confidence_and_delay_are_two_halves_of_a_claim() -> None:
         (none_later, 0.5, "agrees in part"),
         (none_later, 0.0, "disagrees"),
     ):
-        rows = [mechanism(gap, gap, problems=40, **words)]
+        rows = [mechanism(gap, gap, problems=40, free_problems=20, **words)]
         assert found(mechanism=rows)["confidence"].verdict == verdict
+    few = [mechanism(0.5, 0.5, problems=40, free_problems=3, **late)]
+    assert found(mechanism=few)["confidence"].verdict == "agrees in part"  # three problems say nothing of the delay
     assert found(mechanism=[mechanism(0.0, 0.0, problems=5)])["confidence"].verdict == "undecided"
 
 

@@ -220,8 +220,13 @@ def test_a_delay_is_judged_where_the_number_of_commits_is_free() -> None:
             for name in ("free_delay_sinks", "free_delay_beyond_random", "free_delay_sinks_gap",
                          "free_delay_gap_beyond_random")
         }  # fmt: skip
-        said, why = found(pooled=[none()], mechanism=[mechanism(0.5, 0.4, **free)])["mechanism"]
+        said, why = found(pooled=[none()], mechanism=[mechanism(0.5, 0.4, free_problems=20, **free)])["mechanism"]
         assert said == value and f"with commits by a threshold all positions come +{late:.2f}" in why
+    row = mechanism(0.5, 0.4, free_problems=3, **free)
+    rows = verdicts.verdicts({**{name: [] for name in verdicts.TABLES}, "pooled": [none()], "mechanism": [row]})
+    assert next(one.line for one in rows if one.name == "mechanism") == (
+        "in part: less sure at 1 of 1 K, later: too few to say, where tokens depended on sinks"
+    )
 
 
 def test_an_entropy_is_told_in_nats() -> None:

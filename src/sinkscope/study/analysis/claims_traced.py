@@ -140,7 +140,10 @@ def confidence(tables: Tables) -> Iterator[Claim]:
     rows: list[Mechanism] = [row for row in tables["mechanism"] if row.confidence_gap_beyond_random is not None]
     if not rows:
         return
-    sure, late = [less_sure(row) for row in rows], [later(row) for row in rows]
+    sure = [_told(less_sure(row), row) for row in rows]
+    late = [_told(later(row), row) for row in rows]
+    judged = [one for one in late if one is not None]
+    when = f"later in {sum(judged)} of {len(judged)}" if judged else "later: too few to say"
     values = []
     for row in rows:
         for name, label in (
@@ -149,20 +152,25 @@ def confidence(tables: Tables) -> Iterator[Claim]:
             ("free_delay_beyond_random", "delay of all positions beyond random (steps)"),
         ):
             if (found := getattr(row, name)) is not None:
-                values.append(value(f"{row.model} K={row.k}: {label}", found, row.problems))
+                values.append(value(f"{row.model} K={row.k}: {label}", found, _count(row, name)))
     test = (
         "with commits by a threshold" if any(row.free_delay_sinks_gap for row in rows) else "under one commit per step"
     )
     yield Claim(
         "confidence", "Confidence falls where tokens depended on the sink, so they are committed later.",
-        agreement([_told(one, row) for one, row in zip([*sure, *late], [*rows, *rows], strict=True)]),
-        figure(f"less sure in {sum(sure)}, later in {sum(late)} of {len(rows)} tests"),
-        f"Of {len(rows)} tests (model and K), confidence falls more in the half that looked at the masked sinks in {sum(sure)} "
-        f"and that half is committed later in {sum(late)} ({test}), each beyond as many random keys (95 % intervals).",
+        agreement([*sure, *late]), figure(f"less sure in {sum(map(bool, sure))} of {len(rows)} tests, {when}"),
+        f"Of {len(rows)} tests (model and K), confidence falls more in the half that looked at the masked sinks in "
+        f"{sum(map(bool, sure))} "
+        f"and that half is committed later in {sum(map(bool, late))} of the {len(judged)} that can tell ({test}), each beyond "
+        "as many random keys (95 % intervals).",
         f"mask sinks K={rows[0].k} clean by all rows", values,
     )  # fmt: skip
 
 
-def _told(held: bool, row: Mechanism) -> bool | None:
+def _count(row: Mechanism, name: str) -> int:
+    return row.free_problems or 0 if name.startswith("free") else row.problems
+
+
+def _told(held: bool | None, row: Mechanism) -> bool | None:
     """A handful of problems that show nothing say nothing."""
     return held if held or row.problems >= 20 else None

@@ -35,6 +35,7 @@ from sinkscope.study.analysis.wording import changed, gap, left_out, percent, ru
 FEW = 0.2  # share of heads with sinks below which there are few
 HALF = 0.5  # share of sinks at the start, of heads of one class
 STRONG = 0.3  # share of the attention on key 0, as Gu et al. count a sink
+FREE = 10  # problems with positions left open that a delay is judged from
 RECOVERED = 0.5  # of the share of attention on sinks before the cut
 CLASSES = {"static": "static", "moving": "moving", "flash": "flashing", "split": "split"}
 
@@ -194,9 +195,14 @@ def less_sure(row: Mechanism) -> bool:
     return _side(row.confidence_sinks_gap) < 0 and _side(row.confidence_gap_beyond_random) < 0
 
 
-def later(row: Mechanism) -> bool:
-    """Where commits per step are free, if that was run; a delay under one commit per step is a change of order only."""
+def later(row: Mechanism) -> bool | None:
+    """Where commits per step are free, if that was run; a delay under one commit per step is a change of order only.
+
+    None where too few problems left anything open for the test to speak.
+    """
     if row.free_delay_sinks_gap is not None:
+        if (row.free_problems or 0) < FREE:
+            return None
         return _side(row.free_delay_sinks_gap) > 0 and _side(row.free_delay_gap_beyond_random) > 0
     return _side(row.delay_sinks_gap) > 0 and _side(row.delay_gap_beyond_random) > 0
 
@@ -212,7 +218,8 @@ def _mechanism(of: Model) -> Found:
         return
     sure, late = [less_sure(row) for row in rows], [later(row) for row in rows]
     value = "both" if all(sure) and all(late) else "neither" if not any(sure) and not any(late) else "in part"
-    clause = f"less sure at {sum(sure)} of {len(rows)} K, later at {sum(late)} of {len(rows)} K, where tokens depended on sinks"
+    when = f"later at {sum(map(bool, late))} of {len(rows)} K" if None not in late else "later: too few to say"
+    clause = f"less sure at {sum(sure)} of {len(rows)} K, {when}, where tokens depended on sinks"
     yield "mechanism", value, clause, " ".join(map(_dependence, rows))
 
 
@@ -231,7 +238,7 @@ def _dependence(row: Mechanism) -> str:
     if row.free_delay_sinks is not None and row.free_delay_sinks_gap is not None:
         told += f"; with commits by a threshold all positions come {gap(row.free_delay_sinks)} steps later"
         told += f" ({gap(row.free_delay_beyond_random)} beyond)" if row.free_delay_beyond_random else ""
-        told += f", the half that looked more {gap(row.free_delay_sinks_gap)} more"
+        told += f", the half that looked more {gap(row.free_delay_sinks_gap)} more ({row.free_problems} problems left any open)"
     return f"{told}; {row.problems} problems."
 
 

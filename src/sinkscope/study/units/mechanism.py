@@ -34,7 +34,7 @@ from sinkscope.study.unit import Facts, Unit
 from sinkscope.study.units.base import Kind
 from sinkscope.study.units.given import asked, batch_of, model_for, row_seeds
 
-SURE = 0.9  # probability from which a token is committed where the number of commits is free
+SURE = 0.99  # probability from which a token is committed where their number is free; lower, and hardly one stays open
 LOOKED = 1  # the forward at which confidence is compared: the first one that masking changes
 
 
