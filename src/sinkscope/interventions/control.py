@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -149,8 +150,9 @@ class _Scored(Ranked):
         return None if ranking is None else limited(ranking.sinks, call, self.layers, self.heads)
 
     @property
+    @abstractmethod
     def _gain(self) -> float:
-        raise NotImplementedError
+        """What is added to the scores of the picked keys, in nats."""
 
     @property
     def is_noop(self) -> bool:

@@ -6,6 +6,7 @@ same row one forward earlier ("previous"), or a trace of another generation, who
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -103,12 +104,13 @@ class _Patched(OfKeys):
         states = steps[step][0][call.layer]
         return Donor(states.expand(len(own), -1, -1, -1), chosen.expand(len(own), -1, -1))
 
+    @abstractmethod
     def _states(self, call: Call) -> Tensor:
         """[batch, head, key, dim]: what is moved."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _change(self, moved: Tensor, touched: Tensor) -> Change:
-        raise NotImplementedError
+        """What the call is asked for, given what was moved."""
 
 
 @register("patch_values", *WORDS)
