@@ -24,7 +24,7 @@ COMMITTED = sorted(
 
 
 # Fields that runs of earlier versions do not have.
-LATER = {"line", "per_percent", "p_primary", "intervals", "columns"}
+LATER = {"of", "line", "per_percent", "p_primary", "intervals", "columns"}
 
 
 @pytest.fixture(scope="module")

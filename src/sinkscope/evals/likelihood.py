@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -57,7 +57,7 @@ def masked_likelihood(
     patterns = list(_all_patterns(count) if exact else _drawn_patterns(count, samples, seed))
     scores: list[float] = []
     for start in range(0, len(patterns), batch_size):
-        scores += _score(model, context, answer, torch.stack(patterns[start : start + batch_size]), settle)
+        scores += masked_scores(model, context, answer, torch.stack(patterns[start : start + batch_size]), settle)
     if exact:  # sizes are equally likely, and so are the patterns of one size
         value = sum(
             score / (count * math.comb(count, int(pattern.sum())))
@@ -94,15 +94,26 @@ def _systematic_error(scores: list[float]) -> float:
     return math.sqrt(differences / (2 * (len(scores) - 1) * len(scores))) if len(scores) > 1 else math.nan
 
 
-def _score(model: Model, context: list[int], answer: list[int], patterns: Tensor, settle: bool) -> list[float]:
-    """patterns bool [batch, token] → n/m · Σ log p of the masked tokens, one number a row."""
+@torch.inference_mode()
+def masked_scores(
+    model: Model,
+    context: list[int],
+    answer: list[int],
+    patterns: Tensor,
+    settle: bool,
+    settled: Callable[[], object] | None = None,
+) -> list[float]:
+    """patterns bool [batch, token] → n/m · Σ log p of the masked tokens, one number per row.
+
+    settle: each canvas is run twice, and the second counts; `settled` is called in between.
+    """
     assert model.mask_id is not None
     rows, width = len(patterns), len(context)
     patterns = patterns.to(model.device)
     tokens = torch.tensor(answer, device=model.device)
     canvas = torch.tensor(context + answer, device=model.device).repeat(rows, 1)
     canvas[:, width:] = torch.where(patterns, model.mask_id, canvas[:, width:])
-    hidden = _hidden(model, canvas, width, settle)
+    hidden = _hidden(model, canvas, width, settle, settled)
     where, which = patterns.nonzero(as_tuple=True)
     sources = width + which - int(model.shift)
     logits = model.recipe.head(model.module, hidden[where, sources]).float()
@@ -114,7 +125,9 @@ def _score(model: Model, context: list[int], answer: list[int], patterns: Tensor
     return scores
 
 
-def _hidden(model: Model, canvas: Tensor, width: int, settle: bool) -> Tensor:
+def _hidden(
+    model: Model, canvas: Tensor, width: int, settle: bool, settled: Callable[[], object] | None = None
+) -> Tensor:
     labels = torch.full_like(canvas, COMMITTED).masked_fill(canvas.eq(model.mask_id or 0), MASKED)
     labels[:, :width] = PROMPT
     run = object()
@@ -125,6 +138,8 @@ def _hidden(model: Model, canvas: Tensor, width: int, settle: bool) -> Tensor:
                 hidden = whole(canvas, None, (0, canvas.shape[1]), keep=False)
             else:
                 hidden = Forwards(model, None, None)(canvas, (width, canvas.shape[1]))
+        if step == 0 and settled is not None:
+            settled()
     return hidden
 
 

@@ -11,7 +11,8 @@ from sinkscope.study.unit import Unit
 
 GROUPS = 3  # of queries, that received attention is kept for
 PASSES = {"mechanism": 3}  # times that a unit of this kind goes over its canvas; all others once
-ALONE = ("trace", "likelihood")  # kinds whose problems are run one at a time
+ALONE = ("trace", "likelihood", "forced")  # kinds whose problems are run one at a time
+LIKELY_ANSWER = 24  # tokens of a true answer to a small problem
 TILE = 128  # queries that attention works on at once
 
 
@@ -73,6 +74,8 @@ def forwards(study: Study, unit: Unit) -> int:
     """Forwards over one batch (for each problem, where problems are run one at a time)."""
     if unit.kind == "likelihood":
         return study.likelihood.scored + 1
+    if unit.kind == "forced":
+        return 2
     settings = Decode.from_dict(dict(unit.decode))
     return settings.most_steps * (2 if settings.guidance else 1) * PASSES.get(unit.kind, 1)
 
@@ -82,6 +85,11 @@ def shape_of(study: Study, unit: Unit, prompt: int, causal: bool) -> Shape:
     rows = 1 if unit.kind in ALONE else unit.last - unit.first
     if unit.kind == "likelihood":
         return Shape(rows, 1, study.likelihood.read + study.likelihood.scored // 2, 1)
+    if unit.kind == "forced":  # a causal model reads the prompt, then the answer; a diffusion model the whole twice
+        answer = LIKELY_ANSWER
+        if causal:
+            return Shape(1, (prompt + answer) // 2, prompt + answer, answer // 2)
+        return Shape(len(study.forced.levels), prompt + answer, prompt + answer, answer // 2)
     settings = Decode.from_dict(dict(unit.decode))
     if causal:
         return Shape(rows, 1, prompt + settings.length // 2, 1)

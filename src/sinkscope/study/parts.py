@@ -97,3 +97,32 @@ class LikelihoodPlan:
         if self.models and Condition("none") not in self.conditions:
             raise refuse(info, ("likelihood", "conditions"), entries.NEEDS_NONE)
         return self
+
+
+@guarded
+@dataclass(frozen=True, config=STRICT)
+class ForcedPlan:
+    """Models that are measured by the likelihood of the true answers; those not installed are skipped with a word."""
+
+    models: Annotated[
+        tuple[Text, ...], Field(max_length=MOST, description="a list of models"), AfterValidator(entries.each_once)
+    ] = ()
+    problems: Whole2 = 20  # of each task
+    # Shares of the answer that a diffusion model finds masked; an autoregressive one has the chain rule.
+    levels: Annotated[
+        tuple[Annotated[float, Field(strict=True, gt=0, le=1)], ...],
+        Field(min_length=1, max_length=MOST, description="a list of shares above 0, at most 1"),
+    ] = (0.25, 0.5, 0.75, 1.0)
+    # With the kind of models it is for: all, causal, diffusion.
+    conditions: SkipValidation[tuple[tuple[Condition, str], ...]] = ()
+
+    @field_validator("conditions", mode="before")
+    @classmethod
+    def _conditions(cls, value: Any, info: ValidationInfo) -> Any:
+        return tuple(entries.conditions(value, info, ("forced", "conditions"), MOST))
+
+    @model_validator(mode="after")
+    def _compared(self, info: ValidationInfo) -> ForcedPlan:
+        if self.models and (Condition("none"), "all") not in self.conditions:
+            raise refuse(info, ("forced", "conditions"), entries.NEEDS_NONE)
+        return self

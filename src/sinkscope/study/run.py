@@ -115,7 +115,7 @@ def run(
 
 def models_of(study: Study, engine: Engine, folder: Path, on_message: OnMessage) -> list[Facts]:
     """Every model loaded once, by the engine; extras last, so that the worker that has loaded one goes on with it."""
-    shown = shown_names([*study.models, *study.likelihood.models])
+    shown = shown_names([*study.models, *study.likely])
     units = [Unit("facts", name, Condition("none"), shown=short) for name, short in shown.items()]
     found: dict[str, dict[str, Any]] = {}
     on_message(f"{LOADING}{', '.join(shown.values())}")

@@ -17,7 +17,18 @@ from sinkscope.interventions.conditions import Condition
 from sinkscope.study import entries
 from sinkscope.study.decode_words import read_decode
 from sinkscope.study.mistakes import guarded, refuse, validated
-from sinkscope.study.parts import MOST, STRICT, LikelihoodPlan, MechanismPlan, TaskPlan, Text, TracePlan, Whole1, from_
+from sinkscope.study.parts import (
+    MOST,
+    STRICT,
+    ForcedPlan,
+    LikelihoodPlan,
+    MechanismPlan,
+    TaskPlan,
+    Text,
+    TracePlan,
+    Whole1,
+    from_,
+)
 from sinkscope.study.reader import file_name, parse, read
 
 STUDIES = Path(__file__).parent / "studies"
@@ -61,6 +72,7 @@ class Study:
     trace: TracePlan = TracePlan(problems=0)
     mechanism: MechanismPlan = MechanismPlan(problems=0)
     likelihood: LikelihoodPlan = LikelihoodPlan()
+    forced: ForcedPlan = ForcedPlan()
     # A loss of fewer points counts as none, if its whole interval says so.
     margin: Annotated[float, Field(strict=True, gt=0, le=50, description="a number of points above 0, at most 50")] = (
         5.0
@@ -108,12 +120,16 @@ class Study:
     @model_validator(mode="after")
     def _together(self, info: ValidationInfo) -> Study:
         """What no field can say alone."""
-        if not self.models and not self.likelihood.models:
+        if not self.models and not self.likely:
             raise refuse(info, ("models",), "must name at least one model")
         entries.task_names([task.name for task in self.tasks], info)
-        for name in set(self.models) & set(self.likelihood.models):
-            told = "it is measured by likelihood or by answers, so take it out of one of them"
-            raise refuse(info, ("likelihood",), f"must not name {name}, which models names too; {told}")
+        for name in {*self.models, *self.forced.models} & {*self.likelihood.models} | {*self.models} & {
+            *self.forced.models
+        }:
+            told = "it is measured by its answers, by text or by true answers, so take it out of all but one of them"
+            part = "likelihood" if name in self.likelihood.models else "forced"
+            other = "models" if name in self.models else "forced"
+            raise refuse(info, (part,), f"must not name {name}, which {other} names too; {told}")
         first = self.settings()[0][1]  # the mechanism takes the first point; without steps there are as many as tokens
         for word in ("steps", "length"):
             if self.mechanism.problems and first.get(word) is not None and first[word] < LEAST_STEPS:
@@ -171,10 +187,19 @@ class Study:
                 **{name: _plain(value) for name, value in asdict(self.likelihood).items()},
                 "conditions": [condition.entry() for condition in self.likelihood.conditions],
             },
+            "forced": {
+                **{name: _plain(value) for name, value in asdict(self.forced).items()},
+                "conditions": [condition.entry(models) for condition, models in self.forced.conditions],
+            },
         }
 
     def to_yaml(self) -> str:
         return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True, width=120, default_flow_style=None)
+
+    @property
+    def likely(self) -> tuple[str, ...]:
+        """Models that write nothing: they are measured by likelihood, and left out where they are not installed."""
+        return (*self.likelihood.models, *self.forced.models)
 
     def settings(self) -> list[tuple[str, dict[str, Any]]]:
         """Every point of the decode sweep: a label (empty where nothing is swept) and the words."""
@@ -191,9 +216,9 @@ class Study:
         """The same study on other models, on other tasks, or with another number of problems; checked like a file."""
         values = {**self.to_dict(), **{name: value for name, value in more.items() if value is not None}}
         if models is not None:
-            likely = [name for name in self.likelihood.models if name in models]
-            values["likelihood"]["models"] = likely
-            values["models"] = [name for name in models if name not in likely]
+            for part in ("likelihood", "forced"):
+                values[part]["models"] = [name for name in getattr(self, part).models if name in models]
+            values["models"] = [name for name in models if name not in self.likely]
             if self.expected:
                 values["expected"] = {name: told for name, told in self.expected.items() if name in models}
         if seed is not None:

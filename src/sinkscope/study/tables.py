@@ -102,13 +102,17 @@ def _accuracy(cell: Cell) -> str:
 
 def likelihood_table(rows: Sequence[Likelihood]) -> Iterator[str]:
     """What each condition costs, in nats per token, and the share of attention that it takes."""
-    if not rows:
-        return
-    yield "Likelihood of held-out text: change in nats per token [95 %], p (Wilcoxon), and"
-    yield "the share of attention that was taken."
+    for of, told in (("texts", "held-out text"), ("answers", "the true answers")):
+        if some := [row for row in rows if row.of == of]:
+            yield f"Likelihood of {told}: change in nats per token [95 %], p (Wilcoxon), and"
+            yield "the share of attention that was taken."
+            yield from _likelihoods(some)
+
+
+def _likelihoods(rows: Sequence[Likelihood]) -> Iterator[str]:
     for row in rows:
         if row.condition["name"] == "none":
-            size = f"{row.n} texts, {row.tokens} tokens"
+            size = f"{row.n} {row.of}, {row.tokens} tokens"
             yield f"  {row.model}: {row.value:.2f} nats per token ({size})"
             continue
         change = f"{row.difference:+.2f} [{row.difference_low:+.2f}, {row.difference_high:+.2f}]"

@@ -95,7 +95,7 @@ def table(units: Sequence[Unit], load: Loaded) -> pl.DataFrame:
     """Everything that was answered or scored, a row a problem, in the order of the plan."""
     rows = []
     for unit in units:
-        if unit.kind not in ("answers", "likelihood"):
+        if unit.kind not in ("answers", "likelihood", "forced"):
             continue
         about = {
             "kind": unit.kind, "model": unit.shown, "setting": unit.setting, "condition": unit.condition.label,

@@ -122,7 +122,7 @@ def the_sink_of_an_arm(tables: Mapping[str, Sequence[Any]]) -> Iterator[Claim]:
             limit = -base[row.model] / 2
             holds.append(True if row.difference_high < limit else False if row.difference_low > limit else None)
     nats: list[Value] = []
-    texts: list[Likelihood] = list(tables["likelihood"])
+    texts: list[Likelihood] = [row for row in tables["likelihood"] if row.of == "texts"]
     for text in texts:
         if name := _arm_test(text.condition):
             low, high = text.difference_low, text.difference_high

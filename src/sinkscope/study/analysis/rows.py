@@ -226,6 +226,7 @@ class Likelihood(Row):
     key_share: float | None
     mass_share: float | None
     leak: float
+    of: Literal["texts", "answers"] = "texts"  # held-out text, or the true answers to problems
 
 
 @dataclass(frozen=True)

@@ -160,6 +160,9 @@ def _middle(label: str) -> bool:
     return 0 < float(start) < float(stop) < 1
 
 
+READ = {"texts": "Held-out text", "answers": "The true answer"}
+
+
 def _likelihood(of: Model) -> Found:
     rows: list[Likelihood] = of.rows("likelihood")
     masked = [row for row in rows if row.condition["name"] not in ("none", "noop")]
@@ -169,8 +172,8 @@ def _likelihood(of: Model) -> Found:
     worst = min(masked, key=lambda row: row.difference)
     said = ", ".join(f"{row.label} {_nats(row)}" for row in masked)
     yield (
-        "likelihood", f"worst under {worst.label}", f"{_nats(worst)} nats per token, n = {worst.n} texts",
-        f"Held-out text has {base.value:.2f} nats per token ({base.n} texts, {base.tokens} tokens); change: {said}."
+        "likelihood", f"worst under {worst.label}", f"{_nats(worst)} nats per token, n = {worst.n} {worst.of}",
+        f"{READ[base.of]} has {base.value:.2f} nats per token ({base.n} {base.of}, {base.tokens} tokens); change: {said}."
     )  # fmt: skip
 
 

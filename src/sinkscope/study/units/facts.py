@@ -32,7 +32,7 @@ class FactsKind(Kind):
             if likelihood:
                 return {"left_out": str(error)}
             raise
-        if likelihood and not model.causal:
+        if unit.model in study.likelihood.models and not model.causal:
             raise StudyError(
                 f"The likelihood of text is measured of autoregressive models, and {unit.model} is a diffusion model."
             )

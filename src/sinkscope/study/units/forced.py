@@ -1,0 +1,124 @@
+"""How likely the true answer to a problem is under a condition: what masking costs, without writing an answer.
+
+An autoregressive model reads the prompt untouched, then the whole answer in one forward. A diffusion model is shown a canvas
+on which a share of the answer is masked, twice: once for the map that sinks are ranked by, once to be scored. So both are
+changed after one clean look at the prompt, and both are asked for the same tokens.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import DynamicCache
+
+from sinkscope.attention.context import COMMITTED, PROMPT, Forward, announce, seeded
+from sinkscope.evals.likelihood import masked_scores
+from sinkscope.interventions import Active, intervene
+from sinkscope.models.base import Model
+from sinkscope.study.schema import Study
+from sinkscope.study.unit import Facts, Unit
+from sinkscope.study.units.base import Kind
+from sinkscope.study.units.given import asked, model_for, row_seeds
+from sinkscope.tasks import Problem
+
+TURNS = ("<|im_end|>", "<|eot_id|>")  # what a chat model writes behind its answer
+COUNTED = ("keys", "keys_seen", "mass", "mass_seen")
+
+
+class ForcedKind(Kind):
+    """Every condition of `forced`, every task, all its problems."""
+
+    name = "forced"
+    order = 45
+    unchanged = "value"
+    what = "the likelihood of the answer to a problem of {task},"
+
+    def plan(self, study: Study, fact: Facts) -> list[Unit]:
+        if fact.asked not in study.forced.models:
+            return []
+        return [
+            Unit("forced", fact.asked, condition, task=task.name, last=study.forced.problems, shown=fact.name)
+            for condition, models in study.forced.conditions
+            if models in ("all", "causal" if fact.causal else "diffusion")
+            for task in study.tasks
+        ]
+
+    def perform(self, study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
+        return forced(study, unit)
+
+
+def forced(study: Study, unit: Unit) -> dict[str, Any]:
+    """Mean log-likelihood per token (nats) of the answer to each problem, and what was taken from the model meanwhile."""
+    model = model_for(study, unit)
+    change = unit.condition.intervention(study.seed, model.causal)
+    rows: list[dict[str, Any]] = []
+    taken = dict.fromkeys(COUNTED, 0.0)
+    leak = 0.0
+    for number, problem in asked(study, unit, study.forced.problems):
+        with ExitStack() as stack:
+            levels = 1 if model.causal else len(study.forced.levels)
+            stack.enter_context(seeded(row_seeds(study, unit, [number]) * levels))
+            active = None if change is None else stack.enter_context(intervene(model, change))
+            before = _Before(active)
+            value, tokens = (
+                _chain(model, problem, before) if model.causal else _masked(study, model, problem, number, before)
+            )
+        rows.append({"problem": number, "value": value, "scored": tokens})
+        if active is not None:
+            now = vars(active.effect)
+            taken = {name: taken[name] + now[name] - before.counted[name] for name in COUNTED}
+            leak = max(leak, now["leak"])
+    return {"rows": rows, "effect": {} if change is None else {**taken, "leak": leak}}
+
+
+class _Before:
+    """What an intervention had counted when the first look was over."""
+
+    def __init__(self, active: Active | None) -> None:
+        self.active = active
+        self.counted: dict[str, float] = {}
+
+    def __call__(self) -> None:
+        if self.active is not None:
+            self.counted = dict(vars(self.active.effect))
+
+
+def _ids(model: Model, problem: Problem) -> tuple[list[int], list[int]]:
+    """The prompt, and the answer with its end."""
+    tokenizer = model.require_tokenizer()
+    answer: list[int] = tokenizer(problem.answer, add_special_tokens=False)["input_ids"]
+    turns = [tokenizer.convert_tokens_to_ids(token) for token in TURNS if token in tokenizer.get_vocab()]
+    ends = [end for end in (*turns, model.eos_id) if isinstance(end, int)]
+    return model.encode(problem.prompt)[0].tolist(), answer + ends[:1]
+
+
+@torch.inference_mode()
+def _chain(model: Model, problem: Problem, settled: _Before) -> tuple[float, int]:
+    """The chain rule; the last token of the prompt is read with the answer, since it predicts the answer's first."""
+    prompt, answer = _ids(model, problem)
+    ids = torch.tensor([prompt + answer], device=model.device)
+    width, run, cached = len(prompt) - 1, object(), DynamicCache(config=model.config)
+    labels = torch.full((1, width), PROMPT, device=ids.device)
+    with announce(Forward(run, 0, labels, 1, 0, None, width, ids=ids[:, :width])):
+        model.module(ids[:, :width], past_key_values=cached, use_cache=True, logits_to_keep=1)
+    settled()
+    read = ids[:, :-1]
+    labels = torch.full((1, read.shape[1] - width), COMMITTED, device=ids.device)
+    with announce(Forward(run, 1, labels, 1, width, None, width, ids=read)):
+        logits = model.module(read[:, width:], past_key_values=cached, use_cache=True).logits[0]
+    found = logits.float().log_softmax(-1).gather(-1, ids[0, len(prompt) :, None])
+    return float(found.double().mean()), len(answer)
+
+
+def _masked(study: Study, model: Model, problem: Problem, number: int, settled: _Before) -> tuple[float, int]:
+    """Mean over the levels of the mean over the masked tokens; which are masked is drawn once per problem."""
+    prompt, answer = _ids(model, problem)
+    source = torch.Generator().manual_seed(study.seed * 1_000_003 + number)
+    patterns = torch.zeros(len(study.forced.levels), len(answer), dtype=torch.bool)
+    for row, level in zip(patterns, study.forced.levels, strict=True):
+        row[torch.randperm(len(answer), generator=source)[: max(round(level * len(answer)), 1)]] = True
+    scores = masked_scores(model, prompt, answer, patterns, settle=True, settled=settled)
+    return sum(scores) / len(scores) / len(answer), int(patterns.sum())
