@@ -4,6 +4,7 @@ from sinkscope.sinks.classes import Classes
 from sinkscope.sinks.columns import TraceLike, default_rule
 from sinkscope.sinks.curves import histogram, sweep
 from sinkscope.sinks.heads import by_layer, head_dynamics, sink_rate
+from sinkscope.sinks.notable import notable
 from sinkscope.sinks.rules import RULES, Columns, HeadShare, Rule, Threshold, ZScore, register, rule_from_dict
 from sinkscope.sinks.shares import token_shares
 from sinkscope.sinks.tables import find, lives, paths
@@ -25,6 +26,7 @@ __all__ = [
     "head_dynamics",
     "histogram",
     "lives",
+    "notable",
     "paths",
     "register",
     "rule_from_dict",

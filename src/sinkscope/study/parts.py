@@ -49,16 +49,28 @@ class TracePlan:
 
     problems: Whole0
     keep: Whole0 = 1
-    # Names of conditions under which traces are taken.
+    # Conditions under which traces are taken: a name stands for all conditions of that name, a label for one of them.
     conditions: Annotated[
-        tuple[Text, ...], Field(min_length=1, max_length=MOST, description="a list of names of conditions")
+        tuple[Text, ...], Field(min_length=1, max_length=MOST, description="a list of names or labels of conditions")
     ] = ("none",)
+    # So many heads per saved trace keep their whole attention maps: the liveliest moving and the firmest static ones.
+    maps: Whole0 = 0
     # The share of non-sinks is measured at each, in every unit.
     epsilons: Annotated[
         tuple[Annotated[float, Field(strict=True, ge=0, le=1e9)], ...],
         Field(max_length=MOST, description="a list of numbers ≥ 0"),
     ] = ()
     norms: Annotated[bool, Field(strict=True, description="true or false")] = True
+
+    def takes(self, condition: Condition) -> bool:
+        """Whether traces are taken under this condition."""
+        return condition.name in self.conditions or condition.label in self.conditions
+
+    @model_validator(mode="after")
+    def _kept(self, info: ValidationInfo) -> TracePlan:
+        if self.maps and not min(self.keep, self.problems):
+            raise refuse(info, ("trace", "maps"), "has no effect: no trace is saved; set keep and problems to 1 or more")
+        return self
 
 
 @guarded

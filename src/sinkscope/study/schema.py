@@ -142,7 +142,9 @@ class Study:
         for model in self.expected:
             if model not in self.models:
                 raise refuse(info, ("expected",), f"names the model {model}, which the study does not have")
-        unknown = set(self.trace.conditions) - {condition.name for condition, _ in self.conditions}
+        unknown = set(self.trace.conditions) - {
+            word for condition, _ in self.conditions for word in (condition.name, condition.label)
+        }
         if self.trace.problems and unknown:
             raise refuse(info, ("trace",), f"names the condition {min(unknown)}, which the study does not have")
         return self

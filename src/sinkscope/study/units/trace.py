@@ -11,7 +11,7 @@ import torch
 
 from sinkscope.attention.context import seeded
 from sinkscope.settings.decode import Decode
-from sinkscope.sinks import find, head_dynamics, rule_from_dict, sweep
+from sinkscope.sinks import find, head_dynamics, notable, rule_from_dict, sweep
 from sinkscope.sinks.columns import SoFar, alive_keys
 from sinkscope.sinks.shares import sink_counts
 from sinkscope.study.schema import Study
@@ -42,14 +42,17 @@ class TraceKind(Kind):
     holds = "generations"
 
     def plan(self, study: Study, fact: Facts) -> list[Unit]:
-        names = ("none",) if fact.likelihood else study.trace.conditions
+        conditions = [
+            condition
+            for condition in wanted(study, fact)
+            if (condition.name == "none" if fact.likelihood else study.trace.takes(condition))
+        ]
         problems = study.trace.problems
         return [
             Unit("trace", fact.asked, condition, setting, task.name, first, min(first + TRACED, problems), index,
                  fact.settings[setting], fact.name)
             for setting in fact.settings
-            for condition in wanted(study, fact)
-            if condition.name in names
+            for condition in conditions
             for task in study.tasks
             for index, first in enumerate(range(0, problems, TRACED))
         ]  # fmt: skip
@@ -63,19 +66,23 @@ def traced(study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
     model = model_for(study, unit)
     settings = Decode.from_dict(dict(unit.decode))
     intervention = unit.condition.intervention(study.seed, model.causal)
+    interventions = [] if intervention is None else [intervention]
     keep = Keep(value_norms=study.trace.norms)
     generations: list[dict[str, Any]] = []
     vocabulary: dict[str, list[str]] = {}
     saved: list[str] = []
     for place, (number, problem) in enumerate(asked(study, unit, limit=study.trace.problems)):
         with seeded(row_seeds(study, unit, [number])):
-            made = trace(
-                model, problem.prompt, settings, interventions=[] if intervention is None else [intervention], keep=keep
-            )
+            made = trace(model, problem.prompt, settings, interventions=interventions, keep=keep)
         generations.append({"problem": number, "correct": problem.check(made.text), **measures(made, study)})
         vocabulary |= {str(token): list(entry) for token, entry in made.vocabulary.items()}
         if unit.first + place < study.trace.keep:
             name = f"{unit.id}__{number:04d}.safetensors"
+            if study.trace.maps:  # which heads are worth it is known only now, so the generation is done once more
+                heads = notable(head_dynamics(made), study.trace.maps)
+                with seeded(row_seeds(study, unit, [number])):
+                    again = dataclasses.replace(keep, maps=heads)
+                    made = trace(model, problem.prompt, settings, interventions=interventions, keep=again)
             dataclasses.replace(made, model={**made.model, "name": unit.shown}).save(folder / "traces" / name)
             saved.append(name)
     return {"generations": generations, "vocabulary": vocabulary, "saved": saved}
