@@ -12,22 +12,26 @@ PARTIAL = ".partial"  # how temporary names end; whoever opens a folder may remo
 
 
 @contextmanager
-def whole(path: Path) -> Iterator[Path]:
-    """A temporary path to write to; it becomes `path` when the block ends, and is gone when the block fails."""
+def whole(path: Path, durable: bool = True) -> Iterator[Path]:
+    """A temporary path to write to; it becomes `path` when the block ends, and is gone when the block fails.
+
+    durable: wait until it is on the disk, so that a loss of power cannot leave a name without its content.
+    """
     partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield partial
-        with partial.open("rb+") as file:
-            os.fsync(file.fileno())
+        if durable:
+            with partial.open("rb+") as file:
+                os.fsync(file.fileno())
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
 
 
-def write(path: Path, content: str | bytes) -> Path:
+def write(path: Path, content: str | bytes, durable: bool = True) -> Path:
     """Text (as UTF-8) or bytes into a file; a reader sees the old file, the new one, or none."""
-    with whole(path) as partial:
+    with whole(path, durable) as partial:
         partial.write_bytes(content.encode() if isinstance(content, str) else content)
     return path
 

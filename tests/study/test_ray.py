@@ -211,3 +211,89 @@ def test_a_cluster_without_what_a_worker_needs_is_told(
         run(plan, tmp_path / "run", Ray(cpus_per_worker=7))
     assert command(["study", "quick", "--engine", "ray", "--gpus-per-worker", "1", "-o", str(tmp_path / "b")]) == 2
     assert "--device cuda" in capsys.readouterr().err
+
+
+# ---- benchmarks, by the same workers
+
+
+def files_of(folder: Path, left_out: str = "requests.jsonl") -> dict[str, bytes]:
+    """What a benchmark wrote; its requests are kept in the order in which they were answered."""
+    paths = [path for path in folder.rglob("*") if path.is_file() and path.name != left_out]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+
+def test_an_evaluation_writes_the_same_bytes(nodes: Nodes, tmp_path: Path) -> None:
+    pytest.importorskip("lm_eval")
+    from sinkscope.evals.evaluation import evaluate
+    from sinkscope.interventions import MaskRandom, MaskSinks
+    from sinkscope.sinks import HeadShare
+
+    for number, change in enumerate((None, MaskSinks(k=2, above=HeadShare(0.2)), MaskRandom(k=1, seed=3))):
+        words: dict[str, Any] = {"intervention": change, "settings": {"length": 8}, "problems": 6, "batch_size": 2}
+        here, there = tmp_path / f"here-{number}", tmp_path / f"there-{number}"
+        evaluate("tiny-llada", ["sinkscope_arithmetic"], out=here, **words)
+        evaluate("tiny-llada", ["sinkscope_arithmetic"], out=there, engine=Ray(workers=2), **words)
+        assert files_of(there) == files_of(here)
+        kept = [sorted((folder / "requests.jsonl").read_bytes().splitlines()) for folder in (here, there)]
+        assert kept[0] == kept[1] and len(kept[0]) >= 6
+
+
+def test_likelihoods_are_the_same_numbers_elsewhere(nodes: Nodes) -> None:
+    pytest.importorskip("lm_eval")
+    from lm_eval.api.instance import Instance
+
+    from sinkscope.evals.evaluation import job_of
+    from sinkscope.evals.harness import HarnessLM
+    from sinkscope.interventions import MaskSinks
+    from sinkscope.models.load import load
+
+    for name in ("tiny-llama", "tiny-llada"):
+        model, mask = load(name), MaskSinks(k=1, rows="last" if name == "tiny-llama" else "all")
+        asked = [
+            Instance("loglikelihood", {}, (f"Tom has {n} apples.", f" {n} apples"), n, metadata=("task", n, 1))
+            for n in range(2, 5)
+        ]
+        with Ray(workers=2).answering(None, print) as run:
+            job = job_of(model, None, None, mask)
+            far = HarnessLM(model, mask, samples=1, batch_size=2, elsewhere=(run, job))
+            near = HarnessLM(model, mask, samples=1, batch_size=2)
+            assert repr(far.loglikelihood(asked, True)) == repr(near.loglikelihood(asked, True))
+            assert repr(far.get_model_info()) == repr(near.get_model_info())
+
+
+def test_table_1_writes_the_same_bytes_and_goes_on(
+    nodes: Nodes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("lm_eval")
+    from sinkscope.evals.table1 import table1
+
+    words = ["--models", "tiny-llada", "--task", "sinkscope_recall", "-n", "3", "--ks", "1", "--set", "length=8"]
+    words += ["--batch-size", "2", "--traced", "1"]
+    assert command(["table1", *words, "-o", str(tmp_path / "here")]) == 0
+    elsewhere = ["--engine", "ray", "--workers", "2", "-o", str(tmp_path / "there")]
+    assert command(["table1", *words, *elsewhere]) == 0
+    assert files_of(tmp_path / "there") == files_of(tmp_path / "here")
+    kept = (tmp_path / "there" / "tiny-llada" / "none" / "requests.jsonl").read_bytes()
+    assert command(["table1", *words, *elsewhere]) == 0  # nothing is asked again
+    assert (tmp_path / "there" / "tiny-llada" / "none" / "requests.jsonl").read_bytes() == kept
+    capsys.readouterr()
+    assert command(["table1", *words, "--workers", "2", "-o", str(tmp_path / "no")]) == 2
+    assert "--workers would have no effect" in capsys.readouterr().err
+    from sinkscope.errors import TaskError
+    from sinkscope.models.load import load
+
+    with pytest.raises(TaskError, match="the name of a model"):
+        table1([load("tiny-llada")], tmp_path / "object", engine=Ray(workers=1))
+
+
+def test_an_intervention_that_cannot_be_named_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    pytest.importorskip("lm_eval")
+    from sinkscope.errors import TaskError
+    from sinkscope.evals.batches import condition_of
+    from sinkscope.interventions import MaskPositions, MaskSinks, SoftmaxOffByOne
+
+    for change in (MaskSinks(k=3, rank="as_run", kinds="structural"), MaskPositions(positions=(0,)), SoftmaxOffByOne()):
+        found = condition_of(change)
+        assert found is not None and found[0].intervention(found[1]) == change
+    with pytest.raises(TaskError, match="that a study file can name"):
+        condition_of([MaskSinks(k=1), MaskPositions(positions=(0,))])

@@ -17,6 +17,7 @@ EngineOption = Annotated[str, typer.Option("--engine", help="local: processes he
 AddressOption = Annotated[
     str | None, typer.Option("--address", help="ray: auto, host:port or ray://host:port. Default: this machine.")
 ]
+WorkersOption = Annotated[int | None, typer.Option("--workers", help="ray: processes with a model each.", min=1)]
 GpusOption = Annotated[float | None, typer.Option("--gpus-per-worker", help="ray: GPUs of a worker.", min=0)]
 CpusOption = Annotated[float | None, typer.Option("--cpus-per-worker", help="ray: CPUs of a worker.", min=0)]
 ShardOption = Annotated[
@@ -41,6 +42,18 @@ def engine_from(
             f"{', '.join(used)} would have no effect with the engine local; add --engine ray, or leave it out."
         )
     return engine
+
+
+def workers_from(
+    engine: str, address: str | None, workers: int | None, gpus: float | None, cpus: float | None
+) -> Ray | None:
+    """The same for a benchmark, which the engine local answers in this very process."""
+    chosen = engine_from(engine, address, workers, gpus, cpus)
+    if not isinstance(chosen, str):
+        return chosen
+    if workers is not None:
+        raise StudyError("--workers would have no effect with the engine local; add --engine ray, or leave it out.")
+    return None
 
 
 def tell_shard(folder: Path, shard: str, as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -48,12 +49,16 @@ class Answers:
 
     def add(self, name: str, **values: Any) -> dict[str, Any]:
         """Keep an answer; when this returns, a kill of the process cannot lose it."""
-        record = {"key": name, **values}
-        self._found[name] = record
-        if self.path is not None:
+        self.add_all([(name, values)])
+        return self._found[name]
+
+    def add_all(self, answers: Iterable[tuple[str, dict[str, Any]]]) -> None:
+        """Keep the answers of a batch, in one piece."""
+        records = [{"key": name, **values} for name, values in answers]
+        self._found |= {record["key"]: record for record in records}
+        if self.path is not None and records:
             with self.path.open("ab") as file:
-                file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
-        return record
+                file.write(b"".join(json.dumps(record, ensure_ascii=False).encode() + b"\n" for record in records))
 
     def __len__(self) -> int:
         return len(self._found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from sinkscope.sandbox import require_sandbox
 from sinkscope.settings.decode import Decode
 
 if TYPE_CHECKING:
+    from sinkscope.evals.batches import Elsewhere, Job, RunBatches
     from sinkscope.models.base import Model
 
 # What a task counts as right, first match first; the other numbers stand beside it in the results.
@@ -41,6 +43,7 @@ def evaluate(
     seed: int = 0,
     dtype: str | None = None,
     device: str | None = None,
+    engine: Elsewhere | RunBatches | None = None,
     on_message: Callable[[str], object] | None = None,
     say: Callable[[str], object] | None = None,
 ) -> dict[str, Any]:
@@ -52,7 +55,9 @@ def evaluate(
     preset. limit: the first so many problems. fewshot: examples, where the task does not fix their number. chat: the
     model's chat template (by default wherever it has one). repeats, pass_at: answers per problem, and the k of pass@k,
     for humaneval. samples: maskings in a diffusion model's likelihood. problems: size of each task of our suite.
-    on_message: is given one line for each thing worth printing (say: its former name).
+    engine: a `Ray`, whose workers answer the requests in place of this process; the model is then a name, which this
+    process loads too, on its CPU, for its tokenizer and its settings. on_message: is given one line for each thing worth
+    printing (say: its former name).
     """
     names = [name.strip() for name in tasks if name.strip()]
     if not names:
@@ -64,7 +69,7 @@ def evaluate(
     folder = _folder(data)
     from sinkscope.evals.harness import HarnessLM  # checks for lm_eval before a model is loaded
 
-    loaded = _loaded(model, dtype, device)
+    loaded = loaded_for(engine, model, dtype, device)
     say = renamed("say", say, "on_message", on_message, TaskError) or (lambda line: None)
     templated = _templated(loaded, chat)
     if any(name.startswith("humaneval") or name in ("sinkscope", "sinkscope_programs") for name in names):
@@ -77,11 +82,13 @@ def evaluate(
     )  # fmt: skip
     for name in found:
         say(f"{name}: {in_full(settings_for(loaded, name, settings))}")
-    lm = HarnessLM(
-        loaded, intervention, settings, batch_size=batch_size, samples=samples, seed=seed,
-        store=target / "requests.jsonl" if target else None,
-    )  # fmt: skip
-    results = _run(lm, found, limit, templated)
+    with workers_of(engine, device, say) as run:
+        lm = HarnessLM(
+            loaded, intervention, settings, batch_size=batch_size, samples=samples, seed=seed,
+            store=target / "requests.jsonl" if target else None,
+            elsewhere=None if run is None else (run, job_of(loaded, dtype, device, intervention)),
+        )  # fmt: skip
+        results = _run(lm, found, limit, templated)
     summary = summarise(results, lm.get_model_info()["sinkscope"])
     summary["options"] = {
         "limit": limit, "fewshot": fewshot, "chat": templated, "repeats": repeats, "samples": samples, "seed": seed,
@@ -156,12 +163,44 @@ def _folder(data: Path | str | None) -> Path | None:
     return folder
 
 
-def _loaded(model: str | Model, dtype: str | None, device: str | None) -> Model:
-    if not isinstance(model, str):
-        return model
+def loaded_for(
+    engine: Elsewhere | RunBatches | None, model: str | Model, dtype: str | None, device: str | None
+) -> Model:
+    """The model as this process needs it; with an engine that is on the CPU, whatever device its workers have."""
     from sinkscope.models.load import load
 
-    return load(model, dtype=dtype, device=device)
+    if engine is None:
+        return load(model, dtype=dtype, device=device) if isinstance(model, str) else model
+    if not isinstance(model, str):
+        if not hasattr(engine, "answering"):
+            return model  # it was loaded for these workers
+        raise TaskError(
+            f"Expected the name of a model for other machines, got {model.name} as an object; name a zoo model, a folder "
+            "or a Hub id."
+        )
+    if dtype is None and device not in (None, "cpu"):
+        raise TaskError(
+            f"Expected a dtype for workers on {device}, so that this process loads the same numbers; add dtype bfloat16."
+        )
+    return load(model, dtype=dtype)
+
+
+def workers_of(
+    engine: Elsewhere | RunBatches | None, device: str | None, say: Callable[[str], object]
+) -> AbstractContextManager[RunBatches | None]:
+    """The engine's workers for as long as the `with` lasts; those that are there already stay."""
+    if engine is None or not hasattr(engine, "answering"):
+        return nullcontext(engine)  # type: ignore[arg-type]
+    return engine.answering(device, say)
+
+
+def job_of(model: Model, dtype: str | None, device: str | None, intervention: Any) -> Job:
+    """What workers are told once: the model's name, and the intervention as a condition that they can make."""
+    from sinkscope.evals.batches import Job, condition_of
+
+    condition, seed = condition_of(intervention) or (None, 0)
+    told = None if condition is None else condition.to_dict()
+    return Job(model.name, model.fingerprint, dtype, device, told, seed)
 
 
 def _templated(model: Model, chat: bool | None) -> bool:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
 from sinkscope.decoding import Decode
 from sinkscope.errors import TaskError
-from sinkscope.evals.answering import answer_tokens, text_of
+from sinkscope.evals import incoming
+from sinkscope.evals.answering import answer_tokens
 from sinkscope.evals.answers import Answers, key
-from sinkscope.evals.conditions import as_list, described, made_of_words
-from sinkscope.evals.likelihood import Likelihood, chain_likelihoods, masked_likelihood
+from sinkscope.evals.batches import Batch, Job, Outcome, RunBatches, attention_of, intervened, run_batch
+from sinkscope.evals.conditions import described, made_of_words
 from sinkscope.evals.presets import settings_for
 from sinkscope.models.base import Model
 
@@ -35,8 +34,6 @@ except ImportError as error:  # pragma: no cover - the environment of the tests 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
 
-    from sinkscope.interventions import Effect
-
 
 @register_model("sinkscope")
 class HarnessLM(TemplateLM):  # type: ignore[misc]
@@ -44,7 +41,8 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
 
     `settings` is a Decode for all tasks, or words that replace single settings of each task's preset. `samples` is the
     number of maskings in a diffusion model's likelihood. With `store`, finished requests are kept in that file and not
-    redone. As a registered model (`--model sinkscope --model_args model=tiny-llada,mask_sinks=5`) it takes words.
+    redone. `elsewhere`: what runs batches in place of this process. As a registered model (`--model sinkscope
+    --model_args model=tiny-llada,mask_sinks=5`) it takes words.
     """
 
     backend = "causal"  # how the base class splits context and continuation: tokenised together, then cut
@@ -65,6 +63,7 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         dtype: str | None = None,
         device: str | None = None,
         max_batch_size: int | None = None,
+        elsewhere: tuple[RunBatches, Job] | None = None,
         **words: Any,
     ) -> None:
         super().__init__()
@@ -75,14 +74,16 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         self.model = model
         self.intervention = intervention if intervention is not None else made_of_words(mask_sinks, mask_random, rank)
         self.asked: Decode | Mapping[str, Any] | None = words or settings
-        self.batch_size = _whole(batch_size, max_batch_size)
-        self.samples, self.seed = _count("samples", samples, 1), _count("seed", seed, 0)
+        self.batch_size = incoming.whole(batch_size, max_batch_size)
+        self.samples, self.seed = incoming.count("samples", samples, 1), incoming.count("seed", seed, 0)
         settings_for(model, "", self.asked)  # wrong words are told now, and not at the first request
         self.tokenizer = model.require_tokenizer()
         self.answers = Answers(Path(store) if store is not None else None)
         self.used: dict[str, Decode] = {}  # settings that each task was run with
         self.counts: Counter[str] = Counter()
         self.errors: list[float] = []  # standard errors of the likelihoods
+        self.attention: str | None = None  # what computed it, once something was
+        self.elsewhere = elsewhere
         self._rendered: set[str] = set()
 
     # ---- text and tokens
@@ -129,38 +130,37 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Answers in the order of the requests, made in padded batches of like length, each cut at its own stops."""
-        asked = [self._generation(request, nth) for request, nth in zip(requests, _occurrences(requests), strict=True)]
-        waiting: dict[Decode, dict[str, tuple[Tensor, list[str]]]] = {}
+        numbered = zip(requests, incoming.occurrences(requests), strict=True)
+        asked = [self._generation(request, nth) for request, nth in numbered]
+        waiting: dict[Decode, dict[str, tuple[list[int], list[str]]]] = {}
         for name, settings, prompt, stops in asked:
             if self.answers.get(name) is None:
                 waiting.setdefault(settings, {})[name] = (prompt, stops)
             else:
                 self.counts["found"] += 1
-        total = sum(map(len, waiting.values()))
-        with _progress(total, disable_tqdm, "generating") as advance:
-            for settings, group in waiting.items():
-                # Longest first: what does not fit into memory fails at once, and not after hours.
-                order = sorted(group, key=lambda name: -group[name][0].shape[1])
-                for start in range(0, len(order), self.batch_size):
-                    names = order[start : start + self.batch_size]
-                    rows = self.tokens([group[n][0] for n in names], settings, [group[n][1] for n in names])
-                    for name, row in zip(names, rows, strict=True):
-                        self.answers.add(name, text=text_of(self.model, row, group[name][1]))
-                        advance()
+        batches = []
+        for settings, group in waiting.items():
+            # Longest first: what does not fit into memory fails at once, and not after hours.
+            order = sorted(group, key=lambda name: -len(group[name][0]))
+            for names in incoming.batched(order, self.batch_size):
+                prompts, stops = (tuple(tuple(group[name][part]) for name in names) for part in (0, 1))
+                batches.append(Batch("generate", tuple(names), prompts, settings, stops))
+        self._run(batches, disable_tqdm, "generating")
+        self.counts["generated"] += sum(map(len, waiting.values()))
         return [str(self._answer(name)["text"]) for name, *_ in asked]
 
-    def _generation(self, request: Instance, nth: int) -> tuple[str, Decode, Tensor, list[str]]:
-        text, words = _text(request.args[0]), _mapping(request.args[1])
+    def _generation(self, request: Instance, nth: int) -> tuple[str, Decode, list[int], list[str]]:
+        text, words = incoming.text(request.args[0]), incoming.mapping(request.args[1])
         task = str(request.task_name or "")
-        settings = settings_for(self.model, task, self.asked, _longest(words.get("max_gen_toks")))
+        settings = settings_for(self.model, task, self.asked, incoming.longest(words.get("max_gen_toks")))
         self.used[task] = settings
         if nth and (settings.temperature > 0 or settings.confidence == "random" or settings.commit == "origin"):
             settings = replace(settings, seed=settings.seed + nth)
-        stops = _stops(words.get("until"))
+        stops = incoming.stops(words.get("until"))
         # As the harness has it for likelihoods: an empty context is the token that texts begin with.
         ids = self._fit(self.tok_encode(text) or [self.prefix_token_id], self.model.context - settings.length)
         name = key(kind="generate", prompt=ids, settings=settings.to_dict(), until=stops, **self._dependence())
-        return name, settings, torch.tensor([ids]), stops
+        return name, settings, ids, stops
 
     def _fit(self, ids: list[int], room: int) -> list[int]:
         """The last `room` tokens of a prompt that is too long, counted so that the results can say it."""
@@ -172,17 +172,15 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
 
     def tokens(self, prompts: list[Tensor], settings: Decode, stops: Sequence[list[str]] = ()) -> list[list[int]]:
         """Prompts [1, position] → answer ids, in one batch, under the intervention."""
-        with self._intervened():
-            rows = answer_tokens(self.model, prompts, settings, stops)
-        self.counts["generated"] += len(prompts)
-        return rows
+        with intervened(self.model, self.intervention):
+            return answer_tokens(self.model, prompts, settings, stops)
 
     # ---- likelihoods
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """How likely each continuation is, and whether greedy decoding says it; an empty one is refused."""
         for request in requests:
-            _, continuation = map(_text, request.args[:2])
+            _, continuation = map(incoming.text, request.args[:2])
             if not continuation:
                 raise TaskError("Expected a continuation of at least one character to score, got an empty one.")
         found: list[tuple[float, bool]] = super().loglikelihood(requests, disable_tqdm=disable_tqdm)
@@ -197,33 +195,27 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
             for pair in pairs
         ]
         waiting = {name: pair for name, pair in zip(names, pairs, strict=True) if self.answers.get(name) is None}
-        with _progress(len(waiting), disable_tqdm, "scoring") as advance, self._intervened():
-            if self.model.causal:
-                found = chain_likelihoods(
-                    self.model, list(waiting.values()), batch_size=self.batch_size, settle=self._needs_two()
-                )
-                for name, likelihood in zip(waiting, found, strict=True):
-                    self.answers.add(name, **likelihood.to_dict())
-                    advance()
-            else:
-                for name, (context, answer) in waiting.items():
-                    self.answers.add(name, **self._masked(context, answer).to_dict())
-                    advance()
+        # Of an autoregressive model several fit into a padded batch; a diffusion model's maskings are a batch already.
+        order = sorted(waiting, key=lambda name: -sum(map(len, waiting[name]))) if self.model.causal else list(waiting)
+        together = self.batch_size if self.model.causal else 1
+        batches = [
+            Batch(
+                "score", tuple(some), tuple(tuple(waiting[name][0]) for name in some),
+                answers=tuple(tuple(waiting[name][1]) for name in some), samples=self.samples, rows=self.batch_size,
+                seed=self.seed,
+            )
+            for some in incoming.batched(order, together)
+        ]  # fmt: skip
+        self._run(batches, disable_tqdm, "scoring")
         results = [self._answer(name) for name in names]
         self.errors += [record["error"] for record in results]
         return [(record["value"], record["greedy"]) for record in results]
-
-    def _masked(self, context: list[int], answer: list[int]) -> Likelihood:
-        return masked_likelihood(
-            self.model, context, answer, samples=self.samples, batch_size=self.batch_size, seed=self.seed,
-            settle=self._needs_two(),
-        )  # fmt: skip
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
         """Log-likelihood of whole texts, in windows of the model's context that overlap in what is given only."""
         spans, windows = [], []
         for request in requests:
-            ids = self.tok_encode(_text(request.args[0]), add_special_tokens=False)
+            ids = self.tok_encode(incoming.text(request.args[0]), add_special_tokens=False)
             cut = get_rolling_token_windows(
                 token_list=ids, prefix_token=self.prefix_token_id, max_seq_len=self.model.context - 1, context_len=1
             )
@@ -235,50 +227,49 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
 
     # ---- what the results say about us
 
-    @contextmanager
-    def _intervened(self) -> Iterator[None]:
-        """The intervention in force; what it took away is added up over all batches."""
-        if self.intervention is None:
-            yield
+    def _run(self, batches: Sequence[Batch], silent: bool, what: str) -> None:
+        """Answer the batches, here or elsewhere; each is kept whole, with what was taken away in it, as it is done."""
+        prefix = self._effects()
+        with incoming.progress(sum(len(batch.names) for batch in batches), silent, what) as advance:
+            for batch, outcome in self._outcomes(batches):
+                effect = outcome["effect"]
+                self.answers.add_all(
+                    [
+                        *zip(batch.names, outcome["answers"], strict=True),
+                        *([(f"{prefix}{batch.id}", effect)] if effect is not None else []),
+                    ]
+                )
+                self.attention = outcome["attention"]
+                for _ in batch.names:
+                    advance()
+
+    def _outcomes(self, batches: Sequence[Batch]) -> Iterator[tuple[Batch, Outcome]]:
+        if self.elsewhere is not None:
+            run, job = self.elsewhere
+            yield from run(job, batches)
             return
-        from sinkscope.interventions import intervene
+        for batch in batches:
+            yield batch, run_batch(self.model, self.intervention, batch)
 
-        with intervene(self.model, *as_list(self.intervention)) as active:
-            yield
-        self._note(active.effect)
-
-    def _note(self, effect: Effect) -> None:
-        """Kept beside the answers, so that a resumed run can still say what was taken away."""
-        prefix = f"effect-{key(**self._dependence())}-"
-        self.answers.add(f"{prefix}{len(self.answers.starting(prefix))}", **asdict(effect))
+    def _effects(self) -> str:
+        return f"effect-{key(**self._dependence())}-"
 
     def _effect(self) -> dict[str, float] | None:
         """Shares of keys and of attention that were taken away, and what leaked, over all batches; None without any."""
-        parts = self.answers.starting(f"effect-{key(**self._dependence())}-")
+        parts = self.answers.starting(self._effects())
         if not parts:
             return None
         from sinkscope.interventions import Effect
 
+        parts.sort(key=lambda part: str(part["key"]))  # whichever was done first: sums of floats depend on the order
         total = Effect(leak=max(part["leak"] for part in parts))
         for name in ("keys", "keys_seen", "mass", "mass_seen"):
             setattr(total, name, sum(part[name] for part in parts))
         return total.to_dict()
 
-    def _needs_two(self) -> bool:
-        """Whether the intervention ranks the forward before: a likelihood then runs each canvas twice."""
-        return any(one.maps() for one in as_list(self.intervention) if not one.is_noop)
-
     def _dependence(self) -> dict[str, Any]:
         """What every answer of this model depends on, beside the request."""
         return {"model": self.model.identity(), "intervention": described(self.intervention)}
-
-    def _attention(self) -> str:
-        """What computed the attention: the model's own implementation, or ours where it had to be changed."""
-        if self.intervention is None:
-            return str(getattr(self.model.config, "_attn_implementation", "own"))
-        from sinkscope.attention.attend import choose_backend
-
-        return str(choose_backend(torch.empty(0, dtype=self.model.dtype, device=self.model.device)))
 
     def _answer(self, name: str) -> dict[str, Any]:
         record = self.answers.get(name)
@@ -290,7 +281,7 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         info: dict[str, Any] = {
             **self._dependence(),
             "effect": self._effect(),
-            "backend": self._attention(),
+            "backend": self.attention or attention_of(self.model, self.intervention),
             "settings": {task: settings.to_dict() for task, settings in self.used.items()},
             "requests": dict(self.counts),
             "versions": {name: version(name) for name in ("sinkscope", "lm_eval", "torch", "transformers")},
@@ -304,71 +295,3 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
                 "mean_standard_error": sum(self.errors) / len(self.errors),
             }
         return {"sinkscope": info}
-
-
-def _count(name: str, value: Any, least: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 1 << 63:
-        raise TaskError(f"Expected {name} as a whole number of at least {least}, got {value!r}.")
-    return value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TaskError(f"Expected the text of a request, got {type(value).__name__}; is the task's doc_to_text right?")
-    return value
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    if not isinstance(value, Mapping):
-        raise TaskError(f"Expected generation settings such as until and max_gen_toks, got {type(value).__name__}.")
-    return dict(value)
-
-
-def _stops(until: Any) -> list[str]:
-    """Stop strings: one, several or none. A number would never be found in a text, so that it is refused."""
-    several = [] if until is None else [until] if isinstance(until, str) else until
-    if not isinstance(several, list | tuple) or any(not isinstance(stop, str) for stop in several):
-        raise TaskError(f"Expected stop strings in until, such as ['\\n\\n'], got {until!r}; put quotes round numbers.")
-    return [stop for stop in several if stop]
-
-
-def _longest(asked: Any) -> int | None:
-    """The length that a task wishes for; YAML and command lines may give it as text."""
-    if asked is None:
-        return None
-    text = str(asked)
-    if isinstance(asked, bool) or not (text.isascii() and text.isdecimal()) or not 0 < int(text) < 1 << 31:
-        raise TaskError(f"Expected max_gen_toks as a whole number of at least 1, got {asked!r}.")
-    return int(text)
-
-
-def _whole(batch_size: int | str | None, most: int | None) -> int:
-    """The harness hands `None` or "auto" on where nobody gave a batch size."""
-    asked = "8" if batch_size is None or str(batch_size).startswith("auto") else str(batch_size)
-    if not (asked.isascii() and asked.isdecimal() and int(asked)):
-        raise TaskError(f"Expected a batch size of at least 1, or auto, got {batch_size!r}.")
-    return max(1, min(int(asked), most or int(asked)))
-
-
-def _occurrences(requests: list[Instance]) -> list[int]:
-    """Of each request, how often the same object came before: the harness asks for repeats by handing it in again."""
-    seen: Counter[int] = Counter()
-    counted = []
-    for request in requests:
-        counted.append(seen[id(request)])
-        seen[id(request)] += 1
-    return counted
-
-
-@contextmanager
-def _progress(total: int, disabled: bool, what: str) -> Iterator[Callable[[], None]]:
-    """A bar on the terminal's error stream, none elsewhere; what is yielded counts one request."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    silent = disabled or total == 0 or not console.is_terminal
-    with Progress(*columns, console=console, disable=silent) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda: bar.advance(task)

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sinkscope import io
 from sinkscope.errors import TaskError
+from sinkscope.evals.batches import Batch, run_batch
 from sinkscope.evals.conditions import grid
-from sinkscope.evals.evaluation import evaluate, right_answers
+from sinkscope.evals.evaluation import evaluate, job_of, loaded_for, right_answers, workers_of
 from sinkscope.evals.presets import benchmark_of, settings_for
 from sinkscope.paper import TABLE_1
 from sinkscope.renamed import renamed
 from sinkscope.settings.decode import Decode
 
 if TYPE_CHECKING:
+    from sinkscope.evals.batches import Elsewhere, RunBatches
     from sinkscope.interventions.conditions import Condition
     from sinkscope.models.base import Model
 
@@ -38,6 +40,7 @@ def table1(
     seed: int = 0,
     dtype: str | None = None,
     device: str | None = None,
+    engine: Elsewhere | None = None,
     on_message: Callable[[str], object] | None = None,
     say: Callable[[str], object] | None = None,
 ) -> dict[str, Any]:
@@ -53,27 +56,30 @@ def table1(
     tokens: list[dict[str, Any]] = []
     dynamics: list[dict[str, Any]] = []
     runs: list[dict[str, Any]] = []
-    for asked in models:
-        model = _loaded(asked, dtype, device)
-        chatty = model.chat_template is not None if chat is None else chat
-        names = tasks or ("gsm8k", "humaneval_instruct" if chatty else "humaneval")
-        whole: dict[str, Any] | None = None
-        for condition in grid(model.causal, ks):
-            say(f"{model.name}: {condition.label}")
-            summary = evaluate(
-                model, names, intervention=condition.intervention(seed, model.causal), settings=settings, data=data, limit=limit,
-                fewshot=fewshot, chat=chat, batch_size=batch_size, problems=problems, seed=seed,
-                out=folder / _safe(model.name) / condition.key, on_message=say if whole is None else None,
-            )  # fmt: skip
-            whole = whole or summary
-            cells += [_cell(model, task, condition, summary, whole) for task in summary["tasks"]]
-            runs.append({"condition": condition.to_dict(), **summary["sinkscope"]})
-        if traced:
-            say(f"{model.name}: tracing {traced} problems per task")
-            for task, prompts in _prompts(folder / _safe(model.name) / "none", traced).items():
-                shares, heads = _sinks(model, prompts, settings_for(model, task, settings))
-                tokens += [{"model": model.name, "task": task, **row} for row in shares]
-                dynamics += [{"model": model.name, "task": task, **row} for row in heads]
+    with workers_of(engine, device, say) as run:
+        for asked in models:
+            model = loaded_for(engine, asked, dtype, device)
+            chatty = model.chat_template is not None if chat is None else chat
+            names = tasks or ("gsm8k", "humaneval_instruct" if chatty else "humaneval")
+            whole: dict[str, Any] | None = None
+            for condition in grid(model.causal, ks):
+                say(f"{model.name}: {condition.label}")
+                summary = evaluate(
+                    model, names, intervention=condition.intervention(seed, model.causal), settings=settings,
+                    data=data, limit=limit, fewshot=fewshot, chat=chat, batch_size=batch_size,
+                    problems=problems, seed=seed, dtype=dtype, device=device, engine=run,
+                    out=folder / _safe(model.name) / condition.key, on_message=say if whole is None else None,
+                )  # fmt: skip
+                whole = whole or summary
+                cells += [_cell(model, task, condition, summary, whole) for task in summary["tasks"]]
+                runs.append({"condition": condition.to_dict(), **summary["sinkscope"]})
+            if traced:
+                say(f"{model.name}: tracing {traced} problems per task")
+                prompts = _prompts(folder / _safe(model.name) / "none", traced)
+                batches = [_to_trace(model, task, some, settings) for task, some in prompts.items() if some]
+                for task, found in _sinks(run, model, batches, dtype, device):
+                    tokens += [{"model": model.name, "task": task, **row} for row in found["shares"]]
+                    dynamics += [{"model": model.name, "task": task, **row} for row in found["heads"]]
     results = {
         "schema": 1,
         "cells": cells,
@@ -84,14 +90,6 @@ def table1(
     }
     _write(folder, results)
     return results
-
-
-def _loaded(asked: str | Model, dtype: str | None, device: str | None) -> Model:
-    if not isinstance(asked, str):
-        return asked
-    from sinkscope.models.load import load
-
-    return load(asked, dtype=dtype, device=device)
 
 
 def _cell(
@@ -126,26 +124,25 @@ def _prompts(folder: Path, count: int) -> dict[str, list[str]]:
     return found
 
 
-def _sinks(model: Model, prompts: list[str], settings: Decode) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Shares of the tokens that are sinks, and how many heads have static, moving or no sinks, over a few prompts."""
-    import torch
-
+def _to_trace(model: Model, task: str, prompts: list[str], asked: Decode | Mapping[str, Any] | None) -> Batch:
     from sinkscope.evals.harness import HarnessLM
-    from sinkscope.sinks import head_dynamics, token_shares
-    from sinkscope.tracing import trace
 
+    settings = settings_for(model, task, asked)
     lm = HarnessLM(model, settings=settings)
-    traces = []
-    for prompt in prompts:
-        ids = lm.tok_encode(prompt)[-(model.context - settings.length) :]
-        one = trace(model, torch.tensor([ids]), settings)
-        traces += one if isinstance(one, list) else [one]
-    if not traces:
-        return [], []
-    shares = token_shares(traces).head(10).to_dicts()
-    classes = [name for one in traces for name in head_dynamics(one)["class"].to_list()]
-    counted = [{"class": name, "heads": classes.count(name), "of": len(classes)} for name in sorted(set(classes))]
-    return shares, counted
+    room = model.context - settings.length
+    return Batch("trace", (task,), tuple(tuple(lm.tok_encode(prompt)[-room:]) for prompt in prompts), settings)
+
+
+def _sinks(
+    run: RunBatches | None, model: Model, batches: Sequence[Batch], dtype: str | None, device: str | None
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Shares of sink tokens and classes of heads by task, in the order of the tasks wherever they were traced."""
+    if run is None:
+        outcomes = {batch.id: run_batch(model, None, batch) for batch in batches}
+    else:
+        outcomes = {batch.id: outcome for batch, outcome in run(job_of(model, dtype, device, None), batches)}
+    for batch in batches:
+        yield batch.names[0], outcomes[batch.id]["answers"][0]
 
 
 def _safe(name: str) -> str:

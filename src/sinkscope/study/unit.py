@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
 from typing import Any
 
 from sinkscope.interventions.conditions import Condition, condition_from_dict
@@ -42,14 +43,16 @@ class Unit:
     decode: Mapping[str, Any] = field(default_factory=dict)
     shown: str = ""  # the model as results show it
 
-    @property
+    @cached_property
     def id(self) -> str:
         """A name for files; says everything that tells units of one study apart."""
         parts = (self.kind, self.shown, self.setting, self.condition.key, self.task, f"{self.chunk:03d}")
         return _cut("__".join(_safe(part) for part in parts if part))
 
     def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "condition": self.condition.to_dict()}
+        # By hand: `asdict` copies every setting of the decoder, and a driver does this for thousands of units a second.
+        plain = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {**plain, "condition": self.condition.to_dict(), "decode": dict(self.decode)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Unit:

@@ -20,6 +20,14 @@ from sinkscope.cli.options import (
     listed,
     settings_of,
 )
+from sinkscope.cli.scale import (
+    AddressOption,
+    CpusOption,
+    EngineOption,
+    GpusOption,
+    WorkersOption,
+    workers_from,
+)
 from sinkscope.cli.screen import output, print_json, printable, say
 from sinkscope.errors import TaskError
 
@@ -55,6 +63,11 @@ def evaluate_model(
     seed: Annotated[int, typer.Option(help="Seed of the random numbers.", min=0, max=MOST)] = 0,
     dtype: Dtype = None,
     device: Device = None,
+    engine: EngineOption = "local",
+    address: AddressOption = None,
+    workers: WorkersOption = None,
+    gpus_per_worker: GpusOption = None,
+    cpus_per_worker: CpusOption = None,
     settings: Settings = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -68,11 +81,12 @@ def evaluate_model(
     names = listed(tasks, "at least one task", "gsm8k")
     if names is None:
         raise TaskError("Expected at least one task, such as --task gsm8k, got none.")
+    chosen = workers_from(engine, address, workers, gpus_per_worker, cpus_per_worker)
     found = evaluate(
         model, names, intervention=made_of_words(mask_sinks, mask_random, rank), settings=settings_of(settings),
         data=data, out=out, limit=problems, fewshot=fewshot, chat=chat, batch_size=batch_size, repeats=repeats,
         pass_at=counts(pass_at), samples=samples, problems=problems or 100, seed=seed, dtype=dtype, device=device,
-        on_message=say,
+        engine=chosen, on_message=say,
     )  # fmt: skip
     if as_json:
         print_json(found)

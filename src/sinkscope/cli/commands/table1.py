@@ -21,6 +21,14 @@ from sinkscope.cli.options import (
     listed,
     settings_of,
 )
+from sinkscope.cli.scale import (
+    AddressOption,
+    CpusOption,
+    EngineOption,
+    GpusOption,
+    WorkersOption,
+    workers_from,
+)
 from sinkscope.cli.screen import output, print_json, printable, say
 from sinkscope.errors import TaskError
 
@@ -51,6 +59,11 @@ def table1(
     seed: Annotated[int, typer.Option(help="Seed of problems and random keys.", min=0, max=MOST)] = 0,
     dtype: Dtype = None,
     device: Device = None,
+    engine: EngineOption = "local",
+    address: AddressOption = None,
+    workers: WorkersOption = None,
+    gpus_per_worker: GpusOption = None,
+    cpus_per_worker: CpusOption = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Run the paper's Table 1: GSM8K and HumanEval with the sinks masked, and with random keys masked instead.
@@ -62,10 +75,11 @@ def table1(
     names = listed([*(models or []), *(more or [])], "models", "tiny-llada")
     if names is None:
         raise TaskError("Expected models for table1, such as --models GSAI-ML/LLaDA-8B-Instruct, got none.")
+    chosen = workers_from(engine, address, workers, gpus_per_worker, cpus_per_worker)
     found = run(
         names, out, tasks=listed(tasks, "tasks", "gsm8k"), ks=counts(ks), data=data, limit=problems, fewshot=fewshot,
         chat=chat, settings=settings_of(settings), batch_size=batch_size, traced=traced, seed=seed, dtype=dtype,
-        device=device, on_message=say,
+        device=device, engine=chosen, on_message=say,
     )  # fmt: skip
     if as_json:
         print_json(found)

@@ -12,16 +12,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, cast
 
 from sinkscope import io
 from sinkscope.errors import StudyError
 from sinkscope.study.engines import Stop
 from sinkscope.study.engines.pool import Pool, Worker
 from sinkscope.study.engines.ray import Ray
-from sinkscope.study.engines.scheduling import Waiting, parameters_of
-from sinkscope.study.schema import Study
-from sinkscope.study.unit import Unit
+from sinkscope.study.engines.scheduling import P, Piece, Waiting, parameters_of
 
 TRIES = 3  # of a unit, each on another worker
 FUNCTION = "sinkscope.study.engines.worker:answer"
@@ -29,11 +27,19 @@ Said = Callable[[str], object]
 Files = list[tuple[str, bytes]]
 
 
+class Context(Protocol):
+    """What all units share, and every worker is told: a `Study`, or the job of a benchmark."""
+
+    @property
+    def device(self) -> str | None: ...
+    def to_dict(self) -> dict[str, Any]: ...
+
+
 @dataclass
 class Failed:
     """A unit that failed: on which workers and nodes, and why the last time."""
 
-    unit: Unit
+    unit: Piece
     workers: set[int] = field(default_factory=set)
     nodes: list[str] = field(default_factory=list)
     why: str = ""
@@ -47,7 +53,7 @@ class Failed:
 class Left:
     """What is left of one call of `work`."""
 
-    waiting: Waiting
+    waiting: Waiting[Piece]
     retried: list[Failed] = field(default_factory=list)
     broken: list[Failed] = field(default_factory=list)
     failed: dict[str, Failed] = field(default_factory=dict)
@@ -68,9 +74,7 @@ class Cluster:
         self.prints: dict[str, str] = {}  # model → fingerprint of the weights that the study was planned with
         self.lacking: dict[tuple[str, str], str] = {}  # (node, model) → why the node cannot have the model
 
-    def work(
-        self, study: Study, units: Sequence[Unit], folder: Path, stop: Stop
-    ) -> Iterator[tuple[Unit, dict[str, Any]]]:
+    def work(self, study: Context, units: Sequence[P], folder: Path, stop: Stop) -> Iterator[tuple[P, dict[str, Any]]]:
         self.choice.fit(study.device)
         self.pool.open(len(units))
         context, left = json.dumps(study.to_dict()), Left(Waiting(units, self.parameters))
@@ -94,7 +98,7 @@ class Cluster:
                     if not stop():
                         self._feed(context, left)  # it computes on while this result is stored
                     _save(folder, files)
-                    yield unit, answer["result"]
+                    yield cast("P", unit), answer["result"]
                 else:
                     self._failed(worker, unit, answer, left)
         if left.broken:
@@ -122,7 +126,7 @@ class Cluster:
                     call = worker.handle.run.remote(self.function, context, json.dumps(unit.to_dict()))
                     self.pool.calls[call] = worker
 
-    def _again(self, worker: Worker, left: Left) -> Unit | None:
+    def _again(self, worker: Worker, left: Left) -> Piece | None:
         """A unit that failed elsewhere; on a node that it did not fail on, as long as there is another node."""
         for place, failed in enumerate(left.retried):
             model = failed.unit.model
@@ -132,7 +136,7 @@ class Cluster:
                 return left.retried.pop(place).unit
         return None
 
-    def _failed(self, worker: Worker, unit: Unit, answer: dict[str, Any], left: Left) -> None:
+    def _failed(self, worker: Worker, unit: Piece, answer: dict[str, Any], left: Left) -> None:
         if "lacking" in answer:  # says nothing about the unit: other nodes may have the model
             told = f"Node {worker.node} cannot load {unit.model}: {answer['error']}"
             if self.lacking.setdefault((str(worker.node), unit.model), told) is told:
@@ -165,7 +169,7 @@ class Cluster:
                     why = self.lacking[nodes[0], model]
                     left.broken += [Failed(unit, nodes=nodes, why=why) for unit in left.waiting.drop(model)]
 
-    def _checked(self, unit: Unit, answer: dict[str, Any]) -> dict[str, Any]:
+    def _checked(self, unit: Piece, answer: dict[str, Any]) -> dict[str, Any]:
         """Without its result, if the node has other weights than the study was planned with."""
         digest = answer.get("fingerprint")
         if digest is not None and self.prints.setdefault(unit.model, digest) != digest:

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sinkscope.errors import StudyError
+
+if TYPE_CHECKING:
+    from sinkscope.evals.batches import RunBatches
 
 
 @dataclass(frozen=True)
@@ -57,3 +63,15 @@ class Ray:
             )
         if not self.gpus_per_worker and device is not None and device.startswith("cuda"):
             raise StudyError(f"Expected GPUs for workers that compute on {device}, got none; add --gpus-per-worker 1.")
+
+    @contextmanager
+    def answering(self, device: str | None, on_message: Callable[[str], object]) -> Iterator[RunBatches]:
+        """Workers for the batches of a benchmark (`sinkscope.evals.batches`), for as long as the `with` lasts."""
+        from sinkscope.study.engines.batches import Answering
+
+        self.fit(device)
+        workers = Answering(self, on_message)
+        try:
+            yield workers.run
+        finally:
+            workers.close()

@@ -8,11 +8,10 @@ import os
 import queue
 import sys
 import threading
-import traceback
 from pathlib import Path
 from typing import Any
 
-from sinkscope.errors import CheckpointError, SinkscopeError
+from sinkscope.evals.batches import told
 from sinkscope.study.schema import Study
 from sinkscope.study.unit import Unit
 
@@ -44,25 +43,17 @@ def _listen(lines: queue.SimpleQueue[str]) -> None:
 
 
 def answer(study: str, unit: str, folder: Path) -> dict[str, Any]:
-    """What `perform` gives for a unit, or why it gave nothing: an error of the user's, or a bug of ours.
+    """What `perform` gives for a unit, with the fingerprint of the weights that were used; or why it gave nothing."""
+    return told(lambda: _performed(_study(study), Unit.from_dict(json.loads(unit)), folder))
 
-    fingerprint: of the weights that were used; lacking: the model could not be loaded on this machine.
-    """
+
+def _performed(study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
     from sinkscope.study.units.given import model_for
     from sinkscope.study.work import perform
 
-    try:
-        plan, one = _study(study), Unit.from_dict(json.loads(unit))
-        result = perform(plan, one, folder)
-        there = "left_out" not in result
-        digest = model_for(plan, one).fingerprint if there else None
-        return {"result": result, "fingerprint": digest}
-    except CheckpointError as error:
-        return {"error": str(error), "lacking": True}
-    except SinkscopeError as error:
-        return {"error": str(error)}
-    except Exception:
-        return {"bug": traceback.format_exc()}
+    result = perform(study, unit, folder)
+    digest = model_for(study, unit).fingerprint if "left_out" not in result else None
+    return {"result": result, "fingerprint": digest}
 
 
 @functools.lru_cache(maxsize=2)

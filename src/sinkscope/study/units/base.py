@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -43,7 +44,7 @@ class Kind(ABC):
         other = {"none": "noop", "noop": "none"}.get(unit.condition.name)
         if self.unchanged is None or other is None:
             return None
-        return Unit.from_dict({**unit.to_dict(), "condition": Condition(other).to_dict()})
+        return replace(unit, condition=Condition(other))
 
     def check(self, unit: Unit, result: dict[str, Any], twin: dict[str, Any] | None) -> None:
         """A masked key must receive exactly nothing, and masking nothing must change nothing."""

@@ -39,7 +39,11 @@ LOOKED = 1  # the forward at which confidence is compared: the first one that ma
 
 
 class MechanismKind(Kind):
-    """Diffusion models, at the first point of a sweep."""
+    """Diffusion models whose every forward takes the whole canvas, at the first point of a sweep.
+
+    Block-causal ones are left out, as autoregressive ones are: their second forward may be of another block, with other
+    keys, and most of the canvas has no confidence in it.
+    """
 
     name = "mechanism"
     order = 20
@@ -49,6 +53,8 @@ class MechanismKind(Kind):
         if fact.causal or fact.likelihood or not problems:
             return []
         setting, settings = next(iter(fact.settings.items()))
+        if settings.get("block_causal"):
+            return []
         steps = settings.get("steps")
         if steps is not None and steps < LEAST_STEPS:
             raise StudyError(

@@ -1,0 +1,218 @@
+"""A batch of requests: what a worker must know to answer it, here or on another machine, and the answers themselves."""
+
+from __future__ import annotations
+
+import functools
+import json
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import torch
+
+from sinkscope.errors import CheckpointError, SinkscopeError, TaskError
+from sinkscope.evals.answering import answer_tokens, text_of
+from sinkscope.evals.answers import key
+from sinkscope.evals.conditions import as_list
+from sinkscope.evals.likelihood import Likelihood, chain_likelihoods, masked_likelihood
+from sinkscope.settings.decode import Decode
+
+if TYPE_CHECKING:
+    from sinkscope.interventions.conditions import Condition
+    from sinkscope.models.base import Model
+
+Ids = tuple[int, ...]
+Outcome = dict[str, Any]  # "answers": one record per request; "effect": what was masked; "attention": what computed it
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Requests that are answered in one go. kind: generate, score (likelihoods) or trace (sinks of generations)."""
+
+    kind: Literal["generate", "score", "trace"]
+    names: tuple[str, ...]  # of the requests
+    prompts: tuple[Ids, ...]
+    settings: Decode | None = None  # of generations
+    stops: tuple[tuple[str, ...], ...] = ()
+    answers: tuple[Ids, ...] = ()  # whose likelihood is asked for
+    samples: int = 1
+    rows: int = 8  # of a batch inside a likelihood
+    seed: int = 0
+
+    @property
+    def id(self) -> str:
+        return key(kind=self.kind, names=self.names)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "settings": None if self.settings is None else self.settings.to_dict()}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Batch:
+        told = {name: _frozen(value) for name, value in values.items() if name != "settings"}
+        settings = values["settings"]
+        return cls(**told, settings=None if settings is None else Decode.from_dict(settings))
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all batches of a run share: the model as every machine finds it, and what is changed in it."""
+
+    model: str
+    fingerprint: str  # of the weights that the requests were made for
+    dtype: str | None = None
+    device: str | None = None
+    condition: dict[str, Any] | None = None
+    seed: int = 0  # of the condition
+    threads: int = 1
+
+
+RunBatches = Callable[[Job, Sequence[Batch]], Iterator[tuple[Batch, Outcome]]]
+
+
+class Elsewhere(Protocol):
+    """Other machines that answer batches; `sinkscope.Ray` describes some."""
+
+    def answering(
+        self, device: str | None, on_message: Callable[[str], object]
+    ) -> AbstractContextManager[RunBatches]: ...
+
+
+def run_batch(model: Model, intervention: Any, batch: Batch) -> Outcome:
+    """Answer a batch under an intervention; every value is plain data that JSON holds exactly."""
+    with intervened(model, intervention) as active:
+        records = KINDS[batch.kind](model, intervention, batch)
+    effect = None if active is None else asdict(active.effect)
+    return {"answers": records, "effect": effect, "attention": attention_of(model, intervention)}
+
+
+@contextmanager
+def intervened(model: Model, intervention: Any) -> Iterator[Any]:
+    """The intervention in force, one or several; None where there is none."""
+    if intervention is None:
+        yield None
+        return
+    from sinkscope.interventions import intervene
+
+    with intervene(model, *as_list(intervention)) as active:
+        yield active
+
+
+def _generated(model: Model, intervention: Any, batch: Batch) -> list[dict[str, Any]]:
+    assert batch.settings is not None
+    stops = [list(own) for own in batch.stops]
+    rows = answer_tokens(model, [torch.tensor([prompt]) for prompt in batch.prompts], batch.settings, stops)
+    return [{"text": text_of(model, row, own)} for row, own in zip(rows, stops, strict=True)]
+
+
+def _scored(model: Model, intervention: Any, batch: Batch) -> list[dict[str, Any]]:
+    # An intervention that ranks the forward before needs two forwards of each canvas.
+    settle = any(one.maps() for one in as_list(intervention) if not one.is_noop)
+    pairs = [(list(prompt), list(answer)) for prompt, answer in zip(batch.prompts, batch.answers, strict=True)]
+    found: list[Likelihood]
+    if model.causal:
+        found = chain_likelihoods(model, pairs, batch_size=batch.rows, settle=settle)
+    else:
+        found = [
+            masked_likelihood(
+                model, *pair, samples=batch.samples, batch_size=batch.rows, seed=batch.seed, settle=settle
+            )
+            for pair in pairs
+        ]
+    return [one.to_dict() for one in found]
+
+
+def _traced(model: Model, intervention: Any, batch: Batch) -> list[dict[str, Any]]:
+    """One record for all: shares of the tokens that are sinks, and how many heads have static, moving or no sinks."""
+    from sinkscope.sinks import head_dynamics, token_shares
+    from sinkscope.tracing import trace
+
+    traces = []
+    for prompt in batch.prompts:
+        one = trace(model, torch.tensor([prompt]), batch.settings)
+        traces += one if isinstance(one, list) else [one]
+    shares = token_shares(traces).head(10).to_dicts()
+    classes = [name for one in traces for name in head_dynamics(one)["class"].to_list()]
+    heads = [{"class": name, "heads": classes.count(name), "of": len(classes)} for name in sorted(set(classes))]
+    return [{"shares": shares, "heads": heads}]
+
+
+KINDS = {"generate": _generated, "score": _scored, "trace": _traced}
+
+
+def attention_of(model: Model, intervention: Any) -> str:
+    """What computed the attention: the model's own implementation, or ours where it had to be changed."""
+    if intervention is None:
+        return str(getattr(model.config, "_attn_implementation", "own"))
+    from sinkscope.attention.attend import choose_backend
+
+    return str(choose_backend(torch.empty(0, dtype=model.dtype, device=model.device)))
+
+
+# ---- on another machine
+
+
+def answer(context: str, payload: str, folder: Path) -> dict[str, Any]:
+    """A `Batch` as JSON under a `Job` as JSON → its outcome, or why there is none; what the Ray engine calls."""
+    return told(lambda: _answered(Job(**json.loads(context)), Batch.from_dict(json.loads(payload)["batch"])))
+
+
+def _answered(job: Job, batch: Batch) -> dict[str, Any]:
+    from sinkscope.interventions.conditions import condition_from_dict
+
+    torch.set_num_threads(job.threads)
+    model = _model(job.model, job.dtype, job.device)
+    change = None if job.condition is None else condition_from_dict(job.condition).intervention(job.seed, model.causal)
+    # As text, since what carries it takes no NaN, which the error of a single sample is.
+    return {"result": {"outcome": json.dumps(run_batch(model, change, batch))}, "fingerprint": model.fingerprint}
+
+
+@functools.lru_cache(maxsize=1)
+def _model(name: str, dtype: str | None, device: str | None) -> Model:
+    """The model of that name; the one before it is let go."""
+    from sinkscope.models.load import load
+
+    return load(name, dtype=dtype, device=device)
+
+
+def told(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What the work gives, or why it gave nothing: an error of the user's, or a bug of ours.
+
+    lacking: the model could not be loaded on this machine.
+    """
+    try:
+        return work()
+    except CheckpointError as error:
+        return {"error": str(error), "lacking": True}
+    except SinkscopeError as error:
+        return {"error": str(error)}
+    except Exception:
+        return {"bug": traceback.format_exc()}
+
+
+def condition_of(intervention: Any) -> tuple[Condition, int] | None:
+    """The condition and seed that make this very intervention on another machine; None for no intervention."""
+    from sinkscope.interventions.conditions import Condition
+    from sinkscope.interventions.settings import registered
+
+    if intervention is None:
+        return None
+    seed = int(getattr(intervention, "seed", 0))
+    for name, entry in registered().items():
+        origin = getattr(entry.make, "origin", None)
+        if origin == (type(intervention).__module__, type(intervention).__qualname__):
+            plain = intervention.to_dict()
+            told = {one.name: one.freeze(plain[one.name]) for one in entry.settings if plain.get(one.name) is not None}
+            made = Condition(name, **told)
+            if made.intervention(seed) == intervention:
+                return made, seed
+    raise TaskError(
+        f"Expected an intervention that a study file can name, so that other machines can make it, got {intervention!r}; "
+        "leave the engine out to run it here."
+    )
