@@ -11,10 +11,13 @@ from transformers import DynamicCache
 
 from sinkscope.attention.calls import Call, Outcome, Tap
 from sinkscope.attention.capture import listening
+from sinkscope.attention.context import running
 from sinkscope.decoding.cache import Forwards, OverwritingLayer
 from sinkscope.models.base import Model
 from sinkscope.settings.sparse import SparseCache
 from sinkscope.sinks.rules import Threshold, rule_from_dict
+
+PRIME = 1_000_003
 
 
 class SparseForwards(Forwards):
@@ -24,7 +27,7 @@ class SparseForwards(Forwards):
         super().__init__(model, attention_mask, "sparse", shift)
         self.settings = settings
         self.since = 0  # forwards since the last refresh, itself included
-        self.random = torch.Generator().manual_seed(settings.seed)
+        self.refreshes = 0
         self.mask: Tensor | None = None  # [batch, kept]: which of the kept columns are real; None: all
         self.due = False  # whether the drift asks for a refresh
 
@@ -62,6 +65,7 @@ class SparseForwards(Forwards):
     def _refresh(self, canvas: Tensor, block: tuple[int, int], positions: Tensor) -> Tensor:
         ranker = _Ranker()
         self.block, self.since, self.due = None, 1, False
+        self.refreshes += 1
         self.cache = DynamicCache()
         with listening(self.model.module, ranker) if self.settings.ranks else nullcontext():
             hidden = self._run(canvas, positions, self.cache)
@@ -72,7 +76,7 @@ class SparseForwards(Forwards):
         layers = []
         for number, filled in enumerate(cast("list[Any]", self.cache.layers)):
             received = ranker.received.get(number)
-            index = self._index(received, filled.keys, inside, (start, stop))
+            index = self._index(number, received, filled.keys, inside, (start, stop))
             layers.append(SparseLayer(filled, (start, stop), index, received))
         self.cache.layers = cast("list[Any]", layers)
         self.mask = None
@@ -80,7 +84,9 @@ class SparseForwards(Forwards):
             self.mask = self.attention_mask.gather(1, layers[0].index[:, 0])
         return hidden
 
-    def _index(self, received: Tensor | None, keys: Tensor, inside: Tensor, window: tuple[int, int]) -> Tensor:
+    def _index(
+        self, layer: int, received: Tensor | None, keys: Tensor, inside: Tensor, window: tuple[int, int]
+    ) -> Tensor:
         """[batch, kv head, kept]: columns in ascending order; rows with fewer real keys are filled with padded columns."""
         batch, heads, columns, _ = keys.shape
         real = torch.ones(batch, columns, dtype=torch.bool, device=keys.device)
@@ -88,7 +94,7 @@ class SparseForwards(Forwards):
             real = self.attention_mask.bool()
         outside = real & ~inside
         budget = (outside.sum(1) * self.settings.keep).ceil().long()  # [batch]
-        scores = self._scores(received, (batch, heads, columns), outside, window)
+        scores = self._scores(layer, received, (batch, heads, columns), outside, window)
         scores = scores.masked_fill(~outside[:, None], -torch.inf)
         order = scores.argsort(dim=-1, descending=True, stable=True)
         place = torch.empty_like(order).scatter_(-1, order, torch.arange(columns, device=keys.device).expand_as(order))
@@ -102,7 +108,7 @@ class SparseForwards(Forwards):
         return (seen | fill).nonzero()[:, 2].reshape(batch, heads, most)
 
     def _scores(
-        self, received: Tensor | None, shape: tuple[int, int, int], outside: Tensor, window: tuple[int, int]
+        self, layer: int, received: Tensor | None, shape: tuple[int, int, int], outside: Tensor, window: tuple[int, int]
     ) -> Tensor:
         """[batch, kv head, column]: what is kept first."""
         columns = torch.arange(shape[2], device=outside.device)
@@ -110,24 +116,41 @@ class SparseForwards(Forwards):
         near = (-distance).double().expand(shape).clone()
         chosen = near
         if self.settings.by == "random":
-            chosen = torch.rand(
-                shape if self.settings.per == "head" else (shape[0], 1, shape[2]), generator=self.random
-            )
-            chosen = chosen.to(near).expand(shape)
+            chosen = self._drawn(layer, shape).to(near)
         elif received is not None:
             share = received.shape[1] // shape[1]
-            grouped = received.double().unflatten(1, (shape[1], share))
-            if self.settings.by == "received":
-                chosen = self._shared(grouped.sum(2))
-            else:
+            drawn = self._shared(received.double().unflatten(1, (shape[1], share)).sum(2))
+            chosen = drawn
+            if self.settings.by != "received":
                 marks = self._sinks(received, outside).unflatten(1, (shape[1], share)).any(2)
                 marks = marks if self.settings.per == "head" else marks.any(1, keepdim=True).expand(shape)
+                # The strongest sinks are the first to be kept, or the first to go; what is no sink is nearer than that.
                 sign = 1.0 if self.settings.by == "sinks" else -1.0
-                chosen = near + sign * marks * 2.0 * shape[2]
+                chosen = torch.where(marks, sign * (2.0 * shape[2] + drawn), near)
         nearest = (
             distance.masked_fill(~outside, shape[2] + 1).argsort(dim=-1, stable=True).argsort(-1) < self.settings.recent
         )
         return chosen + nearest[:, None] * 1e9
+
+    def _drawn(self, layer: int, shape: tuple[int, int, int]) -> Tensor:
+        """Uniform numbers of this refresh and layer, the same for a row alone or in a padded batch.
+
+        All rows of a batch share a draw, unless the forward has a seed per row.
+        """
+        forward = running()
+        seeds = (forward.row_seeds if forward is not None else None) or (0,)
+        heads = shape[1] if self.settings.per == "head" else 1
+        rows = []
+        for row in range(shape[0]):
+            mixed = self.settings.seed * PRIME + seeds[row % len(seeds)]
+            mixed = ((mixed * PRIME + self.refreshes) * PRIME + layer) % (2**63 - 1)
+            rows.append(torch.rand(shape[2], heads, generator=torch.Generator().manual_seed(mixed)).mT)
+        drawn = torch.stack(rows).expand(shape)
+        if self.attention_mask is None:
+            return drawn
+        padding = shape[2] - self.attention_mask.cpu().sum(1)  # [batch], all of it at the left
+        shifted = (torch.arange(shape[2]) - padding[:, None]).clamp(min=0)
+        return drawn.gather(-1, shifted[:, None, :].expand(shape))
 
     def _shared(self, scores: Tensor) -> Tensor:
         return scores if self.settings.per == "head" else scores.sum(1, keepdim=True).expand_as(scores)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from sinkscope.interventions.base import Intervention
 
 ALWAYS = ("k", "rank", "rows")  # fields that every condition has in results, whether or not its intervention takes them
+STRENGTHS = ("k", "radius", "keep")  # how much is done; conditions that differ in nothing else are one series
 MODELS = ("all", "causal", "diffusion")
 
 
@@ -87,9 +88,17 @@ class Condition:
         entry = registered().get(self.name)
         return entry is not None and entry.masks and not self.get("keep_self")
 
+    @property
+    def decode(self) -> dict[str, Any]:
+        """Words that this condition puts over the decode settings, as plain data; none for what changes attention."""
+        entry = registered().get(self.name)
+        if entry is None or entry.decode is None:
+            return {}
+        return entry.decode({name: _setting(entry, name).build(value) for name, value in self.settings})
+
     def series(self) -> Condition:
         """The condition without its K: tests over K are corrected together."""
-        return Condition(self.name, **{name: value for name, value in self.settings if name not in ("k", "radius")})
+        return Condition(self.name, **{name: value for name, value in self.settings if name not in STRENGTHS})
 
     def to_dict(self) -> dict[str, Any]:
         """name, k, rank and rows always; the other settings where they say something."""

@@ -66,6 +66,7 @@ class Registered:
     masks: bool = False  # whether the keys that it takes must receive exactly nothing
     contradiction: Callable[[dict[str, Any]], tuple[str, str] | None] = lambda values: None
     label: Callable[[dict[str, Any]], str] | None = None  # in place of the settings' own words
+    decode: Callable[[dict[str, Any]], dict[str, Any]] | None = None  # built values → words over the decode settings
 
     def setting(self, name: str) -> Setting | None:
         return next((one for one in self.settings if one.name == name), None)

@@ -16,10 +16,11 @@ Per = Literal["head", "layer"]
 class SparseCache:
     """Between refreshes only the block is computed, against its own keys and a kept share of all others.
 
-    by: the keys that received most attention at the last refresh; what `rule` calls sinks, then the nearest; the nearest
-    that are no sinks (the control); the nearest; random ones. recent: so many nearest keys are kept whatever `by` says.
-    refresh: forwards from one look at the whole canvas to the next; None: at the start of each block only. drift: also
-    as soon as the value of the block's most attended key has turned by more than this (1 − cosine, mean over layers).
+    by: the keys that received most attention at the last refresh; what `rule` calls sinks, the strongest first, then the
+    nearest; all but the sinks, of which the strongest go first (the control); the nearest; random ones. recent: so many
+    nearest keys are kept whatever `by` says. refresh: forwards from one look at the whole canvas to the next; None: at the
+    start of each block only. drift: also as soon as the value of the block's most attended key has turned by more than
+    this (1 − cosine, mean over layers).
     keep = 1 is the dual cache; with refresh = 1 it is decoding without a cache.
     """
 

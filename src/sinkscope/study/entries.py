@@ -11,6 +11,7 @@ from pydantic import ValidationInfo
 from sinkscope.errors import RuleError
 from sinkscope.interventions.conditions import MODELS, Condition, read_entry
 from sinkscope.interventions.settings import SettingError, registered
+from sinkscope.settings import conditions as _caches  # noqa: F401 - conditions that change how a model decodes
 from sinkscope.study.mistakes import refuse, shown
 from sinkscope.study.reader import Path
 

@@ -108,6 +108,10 @@ class LikelihoodPlan:
     def _compared(self, info: ValidationInfo) -> LikelihoodPlan:
         if self.models and Condition("none") not in self.conditions:
             raise refuse(info, ("likelihood", "conditions"), entries.NEEDS_NONE)
+        for condition in self.conditions:
+            if condition.decode:
+                told = f"must not have {condition.label!r}: it changes how a model decodes, and reading a text decodes nothing"
+                raise refuse(info, ("likelihood", "conditions"), told)
         return self
 
 

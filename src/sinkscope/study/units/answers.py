@@ -15,7 +15,7 @@ from sinkscope.interventions import Active, intervene
 from sinkscope.settings.decode import Decode
 from sinkscope.study.schema import Study
 from sinkscope.study.unit import Facts, Unit
-from sinkscope.study.units.base import Kind, wanted
+from sinkscope.study.units.base import Kind, decode_of, wanted
 from sinkscope.study.units.given import asked, batch_of, model_for, row_seeds
 from sinkscope.tasks import Problem
 
@@ -33,7 +33,7 @@ class AnswersKind(Kind):
             return []
         return [
             Unit("answers", fact.asked, condition, setting, task.name, first, min(first + study.chunk, task.problems),
-                 index, fact.settings[setting], fact.name)
+                 index, decode_of(fact, setting, condition), fact.name)
             for setting in fact.settings
             for condition in wanted(study, fact)
             for task in study.tasks
@@ -83,13 +83,13 @@ def answers(study: Study, unit: Unit) -> dict[str, Any]:
     commits = Commits()
     intervention = unit.condition.intervention(study.seed, model.causal)
     settings = Decode.from_dict(dict(unit.decode))
-    if intervention is None:
-        done = decode(model, ids, settings, attention_mask=mask, history=False, on_step=commits)
-    else:
-        seeds = row_seeds(study, unit, [number for number, _ in chunk])
-        with intervene(model, intervention) as active, seeded(seeds):
-            commits.active = active
+    with seeded(row_seeds(study, unit, [number for number, _ in chunk])):
+        if intervention is None:
             done = decode(model, ids, settings, attention_mask=mask, history=False, on_step=commits)
+        else:
+            with intervene(model, intervention) as active:
+                commits.active = active
+                done = decode(model, ids, settings, attention_mask=mask, history=False, on_step=commits)
     rows = []
     for (number, problem), tokens, sure in zip(
         chunk, [answer.cpu() for answer in done.returned], commits.means(), strict=True

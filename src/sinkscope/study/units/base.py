@@ -69,3 +69,8 @@ def wanted(study: Study, fact: Facts) -> list[Condition]:
     """The study's conditions that are for this model."""
     kind = "causal" if fact.causal else "diffusion"
     return [condition for condition, models in study.conditions if models in ("all", kind)]
+
+
+def decode_of(fact: Facts, setting: str, condition: Condition) -> dict[str, Any]:
+    """Decode settings of a model at a point of the sweep, under a condition that may change them."""
+    return {**fact.settings[setting], **condition.decode}

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from sinkscope.decoding import fitted
-from sinkscope.errors import CheckpointError, StudyError
+from sinkscope.errors import CheckpointError, DecodeError, StudyError
+from sinkscope.settings.decode import Decode
 from sinkscope.study.schema import Study
 from sinkscope.study.unit import Facts, Unit
-from sinkscope.study.units.base import Kind
+from sinkscope.study.units.base import Kind, decode_of, wanted
 from sinkscope.study.units.given import model_for
 
 
@@ -42,4 +43,19 @@ class FactsKind(Kind):
             if made not in settings.values():  # decoding from left to right has no blocks: a sweep of them is one point
                 settings[label] = made
         identity = {**model.identity(), "name": unit.shown}
-        return Facts(unit.model, unit.shown, model.causal, model.family, identity, settings, likelihood).to_dict()
+        facts = Facts(unit.model, unit.shown, model.causal, model.family, identity, settings, likelihood)
+        _check_conditions(study, facts)
+        return facts.to_dict()
+
+
+def _check_conditions(study: Study, facts: Facts) -> None:
+    """Conditions that change the decode settings must fit those of this model."""
+    for condition in () if facts.likelihood else wanted(study, facts):
+        for setting in facts.settings if condition.decode else ():
+            try:
+                Decode.from_dict(decode_of(facts, setting, condition))
+            except DecodeError as error:
+                raise StudyError(
+                    f"The condition {condition.label} does not go with {facts.asked}: {str(error).rstrip('.')}; "
+                    "leave one of them out, or limit the condition with for: causal or for: diffusion."
+                ) from None

@@ -16,7 +16,7 @@ from sinkscope.sinks.columns import SoFar, alive_keys
 from sinkscope.sinks.shares import sink_counts
 from sinkscope.study.schema import Study
 from sinkscope.study.unit import Facts, Unit
-from sinkscope.study.units.base import Kind, wanted
+from sinkscope.study.units.base import Kind, decode_of, wanted
 from sinkscope.study.units.given import asked, model_for, row_seeds
 from sinkscope.tracing import trace
 from sinkscope.tracing.recorder import Keep
@@ -50,7 +50,7 @@ class TraceKind(Kind):
         problems = study.trace.problems
         return [
             Unit("trace", fact.asked, condition, setting, task.name, first, min(first + TRACED, problems), index,
-                 fact.settings[setting], fact.name)
+                 decode_of(fact, setting, condition), fact.name)
             for setting in fact.settings
             for condition in conditions
             for task in study.tasks
