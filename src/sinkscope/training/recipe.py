@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from sinkscope.errors import TrainingError
+from sinkscope.training.spelling import SPELLINGS
 
 RECIPES = Path(__file__).parent / "recipes"
 FAMILIES = ("llama", "llada", "dream", "mmada")
@@ -55,12 +56,18 @@ class Data:
     """What is shown: kinds with their share and difficulty, canvas lengths after the prompt, the begin token or not.
 
     A kind without a difficulty gets all three, evenly. A DLM's canvas length is drawn from `canvas` for each chunk.
+    spelling: words as the tiny family, bare (no punctuation, line breaks or chat markers), or letters.
     """
 
     kinds: dict[str, float] = field(default_factory=lambda: {"arithmetic": 1.0})
     difficulty: dict[str, int] = field(default_factory=dict)
     canvas: tuple[int, ...] = (24, 32)
     begin: bool = True
+    spelling: str = "words"
+
+    def __post_init__(self) -> None:
+        if self.spelling not in SPELLINGS:
+            raise TrainingError(f"data.spelling must be {', '.join(SPELLINGS)}, not {self.spelling!r}; fix the recipe.")
 
 
 @dataclass(frozen=True)

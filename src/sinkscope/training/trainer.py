@@ -191,10 +191,10 @@ def _tokenizer(recipe: Recipe, out: Path) -> PreTrainedTokenizerBase:
     """The run's own tokenizer: kept in its folder, so that a later change of the vocabulary cannot move its ids."""
     from transformers import PreTrainedTokenizerFast
 
-    from sinkscope.tasks.vocabulary import build_tokenizer
+    from sinkscope.training.spelling import tokenizer_of
 
     folder = out / "tokenizer"
     if not (folder / "tokenizer_config.json").is_file():
-        build_tokenizer(pictures=recipe.family == "mmada").save_pretrained(folder)
+        tokenizer_of(recipe.data.spelling, pictures=recipe.family == "mmada").save_pretrained(folder)
     kept: PreTrainedTokenizerBase = PreTrainedTokenizerFast.from_pretrained(folder)
     return kept
