@@ -1,4 +1,4 @@
-"""Ways of showing a thing that stand right of it: `trace.show()` needs the report, which the trace must not know.
+"""What a thing needs and stands right of it: `trace.show()` needs the report, which the trace must not know.
 
 The package's root registers them (`sinkscope/__init__.py`), as functions that import what they need when they are called.
 """

@@ -123,7 +123,7 @@ def test_problems_travel_between_processes(kind: str) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ({"kind": "chess"}, "out of arithmetic, programs, .* but got 'chess'"),
+        ({"kind": "chess"}, "out of arithmetic, composition, .* but got 'chess'"),
         ({"kind": "logic", "n": -1}, "n ≥ 0"),
         ({"kind": "logic", "n": 2.5}, "n ≥ 0"),
         ({"kind": "logic", "split": "dev"}, "train, validation, test"),

@@ -11,6 +11,7 @@ from sinkscope.cli.screen import output, print_json, printable
 from sinkscope.errors import StudyError
 
 if TYPE_CHECKING:
+    from sinkscope.study.engines import Engine
     from sinkscope.study.engines.ray import Ray
 
 EngineOption = Annotated[str, typer.Option("--engine", help="local: processes here; ray: a Ray cluster.")]
@@ -27,21 +28,23 @@ ShardOption = Annotated[
 
 def engine_from(
     engine: str, address: str | None, workers: int | None, gpus: float | None, cpus: float | None
-) -> str | Ray:
-    """The engine that the options describe; options of another engine are refused."""
+) -> str | Ray | Engine:
+    """The engine that the options describe, known to `engine_of` by its name; options of another engine are refused."""
     if engine == "ray":
         from sinkscope.study.engines.ray import Ray
 
         shares = {"gpus_per_worker": gpus, "cpus_per_worker": cpus}
         return Ray(address, workers, **{name: value for name, value in shares.items() if value is not None})
-    if engine != "local":
-        raise StudyError(f"Expected the engine local or ray, got {engine!r}.")
     given = {"--address": address, "--gpus-per-worker": gpus, "--cpus-per-worker": cpus}
     if used := [name for name, value in given.items() if value is not None]:
         raise StudyError(
-            f"{', '.join(used)} would have no effect with the engine local; add --engine ray, or leave it out."
+            f"{', '.join(used)} would have no effect with the engine {engine}; add --engine ray, or leave it out."
         )
-    return engine
+    if engine == "local":
+        return engine
+    from sinkscope.study.engines import engine_of
+
+    return engine_of(engine, workers)
 
 
 def workers_from(

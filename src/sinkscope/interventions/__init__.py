@@ -1,8 +1,11 @@
 """What to change in an attention call: one frozen dataclass per idea, each with a setting that changes nothing.
 
-To add one: write a dataclass under `Intervention` (or `Selector`, if it picks keys) and put `@register(name, setting, …)`
-above it; study files know it from then on (docs/how-to/your-own-intervention.md).
+To add one: write a dataclass under `Intervention` (or `Selector`, if it picks keys) in a file here and put
+`@register(name, setting, …)` above it; study files know it from then on (docs/how-to/your-own-intervention.md).
 """
+
+from importlib import import_module
+from pkgutil import iter_modules
 
 from sinkscope.interventions.active import Active, Effect, intervene
 from sinkscope.interventions.base import Intervention, Selector
@@ -21,6 +24,9 @@ from sinkscope.interventions.random import MaskRandom
 from sinkscope.interventions.settings import Setting, register
 from sinkscope.interventions.sinks import MaskSinks
 from sinkscope.interventions.values import MeanValues, ZeroValues
+
+for _found in iter_modules(__path__):  # what none of the lines above names registers itself too
+    import_module(f"{__name__}.{_found.name}")
 
 __all__ = [
     "Active",

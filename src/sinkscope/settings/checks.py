@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sinkscope.errors import DecodeError
 from sinkscope.settings.sparse import SparseCache
 from sinkscope.settings.words import ALWAYS, CHOICES, FLAGS, ID_LISTS, IDS, LONGEST, ONLY, RANGES, SEEDS, WHOLE
+from sinkscope.viewers import view
 
 if TYPE_CHECKING:
     from sinkscope.settings.decode import Decode
@@ -20,6 +21,8 @@ def check(settings: Decode) -> None:
     for name, choices in CHOICES.items():
         if name == "cache" and isinstance(settings.cache, SparseCache):
             continue
+        if name == "commit" and settings.commit not in choices:
+            view("decode.commits", settings)  # a rule that is a file in decoding/commit adds its name when it is read
         if getattr(settings, name) not in choices:
             raise DecodeError(
                 f"Expected {name} to be one of {', '.join(map(repr, choices))}, got {getattr(settings, name)!r}."

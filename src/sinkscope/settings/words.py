@@ -31,7 +31,7 @@ DREAM_ALGORITHMS: dict[str, tuple[Confidence, str]] = {
     "p2": ("probability", "p2"),
 }
 
-# Names of commit rules; a rule of your own adds its name when it is registered (decoding/commit/base.py).
+# Names of commit rules that are known without reading decoding/commit; every other rule adds its own when it is registered.
 COMMITS: list[str] = [
     "quota", "threshold", "factor", "schedule", "origin", "next",
     "dynamic", "static", "sequential", "edit", "rounded", "p2", "sub_blocks",

@@ -4,7 +4,7 @@ The first number is below 10, later ones are at most 6, and every value stays wi
 look-up in a small table.
 """
 
-from sinkscope.tasks.problem import Problem, Source, Task, same_final
+from sinkscope.tasks.problem import Problem, Source, Task, register, same_final
 from sinkscope.tasks.words import NAMES, THINGS
 
 HIGHEST = 20
@@ -50,4 +50,4 @@ def _apply(value: int, operation: str, n: int) -> int:
     return {"+": value + n, "-": value - n, "*": value * n}[operation]
 
 
-TASK = Task("arithmetic", draw, same_final)
+register(Task("arithmetic", draw, same_final))

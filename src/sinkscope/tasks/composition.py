@@ -3,7 +3,7 @@
 import itertools
 import re
 
-from sinkscope.tasks.problem import Problem, Source, Task
+from sinkscope.tasks.problem import Problem, Source, Task, register
 
 VERBS = ("walk", "run", "jump", "look", "hop", "crawl", "dance", "swim")
 TURNS = ("", " left", " right")
@@ -57,4 +57,4 @@ def _act(phrase: Phrase) -> list[str]:
     return [word for _ in range(TIMES[times]) for word in (turn.strip(), verb) if word]
 
 
-TASK = Task("composition", draw, check)
+register(Task("composition", draw, check))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from sinkscope.errors import TaskError
 from sinkscope.tasks import composition, recall
-from sinkscope.tasks.problem import Problem, Source, Task, is_whole, same_final
+from sinkscope.tasks.problem import Problem, Source, Task, is_whole, register, same_final
 from sinkscope.tasks.words import COLOURS, NAMES, THINGS
 
 LINES = {1: 4, 2: 20, 3: 58}  # lines that do not matter; 58 of them fill 512 positions with a canvas of 24
@@ -79,5 +79,5 @@ def _command(source: Source) -> str:
 
 
 FILLERS = (_has, _colour, _place, _order)
-NEEDLE = Task("needle", draw_needle, same_final, frozenset({"lines"}))
-ERRANDS = Task("errands", draw_errands, composition.check, frozenset({"lines"}))
+register(Task("needle", draw_needle, same_final, frozenset({"lines"})))
+register(Task("errands", draw_errands, composition.check, frozenset({"lines"})))

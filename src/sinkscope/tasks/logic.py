@@ -2,7 +2,7 @@
 
 import itertools
 
-from sinkscope.tasks.problem import Problem, Source, Task, same_final
+from sinkscope.tasks.problem import Problem, Source, Task, register, same_final
 from sinkscope.tasks.words import NAMES
 
 # comparative, the question for the first of the order, the question for the last
@@ -28,4 +28,4 @@ def draw(source: Source, difficulty: int) -> Problem:
     return Problem("logic", prompt, answer, difficulty, prompt, {"final": found})
 
 
-TASK = Task("logic", draw, same_final)
+register(Task("logic", draw, same_final))

@@ -1,6 +1,6 @@
 """Pictures of 6 × 6 squares as discrete codes, asked about or described: the second modality of tiny-mmada."""
 
-from sinkscope.tasks.problem import Problem, Source, Task, same_final
+from sinkscope.tasks.problem import Problem, Source, Task, register, same_final
 
 SIDE = 6
 MOST = 4  # of one object in a picture
@@ -40,4 +40,4 @@ def draw(source: Source, difficulty: int) -> Problem:
     return Problem("pictures", picture + question, answer, difficulty, key, {"final": found})
 
 
-TASK = Task("pictures", draw, same_final)
+register(Task("pictures", draw, same_final))

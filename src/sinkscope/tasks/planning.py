@@ -2,7 +2,7 @@
 
 import re
 
-from sinkscope.tasks.problem import Problem, Source, Task, final
+from sinkscope.tasks.problem import Problem, Source, Task, final, register
 
 SIZE = 5
 MOVES = {"left": (-1, 0), "right": (1, 0), "up": (0, 1), "down": (0, -1)}
@@ -81,4 +81,4 @@ def _counts(plan: list[str]) -> str:
     return ", ".join(f"{plan.count(move)} {move}" for move in dict.fromkeys(plan))
 
 
-TASK = Task("planning", draw, check)
+register(Task("planning", draw, check))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from sinkscope.tasks.problem import Problem, Source, Task
+from sinkscope.tasks.problem import Problem, Source, Task, register
 
 FUNCTIONS = ("solve", "task", "work", "go", "f", "g", "h", "find", "make", "test")
 SCALARS = ("a", "b", "n", "x", "y", "z")
@@ -189,4 +189,4 @@ _SKETCHES: dict[int, tuple[Callable[[Source], Sketch], ...]] = {
     2: (_fold, _two_steps),
     3: (_filter, _each, _choice),
 }
-TASK = Task("programs", draw, check)
+register(Task("programs", draw, check))

@@ -1,7 +1,7 @@
 """Find one fact on a card, or, with a `length` beyond the card's fields, in a list as long as wanted."""
 
 from sinkscope.errors import TaskError
-from sinkscope.tasks.problem import Problem, Source, Task, is_whole, same_final
+from sinkscope.tasks.problem import Problem, Source, Task, is_whole, register, same_final
 from sinkscope.tasks.words import COLOURS, NAMES, THINGS
 
 LENGTHS = {1: 2, 2: 3, 3: 4}
@@ -41,4 +41,4 @@ def _boxes(source: Source, count: int) -> list[tuple[str, str]]:
     return [(key, str(source.randrange(NUMBERS))) for key in keys]
 
 
-TASK = Task("recall", draw, same_final, frozenset({"length"}))
+register(Task("recall", draw, same_final, frozenset({"length"})))

@@ -3,7 +3,7 @@
 The letters before the line break are decoys; a model that averages over the prompt answers with the decoy.
 """
 
-from sinkscope.tasks.problem import Problem, Source, Task
+from sinkscope.tasks.problem import Problem, Source, Task, register
 from sinkscope.tasks.words import COLOURS, THINGS
 
 LETTERS = ("f", "g", "h", "x", "y", "z")
@@ -28,4 +28,4 @@ def check(problem: Problem, text: str) -> bool:
     return text.split() == [str(problem.data["letter"])] * LENGTH
 
 
-TASK = Task("repeat", draw, check)
+register(Task("repeat", draw, check))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,7 +29,9 @@ def sinks(
     epsilon: Annotated[float | None, typer.Option(help="Threshold above the mean of the other keys.")] = None,
     unit: Annotated[str | None, typer.Option(help="Unit of epsilon: sum, percent, mean or uniform.")] = None,
     group: Annotated[str, typer.Option(help="Whose attention counts: all, masked, committed or prompt.")] = "all",
-    rule: Annotated[str, typer.Option(help="threshold, zscore (epsilon is k) or head_share.")] = "threshold",
+    rule: Annotated[
+        str, typer.Option(help="threshold, zscore (epsilon is its k), head_share or another by its name.")
+    ] = "threshold",
     top: Annotated[int, typer.Option(help="Rows per table.", min=1)] = 10,
     parquet: Annotated[Path | None, typer.Option(help="Also write every sink to this parquet file.")] = None,
     as_json: JsonFlag = False,
@@ -81,11 +84,12 @@ def _strongest(found: pl.DataFrame) -> pl.DataFrame:
 
 
 def _rule(name: str, epsilon: float | None, unit: str | None, group: str) -> Rule:
-    from sinkscope.sinks import rule_from_dict
+    from sinkscope.sinks import RULES, rule_from_dict
 
     words: dict[str, Any] = {"rule": name, "group": group}
-    if epsilon is not None:
-        words["k" if name == "zscore" else "epsilon"] = epsilon
+    if epsilon is not None:  # whatever the rule calls its threshold, which is the first of its settings
+        own = [field.name for field in fields(RULES[name]) if not field.kw_only] if name in RULES else ["epsilon"]
+        words[own[0] if own else "epsilon"] = epsilon
     if unit is not None:
         words["unit"] = unit
     return rule_from_dict(words)

@@ -31,6 +31,7 @@ from sinkscope.cli.screen import output, print_json, printable, progress
 from sinkscope.errors import ReportError, StudyError
 
 if TYPE_CHECKING:
+    from sinkscope.study.engines import Engine
     from sinkscope.study.engines.ray import Ray
     from sinkscope.study.run import Run
     from sinkscope.study.schema import Study
@@ -163,7 +164,7 @@ def _show(plan: Study, workers: int | None, as_json: bool) -> None:
         output().print(printable(plan.to_yaml()) + found.shown(), markup=False, soft_wrap=True)
 
 
-def _run(plan: Study, out: Path | None, engine: str | Ray, workers: int | None) -> Run:
+def _run(plan: Study, out: Path | None, engine: str | Ray | Engine, workers: int | None) -> Run:
     """With a bar where someone is watching, and a line now and then where nobody is."""
     from sinkscope.study.progress import Bar, Log
     from sinkscope.study.run import run
@@ -180,7 +181,7 @@ def _run(plan: Study, out: Path | None, engine: str | Ray, workers: int | None) 
         )
 
 
-def _run_shard(plan: Study, out: Path | None, engine: str | Ray, workers: int | None, shard: str) -> Path:
+def _run_shard(plan: Study, out: Path | None, engine: str | Ray | Engine, workers: int | None, shard: str) -> Path:
     from sinkscope.study.progress import Bar, Log
     from sinkscope.study.shards import Shard, run_shard
 
