@@ -1,13 +1,14 @@
 """Move what a sink carries: values or keys of one sink take the place of another's.
 
 The source is another row of the batch at the same step ("next": row i takes from row i + 1, the last from the first), the
-same row one forward earlier ("previous"), or a trace of another generation, whose steps are computed once more.
+same row one forward earlier ("previous") or at its first forward ("first"), or a trace of another generation, whose steps
+are computed once more. In study files `of: random` moves as many random keys instead: the control.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
@@ -19,18 +20,21 @@ from sinkscope.errors import InterventionError
 from sinkscope.interventions.base import top
 from sinkscope.interventions.memory import Memory
 from sinkscope.interventions.of import OfKeys
+from sinkscope.interventions.random import MaskRandom
 from sinkscope.interventions.ranked import Ranked
 from sinkscope.interventions.settings import Setting, among, register
 from sinkscope.interventions.sinks import MaskSinks
-from sinkscope.interventions.words import ABOVE, BELOW, RANK, ROWS, WHICH, K
+from sinkscope.interventions.words import ABOVE, BELOW, OF, RANK, ROWS, WHICH, K
 
 if TYPE_CHECKING:
     from sinkscope.sinks.columns import TraceLike
 
+SOURCES = ("next", "previous", "first")
 SOURCE = Setting(
-    "source", "next", among(("next", "previous")), "next or previous", place=35, label=lambda source: f"from {source}"
+    "source", "next", among(SOURCES), "next, previous or first", place=35, label=lambda source: f"from {source}"
 )
-WORDS = (K, RANK, ROWS, SOURCE, ABOVE, BELOW, *WHICH)
+OF_RANDOM = replace(OF, quiet=True)  # sinks unless said otherwise
+WORDS = (K, RANK, ROWS, OF_RANDOM, SOURCE, ABOVE, BELOW, *WHICH)
 
 
 @dataclass(frozen=True)
@@ -43,22 +47,23 @@ class Donor:
 
 @dataclass(frozen=True)
 class _Patched(OfKeys):
-    source: Literal["next", "previous"] | TraceLike = "next"
+    source: Literal["next", "previous", "first"] | TraceLike = "next"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if isinstance(self.source, str):
-            if self.source not in ("next", "previous"):
-                raise InterventionError(f"Expected source to be next, previous or a trace, got {self.source!r}.")
+            if self.source not in SOURCES:
+                raise InterventionError(f"Expected source to be next, previous, first or a trace, got {self.source!r}.")
         elif getattr(self.source, "received", None) is None or getattr(self.source, "canvas", None) is None:
             raise InterventionError(
-                f"Expected source to be next, previous or a full trace, got {type(self.source).__name__}."
+                f"Expected source to be next, previous, first or a full trace, got {type(self.source).__name__}."
             )
 
     @classmethod
     def from_settings(cls, values: dict[str, Any], seed: int) -> Self:
-        words = {name: value for name, value in values.items() if name != "source"}
-        return cls(MaskSinks(**words), values.get("source", "next"))
+        words = {name: value for name, value in values.items() if name not in ("source", "of")}
+        of = MaskRandom(seed=seed, **words) if values.get("of") == "random" else MaskSinks(**words)
+        return cls(of, values.get("source", "next"))
 
     def to_dict(self) -> dict[str, Any]:
         source = self.source if isinstance(self.source, str) else "trace"
@@ -82,9 +87,10 @@ class _Patched(OfKeys):
     def _donor(self, call: Call, memory: Memory, own: Tensor, picked: Tensor | None) -> Donor | None:
         if self.source == "next":
             return None if picked is None else Donor(own.roll(-1, 0), picked.roll(-1, 0))
-        if self.source == "previous":
+        if self.source in ("previous", "first"):
             before = memory.own.get((id(self), call.layer))
-            memory.own[id(self), call.layer] = own
+            if before is None or self.source == "previous":
+                memory.own[id(self), call.layer] = own
             if before is None or picked is None or before.shape[2] > own.shape[2]:
                 return None
             there = torch.arange(own.shape[2], device=own.device) < before.shape[2]
@@ -179,7 +185,7 @@ def _recorded(model: Any, trace: TraceLike, read: Any) -> list[tuple[dict[int, T
     if not hasattr(model, "logits") or trace.causal:
         raise InterventionError(
             "A trace as the source of a patch needs a loaded diffusion model, whose canvases can be computed again; "
-            "use source='next' or 'previous'."
+            "use source='next', 'previous' or 'first'."
         )
     steps = []
     for canvas in trace.canvas[:-1]:

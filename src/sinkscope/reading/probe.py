@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ class Probe:
     shuffled_high: float  # 97.5 % point over the shuffles
     rows: int
     groups: int
+    predicted: Matrix = field(repr=False, compare=False)  # [row], of rows whose group the probe has not seen
 
     @property
     def found(self) -> bool:
@@ -52,7 +53,26 @@ def probe(
         shuffled_high=float(np.quantile(empty, 0.975)),
         rows=len(labels),
         groups=len(names),
+        predicted=predicted,
     )
+
+
+def drawn_r2(
+    labels: Matrix, predicted: Matrix, groups: npt.NDArray[np.int64], draws: int = 2000, seed: int = 0
+) -> Matrix:
+    """r2 of each of `draws` samples of whole groups, with replacement; the same seed draws the same groups."""
+    names, place = np.unique(groups, return_inverse=True)
+
+    def per_group(values: Matrix) -> Matrix:
+        return np.bincount(place, values, len(names))
+
+    weight = np.random.default_rng(seed).multinomial(len(names), np.full(len(names), 1 / len(names)), draws)
+    count, total, squares, wrong = (
+        weight @ per_group(values) for values in (np.ones(len(labels)), labels, labels**2, (labels - predicted) ** 2)
+    )
+    spread = squares - total**2 / count
+    found: Matrix = 1 - np.divide(wrong, spread, out=np.full(draws, np.nan), where=spread > 0)
+    return found
 
 
 class _Fold:

@@ -21,7 +21,7 @@ from importlib.resources import files
 from typing import Any
 
 START = "main.js"
-STYLES = ("palette.css", "layout.css", "panels.css", "canvas.css", "overview.css")
+STYLES = ("palette.css", "layout.css", "panels.css", "canvas.css", "lens.css", "overview.css")
 IMPORT = re.compile(r'^import \{([^}]*)\} from "(\.{1,2}/[\w/-]+\.js)";\n', re.M)
 EXPORT = re.compile(r"^export (?:async )?(?:function|const|class|let) (\w+)", re.M)
 

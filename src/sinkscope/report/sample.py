@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.report.coding import Blob, quantise
+from sinkscope.report.lens import add_lens
 from sinkscope.sinks import head_dynamics
 from sinkscope.sinks.columns import (
     QUERY_KINDS,
@@ -137,7 +138,7 @@ def _finish(trace: Trace, head: dict[str, Any], blob: Blob) -> tuple[dict[str, A
         blob.add("maps", map_codes(trace.maps), "planes")
     else:
         head["mapHeads"] = []
-    return {**head, "parts": blob.index}, blob
+    return {**head, "lens": add_lens(trace, blob), "parts": blob.index}, blob
 
 
 def map_codes(maps: Tensor) -> npt.NDArray[np.uint8]:

@@ -61,6 +61,8 @@ class TracePlan:
         Field(max_length=MOST, description="a list of numbers ≥ 0"),
     ] = ()
     norms: Annotated[bool, Field(strict=True, description="true or false")] = True
+    # Kept traces also hold what each layer would write at each position.
+    lens: Annotated[bool, Field(strict=True, description="true or false")] = False
 
     def takes(self, condition: Condition) -> bool:
         """Whether traces are taken under this condition."""

@@ -183,7 +183,8 @@ class Study:
             "primary": [condition.entry() for condition in self.primary],
             **({"expected": {model: dict(told) for model, told in self.expected.items()}} if self.expected else {}),
             "rules": [dict(rule) for rule in self.rules],
-            "trace": {name: _plain(value) for name, value in asdict(self.trace).items()},
+            # A field that came later stands there only where it says something: older runs can be continued.
+            "trace": {n: _plain(v) for n, v in asdict(self.trace).items() if n != "lens" or v},
             "mechanism": {name: _plain(value) for name, value in asdict(self.mechanism).items()},
             "likelihood": {
                 **{name: _plain(value) for name, value in asdict(self.likelihood).items()},

@@ -25,10 +25,12 @@ SHAPES: dict[str, tuple[str | int, ...]] = {
     "top_scores": ("step", "layer", "head", len(GROUPS), "top"),
     "value_norms": ("step", "layer", "kv head", "key"),
     "hidden_norms": ("step", "layer", "key"),
+    "lens_tokens": ("step", "layer", "choice", "key"),
+    "lens_probability": ("step", "layer", "choice", "key"),
     "maps": ("map", "step", "key", "key"),
 }
 NEEDED = ("queries", "canvas", "confidence", "committed_at", "blocks")
-WHOLE = ("queries", "canvas", "committed_at", "edits", "blocks", "top_keys")
+WHOLE = ("queries", "canvas", "committed_at", "edits", "blocks", "top_keys", "lens_tokens")
 TYPES: dict[str, tuple[type, ...]] = {
     "prompt_length": (int,),
     "model": (dict,),
@@ -92,6 +94,11 @@ def _check_values(
     assert canvas is not None
     if unknown := set(canvas.unique().tolist()) - vocabulary.keys():
         raise TraceError(f"the canvas has the token {min(unknown)}, which its vocabulary does not name")
+    lens = tensors.get("lens_tokens")
+    if (lens is None) != (tensors.get("lens_probability") is None):
+        raise TraceError("the lens has tokens without probabilities, or the other way round")
+    if lens is not None and (unknown := set(lens.unique().tolist()) - vocabulary.keys()):
+        raise TraceError(f"the lens has the token {min(unknown)}, which its vocabulary does not name")
 
 
 def picked(name: str, asked: Any, count: int) -> list[int] | None:

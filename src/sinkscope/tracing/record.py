@@ -55,6 +55,8 @@ class Trace:
     )
     maps: Tensor | None = None  # [n, step, query, key]: attention of the heads in map_heads, on request
     map_heads: tuple[tuple[int, int], ...] = ()
+    lens_tokens: Tensor | None = None  # [step, layer, n, position] int32: what a layer would write there, on request
+    lens_probability: Tensor | None = None  # … and how sure it is; 0 where the step computed no row for the position
     edits: Tensor | None = None  # [position] int32: how often a token that stood there was replaced; None: never
 
     def __repr__(self) -> str:
@@ -230,7 +232,10 @@ BY_STEP = (
     "top_scores",
     "value_norms",
     "hidden_norms",
+    "lens_tokens",
+    "lens_probability",
 )
-BY_LAYER = ("received", "layer_mean", "top_keys", "top_scores", "value_norms", "hidden_norms")
+LENS = ("lens_tokens", "lens_probability")
+BY_LAYER = ("received", "layer_mean", "top_keys", "top_scores", "value_norms", "hidden_norms", *LENS)
 BY_HEAD = ("received", "top_keys", "top_scores")
 TENSORS = tuple(item.name for item in fields(Trace) if item.type in ("Tensor", "Tensor | None"))

@@ -17,6 +17,7 @@ from sinkscope.decoding.run import Step
 from sinkscope.errors import BudgetError, TraceError
 from sinkscope.models.base import Model
 from sinkscope.settings.decode import Decode
+from sinkscope.tracing import lens
 
 Form = Literal["auto", "full", "summary"]
 TOP = 16  # keys kept per head and group in summary form
@@ -32,6 +33,7 @@ class Keep:
     value_norms: bool = False
     hidden_norms: bool = False
     maps: tuple[tuple[int, int], ...] = ()  # (layer, head) whose whole attention map is kept
+    lens: bool = False  # the tokens that each layer would write at each position, were it the last
 
     def __post_init__(self) -> None:
         if self.form not in ("auto", "full", "summary") or self.dtype not in (torch.float16, torch.float32):
@@ -40,6 +42,8 @@ class Keep:
             )
         if type(self.budget) is not int:
             raise TraceError(f"Expected a budget in bytes as a whole number, got {self.budget!r}.")
+        if type(self.lens) is not bool:
+            raise TraceError(f"Expected lens to be True or False, got {self.lens!r}.")
         given: Any = self.maps
         if not isinstance(given, tuple | list) or not all(map(_is_head, given)):
             raise TraceError(f"Expected maps as pairs of layer and head, such as ((3, 0),), got {self.maps!r}.")
@@ -74,6 +78,8 @@ def planned_form(model: Model, batch: int, positions: int, settings: Decode, kee
         extra += batch * steps * layers * _kv_heads(model) * positions * torch.float32.itemsize
     if keep.hidden_norms:
         extra += batch * steps * layers * positions * torch.float32.itemsize
+    if keep.lens:
+        extra += batch * steps * layers * positions * lens.BYTES
     full = cells * heads * positions * size + extra
     summary = cells * (positions * size + heads * min(TOP, positions) * (size + 4)) + extra
     if keep.form != "summary" and full <= keep.budget:
@@ -120,6 +126,7 @@ class Recorder(Tap):
         self.maps = (
             torch.zeros(len(keep.maps), batch, steps, self.width, self.width, dtype=dtype) if keep.maps else None
         )
+        self.lens = lens.LensBuffer(model, batch, steps, layers, self.width) if keep.lens else None
         self.canvas[:, 0] = first.cpu()
 
     def watches(self, call: Call) -> bool:
@@ -186,7 +193,9 @@ class Recorder(Tap):
         self.steps = index + 1
 
     def hooks(self, stack: ExitStack) -> None:
-        """Put in what is needed for hidden-state norms; taken out when the stack closes."""
+        """Put in what is needed for the lens and for hidden-state norms; taken out when the stack closes."""
+        if self.lens is not None:
+            self.lens.hooks(stack)
         if self.hidden is None:
             return
         from sinkscope.attention.context import running

@@ -49,6 +49,9 @@ def trace(
     single: Annotated[bool, typer.Option("--float32", help="Keep float32 instead of float16.")] = False,
     budget: Annotated[int, typer.Option(help="Memory for the recorder, in MB.", min=0, max=1 << 30)] = 2048,
     norms: Annotated[bool, typer.Option("--norms", help="Keep value and hidden-state norms too.")] = False,
+    lens: Annotated[
+        bool, typer.Option("--lens", help="Keep what each layer would write at each position (logit lens).")
+    ] = False,
     heads: Annotated[
         list[str] | None, typer.Option("--map", help="Keep the whole map of a head, LAYER.HEAD; repeated.")
     ] = None,
@@ -73,7 +76,7 @@ def trace(
         refuse_together(DecodeError, "on a model that writes left to right", {"--block": block, "--steps": steps})
     keep = sk.Keep(
         form=form, dtype=torch.float32 if single else torch.float16, budget=budget << 20, value_norms=norms,
-        hidden_norms=norms, maps=maps,
+        hidden_norms=norms, maps=maps, lens=lens,
     )  # fmt: skip
     changes = [sk.MaskSinks(k=mask_sinks)] if mask_sinks else []
     given = {name: value for name, value in words.items() if value is not None}

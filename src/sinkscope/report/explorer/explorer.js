@@ -5,6 +5,7 @@ import { createAttention } from "./attention.js";
 import { createCompare } from "./compare.js";
 import { createControls } from "./controls.js";
 import { createGrid } from "./grid.js";
+import { createLens } from "./lens.js";
 import { createMap } from "./map.js";
 import { createPaths } from "./paths.js";
 import { createProfile } from "./profile.js";
@@ -20,8 +21,8 @@ export function createExplorer(app) {
   app.sample = app.samples[app.view.sample] ?? app.samples[0];
   const controls = createControls(app), timeline = createTimeline(app), strip = createStrip(app), map = createMap(app);
   const profile = createProfile(app), grid = createGrid(app), paths = createPaths(app);
-  const compare = createCompare(app), attention = createAttention(app);
-  app.panels = [controls, timeline, strip, profile, map, grid, paths, compare, attention];
+  const compare = createCompare(app), attention = createAttention(app), lens = createLens(app);
+  app.panels = [controls, timeline, strip, profile, map, grid, paths, compare, attention, lens];
   element.append(
     make("h1", { class: "quiet", text: "Explorer" }),
     controls.element,
@@ -33,6 +34,7 @@ export function createExplorer(app) {
       make("div", { class: "column main" }, map.element, profile.element),
       make("div", { class: "column side" }, grid.element, paths.element),
     ),
+    lens.element,
     compare.element,
     attention.element,
   );

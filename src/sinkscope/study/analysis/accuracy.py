@@ -14,6 +14,7 @@ from sinkscope.study.analysis.rows import Able, Cell, Compared, Control, PooledC
 from sinkscope.study.schema import Study
 from sinkscope.study.unit import Facts
 
+CONTROLLED = ("mask_sinks", "zero_values", "mean_values", "patch_values", "patch_keys")  # have a twin of random keys
 WEAK = 0.1  # accuracy with nothing masked below which a task has too little to lose
 
 
@@ -72,7 +73,7 @@ def _cell(fact: Facts, answers: dict[Key, Answers], one: Answers) -> Cell:
 def _controls(answers: dict[Key, Answers], one: Answers) -> dict[Any, Control]:
     """Sinks against random keys with the same budget, in both forms; problem by problem."""
     condition = one.condition
-    if condition.name not in ("mask_sinks", "zero_values", "mean_values") or condition.of == "random":
+    if condition.name not in CONTROLLED or condition.of == "random":
         return {}
     words = dict(condition.settings)
     found: dict[Any, Control] = {}

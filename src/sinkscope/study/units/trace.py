@@ -67,16 +67,18 @@ def traced(study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
     settings = Decode.from_dict(dict(unit.decode))
     intervention = unit.condition.intervention(study.seed, model.causal)
     interventions = [] if intervention is None else [intervention]
-    keep = Keep(value_norms=study.trace.norms)
     generations: list[dict[str, Any]] = []
     vocabulary: dict[str, list[str]] = {}
     saved: list[str] = []
     for place, (number, problem) in enumerate(asked(study, unit, limit=study.trace.problems)):
+        kept = unit.first + place < study.trace.keep
+        keep = Keep(value_norms=study.trace.norms, lens=study.trace.lens and kept)
         with seeded(row_seeds(study, unit, [number])):
             made = trace(model, problem.prompt, settings, interventions=interventions, keep=keep)
         generations.append({"problem": number, "correct": problem.check(made.text), **measures(made, study)})
-        vocabulary |= {str(token): list(entry) for token, entry in made.vocabulary.items()}
-        if unit.first + place < study.trace.keep:
+        there = set(made.canvas.unique().tolist())  # the lens names tokens that never stood on the canvas
+        vocabulary |= {str(token): list(entry) for token, entry in made.vocabulary.items() if token in there}
+        if kept:
             name = f"{unit.id}__{number:04d}.safetensors"
             if study.trace.maps:  # which heads are worth it is known only now, so the generation is done once more
                 heads = notable(head_dynamics(made), study.trace.maps)
