@@ -71,7 +71,9 @@ class TracePlan:
     @model_validator(mode="after")
     def _kept(self, info: ValidationInfo) -> TracePlan:
         if self.maps and not min(self.keep, self.problems):
-            raise refuse(info, ("trace", "maps"), "has no effect: no trace is saved; set keep and problems to 1 or more")
+            raise refuse(
+                info, ("trace", "maps"), "has no effect: no trace is saved; set keep and problems to 1 or more"
+            )
         return self
 
 
