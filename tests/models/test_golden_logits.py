@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from golden_sets import LOGITS, Golden, by_family, golden
+from golden_sets import LOGITS, SAME, Golden, by_family, golden
 
 
 @pytest.mark.parametrize("found", by_family())
@@ -23,7 +23,8 @@ def test_padded_logits(found: Golden) -> None:
     if found.family != "llada":  # the other two authors' codes leave padded queries undefined
         logits, expected = logits[mask.bool()], expected[mask.bool()]
     # MMaDA's code leaves +1 on every visible score; it cancels in the softmax up to rounding (the next test shows it).
-    torch.testing.assert_close(logits, expected, atol=LOGITS, rtol=0)
+    atol = max(LOGITS, 2e-5) if found.family == "mmada" else LOGITS
+    torch.testing.assert_close(logits, expected, atol=atol, rtol=0)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +38,7 @@ def test_mmada_padding_differs_only_by_the_authors_plus_one(found: Golden) -> No
     ids = found.tensor(names["input_ids"])
     with torch.inference_mode():
         logits = found.model.module(ids, attention_mask=theirs, is_causal=False).logits
-    torch.testing.assert_close(logits, found.tensor(names["logits"]), atol=LOGITS, rtol=0)
+    torch.testing.assert_close(logits, found.tensor(names["logits"]), atol=SAME, rtol=0)
     ours = found.model.logits(ids, found.tensor(names["attention_mask"]))
     torch.testing.assert_close(logits[real], ours[real], atol=3e-5, rtol=0)  # on one machine: rounding and no more
 
