@@ -95,7 +95,7 @@ def _systematic_error(scores: list[float]) -> float:
 
 
 def _score(model: Model, context: list[int], answer: list[int], patterns: Tensor, settle: bool) -> list[float]:
-    """patterns bool [batch, token] → n/m · Σ log p of the masked tokens, one number a row."""
+    """patterns bool [batch, token] → n/m · Σ log p of the masked tokens, one number per row."""
     assert model.mask_id is not None
     rows, width = len(patterns), len(context)
     patterns = patterns.to(model.device)
@@ -129,7 +129,7 @@ def _hidden(model: Model, canvas: Tensor, width: int, settle: bool) -> Tensor:
 
 
 def _says(model: Model, context: list[int], answer: list[int]) -> bool:
-    """Whether the family's decoder, one commit a step and without noise, gives this answer."""
+    """Whether the family's decoder, one commit per step and without noise, gives this answer."""
     words: dict[str, Any] = {"length": len(answer), "temperature": 0.0, "guidance": 0.0}
     if model.defaults.steps is not None:
         words |= {"steps": len(answer), "block": None}

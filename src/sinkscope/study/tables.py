@@ -32,7 +32,7 @@ def tables(results: Results) -> str:
 
 
 def table_1(cells: Sequence[Cell]) -> Iterator[str]:
-    """Accuracy with its 95 % interval, a block a model and task, a column a K."""
+    """Accuracy with its 95 % interval, one block per model and task, one column per K."""
     if not cells:
         return
     yield "Table 1. Accuracy in % [95 % interval]; * differs from nothing masked, + from as"
@@ -170,7 +170,7 @@ def _short(text: str, most: int) -> str:
 
 
 def curve_table(rows: Sequence[Curve]) -> Iterator[str]:
-    """Share of non-sinks against epsilon, a line a model and unit."""
+    """Share of non-sinks against epsilon, one line per model and unit."""
     if not rows:
         return
     rows = [row for row in rows if row.condition == "none"]
