@@ -33,7 +33,7 @@ def grid(causal: bool, ks: Sequence[int] = (1, 5, 10)) -> list[Condition]:
 
 
 def made_of_words(mask_sinks: int | None = None, mask_random: int | None = None, rank: str | None = None) -> Any:
-    """The intervention that the words of a command line name; None for none. rank: clean unless said otherwise."""
+    """The intervention that the words of a command line name; None for none. rank: clean by default."""
     from sinkscope.interventions import MaskRandom, MaskSinks
 
     if mask_sinks and mask_random:

@@ -26,7 +26,7 @@ from sinkscope.models.base import Model, pad
 
 @dataclass(frozen=True)
 class Likelihood:
-    """Natural log-likelihood of an answer, its standard error (0 where exact), and whether greedy decoding says it."""
+    """Natural log-likelihood of an answer, its standard error (0 where exact), and whether greedy decoding gives it."""
 
     value: float
     error: float
@@ -67,8 +67,8 @@ def masked_likelihood(
     else:
         value = sum(scores) / len(scores)
         error = _systematic_error(scores)
-    said = greedy and _says(model, context, answer)
-    return Likelihood(value, error, said, count, len(patterns) * (2 if settle else 1))
+    is_greedy = greedy and _is_greedy(model, context, answer)
+    return Likelihood(value, error, is_greedy, count, len(patterns) * (2 if settle else 1))
 
 
 def _all_patterns(count: int) -> Iterator[Tensor]:
@@ -128,7 +128,7 @@ def _hidden(model: Model, canvas: Tensor, width: int, settle: bool) -> Tensor:
     return hidden
 
 
-def _says(model: Model, context: list[int], answer: list[int]) -> bool:
+def _is_greedy(model: Model, context: list[int], answer: list[int]) -> bool:
     """Whether the family's decoder, one commit per step and without noise, gives this answer."""
     words: dict[str, Any] = {"length": len(answer), "temperature": 0.0, "guidance": 0.0}
     if model.defaults.steps is not None:

@@ -48,7 +48,7 @@ def table1(
     more with a recorder, for the shares of sink tokens and the dynamics of the heads. The other words are `evaluate`'s.
     """
     folder = Path(out)
-    say = renamed("say", say, "on_message", on_message, TaskError) or (lambda line: None)
+    message = renamed("say", say, "on_message", on_message, TaskError) or (lambda line: None)
     cells: list[dict[str, Any]] = []
     tokens: list[dict[str, Any]] = []
     dynamics: list[dict[str, Any]] = []
@@ -59,17 +59,17 @@ def table1(
         names = tasks or ("gsm8k", "humaneval_instruct" if chatty else "humaneval")
         whole: dict[str, Any] | None = None
         for condition in grid(model.causal, ks):
-            say(f"{model.name}: {condition.label}")
+            message(f"{model.name}: {condition.label}")
             summary = evaluate(
                 model, names, intervention=condition.intervention(seed, model.causal), settings=settings, data=data, limit=limit,
                 fewshot=fewshot, chat=chat, batch_size=batch_size, problems=problems, seed=seed,
-                out=folder / _safe(model.name) / condition.key, on_message=say if whole is None else None,
+                out=folder / _safe(model.name) / condition.key, on_message=message if whole is None else None,
             )  # fmt: skip
             whole = whole or summary
             cells += [_cell(model, task, condition, summary, whole) for task in summary["tasks"]]
             runs.append({"condition": condition.to_dict(), **summary["sinkscope"]})
         if traced:
-            say(f"{model.name}: tracing {traced} problems per task")
+            message(f"{model.name}: tracing {traced} problems per task")
             for task, prompts in _prompts(folder / _safe(model.name) / "none", traced).items():
                 shares, heads = _sinks(model, prompts, settings_for(model, task, settings))
                 tokens += [{"model": model.name, "task": task, **row} for row in shares]

@@ -179,13 +179,13 @@ def curve_table(rows: Sequence[Curve]) -> Iterator[str]:
     shown = epsilons[::step]
     yield "Share of the keys that are no sinks, in %, against epsilon in each unit."
     yield f"  {'':<24}" + "".join(f"{epsilon:>6g}" for epsilon in shown)
-    said = ""
+    printed = ""
     for model, setting, unit in dict.fromkeys((row.model, row.setting, row.unit) for row in rows):
         found = {row.epsilon: row.non_sinks for row in rows
                  if (row.model, row.setting, row.unit) == (model, setting, unit)}  # fmt: skip
-        if setting and setting != said:
+        if setting and setting != printed:
             yield f"  {model} · {setting}"
-        said = setting
+        printed = setting
         yield f"  {model[:15]:<16}{unit:<8}" + "".join(f"{100 * found[epsilon]:>6.1f}" for epsilon in shown)
 
 
