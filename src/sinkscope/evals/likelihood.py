@@ -106,8 +106,8 @@ def _score(model: Model, context: list[int], answer: list[int], patterns: Tensor
     where, which = patterns.nonzero(as_tuple=True)
     sources = width + which - int(model.shift)
     logits = model.recipe.head(model.module, hidden[where, sources]).float()
-    if (nameless := model.nameless_from) is not None:
-        logits[:, nameless:] = -torch.inf
+    if (valid := model.valid_vocab_size) is not None:
+        logits[:, valid:] = -torch.inf
     found = logits.log_softmax(-1).gather(-1, tokens[which].unsqueeze(-1)).squeeze(-1).double()
     sums = torch.zeros(rows, dtype=torch.float64, device=found.device).index_add(0, where, found)
     scores: list[float] = (sums * len(answer) / patterns.sum(1)).tolist()
