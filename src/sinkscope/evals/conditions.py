@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def grid(causal: bool, ks: Sequence[int] = (1, 5, 10)) -> list[Condition]:
-    """Nothing, then for each k the sinks by both rankings and as many random keys.
+    """Nothing, then for each k the sinks by both rankings and count-matched random keys.
 
     An autoregressive model is ranked by its last row, as in the paper, and by all rows; since the last row also ranks
     content keys, masking position 0 alone stands beside them.
