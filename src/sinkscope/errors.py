@@ -1,8 +1,8 @@
-"""One exception class a cause, all under SinkscopeError: what was expected, what came, what to do."""
+"""One exception class per cause, all under SinkscopeError: what was expected, what came, what to do."""
 
 
 class SinkscopeError(Exception):
-    """Anything that a user can mend; its text is one sentence that says how."""
+    """Anything that a user can fix; its text is one sentence that says how."""
 
 
 class CheckpointError(SinkscopeError):

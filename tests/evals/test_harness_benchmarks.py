@@ -185,7 +185,7 @@ def test_random_models_run_end_to_end_and_score_near_zero(family, walls):
     model = random_model(FAMILIES[family](), context=512)
     lines = []
     summary = evaluate(
-        model, ["gsm8k", "humaneval"], data=DATA, limit=2, settings={"length": 8}, batch_size=2, say=lines.append
+        model, ["gsm8k", "humaneval"], data=DATA, limit=2, settings={"length": 8}, batch_size=2, on_message=lines.append
     )
     assert [summary["tasks"][task]["n"] for task in ("gsm8k", "humaneval")] == [2, 2]
     assert summary["tasks"]["humaneval"]["scores"]["pass@1,create_test"]["correct"] == 0

@@ -100,7 +100,7 @@ def test_table1_runs_the_grid_and_resumes(tmp_path):
     models = [random_model(FAMILIES[family](), context=384) for family in ("llada", "llama")]
     words = {"tasks": ["sinkscope_logic"], "ks": (1,), "problems": 3, "settings": {"length": 16}, "traced": 1}
     lines: list[str] = []
-    results = table1(models, tmp_path / "t", say=lines.append, **words)
+    results = table1(models, tmp_path / "t", on_message=lines.append, **words)
     assert len(results["cells"]) == 4 + 8
     for cell in results["cells"]:
         assert cell["n"] == 3

@@ -37,8 +37,8 @@ def predictions(model, canvas):
     logits = model.logits(canvas)
     if model.shift:
         logits = torch.cat([logits[:, :1], logits[:, :-1]], 1)
-    if model.nameless_from is not None:
-        logits[..., model.nameless_from :] = -torch.inf
+    if model.valid_vocab_size is not None:
+        logits[..., model.valid_vocab_size :] = -torch.inf
     return logits.float().log_softmax(-1)
 
 

@@ -62,7 +62,7 @@ def diffusion(
 ) -> Trace:
     """A trace of one layer: sinks[head][group][step] is the key that draws `share` of that group's attention, or None.
 
-    A token a step is committed, from the left ("right") or from the right ("left"); a head with one path uses it for
+    One token per step is committed, from the left ("right") or from the right ("left"); a head with one path uses it for
     every group.
     """
     size, steps = prompt + length, length

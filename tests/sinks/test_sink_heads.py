@@ -15,7 +15,7 @@ from sinkscope.sinks import Classes, HeadShare, Rule, Threshold, ZScore, by_laye
 from sinkscope.sinks import columns as columns_module
 from sinkscope.tracing import Trace
 
-STEPS = 16  # of a made diffusion trace: 4 prompt tokens, 4 blocks of 4, a token a step
+STEPS = 16  # of a made diffusion trace: 4 prompt tokens, 4 blocks of 4, one token per step
 BLOCK_STARTS = [4 + t // 4 * 4 for t in range(STEPS)]
 FRONTIER = [19 - t for t in range(STEPS)]  # the rightmost mask where tokens are committed from the right
 

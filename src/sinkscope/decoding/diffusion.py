@@ -122,8 +122,8 @@ class Denoiser:
         if self.guided:
             free = self.model.recipe.head(self.model.module, hidden[rows + self.canvas.batch, sources])
             logits = free + (self.settings.guidance + 1) * (logits - free)
-        if (nameless := self.model.nameless_from) is not None:
-            logits[:, nameless:] = -torch.inf
+        if (valid := self.model.valid_vocab_size) is not None:
+            logits[:, valid:] = -torch.inf
         return logits
 
     def candidates(self, hidden: Tensor, start: int, wanted: Tensor, block: Block) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def grid(causal: bool, ks: Sequence[int] = (1, 5, 10)) -> list[Condition]:
-    """Nothing, then for each k the sinks by both rankings and as many random keys.
+    """Nothing, then for each k the sinks by both rankings and count-matched random keys.
 
     An autoregressive model is ranked by its last row, as in the paper, and by all rows; since the last row also ranks
     content keys, masking position 0 alone stands beside them.
@@ -33,7 +33,7 @@ def grid(causal: bool, ks: Sequence[int] = (1, 5, 10)) -> list[Condition]:
 
 
 def made_of_words(mask_sinks: int | None = None, mask_random: int | None = None, rank: str | None = None) -> Any:
-    """The intervention that the words of a command line name; None for none. rank: clean unless said otherwise."""
+    """The intervention that the words of a command line name; None for none. rank: clean by default."""
     from sinkscope.interventions import MaskRandom, MaskSinks
 
     if mask_sinks and mask_random:

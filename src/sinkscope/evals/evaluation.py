@@ -70,19 +70,21 @@ def evaluate(
     from sinkscope.evals.harness import HarnessLM  # checks for lm_eval before a model is loaded
 
     loaded = loaded_for(engine, model, dtype, device)
-    say = renamed("say", say, "on_message", on_message, TaskError) or (lambda line: None)
+    message = renamed("say", say, "on_message", on_message, TaskError) or (lambda line: None)
     templated = _templated(loaded, chat)
     if any(name.startswith("humaneval") or name in ("sinkscope", "sinkscope_programs") for name in names):
         require_sandbox()  # now, and not after hours of generating
     if templated and "humaneval" in names:
-        say("humaneval wants a continuation, which a chat seldom is: humaneval_instruct is meant for chat templates.")
+        message(
+            "humaneval wants a continuation, which a chat seldom is: humaneval_instruct is meant for chat templates."
+        )
     target = Path(out) if out is not None else None
     found = _quietly(
         names, data=folder, fewshot=fewshot, repeats=repeats, pass_at=pass_at, problems=problems, seed=seed
     )  # fmt: skip
     for name in found:
-        say(f"{name}: {in_full(settings_for(loaded, name, settings))}")
-    with workers_of(engine, device, say) as run:
+        message(f"{name}: {in_full(settings_for(loaded, name, settings))}")
+    with workers_of(engine, device, message) as run:
         lm = HarnessLM(
             loaded, intervention, settings, batch_size=batch_size, samples=samples, seed=seed,
             store=target / "requests.jsonl" if target else None,

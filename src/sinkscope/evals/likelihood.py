@@ -26,7 +26,7 @@ from sinkscope.models.base import Model, pad
 
 @dataclass(frozen=True)
 class Likelihood:
-    """Natural log-likelihood of an answer, its standard error (0 where exact), and whether greedy decoding says it."""
+    """Natural log-likelihood of an answer, its standard error (0 where exact), and whether greedy decoding gives it."""
 
     value: float
     error: float
@@ -67,8 +67,8 @@ def masked_likelihood(
     else:
         value = sum(scores) / len(scores)
         error = _systematic_error(scores)
-    said = greedy and _says(model, context, answer)
-    return Likelihood(value, error, said, count, len(patterns) * (2 if settle else 1))
+    is_greedy = greedy and _is_greedy(model, context, answer)
+    return Likelihood(value, error, is_greedy, count, len(patterns) * (2 if settle else 1))
 
 
 def _all_patterns(count: int) -> Iterator[Tensor]:
@@ -117,8 +117,8 @@ def masked_scores(
     where, which = patterns.nonzero(as_tuple=True)
     sources = width + which - int(model.shift)
     logits = model.recipe.head(model.module, hidden[where, sources]).float()
-    if (nameless := model.nameless_from) is not None:
-        logits[:, nameless:] = -torch.inf
+    if (valid := model.valid_vocab_size) is not None:
+        logits[:, valid:] = -torch.inf
     found = logits.log_softmax(-1).gather(-1, tokens[which].unsqueeze(-1)).squeeze(-1).double()
     sums = torch.zeros(rows, dtype=torch.float64, device=found.device).index_add(0, where, found)
     scores: list[float] = (sums * len(answer) / patterns.sum(1)).tolist()
@@ -143,8 +143,8 @@ def _hidden(
     return hidden
 
 
-def _says(model: Model, context: list[int], answer: list[int]) -> bool:
-    """Whether the family's decoder, one commit a step and without noise, gives this answer."""
+def _is_greedy(model: Model, context: list[int], answer: list[int]) -> bool:
+    """Whether the family's decoder, one commit per step and without noise, gives this answer."""
     words: dict[str, Any] = {"length": len(answer), "temperature": 0.0, "guidance": 0.0}
     if model.defaults.steps is not None:
         words |= {"steps": len(answer), "block": None}

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sinkscope.models.base import Model
 
 # LLaDA: block 32, 256 tokens for GSM8K and 512 for HumanEval. Dream: its authors' lengths, temperature .1, top-p .9,
-# entropy. MMaDA has LLaDA's sampler. One commit a step everywhere: the paper does not say how many it used.
+# entropy. MMaDA has LLaDA's sampler. One commit per step everywhere: the paper does not say how many it used.
 PRESETS: dict[tuple[str, str], Decode] = {
     ("llada", "gsm8k"): Decode.llada(length=256, block=32, steps=256),
     ("llada", "humaneval"): Decode.llada(length=512, block=32, steps=512),

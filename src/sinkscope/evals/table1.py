@@ -51,30 +51,30 @@ def table1(
     more with a recorder, for the shares of sink tokens and the dynamics of the heads. The other words are `evaluate`'s.
     """
     folder = Path(out)
-    say = renamed("say", say, "on_message", on_message, TaskError) or (lambda line: None)
+    message = renamed("say", say, "on_message", on_message, TaskError) or (lambda line: None)
     cells: list[dict[str, Any]] = []
     tokens: list[dict[str, Any]] = []
     dynamics: list[dict[str, Any]] = []
     runs: list[dict[str, Any]] = []
-    with workers_of(engine, device, say) as run:
+    with workers_of(engine, device, message) as run:
         for asked in models:
             model = loaded_for(engine, asked, dtype, device)
             chatty = model.chat_template is not None if chat is None else chat
             names = tasks or ("gsm8k", "humaneval_instruct" if chatty else "humaneval")
             whole: dict[str, Any] | None = None
             for condition in grid(model.causal, ks):
-                say(f"{model.name}: {condition.label}")
+                message(f"{model.name}: {condition.label}")
                 summary = evaluate(
                     model, names, intervention=condition.intervention(seed, model.causal), settings=settings,
                     data=data, limit=limit, fewshot=fewshot, chat=chat, batch_size=batch_size,
                     problems=problems, seed=seed, dtype=dtype, device=device, engine=run,
-                    out=folder / _safe(model.name) / condition.key, on_message=say if whole is None else None,
+                    out=folder / _safe(model.name) / condition.key, on_message=message if whole is None else None,
                 )  # fmt: skip
                 whole = whole or summary
                 cells += [_cell(model, task, condition, summary, whole) for task in summary["tasks"]]
                 runs.append({"condition": condition.to_dict(), **summary["sinkscope"]})
             if traced:
-                say(f"{model.name}: tracing {traced} problems per task")
+                message(f"{model.name}: tracing {traced} problems per task")
                 prompts = _prompts(folder / _safe(model.name) / "none", traced)
                 batches = [_to_trace(model, task, some, settings) for task, some in prompts.items() if some]
                 for task, found in _sinks(run, model, batches, dtype, device):

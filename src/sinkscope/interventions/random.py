@@ -1,4 +1,4 @@
-"""`MaskRandom`: the control. As many keys as MaskSinks hides, or as much attention, but not the sinks."""
+"""`MaskRandom`: the random control, count-matched or mass-matched with MaskSinks, but never the sinks."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ class MaskRandom(Ranked):
     """Hide random keys with the budget of MaskSinks of the same settings, head by head, from the second forward on.
 
     The keys are drawn among those that MaskSinks would not take but that compete with them: of the same kinds and value
-    norms, where those are given. match: "count" hides as many keys; "mass" hides keys in random order until they draw, at
-    this very forward, what the sinks draw there (where all other keys draw less, all). A key cannot be hidden by halves: the
-    last one is hidden with the chance that makes the mean right. avoid_sinks: never the sinks themselves.
+    norms, where those are given. match: "count" hides as many keys (the count-matched control); "mass" hides keys in random
+    order until they draw, at this very forward, what the sinks draw there (the mass-matched control; where all other keys
+    draw less, all). A key cannot be hidden by halves: the last one is hidden with the chance that makes the mean right.
+    avoid_sinks: never the sinks themselves.
     All rows of a batch share a draw, unless the decoder names a seed per row (`Forward.row_seeds`).
     """
 

@@ -34,7 +34,7 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _said(value: Any) -> str:
+def _text(value: Any) -> str:
     return str(value)
 
 
@@ -46,11 +46,13 @@ class Setting:
     default: Any
     check: Callable[[Any], bool]
     expected: str  # what `check` wants, as it follows "must be …"
-    label: Callable[[Any], str] = _said  # the words that the label of a condition has for a value
+    label: Callable[[Any], str] = _text  # the words that the label of a condition has for a value
     place: int = 50  # labels put lower numbers first
-    quiet: bool = False  # the default is said neither in labels nor in results
+    quiet: bool = False  # the default is left out of labels and of results
     sweeps: bool = True  # a list in a study file is a sweep; False: a list is one value
-    read: Callable[[Any], Any] = _same  # value of a study file → the same with everything said; may raise RuleError
+    read: Callable[[Any], Any] = (
+        _same  # value of a study file → the same with every default filled in; may raise RuleError
+    )
     freeze: Callable[[Any], Any] = _same  # plain value → one that can be compared and hashed
     thaw: Callable[[Any], Any] = _same  # … and back
     build: Callable[[Any], Any] = _same  # frozen value → what the intervention's constructor takes

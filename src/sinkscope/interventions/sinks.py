@@ -19,7 +19,7 @@ from sinkscope.interventions.words import ABOVE, BELOW, KEEP_SELF, RANK, ROWS, W
 class MaskSinks(Ranked):
     """Hide the top-k sinks of the last forward, layer by layer and head by head (the paper's Table 1).
 
-    Which keys that are is said by k, rank, rows, score, kinds, value_norm, per, above and below (see `Ranked`); nothing is
+    Which keys those are follows from k, rank, rows, score, kinds, value_norm, per, above and below (see `Ranked`); nothing is
     hidden at the first forward of a generation, which has no map before it.
     """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import warnings
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, overload
 
@@ -79,9 +80,15 @@ class Model:
         return template if isinstance(template, str) else None
 
     @property
+    def valid_vocab_size(self) -> int | None:
+        """Rows of the head that stand for tokens; later ones must never be chosen. None where every row may be."""
+        return self.recipe.valid_vocab_size(self)
+
+    @property
     def nameless_from(self) -> int | None:
-        """First head row that stands for no token and must never be chosen; None where every row may be."""
-        return self.recipe.nameless_from(self)
+        """The former name of `valid_vocab_size`."""
+        warnings.warn("nameless_from is now called valid_vocab_size; the former name will go.", DeprecationWarning, 2)
+        return self.valid_vocab_size
 
     @property
     def defaults(self) -> Decode:

@@ -57,7 +57,7 @@ class Dream(Family):
         counted = attention_mask.to(torch.int64).cumsum(-1) - 1
         return counted.masked_fill(attention_mask == 0, 1)
 
-    def nameless_from(self, model: Model) -> int | None:
+    def valid_vocab_size(self, model: Model) -> int | None:
         """The head has rows beyond the tokenizer's last token; choosing one could not be written as text."""
         return None if model.tokenizer is None else max(model.tokenizer.get_vocab().values()) + 1
 

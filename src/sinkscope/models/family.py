@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -100,8 +101,14 @@ class Family:
         logits: Tensor = module.get_output_embeddings()(hidden)
         return logits
 
-    def nameless_from(self, model: Model) -> int | None:
-        return None
+    def valid_vocab_size(self, model: Model) -> int | None:
+        """Rows of the head that stand for tokens, where it has more; a family may still call this `nameless_from`."""
+        former = getattr(self, "nameless_from", None)
+        if former is None:
+            return None
+        warnings.warn("nameless_from is now called valid_vocab_size; the former name will go.", DeprecationWarning, 2)
+        size: int | None = former(model)
+        return size
 
     def defaults(self, model: Model) -> Decode:
         raise TypeError(f"{type(self).__name__} must give default decode settings")

@@ -18,7 +18,7 @@ ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"
 
 
 class ForkServer:
-    """A bare interpreter beside this process, which forks once a job; it ends when this process does."""
+    """A bare interpreter beside this process, which forks once per job; it ends when this process does."""
 
     def __init__(self) -> None:
         self.owner = os.getpid()

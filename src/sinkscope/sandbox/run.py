@@ -34,7 +34,7 @@ GRACE = 5.0  # seconds between asking a sandbox to end and ending the process th
 
 @dataclass(frozen=True)
 class Limits:
-    """What generated code may use: seconds on the wall clock, megabytes a process, kilobytes printed, …"""
+    """What generated code may use: seconds on the wall clock, megabytes per process, kilobytes printed, …"""
 
     seconds: float = 5.0
     memory_mb: int = 512

@@ -59,7 +59,7 @@ def classify(
     trend: Tensor,
     home_share: Tensor,
 ) -> list[str]:
-    """The name of each head's class; all arguments are vectors with an entry a head, NaN where not measured."""
+    """The name of each head's class; all arguments are vectors with one entry per head, NaN where not measured."""
     trending = (trend.abs() >= classes.trend) & (steps_with_sink >= classes.trend_steps)
     holds = torch.stack(  # [class, head], in the order of NAMES; comparisons with NaN are False
         [

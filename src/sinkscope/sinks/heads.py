@@ -181,7 +181,7 @@ def by_layer(heads: pl.DataFrame) -> pl.DataFrame:
 def sink_rate(trace: TraceLike, rule: Rule | None = None) -> pl.DataFrame:
     """Share of (layer, head) pairs in which each position is a sink, averaged over the steps in which it exists.
 
-    With the default rule, HeadShare(0.3), this is the metric of Gu et al., a row a position.
+    With the default rule, HeadShare(0.3), this is the metric of Gu et al., one row per position.
     """
     rule = rule or HeadShare()
     alive = alive_keys(trace) & (query_count(trace, rule.group) > 0)[:, None]

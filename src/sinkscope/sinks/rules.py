@@ -181,7 +181,7 @@ class Threshold(Rule):
         """The column sum above which a key is a sink, `[..., 1]`.
 
         Eq. 3 solved for the key itself: x > (T − x) / (n − 1) + ε becomes x > (T + ε (n − 1)) / n, with T the sum over
-        the n keys and ε in sums. One number a map instead of one a key; and a key without others is never above it.
+        the n keys and ε in sums. One number per map instead of one per key; and a key without others is never above it.
         """
         total = columns.received.sum(-1, keepdim=True)
         return (total + self.epsilon / self._scale(columns) * (columns.keys - 1)) / columns.keys.clamp(min=1)

@@ -27,7 +27,7 @@ def token_shares(
     A sink counts once a (step, layer, head); `base` is how often the token stands on the canvas, a count a (step,
     position). `enrichment` = share / base: at 1 the token is a sink as often as its frequency alone would make it.
     low and high are 95 % bootstrap intervals over generations (whole generations are drawn, since the sinks within one
-    depend on each other); null for a single generation. by: "token" gives a row an id, "kind" a row a kind.
+    depend on each other); null for a single generation. by: "token" gives one row per id, "kind" one row per kind.
     """
     several = list(traces) if isinstance(traces, Sequence) else [traces]
     if not several:

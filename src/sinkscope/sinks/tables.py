@@ -1,4 +1,4 @@
-"""The tables of sinks: every sink, the largest one a step, and each life from birth to death."""
+"""The tables of sinks: every sink, the largest one per step, and each life from birth to death."""
 
 import dataclasses
 

@@ -51,9 +51,9 @@ class Estimate:
 
 def estimate(study: Study, workers: int | None = None) -> Estimate:
     """Load and time every model; nothing is written."""
-    said: list[str] = []
-    facts = models_of(study, Local(1), Path("."), said.append)
-    need_a_model(facts, said)
+    messages: list[str] = []
+    facts = models_of(study, Local(1), Path("."), messages.append)
+    need_a_model(facts, messages)
     units = units_of(study, facts)
     count = min(workers or cores(), max(len(units), 1))
     seconds: dict[str, float] = {}
@@ -70,7 +70,7 @@ def estimate(study: Study, workers: int | None = None) -> Estimate:
     disk = answers * (ROW + 8 * length) * 2 + kept * max(_trace_bytes(fact) for fact in facts)
     return Estimate(
         len(units), kinds, count, START + sum(seconds.values()) / count, count * (weights + (400 << 20)), disk, seconds,
-        tuple(said),
+        tuple(messages),
     )  # fmt: skip
 
 

@@ -170,10 +170,10 @@ def _opened(path: Path) -> IO[str]:
     return os.fdopen(number, "r+", encoding="utf-8", errors="replace")
 
 
-def need_a_model(models: Sized, said: Sequence[str] = ()) -> None:
-    """Refuse a run of which every model was left out; said: why, where nobody was told yet."""
+def need_a_model(models: Sized, messages: Sequence[str] = ()) -> None:
+    """Refuse a run of which every model was left out; messages: why, where they were not printed yet."""
     if not models:
-        why = "".join(f" ({line.rstrip('.')})" for line in said)
+        why = "".join(f" ({line.rstrip('.')})" for line in messages)
         raise StudyError(
             f"Expected a model that can be loaded, and all were left out{why}; install one, or name others."
         )

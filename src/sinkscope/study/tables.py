@@ -32,7 +32,7 @@ def tables(results: Results) -> str:
 
 
 def table_1(cells: Sequence[Cell]) -> Iterator[str]:
-    """Accuracy with its 95 % interval, a block a model and task, a column a K."""
+    """Accuracy with its 95 % interval, one block per model and task, one column per K."""
     if not cells:
         return
     yield "Table 1. Accuracy in % [95 % interval]; * differs from nothing masked, + from as"
@@ -174,7 +174,7 @@ def _short(text: str, most: int) -> str:
 
 
 def curve_table(rows: Sequence[Curve]) -> Iterator[str]:
-    """Share of non-sinks against epsilon, a line a model and unit."""
+    """Share of non-sinks against epsilon, one line per model and unit."""
     if not rows:
         return
     rows = [row for row in rows if row.condition == "none"]
@@ -183,13 +183,13 @@ def curve_table(rows: Sequence[Curve]) -> Iterator[str]:
     shown = epsilons[::step]
     yield "Share of the keys that are no sinks, in %, against epsilon in each unit."
     yield f"  {'':<24}" + "".join(f"{epsilon:>6g}" for epsilon in shown)
-    said = ""
+    printed = ""
     for model, setting, unit in dict.fromkeys((row.model, row.setting, row.unit) for row in rows):
         found = {row.epsilon: row.non_sinks for row in rows
                  if (row.model, row.setting, row.unit) == (model, setting, unit)}  # fmt: skip
-        if setting and setting != said:
+        if setting and setting != printed:
             yield f"  {model} · {setting}"
-        said = setting
+        printed = setting
         yield f"  {model[:15]:<16}{unit:<8}" + "".join(f"{100 * found[epsilon]:>6.1f}" for epsilon in shown)
 
 

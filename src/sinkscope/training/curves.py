@@ -28,7 +28,7 @@ def read_curve(path: Path) -> list[dict[str, Any]]:
 
 
 def figure(curves: dict[str, list[dict[str, Any]]], out: Path) -> None:
-    """One panel a measure, one line a run."""
+    """One panel per measure, one line per run."""
     import matplotlib as mpl
 
     mpl.use("Agg")

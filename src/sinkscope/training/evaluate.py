@@ -85,7 +85,7 @@ def evaluate(
 
 
 def markdown(scores: Sequence[Score]) -> str:
-    """A table with a row a kind and a column a model: percent solved, and the interval."""
+    """A table with one row per kind and one column per model: percent solved, and the interval."""
     models = list(dict.fromkeys(score.model for score in scores))
     found = {(score.model, score.kind): score for score in scores}
     lines = [f"| kind | {' | '.join(Path(m).name for m in models)} |", "|---|" + "---|" * len(models)]
@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command: scores of each model named, as a table, or as JSON lines into a file with --out."""
     parser = argparse.ArgumentParser(prog="python -m sinkscope.training.evaluate", description=__doc__)
     parser.add_argument("models", nargs="+", metavar="MODEL", help="zoo name or checkpoint folder")
-    parser.add_argument("-n", type=int, default=500, help="problems a kind")
+    parser.add_argument("-n", type=int, default=500, help="problems per kind")
     parser.add_argument("--kinds", nargs="+", default=None)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--split", default="test")

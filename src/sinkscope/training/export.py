@@ -84,7 +84,7 @@ def export(recipe: Recipe, weights: dict[str, Tensor], tokenizer: PreTrainedToke
     return folder
 
 
-# What the tiny models are decoded with unless told otherwise: the canvas they were trained on, one token a step.
+# What the tiny models are decoded with unless told otherwise: the canvas they were trained on, one token per step.
 _DECODE: dict[str, dict[str, Any]] = {
     "llama": {"length": 24},
     "llada": {"length": 24, "block": 8, "steps": 24},

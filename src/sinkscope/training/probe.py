@@ -55,7 +55,7 @@ def sink_statistics(module: nn.Module, recipe: Recipe, coder: Coder, mask_id: in
 
 
 def _probes(recipe: Recipe, coder: Coder, mask_id: int) -> list[tuple[Tensor, int]]:
-    """A few validation problems a kind, one sequence each; a DLM sees each at one of three mask ratios."""
+    """A few validation problems per kind, one sequence each; a DLM sees each at one of three mask ratios."""
     sequences: list[tuple[Tensor, int]] = []
     for kind in recipe.data.kinds:
         level = recipe.data.difficulty.get(kind)

@@ -13,7 +13,7 @@ from sinkscope.training.recipe import Recipe
 
 
 class Progress:
-    """Smoothed loss, tokens a second and time left, shown on a terminal or as a log line now and then."""
+    """Smoothed loss, tokens per second and time left, shown on a terminal or as a log line now and then."""
 
     def __init__(self, recipe: Recipe, quiet: bool = False) -> None:
         self.recipe, self.quiet = recipe, quiet
@@ -53,7 +53,7 @@ class Progress:
             self._bar.update(self._task, completed=step, text=self.text(step))
 
     def text(self, step: int) -> str:
-        """Loss, tokens a second and minutes left."""
+        """Loss, tokens per second and minutes left."""
         left = (self.recipe.steps - step) * self.pace / 60
         return f"loss {self.loss:.4f}  {self.rate:,.0f} tokens/s  {left:.1f} min left"
 

@@ -19,7 +19,7 @@ from sinkscope.training.recipe import Recipe
 
 @torch.no_grad()
 def quick_accuracy(module: nn.Module, recipe: Recipe, coder: Coder, mask_id: int, n: int = 16) -> dict[str, float]:
-    """Share of `n` validation problems a kind that are solved."""
+    """Share of `n` validation problems per kind that are solved."""
     found: dict[str, float] = {}
     for kind in recipe.data.kinds:
         level = recipe.data.difficulty.get(kind)

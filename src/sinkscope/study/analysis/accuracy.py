@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -103,15 +103,19 @@ def _corrected(made: list[Cell], answers: dict[Key, Answers]) -> list[Cell]:
         if condition.name not in ("none", "noop"):
             groups.setdefault((model, setting, task, condition.series().label), []).append(index)
     for members in groups.values():
-        for index, p in zip(members, holm([made[index].p for index in members]), strict=True):
+        for index, p in _adjusted({index: made[index].p for index in members}):
             made[index] = replace(made[index], p_holm=p)
         for match in ("count", "mass"):
-            compared = [index for index in members if match in made[index].controls]
-            adjusted = holm([made[index].controls[match].p for index in compared])
-            for index, p in zip(compared, adjusted, strict=True):
-                controls = made[index].controls
+            compared = {index: made[index].controls for index in members if match in made[index].controls}
+            for index, p in _adjusted({index: controls[match].p for index, controls in compared.items()}):
+                controls = compared[index]
                 made[index] = replace(made[index], controls={**controls, match: replace(controls[match], p_holm=p)})
     return made
+
+
+def _adjusted(p: Mapping[int, float]) -> Iterable[tuple[int, float]]:
+    """p values that are tested together, adjusted, each with what it belongs to; the one place that names the correction."""
+    return zip(p, holm(list(p.values())), strict=True)
 
 
 def _primary(study: Study, made: list[Cell], keys: list[Key]) -> list[Cell]:
@@ -126,7 +130,7 @@ def _primary(study: Study, made: list[Cell], keys: list[Key]) -> list[Cell]:
         if (condition in study.primary if study.primary else
             condition == (last if made[index].causal and (model, last) in there else column))
     ]  # fmt: skip
-    for index, p in zip(chosen, holm([made[index].p for index in chosen]), strict=True):
+    for index, p in _adjusted({index: made[index].p for index in chosen}):
         made[index] = replace(made[index], p_primary=p)
     return made
 
@@ -148,11 +152,11 @@ def settings_compared(answers: dict[Key, Answers]) -> list[Setting]:
                 model, task, setting, first.setting, **compared.to_dict(), weak=weak, able=_able_pair(first, one, weak)
             ))  # fmt: skip
     for members in groups.values():
-        for index, p in zip(members, holm([rows[index].p for index in members]), strict=True):
+        for index, p in _adjusted({index: rows[index].p for index in members}):
             rows[index] = replace(rows[index], p_holm=p)
         able = {index: found for index in members if (found := rows[index].able) is not None}
-        for (index, found), p in zip(able.items(), holm([found.p for found in able.values()]), strict=True):
-            rows[index] = replace(rows[index], able=replace(found, p_holm=p))
+        for index, p in _adjusted({index: found.p for index, found in able.items()}):
+            rows[index] = replace(rows[index], able=replace(able[index], p_holm=p))
     return rows
 
 

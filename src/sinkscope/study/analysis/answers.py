@@ -92,7 +92,7 @@ def pooled(answers: dict[Key, Answers], tasks: Sequence[str]) -> dict[Key, Answe
 
 
 def table(units: Sequence[Unit], load: Loaded) -> pl.DataFrame:
-    """Everything that was answered or scored, a row a problem, in the order of the plan."""
+    """Everything that was answered or scored, one row per problem, in the order of the plan."""
     rows = []
     for unit in units:
         if unit.kind not in ("answers", "likelihood", "forced"):

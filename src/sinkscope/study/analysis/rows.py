@@ -145,51 +145,49 @@ class Setting(Row):
 
 
 @dataclass(frozen=True)
-class Kind(Row):
+class _Traced(Row):
+    """What was traced; the label of the condition, not its settings."""
+
+    model: str
+    setting: str
+    condition: str
+
+
+@dataclass(frozen=True)
+class _Named(Row):
+    token: str
+
+
+@dataclass(frozen=True)
+class _Share(Row):
+    """A share of the sinks with its interval, beside the share of the canvas."""
+
+    kind: str
+    share: float
+    low: float
+    high: float
+    base: float
+    enrichment: float | None
+    sinks: int
+    generations: int
+    rule: str
+    unit: str | None
+
+
+@dataclass(frozen=True)
+class Kind(_Share, _Traced):
     """The share of the sinks that a kind of token is, beside its share of the canvas."""
 
-    model: str
-    setting: str
-    condition: str
-    kind: str
-    share: float
-    low: float
-    high: float
-    base: float
-    enrichment: float | None
-    sinks: int
-    generations: int
-    rule: str
-    unit: str | None
-
 
 @dataclass(frozen=True)
-class Token(Row):
+class Token(_Share, _Named, _Traced):
     """The share of the sinks that a token is, beside its share of the canvas."""
 
-    model: str
-    setting: str
-    condition: str
-    token: str
-    kind: str
-    share: float
-    low: float
-    high: float
-    base: float
-    enrichment: float | None
-    sinks: int
-    generations: int
-    rule: str
-    unit: str | None
-
 
 @dataclass(frozen=True)
-class Curve(Row):
+class Curve(_Traced):
     """The share of the keys that are no sinks at one epsilon."""
 
-    model: str
-    setting: str
-    condition: str
     unit: str
     epsilon: float
     non_sinks: float

@@ -94,17 +94,17 @@ def answers(study: Study, unit: Unit) -> dict[str, Any]:
     for (number, problem), tokens, sure in zip(
         chunk, [answer.cpu() for answer in done.returned], commits.means(), strict=True
     ):
-        said = model.decode_text(tokens)
-        right = _right(problem, said)
-        rows.append({"problem": number, "correct": right, "text": said, "tokens": tokens.tolist(), "confidence": sure})
+        text = model.decode_text(tokens)
+        right = _right(problem, text)
+        rows.append({"problem": number, "correct": right, "text": text, "tokens": tokens.tolist(), "confidence": sure})
     return {"rows": rows, "effect": commits.effect(), "forwards": done.forwards}
 
 
-def _right(problem: Problem, said: str) -> bool:
+def _right(problem: Problem, text: str) -> bool:
     """Whether the answer is right; the same answer to the same problem is judged once (a program's verdict takes time)."""
-    known = _verdicts.get((problem.prompt, said))
+    known = _verdicts.get((problem.prompt, text))
     if known is None:
-        known = _verdicts[problem.prompt, said] = bool(problem.check(said))
+        known = _verdicts[problem.prompt, text] = bool(problem.check(text))
     return known
 
 

@@ -24,7 +24,7 @@ class FactsKind(Kind):
         return []  # asked before there is a plan
 
     def perform(self, study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
-        """A model that is measured by likelihood is an extra: one that is not installed is no error, but said."""
+        """A model that is measured by likelihood is an extra: one that is not installed is reported, and no error."""
         likelihood = unit.model not in study.models
         try:
             model = model_for(study, unit)
