@@ -34,6 +34,16 @@ SETTINGS: list[tuple[str, Callable[[], Decode], str]] = [
     ("seed too large", lambda: Decode.llada(8, seed=2**80), "seed"),
     ("seed of 10,000 digits", lambda: Decode.llada(8, seed=10**10_000), "seed.*bits"),
     ("seed None", lambda: Decode.llada(8, seed=None), "seed"),
+    ("seed a truth", lambda: Decode.llada(8, seed=True), "seed"),
+    ("a word that is none", lambda: Decode.llada(8, lenght=9), r"Decode.llada\(length, .*lenght"),
+    ("no length", lambda: Decode.dream(), r"Decode.dream\(.*length"),  # type: ignore[call-arg]
+    ("a word twice", lambda: Decode.llada(8, length=8), "length"),  # type: ignore[misc]
+    ("another family's name", lambda: Decode.sdar(8, family="llada"), "family"),
+    ("a commit rule that the sampler sets", lambda: Decode.llada2(8, commit="quota"), "commit"),
+    ("algorithm a list", lambda: Decode.dream(8, algorithm=[]), "algorithm"),  # type: ignore[arg-type]
+    ("steps without effect", lambda: Decode.parallel(8, steps=4), "steps has no effect"),
+    ("a token id without end", lambda: Decode.llada(8, eos_id=10**30), "eos_id"),
+    ("a truth for a token id", lambda: Decode.llada(8, eos_id=True), "eos_id"),
     ("temperature in words", lambda: Decode.llada(8, temperature="hot"), "temperature.*'hot'"),  # type: ignore[arg-type]
     ("temperature infinite", lambda: Decode.llada(8, temperature=float("inf")), "temperature"),
     ("temperature None", lambda: Decode.llada(8, temperature=None), "temperature"),  # type: ignore[arg-type]

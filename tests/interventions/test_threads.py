@@ -39,12 +39,12 @@ def ids_of(number: int) -> torch.Tensor:
 def job(model: sk.Model, number: int) -> list[torch.Tensor]:
     """A trace under some intervention, a plain decode, and an observed forward."""
     ids, changes = ids_of(number), CHANGES[number % len(CHANGES)]
-    keep = sk.Keep(dtype=torch.float32)
+    keep = sk.Keep(dtype=torch.float32, hidden_norms=True, value_norms=True)
     trace = sk.trace(model, ids, SETTINGS, interventions=changes, keep=keep)
     with sk.observe(model, layers=[1]) as seen:
         logits = model.logits(ids)
     plain = sk.decode(model, ids, SETTINGS)
-    return [trace.received, trace.canvas, logits, *seen.received, plain.history]
+    return [trace.received, trace.hidden_norms, trace.value_norms, trace.canvas, logits, *seen.received, plain.history]
 
 
 def test_eight_threads_give_what_each_gives_alone() -> None:

@@ -1,5 +1,6 @@
 """What one attention call was asked for, checked once, in the form that every backend reads."""
 
+import sys
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -8,6 +9,7 @@ from torch import Tensor
 
 from sinkscope.errors import AttentionError
 
+MOST = 1 << 31  # positions, groups and blocks
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
@@ -106,6 +108,8 @@ def check(
     first: int | None = None,
 ) -> Inputs:
     """Refuse what does not fit together, in one sentence; otherwise hand on what the backends need."""
+    _check_kinds({"q": q, "k": k, "v": v}, {"mask": mask, "groups": groups, "drop_keys": drop_keys})
+    _check_numbers(scale, {"block": block, "first": first, "group_count": group_count})
     _check_tensors(q, k, v)
     batch, heads, queries, dim = q.shape
     keys = k.shape[2]
@@ -121,6 +125,22 @@ def check(
         q, k, v, mask, 1 if causal else block, offset, dim**-0.5 if scale is None else scale, labels, count, drop_keys,
         keep_self, clean,
     )  # fmt: skip
+
+
+def _check_kinds(needed: dict[str, object], optional: dict[str, object]) -> None:
+    for name, value in (*needed.items(), *((name, one) for name, one in optional.items() if one is not None)):
+        if not isinstance(value, Tensor):
+            raise AttentionError(f"{name} must be a tensor, but is {type(value).__name__}: convert it with torch.")
+
+
+def _check_numbers(scale: object, whole: dict[str, object]) -> None:
+    if scale is not None and not (
+        isinstance(scale, int | float) and not isinstance(scale, bool) and abs(scale) <= sys.float_info.max
+    ):
+        raise AttentionError(f"scale must be a finite number, but is {scale!r:.60}: leave it out for dim ** -0.5.")
+    for name, value in whole.items():
+        if value is not None and not (type(value) is int and abs(value) < MOST):
+            raise AttentionError(f"{name} must be a whole number below {MOST}, but is {value!r:.60}.")
 
 
 def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
@@ -165,6 +185,11 @@ def _check_mask(mask: Tensor, batch: int, heads: int, queries: int, keys: int, d
         )
     if mask.device != device:
         raise AttentionError(f"mask must be on {device} with q, but is on {mask.device}: move it there.")
+    # A NaN would be added to scores, and every row that meets it would be lost; bool masks, the usual ones, have none.
+    if mask.is_floating_point() and bool((mask.isnan() | mask.isposinf()).any()):
+        raise AttentionError(
+            "mask must hold finite numbers or -inf to add to the scores, but has NaN or +inf: repair it first."
+        )
 
 
 def _check_block(block: int, causal: bool) -> None:

@@ -20,6 +20,7 @@ from sinkscope.evals.batches import Batch, Job, Outcome, RunBatches, attention_o
 from sinkscope.evals.conditions import described, made_of_words
 from sinkscope.evals.presets import settings_for
 from sinkscope.models.base import Model
+from sinkscope.models.template import rendered
 
 try:
     from lm_eval.api.model import TemplateLM
@@ -113,7 +114,7 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         # Asked to leave the answer's header out, some templates add it all the same and close the turn before it: so
         # the start of the answer is written behind the header here.
         messages = chat_history[:-1] if prefill else chat_history
-        text = str(self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)) + prefill
+        text = rendered(self.tokenizer, messages) + prefill
         self._rendered.add(text)
         return text
 

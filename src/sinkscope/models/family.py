@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from torch import Tensor, nn
 
 from sinkscope.errors import TokenizerError
+from sinkscope.models.template import rendered
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
@@ -85,11 +86,9 @@ class Family:
         if not chat:
             plain: Tensor = tokenizer(text, return_tensors="pt")["input_ids"]
             return plain
-        rendered = tokenizer.apply_chat_template(
-            [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True
-        )
+        written = rendered(tokenizer, [{"role": "user", "content": text}])
         # The template writes its own begin token: special tokens must not be added a second time.
-        ids: Tensor = tokenizer(rendered, return_tensors="pt", add_special_tokens=False)["input_ids"]
+        ids: Tensor = tokenizer(written, return_tensors="pt", add_special_tokens=False)["input_ids"]
         return ids
 
     def positions(self, attention_mask: Tensor | None) -> Tensor | None:

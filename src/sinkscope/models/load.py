@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -18,6 +16,7 @@ from sinkscope.models.base import Model
 from sinkscope.models.boundary import checked_name, one_sentence, refuse_odd_files, shown
 from sinkscope.models.family import FAMILIES, Family, has_tokenizer, register
 from sinkscope.models.gguf_header import check_gguf
+from sinkscope.models.hub import snapshot
 from sinkscope.models.llama import Llama
 from sinkscope.models.memory import is_finite, refuse_unless_fits
 from sinkscope.models.sizes import check_against_weights
@@ -33,9 +32,6 @@ for _found in iter_modules([str(Path(__file__).parent)]):  # families register t
 SPREAD = ("auto", "balanced", "balanced_low_0", "sequential")
 
 __all__ = ["FAMILIES", "SPREAD", "family_of", "find_folder", "load", "looks_ahead", "register"]
-
-HUB_SECONDS = 10.0  # without an answer, after which the Hub is given up
-HUB_PATTERNS = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 
 
 def load(
@@ -145,56 +141,7 @@ def find_folder(asked: str) -> Path:
             f"Expected a zoo name ({', '.join(zoo.names())}), a folder or a Hub id such as GSAI-ML/LLaDA-8B-Instruct, "
             f"got {shown(repr(asked))}, which is none of them."
         )
-    return _snapshot(asked)
-
-
-def _snapshot(hub_id: str) -> Path:
-    from huggingface_hub import constants, snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    try:
-        with answering():
-            silent = not constants.HF_HUB_OFFLINE and not _answers(hub_id)
-            found = snapshot_download(
-                hub_id, allow_patterns=HUB_PATTERNS, etag_timeout=HUB_SECONDS, local_files_only=silent
-            )
-            return Path(found)
-    except (LocalEntryNotFoundError, OSError, HfHubHTTPError, HFValidationError) as error:
-        waited = f"the Hub did not answer within {HUB_SECONDS:.0f} seconds or refused"
-        offline = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else waited
-        raise CheckpointError(
-            f"{hub_id} is not a folder here, not in the Hub cache {constants.HF_HUB_CACHE}, and {offline} "
-            f"({type(error).__name__}); unset HF_HUB_OFFLINE and connect, set HF_HOME to a cache that has it, "
-            "or name a folder."
-        ) from None
-
-
-def _answers(hub_id: str) -> bool:
-    """Whether the Hub says anything in time: snapshot_download asks the same first, and would wait without end."""
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError
-
-    try:
-        HfApi().repo_info(hub_id, timeout=HUB_SECONDS)
-    except (HfHubHTTPError, ValueError):  # a refusal, or a name that no repository can have, is told by the download
-        return True
-    except Exception:  # of httpx or requests, by version: no connection, no answer
-        return False
-    return True
-
-
-@contextmanager
-def answering() -> Iterator[None]:
-    """Give up a Hub that accepts and says nothing: huggingface_hub lists a repository without any limit of its own."""
-    from huggingface_hub.utils._http import get_session
-
-    session: Any = get_session()
-    before = getattr(session, "timeout", None)
-    session.timeout = HUB_SECONDS
-    try:
-        yield
-    finally:
-        session.timeout = before
+    return snapshot(asked)
 
 
 def family_of(config: dict[str, Any], folder: Path) -> Family:

@@ -14,6 +14,7 @@ from sinkscope.models import adapters, checkpoint, zoo
 from sinkscope.models.base import Model
 from sinkscope.models.boundary import checked_name, one_sentence
 from sinkscope.models.family import Family
+from sinkscope.models.hub import fetched, seconds
 from sinkscope.models.llama import Llama
 from sinkscope.models.weights import first_lines, quiet
 
@@ -90,15 +91,8 @@ def _folder(asked: str) -> Path:
 
         return find_folder(asked)
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    from sinkscope.models.load import HUB_SECONDS, answering
+    def fetch(local_only: bool) -> str:
+        return str(hf_hub_download(asked, "config.json", etag_timeout=seconds(), local_files_only=local_only))
 
-    try:
-        with answering():
-            return Path(hf_hub_download(asked, "config.json", etag_timeout=HUB_SECONDS)).parent
-    except (LocalEntryNotFoundError, OSError, HfHubHTTPError, HFValidationError) as error:
-        raise CheckpointError(
-            f"config.json of {asked} is neither here nor in the Hub's cache, and could not be fetched "
-            f"({type(error).__name__}); name a folder or a config.json file, or connect to the Hub."
-        ) from None
+    return Path(fetched(asked, fetch)).parent

@@ -6,19 +6,21 @@ traces where it does not (a run made by hand, or an older one).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from sinkscope import paper
 from sinkscope.errors import ReportError
+from sinkscope.io.reading import damaged, read_object, short
 from sinkscope.report import method
 from sinkscope.report.roles import NAMES as ROLE_NAMES
 from sinkscope.report.roles import with_roles
 from sinkscope.report.sample import head_classes
 from sinkscope.sinks import sweep, token_shares
 from sinkscope.sinks.classes import NAMES as CLASSES
+from sinkscope.study.analysis.results import SCHEMA
+from sinkscope.study.store import LARGEST
 from sinkscope.tracing import Trace
 
 FAMILIES = ("mmada", "llada", "dream", "llama")
@@ -35,6 +37,11 @@ def empty() -> dict[str, Any]:
 
 def overview(run: Path, traces: Sequence[Trace]) -> dict[str, Any]:
     """All of the overview; parts for which the run has nothing are empty."""
+    with damaged(f"results.json or run.json of {run}", ReportError):
+        return _overview(run, traces)
+
+
+def _overview(run: Path, traces: Sequence[Trace]) -> dict[str, Any]:
     results, about = read(run / "results.json"), read(run / "run.json")
     known = {**results.get("run", {}), **about}
     cells = [_faceted(cell) for cell in [*results.get("pooled", []), *results.get("cells", [])] if "condition" in cell]
@@ -173,10 +180,8 @@ def read(path: Path) -> dict[str, Any]:
     """A JSON object of a run; empty if the file is not there."""
     if not path.is_file():
         return {}
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ReportError(f"{path.name} of the run is not readable JSON ({error}); run the study again.") from None
-    if not isinstance(found, dict):
-        raise ReportError(f"{path.name} of the run must hold an object, and it holds a {type(found).__name__}.")
+    found = read_object(path, LARGEST, ReportError)
+    if found.get("schema", SCHEMA) != SCHEMA:  # a run made by hand may name none
+        came = short(repr(found["schema"]), 40)
+        raise ReportError(f"{path.name} of the run must have schema {SCHEMA}, not {came}; use the sinkscope that wrote it.")
     return found

@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 from sinkscope.errors import DecodeError
 from sinkscope.settings.sparse import SparseCache
-from sinkscope.settings.words import ALWAYS, CHOICES, FLAGS, ID_LISTS, IDS, LONGEST, ONLY, RANGES, SEEDS, WHOLE
+from sinkscope.settings.words import (
+    ALWAYS,
+    CHOICES,
+    FLAGS,
+    ID_LISTS,
+    IDS,
+    LAST_ID,
+    LONGEST,
+    ONLY,
+    RANGES,
+    SEEDS,
+    WHOLE,
+)
 from sinkscope.viewers import view
 
 if TYPE_CHECKING:
@@ -24,9 +36,8 @@ def check(settings: Decode) -> None:
         if name == "commit" and settings.commit not in choices:
             view("decode.commits", settings)  # a rule that is a file in decoding/commit adds its name when it is read
         if getattr(settings, name) not in choices:
-            raise DecodeError(
-                f"Expected {name} to be one of {', '.join(map(repr, choices))}, got {getattr(settings, name)!r}."
-            )
+            came = _short(getattr(settings, name))
+            raise DecodeError(f"Expected {name} to be one of {', '.join(map(repr, choices))}, got {came}.")
     _check_numbers(settings)
     _check_ids(settings)
     _check_used(settings)
@@ -53,7 +64,7 @@ def _check_numbers(settings: Decode) -> None:
             )
     for name in FLAGS:
         if getattr(settings, name) not in (True, False, None):
-            raise DecodeError(f"Expected {name} to be True or False, got {getattr(settings, name)!r}.")
+            raise DecodeError(f"Expected {name} to be True or False, got {_short(getattr(settings, name))}.")
 
 
 def _is_number(value: Any) -> bool:
@@ -75,12 +86,16 @@ def _short(value: object) -> str:
 def _check_ids(settings: Decode) -> None:
     for name in IDS:
         value = getattr(settings, name)
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
-            raise DecodeError(f"Expected {name} to be a token id of at least 0, got {value!r}.")
+        if value is not None and not _is_id(value):
+            raise DecodeError(f"Expected {name} to be a token id from 0 to {LAST_ID}, got {_short(value)}.")
     for name in ID_LISTS:
         value = getattr(settings, name)
-        if not isinstance(value, tuple) or not all(isinstance(token, int) and token >= 0 for token in value):
-            raise DecodeError(f"Expected {name} to be a tuple of token ids, got {value!r}.")
+        if not isinstance(value, tuple) or not all(map(_is_id, value)):
+            raise DecodeError(f"Expected {name} to be a tuple of token ids, got {_short(value)}.")
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LAST_ID
 
 
 def _check_used(settings: Decode) -> None:

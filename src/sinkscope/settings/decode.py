@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from sinkscope.errors import DecodeError
 from sinkscope.settings.checks import check
+from sinkscope.settings.samplers import sampler
 from sinkscope.settings.sparse import SparseCache
 from sinkscope.settings.words import DREAM_ALGORITHMS, Cache, Choice, Confidence, Kind, Layout, Noise, Stop
 
@@ -62,6 +63,7 @@ class Decode:
     begin_suppress: tuple[int, ...] = ()  # taken out after the choice, so that only confidences change
 
     @classmethod
+    @sampler
     def llada(
         cls, length: int, block: int | None = None, steps: int | None = None, temperature: float = 0.0,
         guidance: float = 0.0, confidence: Confidence = "probability", forbid_eos: bool = False, late_eos: bool = False,
@@ -73,6 +75,7 @@ class Decode:
                    **more)  # fmt: skip
 
     @classmethod
+    @sampler
     def mmada(
         cls, length: int, block: int | None = None, steps: int | None = None, temperature: float = 0.0,
         guidance: float = 0.0, confidence: Confidence = "probability", **more: Any,
@@ -83,6 +86,7 @@ class Decode:
                    confidence=confidence, **more)  # fmt: skip
 
     @classmethod
+    @sampler
     def dream(
         cls, length: int, steps: int | None = None, algorithm: str = "origin",
         algorithm_temperature: float | None = None, temperature: float = 1.0, top_p: float | None = 1.0,
@@ -92,7 +96,7 @@ class Decode:
 
         algorithm="p2" is Open-dCoder's: the least confident of all generated tokens are masked again at every step.
         """
-        if algorithm not in DREAM_ALGORITHMS:
+        if not isinstance(algorithm, str) or algorithm not in DREAM_ALGORITHMS:
             raise DecodeError(f"Expected algorithm to be one of {', '.join(DREAM_ALGORITHMS)}, got {algorithm!r}.")
         confidence, commit = DREAM_ALGORITHMS[algorithm]
         return cls("dream", length, steps=length if steps is None else steps, temperature=temperature, top_p=top_p,
@@ -100,18 +104,22 @@ class Decode:
                    epsilon=epsilon, **more)  # fmt: skip
 
     @classmethod
+    @sampler
     def parallel(
         cls, length: int, block: int | None = None, threshold: float | None = 0.9, factor: float | None = None,
         cache: Literal["prefix", "dual", "none"] | None = None, steps: int | None = None, **more: Any,
     ) -> Decode:  # fmt: skip
         """Fast-dLLM: commit what is confident enough, by `factor` instead of `threshold`, or a quota of `steps`."""
         commit = "factor" if factor is not None else "threshold" if threshold is not None else "quota"
+        if steps is not None and commit != "quota":
+            raise DecodeError(f"steps has no effect beside {commit}; leave it out, or pass threshold=None.")
         more = {"confidence_dtype": "float64", **more}
         return cls("parallel", length, block, (length if steps is None else steps) if commit == "quota" else None,
                    commit=commit, threshold=threshold if commit == "threshold" else None, factor=factor,
                    cache=None if cache == "none" else cache, **more)  # fmt: skip
 
     @classmethod
+    @sampler
     def autoregressive(
         cls, length: int, temperature: float = 0.0, top_p: float | None = None, top_k: int | None = None, **more: Any
     ) -> Decode:
@@ -119,6 +127,7 @@ class Decode:
         return cls("autoregressive", length, temperature=temperature, top_p=top_p, top_k=top_k, commit="next", **more)
 
     @classmethod
+    @sampler
     def llada2(
         cls, length: int, block: int = 32, steps: int = 32, threshold: float = 0.95, minimal_topk: int = 1,
         eos_id: int | None = None, early_stop: bool = False, temperature: float = 0.0, top_p: float | None = None,
@@ -133,6 +142,7 @@ class Decode:
                    minimal_topk=minimal_topk, eos_id=eos_id, **{"stop": stop, **BLOCK_DIFFUSION, **more})  # fmt: skip
 
     @classmethod
+    @sampler
     def llada21(
         cls, length: int, block: int = 32, threshold: float = 0.95, editing_threshold: float = 0.9,
         max_post_steps: int = 16, num_to_transfer: int = 1, eos_id: int | None = None, early_stop: bool = False,
@@ -145,6 +155,7 @@ class Decode:
                    eos_id=eos_id, **{"stop": stop, **BLOCK_DIFFUSION, **more})  # fmt: skip
 
     @classmethod
+    @sampler
     def sdar(
         cls, length: int, block: int = 4, steps: int = 4, rule: str = "dynamic", threshold: float = 0.85,
         temperature: float = 1.0, top_p: float | None = 1.0, top_k: int | None = None, stop_ids: Ids = (),
@@ -163,6 +174,7 @@ class Decode:
                    overwrite=overwrite, **settings)  # fmt: skip
 
     @classmethod
+    @sampler
     def mdlm(
         cls, length: int, block: int | None = None, steps: int | None = None, confidence: Confidence = "probability",
         stochastic: bool = False, guidance: float = 0.0, guidance_keep: Ids = (), suppress: Ids = (),
@@ -176,6 +188,7 @@ class Decode:
                    **{"family": "mdlm", "layout": "rows", **more})  # fmt: skip
 
     @classmethod
+    @sampler
     def bd3lm(
         cls, length: int, block: int | None = None, steps: int | None = None, confidence: Confidence = "probability",
         stochastic: bool = False, guidance: float = 0.0, guidance_keep: Ids = (), suppress: Ids = (),
@@ -187,6 +200,7 @@ class Decode:
                         shift, family="bd3lm", steps_per_block=steps_per_block, **settings)  # fmt: skip
 
     @classmethod
+    @sampler
     def fast_dllm2(
         cls, length: int, block: int = 32, sub_block: int = 8, threshold: float = 1.0, temperature: float = 0.0,
         top_p: float | None = 0.95, top_k: int | None = None, **more: Any,

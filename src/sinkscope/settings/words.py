@@ -64,6 +64,7 @@ WHOLE: dict[str, int] = {  # whole numbers, and the least that each may be
     "sub_block": 1, "max_post_steps": 0,
 }  # fmt: skip
 LONGEST = 1 << 24  # tokens, steps and the like: far above any context, and small enough to count with
+LAST_ID = (1 << 31) - 1
 SEEDS = 1 << 64  # what a generator of torch takes
 ALWAYS = ("length", "seed", "temperature", "guidance", "epsilon")  # None means nothing for these
 IDS = ("eos_id", "eot_id", "pad_id")

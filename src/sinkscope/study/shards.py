@@ -12,7 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from sinkscope.errors import StudyError
+from sinkscope.io.bounded_yaml import LARGEST
+from sinkscope.io.reading import damaged, read_text, short
+from sinkscope.settings.decode import Decode
 from sinkscope.study.engines import Engine, engine_of
 from sinkscope.study.engines.ray import Ray
 from sinkscope.study.engines.scheduling import cost
@@ -93,8 +98,10 @@ def merge(folders: Sequence[Path | str], out: Path | str | None = None) -> Run:
         raise StudyError(f"Expected --out, the folder for the merged run of {len(folders)} folders, got none.")
     parts = [Store(folder) for folder in folders]
     about, text = _common(parts)
-    study, facts = Study.load(parts[0].folder / "study.yaml"), [Facts(**model) for model in about["models"]]
-    units = units_of(study, facts)
+    study = Study.load(parts[0].folder / "study.yaml")
+    with damaged(f"{parts[0].folder / 'run.json'}", StudyError):
+        facts = facts_of(about["models"])
+        units = units_of(study, facts)
     where = _found(parts, units)
     _refuse_missing(parts, units, facts, where)
     store = Store(parts[0].folder if out is None else out)
@@ -151,19 +158,32 @@ def _common(parts: Sequence[Store]) -> tuple[dict[str, Any], str]:
                 "leave it out, or run its shard again as the others."
             )
     here = versions()
-    for name, there in first.get("versions", {}).items():
+    with damaged(f"{parts[0].folder / 'run.json'}", StudyError):
+        made = dict(first["versions"])
+    for name, there in made.items():
         if here.get(name) != there:
             raise StudyError(
-                f"The run was made with {name} {there}, and this is {here.get(name)}; merge with the same."
+                f"The run was made with {short(str(name))} {short(str(there))}, and this is {here.get(name)}; merge with the same."
             )
     return {name: value for name, value in first.items() if name not in ("finished", "seconds", "shards")}, text
 
 
+def facts_of(models: Any) -> list[Facts]:
+    """The models of run.json; whatever a plan reads of them is there, and of its kind."""
+    found = TypeAdapter(list[Facts]).validate_python(models)
+    for fact in found:
+        if type(fact.identity["parameters"]) is not int:
+            raise TypeError("parameters of a model must be a whole number")
+        for settings in fact.settings.values():
+            Decode.from_dict(settings)
+    return found
+
+
 def _begun(part: Store) -> tuple[dict[str, Any], str]:
-    run, path = part.read("run.json"), part.folder / "study.yaml"
+    run, path = part.read("run.json", schema=True), part.folder / "study.yaml"
     if run is None or not path.is_file() or any(name not in run for name in SAME):
         raise StudyError(f"Expected a run folder with study.yaml and run.json, and {part.folder} is none; name others.")
-    return run, path.read_text(encoding="utf-8")
+    return run, read_text(path, LARGEST, StudyError)
 
 
 def _found(parts: Sequence[Store], units: Sequence[Unit]) -> dict[str, Store]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import errno
 import fcntl
+import hashlib
 import json
 import math
 import os
@@ -19,11 +20,13 @@ from typing import IO, Any
 
 from sinkscope import io
 from sinkscope.errors import StudyError
+from sinkscope.io.reading import read_object, read_text
 from sinkscope.study.analysis.results import SCHEMA
 from sinkscope.study.unit import Unit
 from sinkscope.study.units import kind_of
 
 SYNC_EVERY = 0.1  # seconds
+LARGEST = 128 << 20  # bytes of a unit's file, run.json or results.json
 PACKAGES = ("sinkscope", "torch", "transformers", "numpy", "polars", "scipy")
 
 
@@ -83,7 +86,7 @@ class Store:
             self.write("study.yaml", study_yaml)
             self.write("run.json", as_json(run))  # last: when it is there, the folder is a run
             return
-        self._refuse_unless_same("the study", known.read_text(encoding="utf-8"), study_yaml)
+        self._refuse_unless_same("the study", read_text(known, LARGEST, StudyError), study_yaml)
         for part in ("models", "versions", "seed"):
             self._refuse_unless_same(part, as_json(before.get(part)), as_json(run[part]))
 
@@ -104,7 +107,7 @@ class Store:
         Waiting for the disk takes ten milliseconds, which would hold up hundreds of workers; and a file that a loss of
         power left empty or cut is seen as such by `done`, so that its unit is run again.
         """
-        outcome = {"unit": unit.to_dict(), "result": result}
+        outcome = {"unit": unit.to_dict(), "sha256": digest(result), "result": result}
         now = time.monotonic()
         durable = now - self._synced > SYNC_EVERY
         text = json.dumps(outcome, ensure_ascii=False, allow_nan=False)
@@ -126,19 +129,16 @@ class Store:
         if found is None or found.get("unit") != json.loads(json.dumps(unit.to_dict())):
             return None
         result = found.get("result")
+        if found.get("sha256", "") not in ("", digest(result)):  # files of earlier versions have none
+            return None
         return result if kind_of(unit).complete(result) else None
 
     def read(self, name: str, schema: bool = False) -> dict[str, Any] | None:
         """A JSON file of the run, None where there is none; schema: it must have the number that is written here."""
         path = self.folder / name
-        if not path.is_file():
+        if not os.path.isfile(path):
             return None
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-        except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
-            raise StudyError(f"{path} is damaged; remove it and run the study again.")
+        found = read_object(path, LARGEST, StudyError)
         if schema and (type(found.get("schema")) is not int or found["schema"] != SCHEMA):
             raise StudyError(
                 f"{path} must have schema {SCHEMA}, not {str(found.get('schema'))[:20]!r}; use the sinkscope that wrote it."
@@ -168,6 +168,12 @@ def _opened(path: Path) -> IO[str]:
         os.close(number)
         raise StudyError(f"{path} must be a plain file; remove it.")
     return os.fdopen(number, "r+", encoding="utf-8", errors="replace")
+
+
+def digest(result: Any) -> str:
+    """Of a unit's result: a file in which a single number was changed must not pass for what was measured."""
+    plain = json.loads(json.dumps(result))  # keys as they will be read
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
 def need_a_model(models: Sized, messages: Sequence[str] = ()) -> None:

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.attention.calls import Call, Outcome, Tap
-from sinkscope.attention.context import GROUPS
+from sinkscope.attention.context import GROUPS, running
+from sinkscope.attention.listeners import listeners_of
 from sinkscope.decoding.layout import lay_out
 from sinkscope.decoding.run import Step
 from sinkscope.errors import BudgetError, TraceError
@@ -198,14 +199,15 @@ class Recorder(Tap):
             self.lens.hooks(stack)
         if self.hidden is None:
             return
-        from sinkscope.attention.context import running
-
         layers: Sequence[nn.Module] = getattr(self.model.module.base_model, "layers", [])
         if len(layers) != self.hidden.shape[2]:
             raise TraceError(f"Hidden-state norms need a module with a list of layers, and {self.model.name} has none.")
 
         def listen(layer: int) -> Any:
-            def take(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            def take(part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+                # A hook stands in the module for all threads; what it writes belongs to the trace of one of them.
+                if not any(one.tap is self for one in listeners_of(part)):
+                    return
                 forward = running()
                 hidden = args[0] if args else kwargs["hidden_states"]
                 if forward is not None and forward.kind == "denoise" and self.hidden is not None:

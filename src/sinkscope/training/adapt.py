@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.errors import TrainingError
+from sinkscope.models.template import rendered
 from sinkscope.tasks.problem import Problem, find
 from sinkscope.training import checkpoint
 from sinkscope.training.adaptation import Adaptation
@@ -217,10 +218,7 @@ def set_template(tokenizer: PreTrainedTokenizerBase) -> None:
 
 def coder_of(tokenizer: PreTrainedTokenizerBase) -> Coder:
     """The template of a base's tokenizer, taken apart, with its end of turn and end of text."""
-    text = tokenizer.apply_chat_template(
-        [{"role": "user", "content": "sinkscope"}], tokenize=False, add_generation_prompt=True
-    )
-    before, _, after = str(text).partition("sinkscope")
+    before, _, after = rendered(tokenizer, [{"role": "user", "content": "sinkscope"}]).partition("sinkscope")
     known = tokenizer.get_vocab()
     ends = [known[token] for token in ("<|im_end|>", "<|eot_id|>") if token in known]
     if not ends or "<|endoftext|>" not in known:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from sinkscope.errors import TrainingError
+from sinkscope.io.reading import short
+from sinkscope.training.checks import MAPPING, MAYBE_TEXT, NAME, SEED, TEXT, check, number, read_yaml, several, whole
 from sinkscope.training.recipe import RECIPES, Data, Objective, Optimiser, parts_of
 
 ADAPTERS = RECIPES / "adapters"
@@ -46,15 +47,15 @@ class Adaptation:
 
     def __post_init__(self) -> None:
         if self.family not in ("llama", "dream"):
-            raise TrainingError(f"an adapter's family must be llama or dream, not {self.family!r}; fix the recipe.")
+            raise TrainingError(f"an adapter's family must be llama or dream, not {short(repr(self.family), 80)}; fix the recipe.")
         if (self.family == "dream") != (self.mask_token is not None):
             raise TrainingError("a dream adapter needs a mask_token, and a llama adapter has none; fix the recipe.")
         if self.frozen not in ("bfloat16", "float32"):
-            raise TrainingError(f"frozen must be bfloat16 or float32, not {self.frozen!r}; fix the recipe.")
-        for name in ("steps", "rank", "batch", "chunks", "save_every", "log_every"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise TrainingError(f"{name} must be a whole number of at least 1, not {value!r}; fix the recipe.")
+            raise TrainingError(f"frozen must be bfloat16 or float32, not {short(repr(self.frozen), 80)}; fix the recipe.")
+        check(self, {"name": NAME, "base": TEXT, "start": MAYBE_TEXT, "mask_token": MAYBE_TEXT, "seed": SEED})
+        check(self, dict.fromkeys(("steps", "save_every", "log_every"), whole(1, 1 << 30)))
+        check(self, {"rank": whole(1, 4096), "batch": whole(1, 1 << 16), "chunks": whole(1, 1 << 16)})
+        check(self, {"alpha": number(0, 1e6, above=True), "decode": MAPPING, "keep": several(whole(0, 1 << 30))})
         if self.batch % self.chunks:
             raise TrainingError(f"batch {self.batch} must be a multiple of chunks {self.chunks}; fix the recipe.")
 
@@ -85,12 +86,12 @@ def adaptation_names() -> list[str]:
 def find_adaptation(name: str | Path) -> Adaptation | None:
     """An adapter's recipe, by its name or from a YAML file that names a base; None if it is another sort of recipe."""
     shipped = ADAPTERS / f"{name}.yaml"
-    path = shipped if shipped.is_file() else Path(name)
-    if path.suffix not in (".yaml", ".yml") or not path.is_file():
+    path = shipped if os.path.isfile(shipped) else Path(name)
+    if path.suffix not in (".yaml", ".yml") or not os.path.isfile(path):
         return None
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        values = read_yaml(path)
+    except TrainingError:
         return None  # told by the reader of plain recipes
     return adaptation_from_dict(values, str(path)) if isinstance(values, dict) and "base" in values else None
 

@@ -7,12 +7,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from sinkscope.errors import TrainingError
 from sinkscope.models.adapters import WEIGHTS
 from sinkscope.training.adaptation import Adaptation, adaptation_from_dict
 from sinkscope.training.checkpoint import CURVE, RECIPE
+from sinkscope.training.checks import read_yaml
 from sinkscope.training.curves import read_curve
 
 _WHAT = {
@@ -115,7 +114,7 @@ def publish_adapter(run: Path, scores: list[dict[str, Any]], zoo: Path, results:
     model = run / "model"
     if not (model / WEIGHTS).is_file():
         raise TrainingError(f"{run} has no exported adapter; let the training end first.")
-    recipe = adaptation_from_dict(yaml.safe_load((run / RECIPE).read_text(encoding="utf-8")), where=str(run))
+    recipe = adaptation_from_dict(read_yaml(run / RECIPE), where=str(run))
     curve = read_curve(run / CURVE)
     scores = [{**score, "model": recipe.name} for score in scores]  # whatever folder they were measured in
     target = zoo / recipe.name

@@ -13,12 +13,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from sinkscope.errors import SinkscopeError, TrainingError
 from sinkscope.models.adapters import CONFIG as ADAPTER
 from sinkscope.training.adapter_card import publish_adapter
 from sinkscope.training.checkpoint import CURVE, RECIPE
+from sinkscope.training.checks import read_yaml
 from sinkscope.training.curves import read_curve
 from sinkscope.training.export import ZOO
 from sinkscope.training.recipe import Recipe, recipe_from_dict
@@ -116,7 +115,7 @@ def _before(run: Path, recipe: Recipe) -> dict[str, float]:
     earlier = run.parent / str(recipe.start)
     if recipe.start is None or not (earlier / RECIPE).is_file():
         return {}
-    parent = recipe_from_dict(yaml.safe_load((earlier / RECIPE).read_text(encoding="utf-8")), where=str(earlier))
+    parent = recipe_from_dict(read_yaml(earlier / RECIPE), where=str(earlier))
     return {**_before(earlier, parent), parent.name: _minutes(read_curve(earlier / CURVE))}
 
 
@@ -145,7 +144,7 @@ def publish(
         return publish_adapter(run, scores, zoo, results, notes)
     if not (model / "config.json").is_file():
         raise TrainingError(f"{run} has no exported model; let the training end first.")
-    recipe = recipe_from_dict(yaml.safe_load((run / RECIPE).read_text(encoding="utf-8")), where=str(run))
+    recipe = recipe_from_dict(read_yaml(run / RECIPE), where=str(run))
     curve = read_curve(run / CURVE)
     scores = [{**score, "model": recipe.name} for score in scores]  # whatever folder they were measured in
     parameters = sum(p.numel() for p in load(model).module.parameters())

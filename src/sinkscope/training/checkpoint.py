@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from sinkscope.errors import TrainingError
+from sinkscope.training.checks import read_yaml
 from sinkscope.training.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def open_folder(out: Path, recipe: Recipe | Adaptation, resume: bool) -> None:
         if known.is_file():
             if not resume:
                 raise TrainingError(f"{out} holds a run already; resume it, or choose another folder.")
-            held = yaml.safe_load(known.read_text(encoding="utf-8"))
+            held = read_yaml(known)
             mine = recipe.fingerprint()
             other = sorted(key for key in mine if not isinstance(held, dict) or held.get(key) != mine[key])
             if other:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from sinkscope.errors import TrainingError
+from sinkscope.models.template import rendered
 from sinkscope.tasks import problems
 from sinkscope.tasks.problem import Problem
 from sinkscope.training.objectives import Rows
@@ -42,10 +43,7 @@ class Coder:
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase, begin: bool = True) -> Coder:
         """Take the template of this tokenizer apart."""
-        text = tokenizer.apply_chat_template(
-            [{"role": "user", "content": _SENTINEL}], tokenize=False, add_generation_prompt=True
-        )
-        before, _, after = str(text).partition(_SENTINEL)
+        before, _, after = rendered(tokenizer, [{"role": "user", "content": _SENTINEL}]).partition(_SENTINEL)
         if not begin:
             before = before.removeprefix(str(tokenizer.bos_token))
         end = tokenizer.convert_tokens_to_ids("<|eot_id|>")

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-import yaml
 from torch import Tensor
 
 from sinkscope.errors import SinkscopeError, TrainingError
 from sinkscope.models import adapters
 from sinkscope.training.checkpoint import write_text
+from sinkscope.training.checks import read_yaml
 
 if TYPE_CHECKING:
     from sinkscope.models.base import Model
@@ -205,9 +205,9 @@ def figure(found: Sequence[Look], out: Path) -> None:
 
 def _recipe(run: Path) -> dict[str, Any]:
     try:
-        read = yaml.safe_load((run / "recipe.yaml").read_text(encoding="utf-8"))
+        read = read_yaml(run / "recipe.yaml")
         return {key: read[key] for key in ("name", "family", "base", "steps")}
-    except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
+    except (KeyError, TypeError) as error:
         raise TrainingError(f"{run} is not the folder of an adapter's run ({error}); name one.") from None
 
 

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from sinkscope.errors import TrainingError
+from sinkscope.io.reading import short
+from sinkscope.training.checks import (
+    MAYBE_TEXT,
+    MOST_WEIGHTS,
+    NAME,
+    SEED,
+    TRUTH,
+    check,
+    named,
+    number,
+    read_yaml,
+    several,
+    whole,
+)  # fmt: skip
 from sinkscope.training.spelling import SPELLINGS
 
 RECIPES = Path(__file__).parent / "recipes"
@@ -28,6 +41,12 @@ class Shape:
     positions: int = 512
 
     def __post_init__(self) -> None:
+        check(self, dict.fromkeys(("width", "ffn", "positions"), whole(1, 1 << 17)))
+        check(self, dict.fromkeys(("layers", "heads"), whole(1, 1024)))
+        if self.layers * self.width * (4 * self.width + 3 * self.ffn) > MOST_WEIGHTS:
+            raise TrainingError(
+                f"shape must describe at most {MOST_WEIGHTS:,} weights; make width, ffn or layers of the recipe smaller."
+            )
         if self.width % self.heads or (self.width // self.heads) % 2:
             raise TrainingError(
                 f"width {self.width} must be an even multiple of heads {self.heads}; change one of them in the recipe."
@@ -50,6 +69,11 @@ class Objective:
     padding: float = 0.2
     t_min: float = 0.05
 
+    def __post_init__(self) -> None:
+        check(self, dict.fromkeys(("whole", "blockwise"), number(0, 1)))
+        check(self, dict.fromkeys(("prompt", "padding"), number(0, 1000)))
+        check(self, {"block": whole(1, 1 << 17), "t_min": number(0, 1, above=True)})
+
 
 @dataclass(frozen=True)
 class Data:
@@ -68,6 +92,10 @@ class Data:
     def __post_init__(self) -> None:
         if self.spelling not in SPELLINGS:
             raise TrainingError(f"data.spelling must be {', '.join(SPELLINGS)}, not {self.spelling!r}; fix the recipe.")
+        check(self, {"kinds": named(number(0, 1e6), least=1), "difficulty": named(whole(0, 100)), "begin": TRUTH})
+        check(self, {"canvas": several(whole(-(1 << 17), 1 << 17), least=1)})
+        if not sum(self.kinds.values()) > 0:
+            raise TrainingError("kinds must have a share above 0 among them; fix the recipe.")
 
 
 @dataclass(frozen=True)
@@ -90,7 +118,11 @@ class Optimiser:
 
     def __post_init__(self) -> None:
         if self.matrices not in ("muon", "adamw"):
-            raise TrainingError(f"optimiser.matrices must be muon or adamw, not {self.matrices!r}; fix the recipe.")
+            came = short(repr(self.matrices), 80)
+            raise TrainingError(f"optimiser.matrices must be muon or adamw, not {came}; fix the recipe.")
+        check(self, dict.fromkeys(("matrix_rate", "rate", "weight_decay"), number(0, 1000)))
+        check(self, {"clip": number(0, 1e6, above=True), "betas": several(number(0, 1), 2, 2), "warmup": whole(0, 1 << 30)})
+        check(self, dict.fromkeys(("momentum", "decay", "ema"), number(0, 1)))
 
 
 @dataclass(frozen=True)
@@ -115,14 +147,15 @@ class Recipe:
     log_every: int = 20
 
     def __post_init__(self) -> None:
-        if self.family not in FAMILIES:
-            raise TrainingError(f"family must be one of {', '.join(FAMILIES)}, not {self.family!r}; fix the recipe.")
-        if self.variant not in VARIANTS:
-            raise TrainingError(f"variant must be one of {', '.join(VARIANTS)}, not {self.variant!r}; fix the recipe.")
-        for name in ("steps", "batch", "chunks", "save_every", "probe_every", "accuracy_every", "log_every"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise TrainingError(f"{name} must be a whole number of at least 1, not {value!r}; fix the recipe.")
+        for name, known in (("family", FAMILIES), ("variant", VARIANTS)):
+            if getattr(self, name) not in known:
+                came = short(repr(getattr(self, name)), 80)
+                raise TrainingError(f"{name} must be one of {', '.join(known)}, not {came}; fix the recipe.")
+        every = ("save_every", "probe_every", "accuracy_every", "log_every")
+        check(self, {"name": NAME, "start": MAYBE_TEXT, "seed": SEED, **dict.fromkeys(every, whole(1, 1 << 30))})
+        check(self, {"steps": whole(1, 1 << 30), "batch": whole(1, 1 << 16), "chunks": whole(1, 1 << 16)})
+        if min(self.data.canvas) < 1:
+            raise TrainingError(f"canvas must be lengths of at least 1, not {min(self.data.canvas)}; fix the recipe.")
         if self.batch % self.chunks:
             raise TrainingError(f"batch {self.batch} must be a multiple of chunks {self.chunks}; fix the recipe.")
 
@@ -159,14 +192,11 @@ def load_recipe(name: str | Path) -> Recipe:
     path = Path(name)
     if path.suffix not in (".yaml", ".yml"):
         path = RECIPES / f"{name}.yaml"
-        if not path.is_file():
+        if not os.path.isfile(path):
             raise TrainingError(
-                f"no recipe is called {str(name)!r}; take one of {', '.join(recipe_names())}, or give a .yaml file."
+                f"no recipe is called {short(repr(str(name)))}; take one of {', '.join(recipe_names())}, or give a .yaml file."
             )
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise TrainingError(f"{path} cannot be read as YAML ({type(error).__name__}); fix the file.") from error
+    values = read_yaml(path)
     if not isinstance(values, dict):
         raise TrainingError(f"{path} must hold a mapping of recipe fields, not {type(values).__name__}; fix the file.")
     return recipe_from_dict(values, where=str(path))
@@ -194,16 +224,19 @@ def parts_of(kind: Any, values: dict[str, Any], where: str, parts: dict[str, Any
 
 def _mapping(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise TrainingError(f"{where} must be a mapping, not {value!r}; fix the recipe.")
+        raise TrainingError(f"{where} must be a mapping, not {short(repr(value), 80)}; fix the recipe.")
     return value
 
 
 def _make(kind: Any, values: dict[str, Any], where: str) -> Any:
     fields = {f.name: f for f in dataclasses.fields(kind)}
-    unknown = sorted(set(values) - set(fields))
+    unknown = sorted(short(str(name), 60) for name in set(values) - set(fields))
     if unknown:
-        raise TrainingError(f"{where} has unknown fields {', '.join(unknown)}; known are {', '.join(fields)}.")
+        some = f"{', '.join(unknown[:5])}{', …' if unknown[5:] else ''}"
+        raise TrainingError(f"{where} has unknown fields {some}; known are {', '.join(fields)}.")
     try:
         return kind(**values)
     except TypeError as error:
         raise TrainingError(f"{where} is not complete: {error}; fix the recipe.") from error
+    except TrainingError as error:
+        raise TrainingError(f"{where}: {error}") from None

@@ -1,0 +1,68 @@
+"""Files from elsewhere, read within bounds: a plain file, not too large, in UTF-8, and JSON that is an object."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sinkscope.errors import SinkscopeError
+
+MB = 1 << 20
+
+
+def read_bytes(path: Path, most: int, error: type[SinkscopeError]) -> bytes:
+    """A whole file; a pipe, socket, device, folder or loop of links is told before anything waits for it."""
+    try:
+        # Not to wait for whoever writes into a pipe: what was opened is looked at, so that nobody can swap it.
+        number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(number, "rb") as file:
+            kept = os.fstat(number)
+            if not stat.S_ISREG(kept.st_mode):
+                raise error(f"Expected a plain file, and {short(str(path))} is none; name another.")
+            data = file.read(most + 1)
+    except OSError as problem:
+        raise error(f"{short(str(path))} cannot be read ({problem.strerror}); look at its place and rights.") from None
+    except ValueError:  # a NUL in the name
+        raise error(f"Expected the name of a file, got {short(repr(str(path)))}; name another.") from None
+    if len(data) > most:
+        raise error(f"{short(str(path))} has more than {most // MB} MB; is it another file?")
+    return data
+
+
+def read_text(path: Path, most: int, error: type[SinkscopeError]) -> str:
+    try:
+        return read_bytes(path, most, error).decode("utf-8")
+    except UnicodeDecodeError:
+        raise error(f"{short(str(path))} is not text in UTF-8; name another.") from None
+
+
+def read_object(path: Path, most: int, error: type[SinkscopeError]) -> dict[str, Any]:
+    """The JSON object in a file."""
+    try:
+        found = json.loads(read_text(path, most, error))
+    except (ValueError, RecursionError):  # no JSON, a number of 5,000 digits, depth
+        found = None
+    if not isinstance(found, dict):
+        raise error(f"{short(str(path))} is damaged; remove it, and make it again.")
+    return found
+
+
+def short(text: str, most: int = 240) -> str:
+    """A name or a value in a sentence: one line, printable, not too long."""
+    line = "".join(sign if sign.isprintable() else "�" for sign in text)
+    return line if len(line) <= most else f"{line[: most // 2]}…{line[-most // 2 :]}"
+
+
+@contextmanager
+def damaged(what: str, error: type[SinkscopeError]) -> Iterator[None]:
+    """For lines that take a file from elsewhere apart: values of another kind than they expect are one sentence."""
+    try:
+        yield
+    except (LookupError, AttributeError, TypeError, ValueError, ArithmeticError, RecursionError) as problem:
+        name = type(problem).__name__
+        raise error(f"{what} is damaged ({name}: {short(str(problem), 80)}); make it again.") from problem

@@ -1,0 +1,130 @@
+"""A Hub id becomes a folder in the Hub's cache; a Hub that falls silent is given up after a stated time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sinkscope.errors import CheckpointError
+
+PATTERNS = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
+
+
+class HubSilent(OSError):
+    """Nothing came from the Hub for so long that asking again is no use."""
+
+
+def seconds() -> float:
+    """Without an answer, after which the Hub is given up: huggingface_hub's own HF_HUB_ETAG_TIMEOUT, 10 if not set."""
+    from huggingface_hub import constants
+
+    return float(constants.HF_HUB_ETAG_TIMEOUT)
+
+
+def snapshot(hub_id: str) -> Path:
+    """The files of a repository that are safe to open, fetched unless they are there."""
+    from huggingface_hub import snapshot_download
+
+    def fetch(local_only: bool) -> str:
+        return str(
+            snapshot_download(
+                hub_id, allow_patterns=PATTERNS, etag_timeout=seconds(), local_files_only=local_only
+            )
+        )
+
+    return Path(fetched(hub_id, fetch))
+
+
+def fetched(hub_id: str, fetch: Callable[[bool], str]) -> str:
+    """What `fetch` gets (its argument: from the cache alone), or one sentence."""
+    from huggingface_hub import constants
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        with answering(hub_id):
+            return fetch(not constants.HF_HUB_OFFLINE and not _answers(hub_id))
+    except (LocalEntryNotFoundError, OSError, HfHubHTTPError, HFValidationError) as error:
+        waited = f"the Hub did not answer within {seconds():.0f} seconds or refused"
+        offline = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else waited
+        raise CheckpointError(
+            f"{hub_id} is not a folder here, not in the Hub cache {constants.HF_HUB_CACHE}, and {offline} "
+            f"({type(error).__name__}); unset HF_HUB_OFFLINE and connect, set HF_HOME to a cache that has it, "
+            "or name a folder."
+        ) from None
+
+
+def _answers(hub_id: str) -> bool:
+    """Whether the Hub says anything in time: a download asks the same first, and would wait without end.
+
+    In a thread, since a limit on each read is no limit for an answer that comes a byte at a time.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+
+    said: list[bool] = []
+
+    def ask() -> None:
+        try:
+            HfApi().repo_info(hub_id, timeout=seconds())
+        except (HfHubHTTPError, ValueError):  # a refusal, or a name that no repository can have, is told by the download
+            said.append(True)
+        except Exception:  # of httpx or requests, by version: no connection, no answer
+            said.append(False)
+        else:
+            said.append(True)
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(seconds() + 1)
+    return bool(said and said[0])
+
+
+@contextmanager
+def answering(hub_id: str) -> Iterator[None]:
+    """Give up a Hub that says nothing: huggingface_hub lists a repository without any limit, and asks again five times."""
+    from huggingface_hub.utils import logging
+    from huggingface_hub.utils._http import get_session
+
+    session: Any = get_session()
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()  # every retry would be told, and the end of it is told by us
+    hooks: dict[str, list[Any]] = getattr(session, "event_hooks", {})  # requests, in older versions, has none
+    life = _Life(hub_id)
+    for name, hook in (("request", life.asked), ("response", life.answered)):
+        hooks.setdefault(name, []).append(hook)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        for name, hook in (("request", life.asked), ("response", life.answered)):
+            hooks[name].remove(hook)
+
+
+class _Life:
+    """When something last came from the Hub: the beginning of an answer, or bytes of a file."""
+
+    def __init__(self, hub_id: str) -> None:
+        from huggingface_hub import constants
+
+        self.folder = Path(constants.HF_HUB_CACHE) / f"models--{hub_id.replace('/', '--')}"
+        self.held, self.last = self._bytes(), time.monotonic()
+
+    def answered(self, _: Any) -> None:
+        self.last = time.monotonic()
+
+    def asked(self, request: Any) -> None:
+        """Before every request, and so before every retry; some are made with timeout=None, past the session's own."""
+        request.extensions["timeout"] = dict.fromkeys(("connect", "read", "write", "pool"), seconds())
+        now, held = time.monotonic(), self._bytes()
+        if held != self.held:
+            self.held, self.last = held, now
+        elif now - self.last >= seconds():
+            raise HubSilent("the Hub fell silent")
+
+    def _bytes(self) -> int:
+        found = self.folder.glob("blobs/*") if self.folder.is_dir() else ()
+        return sum(path.stat().st_size for path in found)
