@@ -34,7 +34,7 @@ SHOWN = {
     "mask random K=1 clean mass by all rows": "random, mass of the top key",
     "mask random K=1 clean mass by all rows structural": "random, mass of the structural key",
     "mask sinks K=1 clean by last row": "last row's top key",
-    "mask positions 0 since second": "position 0",
+    "mask positions 0 since the second forward": "position 0",
 }
 
 
@@ -122,7 +122,7 @@ def _places(results: list[dict[str, Any]]) -> list[str]:
             told = [_kinds(kinds, names) for names in (["mask"], ["end"], other)]
             told.append(_kinds(kinds, [k["kind"] for k in kinds if k["kind"] not in STRUCTURAL]))
             span = (row.get("intervals") or {}).get("structural")
-            share = "–" if span is None else f"{_percent(span['mean'])} [{_percent(span['low'])}, {_percent(span['high'])}]"
+            share = "–" if span is None else f"{_percent(span['value'])} [{_percent(span['low'])}, {_percent(span['high'])}]"
             lines.append(f"| {model} | {_percent(1 - row['none'])} | {share} | {' | '.join(told)} |")
     return lines
 
