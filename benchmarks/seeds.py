@@ -34,7 +34,7 @@ SHOWN = {
     "mask random K=1 clean mass by all rows": "random, mass of the top key",
     "mask random K=1 clean mass by all rows structural": "random, mass of the structural key",
     "mask sinks K=1 clean by last row": "last row's top key",
-    "mask positions 0 since second": "position 0",
+    "mask positions 0 since the second forward": "position 0",
 }
 
 
@@ -85,7 +85,9 @@ def _masking(results: list[dict[str, Any]]) -> list[str]:
     for kind in sorted({kind_of(model) for model in cells}):
         mine = [rows for model, rows in sorted(cells.items()) if kind_of(model) == kind]
         right = [100 * rows["none"]["accuracy"] for rows in mine]
-        told = " | ".join(_spread([100 * rows[label]["difference"] for rows in mine if label in rows]) for label in used)
+        told = " | ".join(
+            _spread([100 * rows[label]["difference"] for rows in mine if label in rows]) for label in used
+        )
         lines.append(f"| {kind} ({len(mine)} seeds) | {_spread(right, '{:.1f}')} | {told} |")
     return lines
 
@@ -94,9 +96,7 @@ def _change(row: dict[str, Any] | None) -> str:
     if row is None:
         return "–"
     taken = "" if row.get("mass_share") is None else f", {100 * row['mass_share']:.1f} % taken"
-    return (
-        f"{100 * row['difference']:+.1f} [{100 * row['difference_low']:+.1f}, {100 * row['difference_high']:+.1f}]{taken}"
-    )
+    return f"{100 * row['difference']:+.1f} [{100 * row['difference_low']:+.1f}, {100 * row['difference_high']:+.1f}]{taken}"
 
 
 def _spread(values: list[float], form: str = "{:+.1f}") -> str:
@@ -111,7 +111,7 @@ def _places(results: list[dict[str, Any]]) -> list[str]:
         "Sinks (3 uniform shares above the mean of the other keys), and the kinds of token that they are; in brackets the kind's",
         "share of the canvas:",
         "",
-        "| model and seed | heads with a sink | sinks that are structural [95 %] | mask | end | other structural | words and digits |",
+        "| model and seed | heads with a sink | structural sinks [95 %] | mask | end | other structural | words, digits |",
         "|---|---|---|---|---|---|---|",
     ]
     for found in results:
@@ -122,7 +122,11 @@ def _places(results: list[dict[str, Any]]) -> list[str]:
             told = [_kinds(kinds, names) for names in (["mask"], ["end"], other)]
             told.append(_kinds(kinds, [k["kind"] for k in kinds if k["kind"] not in STRUCTURAL]))
             span = (row.get("intervals") or {}).get("structural")
-            share = "–" if span is None else f"{_percent(span['mean'])} [{_percent(span['low'])}, {_percent(span['high'])}]"
+            share = (
+                "–"
+                if span is None
+                else f"{_percent(span['value'])} [{_percent(span['low'])}, {_percent(span['high'])}]"
+            )
             lines.append(f"| {model} | {_percent(1 - row['none'])} | {share} | {' | '.join(told)} |")
     return lines
 

@@ -51,6 +51,7 @@ class Twin:
     kinds_of: Callable[[list[int]], list[str]]
     canvas: list[int]
     causal: bool
+    always: frozenset[int] = frozenset()  # hidden from the first forward on, before there is anything to rank
     maps: dict[int, Tensor] = field(default_factory=dict)  # layer → [head, query, key] of all rows so far
     before: dict[int, Tensor] = field(default_factory=dict)
     picked: list[set[tuple[int, int]]] = field(default_factory=list)  # one per call: (head, key)
@@ -73,14 +74,15 @@ class Twin:
             self.maps[layer] = torch.cat([old, clean], dim=1)
         else:
             self.maps[layer] = clean
-        hidden = set()
+        hidden = {(head, place) for head in range(len(scores)) for place in self.always}
         if self.before:
             for head in range(len(scores)):
                 hidden |= {(head, place) for place in self.choose(self._head(layer, head, value, keys))}
         self.picked.append(hidden)
         for head, place in hidden:
             scores[head, :, place] = -torch.inf
-        return (scores.softmax(-1) @ value)[None].transpose(1, 2).contiguous(), None
+        # A row without any key left attends to nothing: its softmax is no number, its output 0.
+        return (scores.softmax(-1).nan_to_num(0.0) @ value)[None].transpose(1, 2).contiguous(), None
 
     def _head(self, layer: int, head: int, value: Tensor, keys: int) -> Head:
         maps = [
@@ -112,11 +114,12 @@ def running(model: sk.Model, twin: Twin) -> Iterator[None]:
 
 
 def decode_by_hand(
-    model: sk.Model, ids: Tensor, settings: sk.Decode, choose: Choose, kinds_of: Callable[[list[int]], list[str]]
-) -> tuple[Tensor, list[set[tuple[int, int]]]]:
+    model: sk.Model, ids: Tensor, settings: sk.Decode, choose: Choose, kinds_of: Callable[[list[int]], list[str]],
+    always: frozenset[int] = frozenset(),
+) -> tuple[Tensor, list[set[tuple[int, int]]]]:  # fmt: skip
     """Tokens, and the (head, key) pairs that were hidden in each call."""
     blank = model.mask_id if model.mask_id is not None else 0
-    twin = Twin(choose, kinds_of, ids[0].tolist() + [blank] * settings.length, model.causal)
+    twin = Twin(choose, kinds_of, ids[0].tolist() + [blank] * settings.length, model.causal, always)
     with running(model, twin):
         done = sk.decode(model, ids, settings, on_step=twin.on_step)
     return done.tokens, twin.picked

@@ -129,6 +129,34 @@ def test_the_same_keys_and_tokens_as_plain_eager_attention(name: str, case: str)
     assert active.effect.leak == 0
 
 
+@pytest.mark.parametrize("name", ["tiny-llada", "tiny-llama"])
+@pytest.mark.parametrize("since", ["first", "second"])
+@pytest.mark.parametrize("places", [(0,), (0, 5)])
+def test_positions_since_when_as_plain_eager_attention(name: str, since: str, places: tuple[int, ...]) -> None:
+    model = loaded(name)
+    ids, decoding = model.encode(PROMPT), LEFT_TO_RIGHT if model.causal else DIFFUSION
+    always = frozenset(places) if since == "first" else frozenset()
+    expected, keys = decode_by_hand(model, ids, decoding, lambda _: set(places), kinds_by_hand(model), always)
+    with sk.intervene(model, sk.MaskPositions(places, since=since), record=True) as active:  # type: ignore[arg-type]
+        done = sk.decode(model, ids, decoding)
+    # What is recorded begins with the first call that hides anything.
+    found = [{(head, key) for _, head, key in masked.nonzero().tolist()} for masked in active.masked or ()]
+    assert found == [hidden for hidden in keys if hidden]
+    assert torch.equal(done.tokens, expected)
+
+
+def test_key_0_hidden_from_the_first_row_is_the_text_without_its_first_token() -> None:
+    """Positions are relative: what cannot be seen by anyone might as well not be there."""
+    model, ids = loaded("tiny-llama"), loaded("tiny-llama").encode(PROMPT)
+    with torch.inference_mode(), sk.intervene(model, sk.MaskPositions((0,))):
+        hidden = model.module(ids).logits[:, 1:]
+    with torch.inference_mode():
+        shorter = model.module(ids[:, 1:]).logits
+        whole = model.module(ids).logits[:, 1:]
+    torch.testing.assert_close(hidden, shorter, atol=1e-4, rtol=1e-4)
+    assert float((hidden - whole).abs().max()) > 1e-2
+
+
 def test_above_and_below_share_the_heads_between_them() -> None:
     model, ids = loaded("tiny-llada"), loaded("tiny-llada").encode(PROMPT)
     taken = []

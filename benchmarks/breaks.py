@@ -1,0 +1,112 @@
+"""Where the paper's explanations would break: right answers per order of committing, and beside windows, with paired intervals.
+
+    sinkscope study docs/results/breaks/orders.yaml -o runs/orders --workers 1
+    sinkscope study docs/results/breaks/left-to-right.yaml -o runs/left-to-right --workers 1
+    sinkscope study docs/results/breaks/paths.yaml -o runs/paths --workers 1
+    python benchmarks/breaks.py --write    # docs/results/breaks/breaks.md
+
+An order is judged by what masking costs under it beyond what it costs under confidence, problem by problem: the difference of
+two paired differences. If confidence is a buffer, that is below 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from sinkscope.statistics import bootstrap
+
+OUT = Path(__file__).parents[1] / "docs" / "results" / "breaks"
+ORDERS = {"confidence=probability": "confidence", "confidence=random": "random", "": "left to right"}
+SHOWN = {
+    "none": "nothing",
+    "mask sinks K=1 clean by all rows": "top key",
+    "mask sinks K=1 clean by all rows structural": "structural key",
+    "mask sinks K=1 clean by all rows content": "content key",
+    "mask random K=1 clean mass by all rows": "random keys, mass of the top key",
+    "window radius 32": "window of ± 32 positions",
+    "window radius 16": "window of ± 16 positions",
+}
+Right = dict[tuple[str, str, str], np.ndarray]  # (model, order, condition) → one value per problem, in one order
+
+
+def read(*runs: Path) -> Right:
+    """Right answers, problem by problem."""
+    found: Right = {}
+    for run in runs:
+        table = pl.read_parquet(run / "results.parquet").filter(pl.col("kind") == "answers")
+        for key, rows in table.group_by("model", "setting", "condition"):
+            values = rows.sort("task", "problem")["correct"].cast(pl.Float64).to_numpy()
+            found[(str(key[0]), ORDERS.get(str(key[1]), str(key[1])), str(key[2]))] = values
+    return found
+
+
+def span(values: np.ndarray) -> str:
+    """Mean in points, with the interval over problems."""
+    low, high = bootstrap(values.tolist(), 2000, 0)
+    return f"{100 * values.mean():+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
+
+
+def orders(right: Right) -> list[str]:
+    lines = [
+        "## Is confidence a buffer?",
+        "",
+        "One key per head masked from the second forward on, one token committed per step, on the whole canvas. Points [95 %].",
+        "",
+        "| model | order of commits | masked | n | right | change | beyond what it costs under confidence |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for model in dict.fromkeys(key[0] for key in right):
+        for order in ("confidence", "random", "left to right"):
+            for label, name in SHOWN.items():
+                if (model, order, label) not in right:
+                    continue
+                mine, base = right[model, order, label], right[model, order, "none"]
+                cells = [f"{len(mine)}", f"{100 * mine.mean():.1f} %", "–" if label == "none" else span(mine - base)]
+                usual = right.get((model, "confidence", label)), right.get((model, "confidence", "none"))
+                beyond = "–"
+                if order != "confidence" and label != "none" and usual[0] is not None and usual[1] is not None:
+                    beyond = span((mine - base) - (usual[0] - usual[1]))
+                lines.append(f"| {model} | {order} | {name} | {' | '.join(cells)} | {beyond} |")
+    return lines
+
+
+def paths(right: Right) -> list[str]:
+    lines = [
+        "## Are there paths to spare?",
+        "",
+        "Attention limited to a window, beside one masked key per head; each model's own decode settings. Points [95 %].",
+        "",
+        "| model | limited by | n | right | change |",
+        "|---|---|---|---|---|",
+    ]
+    for model in dict.fromkeys(key[0] for key in right):
+        base = right[model, "left to right", "none"]  # the setting is empty where nothing is swept
+        for label, name in SHOWN.items():
+            if (mine := right.get((model, "left to right", label))) is not None:
+                change = "–" if label == "none" else span(mine - base)
+                lines.append(f"| {model} | {name} | {len(mine)} | {100 * mine.mean():.1f} % | {change} |")
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=Path, default=Path("runs"))
+    parser.add_argument("--write", action="store_true", help="into docs/results/breaks")
+    given = parser.parse_args()
+    text = "\n".join([
+        "# Where the explanations would break", "",
+        "Made by `python benchmarks/breaks.py --write` from the runs that are named at the top of that file.", "",
+        *paths(read(given.runs / "paths")), "",
+        *orders(read(given.runs / "orders", given.runs / "left-to-right")), "",
+    ])  # fmt: skip
+    print(text)
+    if given.write:
+        (OUT / "breaks.md").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
