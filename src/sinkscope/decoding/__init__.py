@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sinkscope.decoding.fit import check_kinds, fitted
 from sinkscope.decoding.run import Decoded, OnStep, Run, Step
-from sinkscope.errors import PromptError
+from sinkscope.errors import DecodeError, PromptError
 from sinkscope.models.base import Model, check_ids, check_mask
 from sinkscope.settings.decode import Decode
 
@@ -32,6 +32,11 @@ def decode(
     from sinkscope.decoding.diffusion import denoise
 
     check_kinds(model, settings)
+    if settings.family == "native":
+        raise DecodeError(
+            "These settings are of a generation by transformers' own code, which sinkscope traces and does not decode; "
+            "call the module's generate."
+        )
     prompt = check_ids(ids, model)
     if prompt.shape[1] + settings.length > model.context:
         raise PromptError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -153,6 +153,19 @@ def attention_of(model: Model, intervention: Any) -> str:
     from sinkscope.attention.attend import choose_backend
 
     return str(choose_backend(torch.empty(0, dtype=model.dtype, device=model.device)))
+
+
+def total_effect(parts: Sequence[Mapping[str, Any]]) -> dict[str, float] | None:
+    """Shares of keys and of attention that were taken away, and what leaked, over the records of all batches."""
+    if not parts:
+        return None
+    from sinkscope.interventions import Effect
+
+    ordered = sorted(parts, key=lambda part: str(part["key"]))  # sums of floats depend on the order, which may be any
+    total = Effect(leak=max(part["leak"] for part in ordered))
+    for name in ("keys", "keys_seen", "mass", "mass_seen"):
+        setattr(total, name, sum(part[name] for part in ordered))
+    return total.to_dict()
 
 
 # ---- on another machine

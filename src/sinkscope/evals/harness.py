@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from sinkscope.errors import TaskError
 from sinkscope.evals import incoming
 from sinkscope.evals.answering import answer_tokens
 from sinkscope.evals.answers import Answers, key
-from sinkscope.evals.batches import Batch, Job, Outcome, RunBatches, attention_of, intervened, run_batch
+from sinkscope.evals.batches import Batch, Job, Outcome, RunBatches, attention_of, intervened, run_batch, total_effect
 from sinkscope.evals.conditions import described, made_of_words
 from sinkscope.evals.presets import settings_for
 from sinkscope.models.base import Model
@@ -173,8 +173,13 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
 
     def tokens(self, prompts: list[Tensor], settings: Decode, stops: Sequence[list[str]] = ()) -> list[list[int]]:
         """Prompts [1, position] → answer ids, in one batch, under the intervention."""
-        with intervened(self.model, self.intervention):
-            return answer_tokens(self.model, prompts, settings, stops)
+        with intervened(self.model, self.intervention) as active:
+            rows = answer_tokens(self.model, prompts, settings, stops)
+        if active is not None:
+            name = key(prompts=[prompt.tolist() for prompt in prompts], settings=settings.to_dict(), until=list(stops))
+            self.answers.add(f"{self._effects()}{name}", **asdict(active.effect))
+        self.counts["generated"] += len(prompts)
+        return rows
 
     # ---- likelihoods
 
@@ -255,19 +260,6 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
     def _effects(self) -> str:
         return f"effect-{key(**self._dependence())}-"
 
-    def _effect(self) -> dict[str, float] | None:
-        """Shares of keys and of attention that were taken away, and what leaked, over all batches; None without any."""
-        parts = self.answers.starting(self._effects())
-        if not parts:
-            return None
-        from sinkscope.interventions import Effect
-
-        parts.sort(key=lambda part: str(part["key"]))  # whichever was done first: sums of floats depend on the order
-        total = Effect(leak=max(part["leak"] for part in parts))
-        for name in ("keys", "keys_seen", "mass", "mass_seen"):
-            setattr(total, name, sum(part[name] for part in parts))
-        return total.to_dict()
-
     def _dependence(self) -> dict[str, Any]:
         """What every answer of this model depends on, beside the request."""
         return {"model": self.model.identity(), "intervention": described(self.intervention)}
@@ -281,7 +273,7 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         """Taken into the harness's results, under `config`."""
         info: dict[str, Any] = {
             **self._dependence(),
-            "effect": self._effect(),
+            "effect": total_effect(self.answers.starting(self._effects())),
             "backend": self.attention or attention_of(self.model, self.intervention),
             "settings": {task: settings.to_dict() for task, settings in self.used.items()},
             "requests": dict(self.counts),

@@ -1,4 +1,7 @@
-"""DiffusionGemma: recognised, so that it is refused with a reason. It has no mask token and a generation of its own."""
+"""DiffusionGemma: recognised, so that it is refused with a reason. It has no mask token and a generation of its own.
+
+`sk.trace` takes transformers' own module in its place (`sinkscope.tracing.native`).
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ class DiffusionGemma(Family):
     """google/diffusiongemma-26B-A4B-it."""
 
     name: ClassVar[str] = "diffusion_gemma"
-    tested: ClassVar[str] = "observe only"
+    tested: ClassVar[str] = "traced"
 
     def knows(self, config: dict[str, Any], folder: Path) -> bool:
         return str(config.get("model_type", "")).lower().startswith("diffusion_gemma")
@@ -25,5 +28,6 @@ class DiffusionGemma(Family):
     def native_config(self, config: dict[str, Any]) -> PretrainedConfig:
         raise CheckpointError(
             "DiffusionGemma denoises random tokens with transformers' own generate, which sinkscope's decoders do not "
-            "replace; load it with transformers and look at it with sk.observe(module)."
+            "replace; load it with transformers (DiffusionGemmaForBlockDiffusion.from_pretrained) and hand that module to "
+            "sk.trace(module, ids) or sk.observe(module)."
         )

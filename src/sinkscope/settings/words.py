@@ -6,9 +6,11 @@ from typing import Any, Literal, get_args
 
 from sinkscope.settings.sparse import SparseCache
 
+# native: the model's own generate in transformers, which is traced and never decoded here.
 Kind = Literal[
-    "llada", "dream", "mmada", "parallel", "autoregressive", "llada2", "llada21", "sdar", "mdlm", "bd3lm", "fast_dllm2"
-]
+    "llada", "dream", "mmada", "parallel", "autoregressive", "llada2", "llada21", "sdar", "mdlm", "bd3lm", "fast_dllm2",
+    "native",
+]  # fmt: skip
 Confidence = Literal["probability", "margin", "entropy", "random"]
 Noise = Literal["reference", "per_row"]
 Choice = Literal["gumbel", "draw", "block_draw"]

@@ -18,11 +18,12 @@ from sinkscope.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from sinkscope.training.adaptation import Adaptation
+    from sinkscope.training.block_recipe import BlockRecipe
 
 STATE, RECIPE, CURVE = "state.safetensors", "recipe.yaml", "curve.jsonl"
 
 
-def open_folder(out: Path, recipe: Recipe | Adaptation, resume: bool) -> None:
+def open_folder(out: Path, recipe: Recipe | Adaptation | BlockRecipe, resume: bool) -> None:
     """Make the folder of a run, or check that it belongs to this recipe; a fresh start needs an empty folder."""
     try:
         out.mkdir(parents=True, exist_ok=True)

@@ -187,6 +187,11 @@ def recipe_names() -> list[str]:
     return sorted(path.stem for path in RECIPES.glob("*.yaml"))
 
 
+def all_names() -> list[str]:
+    """The recipes of every sort, those of adapters and of block-diffusion models too."""
+    return sorted(path.stem for path in RECIPES.rglob("*.yaml"))
+
+
 def load_recipe(name: str | Path) -> Recipe:
     """Read a recipe by the name of one that comes with the package, or from a YAML file."""
     path = Path(name)
@@ -194,7 +199,7 @@ def load_recipe(name: str | Path) -> Recipe:
         path = RECIPES / f"{name}.yaml"
         if not os.path.isfile(path):
             raise TrainingError(
-                f"no recipe is called {short(repr(str(name)))}; take one of {', '.join(recipe_names())}, or give a .yaml file."
+                f"no recipe is called {short(repr(str(name)))}; take one of {', '.join(all_names())}, or give a .yaml file."
             )
     values = read_yaml(path)
     if not isinstance(values, dict):

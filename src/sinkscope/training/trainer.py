@@ -16,6 +16,8 @@ from sinkscope.tasks.problem import find
 from sinkscope.training import checkpoint
 from sinkscope.training.adapt import train_adapter
 from sinkscope.training.adaptation import find_adaptation
+from sinkscope.training.block_recipe import find_block_recipe
+from sinkscope.training.blocks import train_blocks
 from sinkscope.training.build import build_module, forward_inputs, start_from
 from sinkscope.training.data import Coder, chunks_of, rng_of
 from sinkscope.training.objectives import Rows, Targets, even_ratios, loss_sum, masked, next_token
@@ -46,6 +48,9 @@ def train(
         adaptation = find_adaptation(recipe)
         if adaptation is not None:
             return train_adapter(adaptation, out, resume, quiet)
+        blocks = find_block_recipe(recipe)
+        if blocks is not None:
+            return train_blocks(blocks, out, resume, None if start is None else Path(start), quiet)
         recipe = load_recipe(recipe)
     for kind in recipe.data.kinds:
         find(kind)  # an unknown kind is told before anything is written
