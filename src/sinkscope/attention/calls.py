@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from sinkscope.attention.attend import attend, choose_backend
-from sinkscope.attention.context import GROUPS, Forward
+from sinkscope.attention.context import GROUPS, Forward, Kept
 from sinkscope.errors import InterventionError
 
 
@@ -136,46 +136,53 @@ class Tap:
 
 def perform(call: Call, taps: Sequence[Tap]) -> Tensor:
     """Output of the call, [batch, head, query, dim]; bit-identical to the module's own where nothing is changed or watched."""
-    call = _on_canvas(call)
-    out = _answer(call, taps)
+    kept = None if call.forward is None or call.forward.kept is None else call.forward.kept(call.layer)
+    small, call = call, call if kept is None else _on_canvas(call, kept)
+    out = _answer(call, small, kept, taps)
     for tap in taps:
         tap.done(call)
     return out
 
 
-def _on_canvas(call: Call) -> Call:
+def _on_canvas(call: Call, kept: Kept) -> Call:
     """The call over all columns of the canvas, those that a sparse cache leaves out hidden: what taps see and change.
 
     Keys that are not there and keys that nobody may look at are the same to a softmax.
     """
-    found = None if call.forward is None or call.forward.kept is None else call.forward.kept(call.layer)
-    if found is None:
-        return call
-    keys, values, seen = found
-    mask = seen.repeat_interleave(call.q.shape[1] // keys.shape[1], dim=1)[:, :, None]
-    whole = replace(call, k=keys, v=values, mask=None)
+    mask = kept.seen.repeat_interleave(call.q.shape[1] // kept.keys.shape[1], dim=1)[:, :, None]
+    whole = replace(call, k=kept.keys, v=kept.values, mask=None)
     return replace(whole, mask=mask if whole.real_keys is None else mask & whole.real_keys[:, None, None])
 
 
-def _answer(call: Call, taps: Sequence[Tap]) -> Tensor:
+def _answer(call: Call, small: Call, kept: Kept | None, taps: Sequence[Tap]) -> Tensor:
+    """small: the call as the module made it, which has fewer keys than `call` under a sparse cache."""
     changes = [change for tap in taps for change in tap.change(call)]
     watched = any(tap.watches(call) for tap in taps)
     if not changes and not watched and not any(tap.ranks(call) for tap in taps):
         return call.untouched()
-    use = merged(call, changes)
+    narrow = kept is not None and not changes  # nothing to change among the keys that are left out
+    use = merged(small if narrow else call, changes)
     out, received, clean = attend(
         call.q, use.keys, use.values, mask=use.mask, causal=call.causal, groups=call.labels, scale=use.scale,
         drop_keys=use.drop, clean=True, group_count=call.group_count,
-        keep_self=any(change.keep_self for change in changes),
+        keep_self=any(change.keep_self for change in changes), first=None if call.causal else call.start + use.extra,
     )  # fmt: skip
+    if narrow and kept is not None:
+        received, clean = (_spread(sums, kept.index, call.keys) for sums in (received, clean))
     own = slice(use.extra, None)  # what extra keys received is nobody's column
     drop = None if use.drop is None else use.drop[..., own]
-    mask = None if use.mask is None else use.mask[..., own]
+    mask = call.mask if narrow else None if use.mask is None else use.mask[..., own]
     received, clean = received[..., own], clean[..., own]
     outcome = Outcome(received, clean, drop, touched(changes), mask)
     for tap in taps:
         tap.take(call, outcome)
     return out if changes or watched else call.untouched()
+
+
+def _spread(sums: Tensor, index: Tensor, columns: int) -> Tensor:
+    """Column sums [batch, head, group, kept] put where their keys stand on the canvas, [batch, head, group, column]."""
+    places = index.repeat_interleave(sums.shape[1] // index.shape[1], dim=1)[:, :, None].expand_as(sums)
+    return sums.new_zeros(*sums.shape[:3], columns).scatter_(3, places, sums)
 
 
 class Merged(NamedTuple):
@@ -194,10 +201,6 @@ def merged(call: Call, changes: Sequence[Change]) -> Merged:
     if len({change.keep_self for change in changes if change.drop is not None}) > 1:
         raise InterventionError(
             "keep_self must be the same for all interventions that mask keys in one call; choose one."
-        )
-    if any(change.keep_self for change in changes) and call.start != call.keys - call.queries:
-        raise InterventionError(
-            "keep_self does not go with a dual cache, whose queries stand in the middle; use another cache."
         )
     drop, mask, keys, values, scale = None, call.mask, call.k, call.v, call.scale
     for change in changes:

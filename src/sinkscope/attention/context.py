@@ -6,11 +6,21 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from torch import Tensor
 
 GROUPS = ("masked", "committed", "prompt")  # kinds of query, in the order of the group axis
 MASKED, COMMITTED, PROMPT = range(len(GROUPS))
+
+
+class Kept(NamedTuple):
+    """What a sparse cache hands one layer's attention, and what it leaves out."""
+
+    keys: Tensor  # [batch, kv head, column, dim], of the whole canvas
+    values: Tensor
+    seen: Tensor  # bool [batch, kv head, column]: what the attention gets; a padded column may be among them, masked
+    index: Tensor  # [batch, kv head, kept]: the columns of what it gets, in ascending order
 
 
 @dataclass(frozen=True)
@@ -30,9 +40,7 @@ class Forward:
     real: Tensor | None = None  # bool [batch, key]: keys that are not padding, where padding is not only at the left
     kind: str = "denoise"  # "prefill" and "store" forwards fill a cache and belong to no step
     ids: Tensor | None = None  # [batch, column]: the tokens that stand on the canvas during this forward
-    # A sparse cache hands attention a part of its keys: layer → keys and values [batch, kv head, column, dim] of the whole
-    # canvas, and which of them are seen [batch, kv head, column]; None where all of them are.
-    kept: Callable[[int], tuple[Tensor, Tensor, Tensor] | None] | None = None
+    kept: Callable[[int], Kept | None] | None = None  # of a layer under a sparse cache; None where all keys are seen
     row_seeds: tuple[int, ...] | None = None  # one per row that counts: random choices are drawn anew for each
 
 

@@ -11,7 +11,7 @@ from transformers import DynamicCache
 
 from sinkscope.attention.calls import Call, Outcome, Tap
 from sinkscope.attention.capture import listening
-from sinkscope.attention.context import running
+from sinkscope.attention.context import Kept, running
 from sinkscope.decoding.cache import Forwards, OverwritingLayer
 from sinkscope.models.base import Model
 from sinkscope.settings.sparse import SparseCache
@@ -54,13 +54,12 @@ class SparseForwards(Forwards):
         self.due = self._drifted()
         return hidden
 
-    def kept(self, layer: int) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Keys and values of the whole canvas [batch, kv head, position, dim], and which were kept [batch, kv head, position].
-
-        None where the last forward saw all of them.
-        """
+    def kept(self, layer: int) -> Kept | None:
+        """What a layer's attention is given of the canvas; None where the last forward saw all of it."""
         found = None if self.cache is None else self.cache.layers[layer]
-        return (*found.whole, found.seen) if isinstance(found, SparseLayer) and self.since > 1 else None
+        if not isinstance(found, SparseLayer) or self.since <= 1:
+            return None
+        return Kept(*found.whole, found.seen, found.index)
 
     def _refresh(self, canvas: Tensor, block: tuple[int, int], positions: Tensor) -> Tensor:
         ranker = _Ranker()
@@ -182,14 +181,17 @@ class SparseLayer(OverwritingLayer):
             self.watched = (heads[..., window[0] : window[1]].argmax(-1) + window[0])[..., None, None]
             self.begun = self._state()
         self.seen = torch.zeros(self.whole[0].shape[:3], dtype=torch.bool, device=index.device).scatter_(2, index, True)
+        spread = index.unsqueeze(-1)
+        self.small = [whole.gather(2, spread.expand(-1, -1, -1, whole.shape[-1])) for whole in self.whole]
+        # The window stands together among the kept keys, but further on where a head keeps more before it.
+        before = (index < window[0]).sum(-1, keepdim=True)
+        self.slots = (before + torch.arange(window[1] - window[0], device=index.device)).unsqueeze(-1)
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        keys, values = super().update(key_states, value_states)
-        spread = self.index.unsqueeze(-1)
-        return (
-            keys.gather(2, spread.expand(-1, -1, -1, keys.shape[-1])),
-            values.gather(2, spread.expand(-1, -1, -1, values.shape[-1])),
-        )
+        super().update(key_states, value_states)
+        for small, states in zip(self.small, (key_states, value_states), strict=True):
+            small.scatter_(2, self.slots.expand(-1, -1, -1, states.shape[-1]), states)
+        return self.small[0], self.small[1]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.index.shape[-1], 0
