@@ -83,6 +83,9 @@ class _Fold:
         self.mean = known.mean(0)
         self.left, self.values, self.right = np.linalg.svd(known - self.mean, full_matrices=False)
         self.held = (held - self.mean) @ self.right.T
+        self.shrinks = [self.values**2 / (self.values**2 + ridge) for ridge in RIDGES]
+        # How far a row's own label decides its prediction; the same for every labelling.
+        self.leverages = [1 / len(known) + self.left**2 @ shrink for shrink in self.shrinks]
 
     def predict(self, labels: Matrix) -> Matrix:
         """Labels of the held-out rows, with the ridge whose leave-one-out error on the training rows is smallest."""
@@ -90,10 +93,8 @@ class _Fold:
         centre = known.mean()
         projected = self.left.T @ (known - centre)
         best, error = None, np.inf
-        for ridge in RIDGES:
-            shrink = self.values**2 / (self.values**2 + ridge)
+        for ridge, shrink, leverage in zip(RIDGES, self.shrinks, self.leverages, strict=True):
             residual = known - centre - self.left @ (shrink * projected)
-            leverage = 1 / len(known) + (self.left**2) @ shrink
             loss = float(np.mean((residual / np.clip(1 - leverage, 1e-6, None)) ** 2))
             if loss < error:
                 best, error = self.values / (self.values**2 + ridge) * projected, loss
