@@ -68,7 +68,11 @@ def test_every_number_as_by_a_plain_loop(traced: tuple[sk.Model, Trace]) -> None
             for target, where in {"own": at, "left": at - 1, "right": at + 1, "answer": answer}.items():
                 got = reading.values[f"probability {target}"][place, who]
                 written = 0 <= where < trace.positions and int(trace.committed_at[where]) < pair.step
-                if not 0 <= where < trace.positions or (target != "own" and written) or (target == "answer" and where == at):
+                if (
+                    not 0 <= where < trace.positions
+                    or (target != "own" and written)
+                    or (target == "answer" and where == at)
+                ):
                     assert np.isnan(got).all()
                     continue
                 token = int(trace.canvas[-1, where])
@@ -119,7 +123,9 @@ def test_means_per_problem_and_their_difference() -> None:
     assert row["low"] == pytest.approx(row["difference"]) == pytest.approx(row["high"])  # equal problems: no spread
     assert row["problems"] == 2 and row["pairs"] == 2 * len(masked)
     assert {key[0] for key in rows} <= {"masked", "committed", "prompt", ALIKE}
-    quarters = [rows[key]["pairs"] for key in rows if key[0] == "masked" and key[2:] == ("probability own", 2) and key[1] >= 0]
+    quarters = [
+        rows[key]["pairs"] for key in rows if key[0] == "masked" and key[2:] == ("probability own", 2) and key[1] >= 0
+    ]
     assert sum(quarters) == row["pairs"]
 
 
@@ -132,7 +138,9 @@ def test_r2_of_drawn_groups_as_by_a_plain_loop(seed: int) -> None:
     names = np.unique(groups)
     weight = np.random.default_rng(3).multinomial(len(names), np.full(len(names), 1 / len(names)), 20)
     for found, counts in zip(drawn_r2(labels, predicted, groups, 20, 3), weight, strict=True):
-        rows = np.concatenate([np.flatnonzero(groups == name) for name, n in zip(names, counts, strict=True) for _ in range(n)])
+        rows = np.concatenate(
+            [np.flatnonzero(groups == name) for name, n in zip(names, counts, strict=True) for _ in range(n)]
+        )
         y, p = labels[rows], predicted[rows]
         assert found == pytest.approx(1 - ((y - p) ** 2).sum() / ((y - y.mean()) ** 2).sum())
 
@@ -140,7 +148,7 @@ def test_r2_of_drawn_groups_as_by_a_plain_loop(seed: int) -> None:
 def test_the_interval_of_a_mean_holds_it() -> None:
     values = np.random.default_rng(0).normal(1.0, 0.5, 200)
     low, high = clustered(values, 0)
-    assert low < values.mean() < high and 0.8 < low and high < 1.2
+    assert low < values.mean() < high and low > 0.8 and high < 1.2
 
 
 def test_a_clock_finds_what_was_planted_at_sinks_only() -> None:

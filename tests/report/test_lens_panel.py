@@ -29,7 +29,7 @@ def with_lens(trace: Trace, seed: int = 0) -> Trace:
 @pytest.fixture(scope="module")
 def page_file(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Trace]:
     folder = tmp_path_factory.mktemp("lens") / "run"
-    trace = with_lens(made_trace("made-llada", steps=30, length=24, maps=False))
+    trace = with_lens(made_trace("made-llada", steps=32, length=32, maps=False))
     trace.save(folder / "traces" / "0-made-llada.safetensors")
     made_trace("made-dream", seed=2, maps=False).save(folder / "traces" / "1-made-dream.safetensors")
     return write(folder), trace
@@ -45,7 +45,7 @@ def test_cells_are_the_top_tokens_of_layers_and_steps(look: Opener, page_file: t
     page = look(path, "tab=explorer&sample=0")
     page.locator("#lens-position").select_option("15")
     rows = page.locator("#lens tbody tr")
-    assert rows.count() == trace.layers and rows.first.locator("td").count() == 24  # a page of the 30 steps
+    assert rows.count() == trace.layers and rows.first.locator("td").count() == 24  # a page of the 32 steps
     for row, layer in enumerate(reversed(range(trace.layers))):
         cells = rows.nth(row).locator("td").all_inner_texts()
         assert [cell.strip() for cell in cells] == [shown(trace, step, layer, 15)[:10] for step in range(24)]
@@ -58,11 +58,11 @@ def test_it_follows_the_step_and_the_pointer(look: Opener, page_file: tuple[Path
     page = look(path, "tab=explorer&sample=0&step=3")
     assert page.locator("#lens td.now").count() == trace.layers
     page.keyboard.press("End")
-    until(page, "window.sinkscope.view.step === 29 && document.querySelectorAll('#lens thead th').length === 7")
+    until(page, "window.sinkscope.view.step === 31 && document.querySelectorAll('#lens thead th').length === 9")
     page.locator(".chip").nth(9).hover()
     until(page, "document.querySelector('#lens-position').value === '9'")
     last = page.locator("#lens tbody tr").first.locator("td.now")
-    assert last.inner_text().strip() == shown(trace, 29, trace.layers - 1, 9)[:10]
+    assert last.inner_text().strip() == shown(trace, 31, trace.layers - 1, 9)[:10]
     last.hover()
     until(page, "!document.querySelector('#tip').hidden")
     assert "%" in page.locator("#tip").inner_text() and "position 9" in page.locator("#tip").inner_text()
@@ -98,7 +98,7 @@ def test_it_fits_a_phone(look: Opener, page_file: tuple[Path, Trace], scheme: st
 
 
 def test_text_of_a_model_stays_text(look: Opener, tmp_path: Path) -> None:
-    trace = with_lens(made_trace("made-llada", words=["<img src=x onerror=alert(1)>", "b", "‮c"], maps=False))
+    trace = with_lens(made_trace("made-llada", words=["<img src=x onerror=alert(1)>", "b", "\u202ec"], maps=False))
     assert trace.lens_tokens is not None
     trace = replace(trace, lens_tokens=(trace.lens_tokens % 3 + 1).int())
     trace.save(tmp_path / "run" / "traces" / "0.safetensors")

@@ -40,9 +40,7 @@ def test_rows_of_a_padded_batch_are_those_of_each_alone() -> None:
     for prompt, one in zip(prompts, together, strict=True):
         alone = sk.trace(model, prompt, keep=Keep(lens=True))
         assert one.lens_probability is not None and alone.lens_probability is not None
-        torch.testing.assert_close(
-            one.lens_probability.float(), alone.lens_probability.float(), atol=2e-3, rtol=2e-3
-        )
+        torch.testing.assert_close(one.lens_probability.float(), alone.lens_probability.float(), atol=2e-3, rtol=2e-3)
 
 
 def test_a_causal_step_speaks_for_the_token_that_it_writes() -> None:
@@ -89,11 +87,8 @@ def test_a_damaged_lens_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_command_keeps_it(tmp_path: Path) -> None:
-    from typer.testing import CliRunner
-
-    from sinkscope.cli.app import app
+    from sinkscope.cli.app import run
 
     out = tmp_path / "run.trace"
-    made = CliRunner().invoke(app, ["trace", "tiny-llada", PROMPT, "--lens", "-o", str(out)])
-    assert made.exit_code == 0, made.output
+    assert run(["trace", "tiny-llada", PROMPT, "--lens", "-o", str(out)]) == 0
     assert sk.Trace.load(out).lens_tokens is not None

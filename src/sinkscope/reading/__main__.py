@@ -56,7 +56,9 @@ def answer_of(trace: Any) -> int | None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m sinkscope.reading", description=__doc__)
-    parser.add_argument("models", nargs="*", metavar="MODEL", help="zoo name, folder or Hub id; none: draw the figure only")
+    parser.add_argument(
+        "models", nargs="*", metavar="MODEL", help="zoo name, folder or Hub id; none: draw the figure only"
+    )
     parser.add_argument("--tasks", nargs="+", default=["arithmetic", "programs"], metavar="TASK")
     parser.add_argument("-n", type=int, default=100, help="problems of each task")
     parser.add_argument("--seed", type=int, default=0)

@@ -92,7 +92,9 @@ def _in_their_heads(norms: _Norms, marks: Tensor, pairs: list[Pair], rows: Tenso
     for name, kept in (("key", norms.key), ("value", norms.value)):
         layers = torch.stack([kept[layer] for layer in sorted(kept)], 1)  # [canvas, layer, head, position]
         here = layers[rows, :, :, places]  # [pair, 2, layer, head]
-        steps, sinks = (torch.tensor([getattr(pair, what) for pair in pairs], dtype=torch.int64) for what in ("step", "sink"))
+        steps, sinks = (
+            torch.tensor([getattr(pair, what) for pair in pairs], dtype=torch.int64) for what in ("step", "sink")
+        )
         weight = marks[steps, :, :, sinks].float()[:, None]  # [pair, 1, layer, head]
         made[name] = _array((here * weight).sum(-1) / weight.sum(-1))  # 0 / 0 is NaN: no such head
     return made
@@ -101,10 +103,8 @@ def _in_their_heads(norms: _Norms, marks: Tensor, pairs: list[Pair], rows: Tenso
 def _wanted(trace: Trace, steps: Sequence[int], places: Tensor, target: str, answer: int | None) -> Tensor:
     """[pair, 2]: the token that the target ends with; −1 where there is no target, or where it is written already."""
     step = torch.tensor(steps, dtype=torch.int64)[:, None]
-    if target == "answer":
-        at = torch.full_like(places, -1 if answer is None else answer)
-    else:
-        at = places + OFFSETS[target]
+    elsewhere = torch.full_like(places, -1 if answer is None else answer)
+    at = elsewhere if target == "answer" else places + OFFSETS[target]
     there = (at >= 0) & (at < trace.positions)
     at = at.clamp(0, trace.positions - 1)
     is_open = trace.committed_at[at] >= step

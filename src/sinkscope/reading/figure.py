@@ -27,7 +27,9 @@ def read_folder(folder: Path) -> dict[str, dict[str, Any]]:
                 f"{path} is not a file of readings ({type(error).__name__}: {error}); remove it, or name another folder."
             ) from None
     if not found:
-        raise ReadingError(f"Expected readings in {folder}, found none; run python -m sinkscope.reading MODEL --out {folder}.")
+        raise ReadingError(
+            f"Expected readings in {folder}, found none; run python -m sinkscope.reading MODEL --out {folder}."
+        )
     return dict(sorted(found.items(), key=lambda item: ORDER.index(item[0]) if item[0] in ORDER else len(ORDER)))
 
 
@@ -95,7 +97,9 @@ def _by_quarter(panel: Any, values: dict[str, Any]) -> None:
         [quarter for quarter, _ in points], [row["others"] + row["low"] for _, row in points],
         [row["others"] + row["high"] for _, row in points], color=COLOURS["sinks"], alpha=0.18, linewidth=0,
     )  # fmt: skip
-    panel.set(xlabel="quarter of the denoising steps", ylim=(0, 1), xticks=range(4), xticklabels=("1st", "2nd", "3rd", "4th"))
+    panel.set(
+        xlabel="quarter of the denoising steps", ylim=(0, 1), xticks=range(4), xticklabels=("1st", "2nd", "3rd", "4th")
+    )
 
 
 def _clock(panel: Any, values: dict[str, Any]) -> None:

@@ -23,7 +23,9 @@ STILLER = 0.5  # of the heads with a moving sink
 
 
 def control(of: Model) -> Found:
-    yield from _judged(of, "weaker", WEAKEN, lambda before, now: (now.absorption or 0.0) < LESS * (before.absorption or 0.0))
+    yield from _judged(
+        of, "weaker", WEAKEN, lambda before, now: (now.absorption or 0.0) < LESS * (before.absorption or 0.0)
+    )
     yield from _judged(of, "still", HOLD, lambda before, now: now.moving < STILLER * before.moving)
 
 

@@ -245,5 +245,13 @@ def _dependence(row: Mechanism) -> str:
 
 
 TABLES = ("cells", "pooled", "settings", "dynamics", "mechanism", "likelihood", "first_key")
-JUDGES = (_sinks, losses.masking, _arm_like, losses.collapse, losses.tasks, _mechanism, control.control)  # of the first point of a sweep
+JUDGES = (
+    _sinks,
+    losses.masking,
+    _arm_like,
+    losses.collapse,
+    losses.tasks,
+    _mechanism,
+    control.control,
+)  # of the first point of a sweep
 WHOLE = (losses.settings, _likelihood, _first_key)
