@@ -10,6 +10,7 @@ from made_rows import cell, dynamics, heads, none
 import sinkscope as sk
 from sinkscope.study.analysis import verdicts
 from sinkscope.study.analysis.rows_traced import Heads
+from sinkscope.study.donors import main, moved
 
 
 def judged(
@@ -93,6 +94,16 @@ def test_a_patched_sink_is_compared_with_as_many_random_keys(tmp_path: Any) -> N
     assert rows["none"]["accuracy"] == 1.0 and sinks["accuracy"] < 0.5 < random["accuracy"]
     assert sinks["controls"]["count"]["accuracy"] == random["accuracy"] and "mass" not in sinks["controls"]
     assert random["controls"] == {}
+    assert main([str(tmp_path / "run")]) == 0
+    letters = {row.label: row for row in moved(tmp_path / "run")}
+    patched, other = letters[sinks["label"]], letters[random["label"]]
+    # One letter of eight is written before there is a map to rank by: the whole answer is nobody's, but for equal letters.
+    assert patched.n == 12 and patched.own == sinks["correct"] and other.source <= other.own
+    assert letters["none"].own == 12
+
+
+def test_a_folder_without_patches_is_refused(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path)]) == 1 and "study.yaml" in capsys.readouterr().err
 
 
 def test_a_study_keeps_the_lens_of_kept_traces_only(tmp_path: Any) -> None:

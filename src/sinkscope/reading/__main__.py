@@ -33,7 +33,9 @@ def read_model(name: str, tasks: Sequence[str], count: int, seed: int) -> tuple[
     gathered, clock = Gathered(), Clock()
     asked = [problem for task in tasks for problem in problems(task, n=count, split="test", seed=seed)]
     right = 0
-    order = sorted(range(len(asked)), key=lambda number: (len(asked[number].prompt), number))  # so that little is padded
+    order = sorted(
+        range(len(asked)), key=lambda number: (len(asked[number].prompt), number)
+    )  # so that little is padded
     for first in range(0, len(order), BATCH):
         numbers = order[first : first + BATCH]
         for number, made in zip(numbers, trace(model, [asked[number].prompt for number in numbers]), strict=True):

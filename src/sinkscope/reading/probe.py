@@ -64,7 +64,8 @@ def drawn_r2(
     names, place = np.unique(groups, return_inverse=True)
 
     def per_group(values: Matrix) -> Matrix:
-        return np.bincount(place, values, len(names))
+        summed: Matrix = np.bincount(place, values, len(names)).astype(np.float64)
+        return summed
 
     weight = np.random.default_rng(seed).multinomial(len(names), np.full(len(names), 1 / len(names)), draws)
     count, total, squares, wrong = (
