@@ -60,10 +60,93 @@ def test_the_last_step_s_values_of_a_still_carrier_are_its_own() -> None:
     assert PROBLEMS[0].check(answer(model, sk.PatchValues(sk.MaskSinks(k=1, layers=(1,)), source="previous")))
 
 
+def test_the_first_step_s_values_are_those_of_the_first_forward() -> None:
+    """A carrier that stands still has carried the same from the start; one that did not exist yet carries the old."""
+    model = sk.load("planted-carrier")
+    assert PROBLEMS[0].check(answer(model, sk.PatchValues(sk.MaskSinks(k=1, layers=(1,)), source="first")))
+    call, later = a_call(1), a_call(2)
+    active = Active((sk.PatchValues(sk.MaskPositions((0,)), source="first"),))
+    perform(call, [active])
+    for _ in range(2):  # at every later forward, not only at the second
+        out = perform(later, [active])
+        values = later.v.clone()
+        values[:, :, 0] = call.v[:, :, 0]
+        torch.testing.assert_close(out, plain_attention(later.q, later.k, values), atol=1e-5, rtol=1e-4)
+
+
+def test_random_keys_of_a_carrier_carry_nothing() -> None:
+    """The control of a patch: as many keys that are no sinks, from the same source."""
+    from sinkscope.interventions.conditions import read_entry
+
+    model = sk.load("planted-carrier")
+    sinks, random = (
+        condition.intervention(seed=3)
+        for condition in read_entry({"name": "patch_values", "k": 1, "source": "next", "of": ["sinks", "random"]})
+    )
+    assert isinstance(random, sk.PatchValues) and isinstance(random.of, sk.MaskRandom)
+    prompts = [problem.prompt for problem in PROBLEMS]
+    kept = {}
+    for name, change in (("sinks", sinks), ("random", random)):
+        assert change is not None
+        with sk.intervene(model, change) as active:
+            texts = model.generate(prompts)
+        assert active.effect.keys > 0
+        kept[name] = sum(problem.check(text) for problem, text in zip(PROBLEMS, texts, strict=True))
+    letters = [problem.data["letter"] for problem in PROBLEMS]
+    same = sum(own == following for own, following in zip(letters, [*letters[1:], letters[0]], strict=True))
+    assert kept["sinks"] == same < kept["random"] and kept["random"] > len(PROBLEMS) // 2
+
+
 NOTHING = (
     sk.SoftmaxOffByOne(weight=0), sk.Soften(1), sk.AddSinkToken(count=0), sk.PenaliseSinks(k=1, penalty=0),
-    sk.HoldSinks(k=1, bonus=0), sk.RotateSinks(k=0), sk.PatchValues(sk.MaskSinks(k=0)),
+    sk.HoldSinks(k=1, bonus=0), sk.RotateSinks(k=0), sk.PatchValues(sk.MaskSinks(k=0)), sk.PatchKeys(sk.MaskSinks(k=0)),
 )  # fmt: skip
+SOMETHING = (
+    sk.SoftmaxOffByOne(weight=8), sk.Soften(2), sk.AddSinkToken(), sk.PenaliseSinks(k=1, penalty=2),
+    sk.HoldSinks(k=1, bonus=4), sk.RotateSinks(k=1), sk.PatchValues(sk.MaskSinks(k=1), "previous"),
+    sk.PatchKeys(sk.MaskSinks(k=1), "previous"), sk.PatchValues(sk.MaskSinks(k=1), "first"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("change", SOMETHING, ids=lambda change: type(change).__name__)
+@pytest.mark.parametrize("name", ["tiny-llada", "tiny-dream"])
+def test_every_one_takes_effect_on_a_model(name: str, change: Intervention) -> None:
+    """What keys receive, or what the model is sure of, is no longer the same from the second forward on at the latest."""
+    model = sk.load(name)
+    plain = sk.trace(model, PROBLEMS[0].prompt, length=8, block=8, steps=8) if name == "tiny-llada" else sk.trace(
+        model, PROBLEMS[0].prompt, length=8, steps=8
+    )  # fmt: skip
+    changed = sk.trace(
+        model, PROBLEMS[0].prompt, settings=plain.settings, interventions=change, keep=sk.Keep(dtype=torch.float32)
+    )
+    assert plain.received is not None and changed.received is not None
+    apart = (plain.received.float() - changed.received).abs().amax((1, 2, 3, 4))  # [step]
+    assert float(apart[1:].max()) > 0.05
+    assert bool(torch.isfinite(changed.received).all())
+
+
+@pytest.mark.parametrize("change", SOMETHING, ids=lambda change: type(change).__name__)
+def test_a_plain_module_is_changed_too_or_one_sentence_says_why_not(change: Intervention) -> None:
+    """A module that calls SDPA and is no language model: no tokens, no kinds, no begin token."""
+
+    class Attends(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.scaled_dot_product_attention(x, x, x)
+
+    module, x = Attends(), torch.randn(1, 2, 9, 8, generator=torch.Generator().manual_seed(0))
+    other = torch.randn(1, 2, 9, 8, generator=torch.Generator().manual_seed(1))
+    plain = module(other)
+    if isinstance(change, sk.AddSinkToken | sk.RotateSinks):
+        with (
+            pytest.raises(sk.SinkscopeError, match=r"needs a loaded model|Expected a model with a tokenizer"),
+            sk.intervene(module, change),
+        ):
+            module(x)
+        return
+    with sk.intervene(module, change):
+        module(x)
+        assert not torch.equal(module(other), plain)
+    assert torch.equal(module(other), plain)
 
 
 @pytest.mark.parametrize("change", NOTHING, ids=lambda change: type(change).__name__)

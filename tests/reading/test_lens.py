@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from torch import Tensor
@@ -42,6 +44,28 @@ def test_every_layer_as_by_hand_and_the_last_one_exactly(name: str) -> None:
     assert found.shape == (model.config.num_hidden_layers, 2, 19, model.vocabulary)
     assert torch.equal(found[-1], model.logits(ids))
     torch.testing.assert_close(found, by_hand(model, ids).detach(), atol=1e-4, rtol=1e-4)
+
+
+def test_any_other_module_is_told_in_one_sentence() -> None:
+    """The lens needs to know where the layers, the final norm and the head are."""
+    model = sk.load("tiny-llada")
+    with pytest.raises(sk.SinkscopeError, match=r"Expected a model from sk\.load"):
+        sk.lens(torch.nn.Linear(3, 3), torch.arange(4)[None])  # type: ignore[arg-type]
+    strange = dataclasses.replace(model, module=torch.nn.Linear(3, 3))
+    with pytest.raises(sk.SinkscopeError, match="layers, a final norm"):
+        sk.lens(strange, torch.arange(4)[None])
+
+
+def test_a_real_model_s_last_layer_is_the_model_s_own() -> None:
+    """SmolLM2, where it is installed (extra smollm): 30 layers, tied head."""
+    try:
+        model = sk.load("smollm2-135m")
+    except sk.SinkscopeError as error:
+        pytest.skip(str(error))
+    ids = model.encode("Tom has three apples.")[:, :6]
+    found = sk.lens(model, ids, layers=[0, -1])
+    assert torch.equal(found[-1], model.logits(ids))
+    assert not torch.equal(found[0], found[1])
 
 
 def test_a_choice_of_layers_and_positions_in_the_order_given() -> None:

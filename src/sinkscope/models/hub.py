@@ -14,7 +14,7 @@ from sinkscope.errors import CheckpointError
 PATTERNS = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 
 
-class HubSilent(OSError):
+class HubSilentError(OSError):
     """Nothing came from the Hub for so long that asking again is no use."""
 
 
@@ -123,7 +123,7 @@ class _Life:
         if held != self.held:
             self.held, self.last = held, now
         elif now - self.last >= seconds():
-            raise HubSilent("the Hub fell silent")
+            raise HubSilentError("the Hub fell silent")
 
     def _bytes(self) -> int:
         found = self.folder.glob("blobs/*") if self.folder.is_dir() else ()

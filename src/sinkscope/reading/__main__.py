@@ -16,6 +16,7 @@ from typing import Any
 from sinkscope import io
 from sinkscope.errors import ReadingError, SinkscopeError
 
+BATCH = 10  # problems that are traced together
 ANSWER = "####"  # what stands before the final answer in the tasks' worked answers
 
 
@@ -32,14 +33,17 @@ def read_model(name: str, tasks: Sequence[str], count: int, seed: int) -> tuple[
     gathered, clock = Gathered(), Clock()
     asked = [problem for task in tasks for problem in problems(task, n=count, split="test", seed=seed)]
     right = 0
-    for number, problem in enumerate(asked):
-        made = trace(model, problem.prompt)
-        right += problem.check(made.text)
-        reading = read_trace(model, made, answer=answer_of(made))
-        gathered.add(number, reading, made.steps)
-        clock.add(number, made, reading)
-        if number % 20 == 19:
-            print(f"{name}: {number + 1} of {len(asked)} problems", file=sys.stderr)
+    order = sorted(
+        range(len(asked)), key=lambda number: (len(asked[number].prompt), number)
+    )  # so that little is padded
+    for first in range(0, len(order), BATCH):
+        numbers = order[first : first + BATCH]
+        for number, made in zip(numbers, trace(model, [asked[number].prompt for number in numbers]), strict=True):
+            right += asked[number].check(made.text)
+            reading = read_trace(model, made, answer=answer_of(made))
+            gathered.add(number, reading, made.steps)
+            clock.add(number, made, reading)
+        print(f"{name}: {first + len(numbers)} of {len(asked)} problems", file=sys.stderr)
     about = {
         "model": name, "causal": model.causal, "shift": model.shift, "tasks": list(tasks), "problems": len(asked),
         "right": right, "seed": seed, "identity": model.identity(),

@@ -103,7 +103,8 @@ def _in_their_heads(norms: _Norms, marks: Tensor, pairs: list[Pair], rows: Tenso
 def _wanted(trace: Trace, steps: Sequence[int], places: Tensor, target: str, answer: int | None) -> Tensor:
     """[pair, 2]: the token that the target ends with; −1 where there is no target, or where it is written already."""
     step = torch.tensor(steps, dtype=torch.int64)[:, None]
-    at = torch.full_like(places, -1 if answer is None else answer) if target == "answer" else places + OFFSETS[target]
+    elsewhere = torch.full_like(places, -1 if answer is None else answer)
+    at = elsewhere if target == "answer" else places + OFFSETS[target]
     there = (at >= 0) & (at < trace.positions)
     at = at.clamp(0, trace.positions - 1)
     is_open = trace.committed_at[at] >= step

@@ -34,7 +34,7 @@ class Clock:
                 continue
             seen.add(pair.step)
             both = (pair.sink, pair.other)
-            masks = float((trace.canvas[pair.step] == trace.mask_id).sum())
+            masks = float(trace.canvas[pair.step].tolist().count(trace.mask_id))
             self.states.append(states)
             self.labels.append([[float(trace.committed_at[at] == pair.step), masks, float(pair.step)] for at in both])
             self.places.append([float(at - trace.prompt_length) for at in both])

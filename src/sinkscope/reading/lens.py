@@ -76,6 +76,11 @@ def read(model: Model, state: Tensor, normed: bool) -> Tensor:
 
 def _need_parts(model: Model) -> None:
     """The lens needs a stack of layers, a final norm and a head, under the names that transformers' decoders use."""
+    if not isinstance(model, Model):
+        raise ReadingError(
+            f"Expected a model from sk.load, whose norm and head are known, got {type(model).__name__}; "
+            "of any other module sk.observe shows the attention."
+        )
     base = getattr(model.module, "base_model", None)
     if getattr(base, "layers", None) is None or getattr(base, "norm", None) is None:
         raise ReadingError(

@@ -64,7 +64,8 @@ def drawn_r2(
     names, place = np.unique(groups, return_inverse=True)
 
     def per_group(values: Matrix) -> Matrix:
-        return np.bincount(place, values, len(names))
+        summed: Matrix = np.bincount(place, values, len(names)).astype(np.float64)
+        return summed
 
     weight = np.random.default_rng(seed).multinomial(len(names), np.full(len(names), 1 / len(names)), draws)
     count, total, squares, wrong = (
@@ -83,6 +84,9 @@ class _Fold:
         self.mean = known.mean(0)
         self.left, self.values, self.right = np.linalg.svd(known - self.mean, full_matrices=False)
         self.held = (held - self.mean) @ self.right.T
+        self.shrinks = [self.values**2 / (self.values**2 + ridge) for ridge in RIDGES]
+        # How far a row's own label decides its prediction; the same for every labelling.
+        self.leverages = [1 / len(known) + self.left**2 @ shrink for shrink in self.shrinks]
 
     def predict(self, labels: Matrix) -> Matrix:
         """Labels of the held-out rows, with the ridge whose leave-one-out error on the training rows is smallest."""
@@ -90,10 +94,8 @@ class _Fold:
         centre = known.mean()
         projected = self.left.T @ (known - centre)
         best, error = None, np.inf
-        for ridge in RIDGES:
-            shrink = self.values**2 / (self.values**2 + ridge)
+        for ridge, shrink, leverage in zip(RIDGES, self.shrinks, self.leverages, strict=True):
             residual = known - centre - self.left @ (shrink * projected)
-            leverage = 1 / len(known) + (self.left**2) @ shrink
             loss = float(np.mean((residual / np.clip(1 - leverage, 1e-6, None)) ** 2))
             if loss < error:
                 best, error = self.values / (self.values**2 + ridge) * projected, loss

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sinkscope import paper
+from sinkscope.interventions.conditions import condition_from_dict
 from sinkscope.study.analysis.agreement import figure
 from sinkscope.study.analysis.losses import Model
 from sinkscope.study.analysis.results import Results
@@ -98,7 +99,10 @@ def _paper(row: PooledCell) -> str:
 
 def _controls(results: Results) -> Iterator[str]:
     noop = sum(cell.n for cell in results.cells if cell.condition["name"] == "noop")
-    masked = sum(cell.mass_share is not None and cell.condition["name"] != "noop" for cell in results.cells)
+    masked = sum(
+        cell.mass_share is not None and cell.condition["name"] != "noop"
+        and condition_from_dict(cell.condition).must_take_effect for cell in results.cells
+    )  # fmt: skip
     told = [f"masking nothing changed none of {noop} answers"] if noop else []
     told += [f"masked keys received exactly 0 in {masked} cells"] if masked else []
     if told:

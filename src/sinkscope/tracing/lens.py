@@ -41,6 +41,13 @@ class LensBuffer:
         for index, layer in enumerate(layers):
             stack.callback(layer.register_forward_hook(self._listen(index, base.norm)).remove)
 
+    def row(self, row: int, steps: int, real: slice) -> tuple[Tensor, Tensor]:
+        """One row's tokens and probabilities, [step, layer, top, position], without its padding."""
+        tokens, sure = (buffer[row, :steps, ..., real].clone() for buffer in (self.tokens, self.probability))
+        if self.model.shift:  # nothing speaks for the first position; in a padded batch the padding before it would
+            tokens[..., 0], sure[..., 0] = 0, 0
+        return tokens, sure
+
     def _listen(self, layer: int, norm: nn.Module) -> Any:
         @torch.inference_mode()
         def take(_: nn.Module, __: Any, output: Any) -> None:

@@ -133,12 +133,11 @@ def cut_row(
     stop = min(recorder.real[row].stop, done.tokens.shape[1]) if not model.causal else prompt_width + steps
     real = slice(padding, stop)
     canvas = recorder.canvas[row, : steps + 1, real]
-    lens = recorder.lens and (recorder.lens.tokens, recorder.lens.probability)
-    tokens, sure = (part_of(buffer, row, steps, real) for buffer in lens or (None, None))
+    tokens, sure = (None, None) if recorder.lens is None else recorder.lens.row(row, steps, real)
     ids = sorted({*canvas.unique().tolist(), *([] if tokens is None else tokens.unique().tolist())})
 
     def part(buffer: Tensor | None) -> Tensor | None:
-        return part_of(buffer, row, steps, real)
+        return None if buffer is None else buffer[row, :steps, ..., real].clone()
 
     def whole(buffer: Tensor | None) -> Tensor | None:
         return None if buffer is None else buffer[row, :steps].clone()
@@ -172,11 +171,6 @@ def cut_row(
         lens_probability=sure,
         edits=None if recorder.edits is None else recorder.edits[row, real].clone(),
     )
-
-
-def part_of(buffer: Tensor | None, row: int, steps: int, real: slice) -> Tensor | None:
-    """A row of a buffer [batch, step, …, position], without its padding and without steps after its end."""
-    return None if buffer is None else buffer[row, :steps, ..., real].clone()
 
 
 def _text(model: Model, ids: Tensor) -> str:

@@ -16,6 +16,8 @@ collapse    of an ARM ranked by its last row: about sinks only if hiding positio
             random keys does not
 mechanism   confidence falls more where a token depended on the masked keys, and commits come later, both beyond what as many
             random keys do (95 % intervals); the delay is judged where commits per step are free, if that was run
+weaker      under conditions that make sinks weaker, and
+still       under those that hold them: whether they do it, and at what price (see control.py)
 settings    points of a sweep that differ from the first (exact McNemar, Holm-corrected, at 5 %)
 """
 
@@ -24,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sinkscope.study.analysis import losses
+from sinkscope.study.analysis import control, losses
 from sinkscope.study.analysis.accuracy import WEAK
 from sinkscope.study.analysis.decisions import decide
 from sinkscope.study.analysis.losses import Found, Model
@@ -246,5 +248,13 @@ def _dependence(row: Mechanism) -> str:
 
 
 TABLES = ("cells", "pooled", "settings", "dynamics", "mechanism", "likelihood", "first_key")
-JUDGES = (_sinks, losses.masking, _arm_like, losses.collapse, losses.tasks, _mechanism)  # of the first point of a sweep
+JUDGES = (
+    _sinks,
+    losses.masking,
+    _arm_like,
+    losses.collapse,
+    losses.tasks,
+    _mechanism,
+    control.control,
+)  # of the first point of a sweep
 WHOLE = (losses.settings, _likelihood, _first_key)
