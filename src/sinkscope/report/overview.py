@@ -48,7 +48,7 @@ def _overview(run: Path, traces: Sequence[Trace]) -> dict[str, Any]:
     cells = with_roles(cells)
     plain = _by_model(traces)
     tokens = [_faceted(row) for row in results.get("tokens", []) if row.get("condition", "none") == "none"]
-    classes = [_faceted(row) for row in results.get("dynamics", []) if set(CLASSES) <= set(row)]
+    classes = class_rows(results)
     claims = [dict(claim) for claim in results.get("claims", []) if isinstance(claim, dict) and claim.get("claim")]
     tokens = tokens or [row for model, some in plain.items() for row in _tokens(model, some)]
     families = {row["model"]: str(row.get("family") or family_of(row["model"])) for row in [*tokens, *cells]}
@@ -97,8 +97,22 @@ def _some(models: Sequence[str]) -> str:
 def _faceted(row: dict[str, Any]) -> dict[str, Any]:
     """A row whose model's name carries the decode setting and the condition, where a study has several."""
     condition = row.get("condition")
-    extra = [row.get("setting"), condition if isinstance(condition, str) and condition != "none" else ""]
+    shown = condition.removesuffix(" clean by all rows") if isinstance(condition, str) and condition != "none" else ""
+    extra = [row.get("setting"), shown]
     return {**row, "model": " · ".join(str(part) for part in (row.get("model", "model"), *extra) if part)}
+
+
+def class_rows(results: Mapping[str, Any]) -> Rows:
+    """Shares of heads by class, a row per model, setting and condition, as the study judges them.
+
+    An autoregressive model writes one row per step, so its heads are judged by their columns so far.
+    """
+    found = []
+    for row in results.get("dynamics", []):
+        if set(CLASSES) <= set(row):
+            columns = row.get("columns") or {}
+            found.append(_faceted({**row, **{name: columns.get(name, row[name]) for name in CLASSES}}))
+    return found
 
 
 def verdicts(rows: Sequence[dict[str, Any]]) -> Rows:

@@ -16,9 +16,8 @@ from sinkscope.io.reading import damaged
 from sinkscope.report import figures as made
 from sinkscope.report.drawing import STYLE
 from sinkscope.report.highlight import liveliest
-from sinkscope.report.overview import read
+from sinkscope.report.overview import class_rows, read
 from sinkscope.report.writing import is_trace, trace_files
-from sinkscope.sinks.classes import NAMES as CLASSES
 from sinkscope.tracing import Trace
 
 FORMATS = ("pdf", "svg", "png")
@@ -115,8 +114,7 @@ def _of_results(keep: Keep, results: dict[str, Any]) -> None:
     tokens = [row for row in results.get("tokens", []) if row.get("condition", "none") == "none"]
     if tokens:
         keep("table-2", made.token_bars(tokens))
-    classes = [row for row in results.get("dynamics", []) if set(CLASSES) <= set(row)]
-    if classes:
+    if classes := class_rows(results):
         keep("classes", made.class_bars(classes))
     if results.get("mechanism"):
         keep("mechanism", made.mechanism_gaps(results["mechanism"]))

@@ -72,7 +72,7 @@ export function createAttention(app) {
     const maps = await Promise.all(steps.map((step) => source.map(Number(choice.value), step)));
     if (mine !== version) return;
     const room = (frame.element.clientWidth || 600) - 34;
-    const width = Math.max(120, Math.min(420, (room >= 560 ? room / 2 - 10 : room) - PAIR.left));
+    const width = Math.max(120, Math.min(520, (room >= 560 ? room / 2 - 10 : room) - PAIR.left));
     shown = { maps, steps, width };
     maps.forEach((codes, i) => {
       paint(pictures[i], codes, width);

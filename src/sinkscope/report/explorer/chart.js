@@ -72,11 +72,12 @@ function framed(width, height, series, x, y, legend) {
   const xs = all.map((p) => p.x), ys = all.flatMap((p) => [p.y, p.low ?? p.y, p.high ?? p.y]);
   const [x0, x1] = x.range ?? [Math.min(...xs), Math.max(...xs)];
   const [y0, y1] = y.range ?? padded(Math.min(...ys), Math.max(...ys));
-  const spread = all.some((p) => !absent(p.low)) ? 3 : 0;
+  const spread = all.some((p) => !absent(p.low)) ? 3 : 0, beside = spread * Math.max(0, series.length - 2);
   return {
     ...{ width, height, top, named, columns, x0, x1, y0, y1 },
     px: (value, index = 0) =>
-      left + ((value - x0) / (x1 - x0 || 1)) * (width - left - right - 6) + (value === x0 ? 0 : spread * index) -
+      left + ((value - x0) / (x1 - x0 || 1)) * (width - left - right - 6 - beside) +
+      (value === x0 ? 0 : spread * index) -
       (value === x0 ? 0 : spread),
     py: (value) => height - bottom - ((value - y0) / (y1 - y0 || 1)) * (height - top - bottom),
   };

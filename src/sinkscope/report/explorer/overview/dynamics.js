@@ -40,7 +40,7 @@ function bar(row, width, left) {
     from += share;
   }
   const label = { x: left - 10, y: 19, "text-anchor": "end", "font-size": 13, "font-family": "system-ui, sans-serif" };
-  parts.push(draw("text", { ...label, fill: colours.ink, text: visible(row.model, 20) }));
+  parts.push(draw("text", { ...label, fill: colours.ink, text: visible(row.model, Math.floor((left - 14) / 7.4)) }));
   return parts;
 }
 
@@ -49,7 +49,8 @@ export function createDynamics(overview) {
   if (!rows.length) return null;
   const holder = make("div", { class: "bars" }), legend = make("ul", { class: "shared", "aria-label": "Legend" });
   const build = (width) => {
-    const left = Math.min(140, width * 0.3), height = 30 * rows.length;
+    const left = Math.min(230, width * 0.42, 24 + 7.5 * Math.max(...rows.map((row) => [...row.model].length))),
+      height = 30 * rows.length;
     const said = rows.map((row) =>
       `${visible(row.model, 30)} ${CLASSES.map((n) => `${n} ${Math.round(100 * row[n])} %`).join(", ")}`
     );
