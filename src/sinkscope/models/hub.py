@@ -31,9 +31,7 @@ def snapshot(hub_id: str) -> Path:
 
     def fetch(local_only: bool) -> str:
         return str(
-            snapshot_download(
-                hub_id, allow_patterns=PATTERNS, etag_timeout=seconds(), local_files_only=local_only
-            )
+            snapshot_download(hub_id, allow_patterns=PATTERNS, etag_timeout=seconds(), local_files_only=local_only)
         )
 
     return Path(fetched(hub_id, fetch))
@@ -70,7 +68,10 @@ def _answers(hub_id: str) -> bool:
     def ask() -> None:
         try:
             HfApi().repo_info(hub_id, timeout=seconds())
-        except (HfHubHTTPError, ValueError):  # a refusal, or a name that no repository can have, is told by the download
+        except (
+            HfHubHTTPError,
+            ValueError,
+        ):  # a refusal, or a name that no repository can have, is told by the download
             said.append(True)
         except Exception:  # of httpx or requests, by version: no connection, no answer
             said.append(False)
