@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 BLOCK, CANVAS = 8, 40
 STRONG = 0.3  # share of a head's attention on one key from which a sink is called strong
+UNMASKED = ", no masks"
 FEWEST_ROWS = 4  # a key that fewer rows see has no share to speak of
 
 
@@ -50,8 +51,8 @@ class Look:
     first_by_layer: list[float]  # attention on position 0, layer by layer
 
 
-def look(model: Model, problems: Sequence[tuple[Tensor, int]], run: str, step: int) -> Look:
-    """Measure one model on sequences (ids [1, position], tokens of the prompt)."""
+def look(model: Model, problems: Sequence[tuple[Tensor, int]], run: str, step: int, masked: bool = True) -> Look:
+    """Measure one model on sequences (ids [1, position], tokens of the prompt); masked=False: without masks behind."""
     from sinkscope.sinks.tokens import STRUCTURAL, describe, kinds_in_context
 
     first: list[Tensor] = []
@@ -62,7 +63,7 @@ def look(model: Model, problems: Sequence[tuple[Tensor, int]], run: str, step: i
     static, heads = 0, 0
     for whole, prompt in problems:
         same: list[Tensor] = []
-        for ids in states(whole, prompt, model.mask_id):
+        for ids in states(whole, prompt, model.mask_id if masked else None):
             share = shares(model, ids)  # [layer, head, key]
             strength, top = share.max(-1)
             first.append(share[..., 0])
@@ -126,8 +127,11 @@ def sequences(model: Model, per_kind: int = 3, seed: int = 21) -> list[tuple[Ten
     return [(rows.ids[:, : int(rows.prompt[0]) + CANVAS], int(rows.prompt[0])) for rows, _ in found]
 
 
-def over_run(run: Path, base: Model, known: Sequence[Look] = ()) -> Iterator[Look]:
-    """The base as it is, the base in the run's direction, and every adapter that the run kept; none that is known already."""
+def over_run(run: Path, base: Model, known: Sequence[Look] = (), before: int = 0) -> Iterator[Look]:
+    """The base as it is, the base in the run's direction, and every adapter that the run kept; none that is known already.
+
+    before: steps of the runs that this one goes on from.
+    """
     from sinkscope.models.load import converted
     from sinkscope.training.adapt import set_template
 
@@ -143,17 +147,20 @@ def over_run(run: Path, base: Model, known: Sequence[Look] = ()) -> Iterator[Loo
     done = {(one.run, one.step) for one in known}
     if (recipe["base"], 0) not in done:
         yield look(base, asked, recipe["base"], 0)
-    if recipe["family"] != "llama" and (recipe["name"], 0) not in done:
+    if recipe["family"] != "llama" and not before and (recipe["name"], 0) not in done:
         notes = adapters.read_adapter(next(iter(folders.values()))).notes
         bare = adapters.Adapter(run, {"base_model_name_or_path": recipe["base"]}, {}, notes)
-        yield look(converted(replace(base), bare), asked, recipe["name"], 0)
+        turned = converted(replace(base), bare)
+        yield look(turned, asked, recipe["name"], 0)
+        # The same text in both directions: what the masks behind it do is left out.
+        yield look(turned, asked, recipe["name"] + UNMASKED, 0, masked=False)
     for step, folder in sorted(folders.items()):
-        if (recipe["name"], step) in done:
+        if (recipe["name"], before + step) in done:
             continue
         base.module.load_state_dict(start)
         adapter = adapters.read_adapter(folder)
         merged = adapters.merge(replace(base), adapter, str(folder))
-        yield look(converted(merged, adapter), asked, recipe["name"], step)
+        yield look(converted(merged, adapter), asked, recipe["name"], before + step)
     base.module.load_state_dict(start)
     adapters.set_direction(base.module, base.causal)
 
@@ -185,10 +192,15 @@ def figure(found: Sequence[Look], out: Path) -> None:
               ("masks", "top key is a mask"))  # fmt: skip
     drawn, axes = plt.subplots(1, len(panels), figsize=(3.5 * len(panels), 3.3), layout="constrained")
     base = [one for one in found if one.step == 0 and one.causal]
-    runs = [name for name in dict.fromkeys(one.run for one in found) if name not in {one.run for one in base}]
+    plain = {one.run for one in base}
+    runs = dict.fromkeys(_whole(one.run) for one in found if one.run not in plain and UNMASKED not in one.run)
     for axis, (key, label) in zip(axes, panels, strict=True):
         for run in runs:
-            points = [(max(one.step, 0.5), getattr(one, key)) for one in found if one.run == run]
+            points = [
+                (max(one.step, 0.5), getattr(one, key))
+                for one in found
+                if _whole(one.run) == run and UNMASKED not in one.run
+            ]
             axis.plot(*zip(*points, strict=True), marker="o", markersize=3, linewidth=1.2, label=run)
         if base and key != "masks":
             axis.axhline(
@@ -203,10 +215,18 @@ def figure(found: Sequence[Look], out: Path) -> None:
     plt.close(drawn)
 
 
+def _whole(run: str) -> str:
+    """Parts of one training have one name."""
+    return run.removesuffix("-first").removesuffix("-second")
+
+
 def _recipe(run: Path) -> dict[str, Any]:
     try:
         read = read_yaml(run / "recipe.yaml")
-        return {key: read[key] for key in ("name", "family", "base", "steps")}
+        return {
+            "start": None,
+            **{key: read[key] for key in read if key in ("start", "name", "family", "base", "steps")},
+        }
     except (KeyError, TypeError) as error:
         raise TrainingError(f"{run} is not the folder of an adapter's run ({error}); name one.") from None
 
@@ -224,8 +244,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given.out.mkdir(parents=True, exist_ok=True)
         kept = given.out / "adaptation.json"
         found = [Look(**row) for row in json.loads(kept.read_text(encoding="utf-8"))] if kept.is_file() else []
+        ends: dict[str | None, int] = {}  # run → steps at its end, those of the runs before it included
         for run in given.runs:
-            for one in over_run(run, base, found):
+            recipe = _recipe(run)
+            before = ends.get(recipe["start"], 0)
+            ends[recipe["name"]] = before + int(recipe["steps"])
+            for one in over_run(run, base, found, before):
                 print(markdown([one]).splitlines()[-1], flush=True)
                 found.append(one)
                 write_text(kept, json.dumps([asdict(one) for one in found], indent=1) + "\n")  # a look takes a while
