@@ -223,11 +223,8 @@ def _whole(run: str) -> str:
 def _recipe(run: Path) -> dict[str, Any]:
     try:
         read = read_yaml(run / "recipe.yaml")
-        return {
-            "start": None,
-            **{key: read[key] for key in read if key in ("start", "name", "family", "base", "steps")},
-        }
-    except (KeyError, TypeError) as error:
+        return {"start": read.get("start"), **{key: read[key] for key in ("name", "family", "base", "steps")}}
+    except (AttributeError, KeyError, TypeError) as error:
         raise TrainingError(f"{run} is not the folder of an adapter's run ({error}); name one.") from None
 
 
