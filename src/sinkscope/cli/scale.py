@@ -51,9 +51,13 @@ def workers_from(
     engine: str, address: str | None, workers: int | None, gpus: float | None, cpus: float | None
 ) -> Ray | None:
     """The same for a benchmark, which the engine local answers in this very process."""
+    from sinkscope.study.engines.ray import Ray
+
     chosen = engine_from(engine, address, workers, gpus, cpus)
-    if not isinstance(chosen, str):
+    if isinstance(chosen, Ray):
         return chosen
+    if chosen != "local":
+        raise StudyError(f"Expected the engine local or ray for a benchmark, got {engine!r}; choose one of them.")
     if workers is not None:
         raise StudyError("--workers would have no effect with the engine local; add --engine ray, or leave it out.")
     return None
