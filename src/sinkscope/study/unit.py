@@ -50,7 +50,7 @@ class Unit:
         return _cut("__".join(_safe(part) for part in parts if part))
 
     def to_dict(self) -> dict[str, Any]:
-        # By hand: `asdict` copies every setting of the decoder, and a driver does this for thousands of units a second.
+        # By hand: `asdict` copies every setting of the decoder, and a driver does this for thousands of units per second.
         plain = {item.name: getattr(self, item.name) for item in fields(self)}
         return {**plain, "condition": self.condition.to_dict(), "decode": dict(self.decode)}
 
