@@ -20,6 +20,7 @@ from sinkscope.decoding import fitted
 from sinkscope.errors import TraceError
 from sinkscope.interventions import intervene
 from sinkscope.interventions.conditions import Condition, condition_from_dict, names
+from sinkscope.interventions.settings import registered
 from sinkscope.sinks.columns import SoFar
 from sinkscope.study.analysis import behaviour
 from sinkscope.study.plan import Unit
@@ -205,7 +206,8 @@ def test_every_condition_comes_back_from_its_plain_form() -> None:
         assert condition_from_dict(condition.to_dict()) == condition
         assert {"name", "k", "rank", "rows"} <= set(condition.to_dict())
         change = condition.intervention(0)
-        assert (change is None) == (name == "none") and (change is None or change.is_noop == (name == "noop"))
+        decodes = registered()[name].decode is not None  # a cache changes how a model decodes, not its attention
+        assert (change is None) == (name == "none" or decodes) and (change is None or change.is_noop == (name == "noop"))
 
 
 @pytest.mark.parametrize("name", ["llada", "llama"])
