@@ -137,3 +137,12 @@ def test_prompts_of_another_kind(prompt: Any, tmp_path: Path) -> None:
     with pytest.raises(PromptError, match="Expected a prompt") as caught:
         model.generate(prompt, length=4)
     assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("settings", [Decode.parallel(8, threshold=0.9), Decode.parallel(8, block=4, factor=1.0)])
+def test_a_model_that_keeps_choosing_its_mask_token_is_given_up(settings: Decode, tmp_path: Path) -> None:
+    model = load(make_llada(tmp_path), mask_id=0)
+    with torch.no_grad():
+        model.module.get_output_embeddings().weight.zero_()  # type: ignore[operator]  # all alike: the first is taken
+    with pytest.raises(DecodeError, match="keeps choosing its mask token"):
+        decode(model, torch.ones(1, 4, dtype=torch.int64), settings)
