@@ -36,7 +36,7 @@ SETTINGS: list[tuple[str, Callable[[], Decode], str]] = [
     ("seed None", lambda: Decode.llada(8, seed=None), "seed"),
     ("seed a truth", lambda: Decode.llada(8, seed=True), "seed"),
     ("a word that is none", lambda: Decode.llada(8, lenght=9), r"Decode.llada\(length, .*lenght"),
-    ("no length", lambda: Decode.dream(), r"Decode.dream\(.*length"),  # type: ignore[call-arg]
+    ("no length", lambda: Decode.dream(steps=8), r"Decode.dream\(.*length"),  # type: ignore[call-arg]
     ("a word twice", lambda: Decode.llada(8, length=8), "length"),  # type: ignore[misc]
     ("another family's name", lambda: Decode.sdar(8, family="llada"), "family"),
     ("a commit rule that the sampler sets", lambda: Decode.llada2(8, commit="quota"), "commit"),

@@ -1,6 +1,6 @@
 """Every field of every family's config.json, and of an adapter's files: each value of another kind, sign or size, or gone.
 
-With SINKSCOPE_FUZZ every field meets every value; in the tests, some of them.
+SINKSCOPE_FUZZ is the number of cases per family, spread evenly; from about 1,200 on every field meets every value.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from sinkscope.errors import SinkscopeError
 
 GONE = object()
 VALUES: list[Any] = [
-    GONE, None, True, False, 0, -1, 1, 3, 10**6, 2**63, 10**30, 0.5, -1.5, 1e300, float("nan"), float("inf"), "", "64",
-    "\x1b[31m", "x" * 5000, [], [1], ["\x1b"], {}, {"a": 1}, [[[]]] * 3,
+    GONE, None, True, False, 0, -1, 1, 3, 10**6, 10**30, 0.5, 1e300, float("nan"), "", "64", "\x1b[31m", "x" * 5000, [], [1],
+    {}, {"a": 1}, [[[]]] * 3,
 ]  # fmt: skip
 # Fields that the made files do not have, and that transformers or a family would read if they were there.
 MORE = (
@@ -55,7 +55,7 @@ def test_every_field_and_every_value(folder: Path) -> None:
     original = path.read_text()
     config = json.loads(original)
     cases = list(itertools.product([*config, *(name for name in MORE if name not in config)], range(len(VALUES))))
-    for field, number in cases if CASES else cases[3 :: len(cases) // 12]:
+    for field, number in cases[3 :: max(1, len(cases) // (CASES or 12))]:
         new = {name: value for name, value in config.items() if name != field}
         if VALUES[number] is not GONE:
             new[field] = VALUES[number]

@@ -47,9 +47,7 @@ def test_a_changed_recipe_is_read_or_refused(data: st.DataObject, name: str, tmp
 
 
 @fuzz
-@given(
-    name=st.sampled_from(sorted(SHIPPED)), place=st.integers(0, 900), junk=st.one_of(st.binary(max_size=12), LINES)
-)
+@given(name=st.sampled_from(sorted(SHIPPED)), place=st.integers(0, 900), junk=st.one_of(st.binary(max_size=12), LINES))
 def test_damaged_text_is_read_or_refused(name: str, place: int, junk: bytes, tmp_path: Path) -> None:
     data = SHIPPED[name].encode()
     file = tmp_path / "recipe.yaml"

@@ -125,7 +125,15 @@ def test_files_of_a_run(kind: Callable[[Path], None], finished: Path, tmp_path: 
     unit = min((finished / "run" / "units").iterdir()).name
     trace = min((finished / "run" / "traces").iterdir()).name
     whole = (finished / "run" / "results.json").read_bytes()
-    for name in ("results.json", "run.json", "study.yaml", "lock", f"units/{unit}", f"traces/{trace}", "results.parquet"):
+    for name in (
+        "results.json",
+        "run.json",
+        "study.yaml",
+        "lock",
+        f"units/{unit}",
+        f"traces/{trace}",
+        "results.parquet",
+    ):
         run = tmp_path / name.replace("/", "-")
         shutil.copytree(finished / "run", run)
         put(run / name, kind)
@@ -151,7 +159,21 @@ def test_files_of_a_training(kind: Callable[[Path], None], tmp_path: Path) -> No
         told("train", str(recipe), "-o", str(out))
 
 
-NAMES = ["a\0b", "x" * 300, "x/" * 3000, "\x1b[2J", "\udcff", "..", "/", "", " ", "~nobody/x", "a\nb", "\u202e", "/dev/stdin"]
+NAMES = [
+    "a\0b",
+    "x" * 300,
+    "x/" * 3000,
+    "\x1b[2J",
+    "\udcff",
+    "..",
+    "/",
+    "",
+    " ",
+    "~nobody/x",
+    "a\nb",
+    "\u202e",
+    "/dev/stdin",
+]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -164,8 +186,7 @@ def test_odd_names(name: str, tmp_path: Path) -> None:
     ):  # fmt: skip
         if words[0] == "report" and name == "..":
             continue  # a folder that is there, with whatever is in it
-        found = told(*words)
-        assert found.code == 2 or words[0] == "check", words
+        assert told(*words).code == 2 or (words[0] == "check" and name in ("..", "/")), words
 
 
 def test_recipes_of_adapters_are_there() -> None:

@@ -73,24 +73,37 @@ def handled(number: signal.Signals) -> Iterator[None]:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_while_a_unit_is_stored_waits_for_it(number: signal.Signals) -> None:
     done: list[str] = []
-    with handled(number), pytest.raises(KeyboardInterrupt), Stop().listening() as stop:
-        with stop.storing():
+
+    def store() -> None:
+        with handled(number), Stop().listening() as stop:
+            with stop.storing():
+                os.kill(os.getpid(), number)
+                done.append("stored")
+            done.append("went on")
+
+    def wait() -> None:
+        with handled(number), Stop().listening():
             os.kill(os.getpid(), number)
-            done.append("stored")
-        done.append("went on")
-    assert done == ["stored"]
-    with handled(number), pytest.raises(KeyboardInterrupt), Stop().listening():
-        os.kill(os.getpid(), number)
-        done.append("went on")
+            done.append("went on")
+
+    for work in (store, wait):
+        with pytest.raises(KeyboardInterrupt):
+            work()
     assert done == ["stored"]
 
 
 def test_the_first_ctrl_c_asks_and_the_second_ends() -> None:
-    with pytest.raises(KeyboardInterrupt), Stop().listening() as stop:
-        os.kill(os.getpid(), signal.SIGINT)
-        assert stop()
-        with stop.storing():
+    done: list[str] = []
+
+    def work() -> None:
+        with Stop().listening() as stop:
             os.kill(os.getpid(), signal.SIGINT)
             assert stop()
-        raise AssertionError("it went on")
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+            with stop.storing():
+                os.kill(os.getpid(), signal.SIGINT)
+                done.append("stored")
+            done.append("went on")
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert done == ["stored"] and signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -86,7 +86,9 @@ def _too_deep(where: str, error: type[SinkscopeError]) -> SinkscopeError:
 
 
 def _too_many(where: str, error: type[SinkscopeError]) -> SinkscopeError:
-    return error(f"{where}: more than {MOST:,} values, with aliases written out; such a file has a few: leave some out.")
+    return error(
+        f"{where}: more than {MOST:,} values, with aliases written out; such a file has a few: leave some out."
+    )
 
 
 def _short(error: Exception) -> str:

@@ -14,7 +14,7 @@ from sinkscope.errors import CheckpointError
 PATTERNS = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 
 
-class HubSilent(OSError):
+class HubSilentError(OSError):
     """Nothing came from the Hub for so long that asking again is no use."""
 
 
@@ -31,9 +31,7 @@ def snapshot(hub_id: str) -> Path:
 
     def fetch(local_only: bool) -> str:
         return str(
-            snapshot_download(
-                hub_id, allow_patterns=PATTERNS, etag_timeout=seconds(), local_files_only=local_only
-            )
+            snapshot_download(hub_id, allow_patterns=PATTERNS, etag_timeout=seconds(), local_files_only=local_only)
         )
 
     return Path(fetched(hub_id, fetch))
@@ -70,7 +68,10 @@ def _answers(hub_id: str) -> bool:
     def ask() -> None:
         try:
             HfApi().repo_info(hub_id, timeout=seconds())
-        except (HfHubHTTPError, ValueError):  # a refusal, or a name that no repository can have, is told by the download
+        except (
+            HfHubHTTPError,
+            ValueError,
+        ):  # a refusal, or a name that no repository can have, is told by the download
             said.append(True)
         except Exception:  # of httpx or requests, by version: no connection, no answer
             said.append(False)
@@ -123,7 +124,7 @@ class _Life:
         if held != self.held:
             self.held, self.last = held, now
         elif now - self.last >= seconds():
-            raise HubSilent("the Hub fell silent")
+            raise HubSilentError("the Hub fell silent")
 
     def _bytes(self) -> int:
         found = self.folder.glob("blobs/*") if self.folder.is_dir() else ()

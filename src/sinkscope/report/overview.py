@@ -183,5 +183,7 @@ def read(path: Path) -> dict[str, Any]:
     found = read_object(path, LARGEST, ReportError)
     if found.get("schema", SCHEMA) != SCHEMA:  # a run made by hand may name none
         came = short(repr(found["schema"]), 40)
-        raise ReportError(f"{path.name} of the run must have schema {SCHEMA}, not {came}; use the sinkscope that wrote it.")
+        raise ReportError(
+            f"{path.name} of the run must have schema {SCHEMA}, not {came}; use the sinkscope that wrote it."
+        )
     return found

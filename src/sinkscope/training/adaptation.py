@@ -47,11 +47,15 @@ class Adaptation:
 
     def __post_init__(self) -> None:
         if self.family not in ("llama", "dream"):
-            raise TrainingError(f"an adapter's family must be llama or dream, not {short(repr(self.family), 80)}; fix the recipe.")
+            raise TrainingError(
+                f"an adapter's family must be llama or dream, not {short(repr(self.family), 80)}; fix the recipe."
+            )
         if (self.family == "dream") != (self.mask_token is not None):
             raise TrainingError("a dream adapter needs a mask_token, and a llama adapter has none; fix the recipe.")
         if self.frozen not in ("bfloat16", "float32"):
-            raise TrainingError(f"frozen must be bfloat16 or float32, not {short(repr(self.frozen), 80)}; fix the recipe.")
+            raise TrainingError(
+                f"frozen must be bfloat16 or float32, not {short(repr(self.frozen), 80)}; fix the recipe."
+            )
         check(self, {"name": NAME, "base": TEXT, "start": MAYBE_TEXT, "mask_token": MAYBE_TEXT, "seed": SEED})
         check(self, dict.fromkeys(("steps", "save_every", "log_every"), whole(1, 1 << 30)))
         check(self, {"rank": whole(1, 4096), "batch": whole(1, 1 << 16), "chunks": whole(1, 1 << 16)})

@@ -11,7 +11,17 @@ from typing import Any
 from sinkscope.errors import TrainingError
 from sinkscope.io.reading import short
 from sinkscope.training.checks import (
-    MAYBE_TEXT, MOST_WEIGHTS, NAME, SEED, TRUTH, check, named, number, read_yaml, several, whole,
+    MAYBE_TEXT,
+    MOST_WEIGHTS,
+    NAME,
+    SEED,
+    TRUTH,
+    check,
+    named,
+    number,
+    read_yaml,
+    several,
+    whole,
 )  # fmt: skip
 
 RECIPES = Path(__file__).parent / "recipes"
@@ -106,7 +116,10 @@ class Optimiser:
             came = short(repr(self.matrices), 80)
             raise TrainingError(f"optimiser.matrices must be muon or adamw, not {came}; fix the recipe.")
         check(self, dict.fromkeys(("matrix_rate", "rate", "weight_decay"), number(0, 1000)))
-        check(self, {"clip": number(0, 1e6, above=True), "betas": several(number(0, 1), 2, 2), "warmup": whole(0, 1 << 30)})
+        check(
+            self,
+            {"clip": number(0, 1e6, above=True), "betas": several(number(0, 1), 2, 2), "warmup": whole(0, 1 << 30)},
+        )
         check(self, dict.fromkeys(("momentum", "decay", "ema"), number(0, 1)))
 
 
