@@ -14,8 +14,9 @@ from sinkscope.attention.observe import observe
 from sinkscope.decoding import Decode, Decoded, decode, fitted
 from sinkscope.errors import CheckpointError, SinkscopeError, TokenizerError, UnknownFamilyError
 from sinkscope.interventions import MaskSinks, intervene
-from sinkscope.models import Model, load, pad
-from sinkscope.models.load import looks_ahead
+from sinkscope.models import Model, load, pad, zoo
+from sinkscope.models.boundary import checked_name, one_sentence
+from sinkscope.models.load import checked_options, find_folder, looks_ahead
 from sinkscope.models.memory import is_finite
 
 SENTENCE = "Tom has 12 apples and gives 5 away."
@@ -45,7 +46,13 @@ class _SkippedError(Exception):
 def checkup(
     name: str, dtype: str | None = None, device: str | None = None, mask_id: int | None = None
 ) -> Iterator[Check]:
-    """Load a model and check it; yields each result as it is known. Nothing after a failed load can be checked."""
+    """Load a model and check it; yields each result as it is known. Nothing after a failed load can be checked.
+
+    A name behind which there is no model, or a device that is not there, is a mistake of the caller's, no failed check.
+    """
+    checked_options(dtype, device, mask_id)
+    with one_sentence(checked_name(name)):
+        _ = zoo.find(name) or find_folder(name)
     started = time.perf_counter()
     try:
         model = load(name, dtype=dtype, device=device, mask_id=mask_id)

@@ -36,7 +36,7 @@ SETTINGS: list[tuple[str, Callable[[], Decode], str]] = [
     ("seed None", lambda: Decode.llada(8, seed=None), "seed"),
     ("seed a truth", lambda: Decode.llada(8, seed=True), "seed"),
     ("a word that is none", lambda: Decode.llada(8, lenght=9), r"Decode.llada\(length, .*lenght"),
-    ("no length", lambda: Decode.dream(), r"Decode.dream\(.*length"),  # type: ignore[call-arg]
+    ("no length", lambda: Decode.dream(steps=8), r"Decode.dream\(.*length"),  # type: ignore[call-arg]
     ("a word twice", lambda: Decode.llada(8, length=8), "length"),  # type: ignore[misc]
     ("another family's name", lambda: Decode.sdar(8, family="llada"), "family"),
     ("a commit rule that the sampler sets", lambda: Decode.llada2(8, commit="quota"), "commit"),
@@ -137,3 +137,12 @@ def test_prompts_of_another_kind(prompt: Any, tmp_path: Path) -> None:
     with pytest.raises(PromptError, match="Expected a prompt") as caught:
         model.generate(prompt, length=4)
     assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("settings", [Decode.parallel(8, threshold=0.9), Decode.parallel(8, block=4, factor=1.0)])
+def test_a_model_that_keeps_choosing_its_mask_token_is_given_up(settings: Decode, tmp_path: Path) -> None:
+    model = load(make_llada(tmp_path), mask_id=0)
+    with torch.no_grad():
+        model.module.get_output_embeddings().weight.zero_()  # type: ignore[operator]  # all alike: the first is taken
+    with pytest.raises(DecodeError, match="keeps choosing its mask token"):
+        decode(model, torch.ones(1, 4, dtype=torch.int64), settings)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +60,7 @@ class Folder:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Folder]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
     here = tmp_path_factory.mktemp("runs")
     model = make_llada(save_tokenizer(here / "model", mask_token="<m>", eos_token="</s>"), layers=1, width=16)
     study = here / "small.yaml"
@@ -70,7 +69,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Folder]:
         "decode": {"length": 4}, "trace": {"problems": 1, "keep": 1},
         "conditions": ["none", {"name": "mask_sinks", "k": 1}, {"name": "mask_random", "k": 1}],
     }))  # fmt: skip
-    yield Folder(here, study)
+    return Folder(here, study)
 
 
 @fuzz

@@ -200,6 +200,11 @@ def _block_steps(state: Denoiser, block: Block) -> Iterator[Step]:
         state.fill_cache(block.span[0])
     rule = rule_named(state.settings.commit)(state, block)
     while not bool(state.done.all()) and rule.goes_on():
+        if state.step >= state.settings.most_steps:  # a step that commits the mask token leaves everything as it was
+            raise DecodeError(
+                f"{state.model.name} is not done after {state.step} steps, the most that {state.settings.family} decoding "
+                "of this length takes: it keeps choosing its mask token; look at mask_token_id, or use another model."
+            )
         hidden, start = state.forward(block)
         chosen, confidence = state.candidates(hidden, start, rule.wanted(), block)
         picks = rule.pick(chosen, confidence.nan_to_num(nan=-torch.inf))

@@ -46,12 +46,19 @@ def load(
     mask_id: the mask token of a diffusion checkpoint that names it nowhere; it takes the place of one that is named.
     """
     asked = checked_name(name)
-    _check_device(device)
-    wanted = _dtype(dtype, device)
-    if mask_id is not None and (type(mask_id) is not int or mask_id < 0):
-        raise CheckpointError(f"Expected mask_id to be a token id of at least 0, got {shown(repr(mask_id))}.")
+    wanted = checked_options(dtype, device, mask_id)
     with one_sentence(asked):
         return _loaded(asked, dtype, device, mask_id, wanted)
+
+
+def checked_options(
+    dtype: torch.dtype | str | None, device: str | torch.device | None, mask_id: int | None
+) -> torch.dtype | str:
+    """The dtype to load with; options that no model could be loaded with are refused."""
+    _check_device(device)
+    if mask_id is not None and (type(mask_id) is not int or mask_id < 0):
+        raise CheckpointError(f"Expected mask_id to be a token id of at least 0, got {shown(repr(mask_id))}.")
+    return _dtype(dtype, device)
 
 
 def _loaded(

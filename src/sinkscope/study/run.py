@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import inspect
 import io
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +23,7 @@ from sinkscope.study.engines.ray import Ray
 from sinkscope.study.plan import Facts, Unit, units_of
 from sinkscope.study.progress import LOADING, Pace
 from sinkscope.study.schema import Study
+from sinkscope.study.stop import Stop
 from sinkscope.study.store import Store, as_json, machine, versions
 from sinkscope.study.units import kind_of
 
@@ -172,16 +171,20 @@ def work_through(
             check(store, unit, store.load(unit))
     pace = Pace((unit.model, unit.last - unit.first) for unit in left)
     timed = _takes_time(on_progress)
-    with _interruptible() as stopped:
-        for unit, result in engine.work(study, left, store.folder, stopped):
-            check(store, unit, result)
-            store.save(unit, result)
-            done += 1
-            pace.note(unit.model, unit.last - unit.first)
-            on_progress(done, len(units), *([pace.seconds] if timed else []))
-        if done < len(units):
-            on_message(f"stopped: {done} of {len(units)} units are stored; the same command goes on from there")
-            raise KeyboardInterrupt
+    try:
+        with Stop().listening() as stop:
+            for unit, result in engine.work(study, left, store.folder, stop):
+                with stop.storing():
+                    check(store, unit, result)
+                    store.save(unit, result)
+                    done += 1
+                pace.note(unit.model, unit.last - unit.first)
+                on_progress(done, len(units), *([pace.seconds] if timed else []))
+            if done < len(units):
+                raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        on_message(f"stopped: {done} of {len(units)} units are stored; the same command goes on from there")
+        raise
 
 
 def _takes_time(on_progress: OnProgress) -> bool:
@@ -198,25 +201,6 @@ def check(store: Store, unit: Unit, result: dict[str, Any]) -> None:
     kind = kind_of(unit)
     twin = kind.twin(unit)
     kind.check(unit, result, store.load(twin) if twin is not None and store.done(twin) else None)
-
-
-@contextmanager
-def _interruptible() -> Iterator[Callable[[], bool]]:
-    """The first Ctrl-C asks for an end after the units at work, the second one ends at once."""
-    asked: list[int] = []
-
-    def ask(number: int, frame: Any) -> None:
-        if asked:
-            raise KeyboardInterrupt
-        asked.append(number)
-
-    main = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGINT, ask) if main else None
-    try:
-        yield lambda: bool(asked)
-    finally:
-        if main:
-            signal.signal(signal.SIGINT, before)
 
 
 def assemble(

@@ -63,9 +63,10 @@ class Store:
 
     def _stay_inside(self) -> None:
         """Refuse a folder in which a link leads elsewhere: a run writes into its own folder only."""
-        here = self.folder.resolve()
+        here = os.path.realpath(self.folder)
         for path in [*self.folder.iterdir(), *self.units.iterdir()]:
-            if path.is_symlink() and not path.resolve().is_relative_to(here):
+            # realpath goes as far as it can where links run in a circle; resolve() fails there.
+            if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(here):
                 raise StudyError(
                     f"{path} is a link that leads out of the run folder; remove it, or name another folder."
                 )
