@@ -29,6 +29,7 @@ from sinkscope.study.units import perform
 from sinkscope.study.units.given import asked, batch_of, row_seeds
 from sinkscope.study.units.likelihood import first_key_shares, held_out, likelihood, windows
 from sinkscope.study.units.mechanism import Dependence, Watch, freely, mechanism
+from sinkscope.study.units.trace import in_context
 from sinkscope.tracing.recorder import Keep
 
 PROMPT = "Ann has 3 apples. Then Ann finds 4.\nHow many apples are left?"
@@ -267,6 +268,15 @@ def test_ctrl_c_stores_what_is_finished(study: Study, tmp_path: Path) -> None:
         run(study, tmp_path, workers=1, on_message=said.append, on_progress=on_progress)
     assert len(list((tmp_path / "units").glob("*.json"))) == 3
     assert said[-1].startswith("stopped: 3 of ") and "goes on from there" in said[-1]
+
+
+def test_names_of_roles_are_template_unless_they_are_words_too(family: dict[str, str]) -> None:
+    model = sk.load(family["llada"])
+    settings = sk.Decode.llada(length=4, block=4, steps=2)
+    kinds = dict(in_context(sk.trace(model, PROMPT, settings)).values())
+    assert kinds["user"] == kinds["assistant"] == "template" and kinds[" apples"] == "word"
+    both = dict(in_context(sk.trace(model, "user and system", settings)).values())
+    assert both["user"] == "word" and both["assistant"] == "template"
 
 
 def test_shares_of_tokens_are_counted_over_generations() -> None:

@@ -14,6 +14,7 @@ from sinkscope.settings.decode import Decode
 from sinkscope.sinks import find, head_dynamics, rule_from_dict, sweep
 from sinkscope.sinks.columns import SoFar, alive_keys
 from sinkscope.sinks.shares import sink_counts
+from sinkscope.sinks.tokens import kinds_in_context
 from sinkscope.study.schema import Study
 from sinkscope.study.unit import Facts, Unit
 from sinkscope.study.units.base import Kind, wanted
@@ -73,7 +74,7 @@ def traced(study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
                 model, problem.prompt, settings, interventions=[] if intervention is None else [intervention], keep=keep
             )
         generations.append({"problem": number, "correct": problem.check(made.text), **measures(made, study)})
-        vocabulary |= {str(token): list(entry) for token, entry in made.vocabulary.items()}
+        vocabulary |= {str(token): list(entry) for token, entry in in_context(made).items()}
         if unit.first + place < study.trace.keep:
             name = f"{unit.id}__{number:04d}.safetensors"
             dataclasses.replace(made, model={**made.model, "name": unit.shown}).save(folder / "traces" / name)
@@ -102,6 +103,19 @@ def measures(made: Trace, study: Study) -> dict[str, Any]:
         curve = sweep(made, study.trace.epsilons, ("sum", "percent", "uniform"))
         found["curve"] = curve.select("unit", "epsilon", "sinks", "keys").rows()
     return found
+
+
+def in_context(made: Trace) -> dict[int, tuple[str, str]]:
+    """Text and kind of each id; what stands on the canvas only as the name of a role is template, not a word."""
+    kinds: dict[int, set[str]] = {}
+    for canvas in (made.canvas[0], made.canvas[-1]):
+        ids = canvas.tolist()
+        for token, kind in zip(ids, kinds_in_context(ids, made.vocabulary), strict=True):
+            kinds.setdefault(token, set()).add(kind)
+    return {
+        token: (text, "template" if kinds.get(token) == {"template"} else kind)
+        for token, (text, kind) in made.vocabulary.items()
+    }
 
 
 def _tokens(made: Trace, rule: Rule) -> dict[str, list[float]]:
