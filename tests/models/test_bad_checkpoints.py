@@ -288,6 +288,27 @@ def test_a_dtype_that_is_none(tmp_path: Path) -> None:
         load(make_llada(tmp_path), dtype="float99")
 
 
+def test_float32_that_memory_does_not_hold_is_told_before_anything_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights that are converted are copied; those that keep their dtype are mapped from the file and always fit."""
+    folder = make_llada(tmp_path)
+    (file,) = folder.glob("*.safetensors")
+    save_file({name: part.to(torch.bfloat16) for name, part in load_file(file).items()}, file, {"format": "pt"})
+    numbers = sum(part.numel() for part in load_file(file).values())
+    monkeypatch.setattr("sinkscope.models.memory.available", lambda: 4 * numbers - 1)
+    loader = importlib.import_module("sinkscope.models.load")
+    monkeypatch.setattr(loader, "load_weights", lambda *_: pytest.fail("it was read all the same"))
+    with pytest.raises(CheckpointError, match=r"GB in float32, and .* available; .*dtype=bfloat16") as caught:
+        load(folder)
+    assert "\n" not in str(caught.value)
+    monkeypatch.undo()
+    monkeypatch.setattr("sinkscope.models.memory.available", lambda: 0)
+    assert load(folder, dtype="bfloat16").dtype == torch.bfloat16
+    monkeypatch.setattr("sinkscope.models.memory.available", lambda: 4 * numbers)
+    assert load(folder).dtype == torch.float32
+
+
 @pytest.mark.parametrize("device", ["x", "cuda:99", "cpu:one", "meta", ""])
 def test_a_device_that_is_not_there(device: str) -> None:
     with pytest.raises(CheckpointError, match="Expected a device that torch can use here") as caught:
