@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 import sinkscope as sk
+from sinkscope.attention.context import Forward, announce, seeded
 from sinkscope.decoding import decode
+from sinkscope.decoding.sparse import SparseForwards
 from sinkscope.models import Model, load
 from sinkscope.models.base import pad
 
@@ -48,7 +50,7 @@ def test_all_keys_kept_and_refreshed_at_every_step_is_no_cache(model: Model, by:
     assert torch.equal(plain.history, decode(model, ids, settings(keep=0.1, by=by, refresh=1), mask).history)
 
 
-@pytest.mark.parametrize("by", ["received", "sinks", "no_sinks", "recent"])
+@pytest.mark.parametrize("by", WAYS)
 def test_a_padded_batch_is_one_by_one(model: Model, by: str) -> None:
     ids, mask = batch(model, 3)
     wanted = settings(keep=0.3, by=by)
@@ -95,7 +97,7 @@ def test_what_keys_receive_between_refreshes_is_a_plain_softmax_over_the_kept(mo
             found = call.forward.kept(call.layer)
             if found is None:
                 return
-            keys, _, seen = found
+            keys, seen = found.keys, found.seen
             for head in range(call.q.shape[1]):
                 columns = seen[0, head].nonzero()[:, 0]
                 scores = call.q[0, head] @ keys[0, head, columns].T * call.q.shape[-1] ** -0.5
@@ -106,6 +108,50 @@ def test_what_keys_receive_between_refreshes_is_a_plain_softmax_over_the_kept(mo
     with listening(model.module, Check()):
         decode(model, model.encode(PROMPTS[0]), settings(keep=0.25))
     assert Check.count == 14 * model.config.num_hidden_layers
+
+
+@pytest.mark.parametrize("by", ["sinks", "no_sinks"])
+def test_the_strongest_sinks_are_the_first_to_be_kept_or_to_go(model: Model, by: str) -> None:
+    cache = SparseForwards(model, None, sk.SparseCache(by=by), shift=False)  # type: ignore[arg-type]
+    outside = torch.ones(1, 12, dtype=torch.bool)
+    outside[:, 8:10] = False
+    received = torch.full((1, 1, 12), 0.2)
+    received[..., 1], received[..., 4], received[..., 6] = 5.0, 7.0, 4.0  # three sinks, by the paper's epsilon of 3
+    scores = cache._scores(0, received, (1, 1, 12), outside, (8, 10)).masked_fill(~outside[:, None], -torch.inf)
+    order = scores.argsort(dim=-1, descending=True, stable=True)[0, 0, :10].tolist()
+    near = [7, 10, 11, 5, 3, 2, 0]
+    assert order == ([4, 1, 6, *near] if by == "sinks" else [*near, 6, 1, 4])
+
+
+def test_random_keys_differ_between_rows_that_have_seeds_of_their_own(model: Model) -> None:
+    ids, mask = batch(model, 3)
+    wanted = settings(keep=0.2, by="random")
+    with seeded((1, 2, 3)):
+        together = decode(model, ids, wanted, mask).tokens[:, ids.shape[1] :]
+    alone = model.encode(PROMPTS[1])
+    with seeded((2,)):
+        assert torch.equal(decode(model, alone, wanted).tokens[0, alone.shape[1] :], together[1])
+    layers = []
+    for seed in (2, 3):
+        with seeded((seed,)), announce(_nothing(seed)):
+            layers.append(SparseForwards(model, None, wanted.cache, shift=False)._drawn(0, (1, 2, 30)))  # type: ignore[arg-type]
+    assert not torch.equal(*layers)
+
+
+def _nothing(seed: int) -> Forward:
+    return Forward(object(), 0, torch.zeros(1, 1, dtype=torch.int64), 1, 0, None, 1, row_seeds=(seed,))
+
+
+def test_keep_self_leaves_a_key_its_own_attention_in_a_window(model: Model) -> None:
+    ids = model.encode(PROMPTS[0])
+    place = ids.shape[1] + 2
+    for keep_self in (False, True):
+        masking = sk.MaskPositions((place,), keep_self=keep_self)
+        made = sk.trace(model, PROMPTS[0], replace(settings(), cache="dual"), interventions=[masking])
+        assert made.received is not None
+        own = made.received[1:8, ..., place].float().sum(-1)  # [step, layer, head]: within the first block
+        assert bool((own > 0).any()) == keep_self
+        assert float(own.max()) <= 1.001
 
 
 def test_masking_works_under_the_cache(model: Model) -> None:

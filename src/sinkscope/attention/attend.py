@@ -95,9 +95,11 @@ def attend(
     chosen = choose_backend(q, backend)
     if call.queries == 0 or call.keys == 0 or call.batch == 0:
         result = Result(call.empty_out().zero_(), call.zero_received(), None)
-    else:
+    elif torch.is_autocast_enabled(q.device.type):
         with torch.autocast(q.device.type, enabled=False):  # it would put some of the products into half precision
             result = _run(chosen, call)
+    else:
+        result = _run(chosen, call)
     if not clean:
         return result.out, result.received
     return result.out, result.received, result.received.clone() if result.clean is None else result.clean

@@ -241,7 +241,7 @@ def _labels(
     labels = labels.to(device=device, dtype=torch.long)
     if group_count is not None and device.type != "cpu":
         return labels, group_count  # looking at the labels would make the device wait at every layer
-    low, high = (int(labels.min()), int(labels.max())) if labels.numel() else (0, 0)
+    low, high = (int(end) for end in labels.aminmax()) if labels.numel() else (0, 0)
     if low < -1:
         raise AttentionError(f"groups must be labels from 0 on, or -1 for queries that count nowhere, but has {low}.")
     if group_count is not None and high >= group_count:

@@ -3,7 +3,8 @@
 A tile is some query rows × all the keys that they may see, so its softmax is the plain one and its probabilities are
 final when they are summed. The sums are a small matrix product, one-hot [group, row] × tile [row, key]: that costs less
 than a pass over the tile. Large calls go a head at a time, whole heads to each thread; small ones put several heads, or
-several whole batch items, into one tile, so that every operation is worth its call.
+several whole batch items, into one tile, so that every operation is worth its call; where that tile is the whole call,
+nothing is cut at all.
 """
 
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ MOST_CAUSAL_ROWS, FEW_CAUSAL_ROWS, FEW_KEYS = 256, 128, 1024
 # many scores in all.
 WHOLE_HEAD = 192
 CHUNK_SCORES = 1 << 19
+TINY_SCORES = 1 << 15  # below, fresh memory costs less than finding what was kept
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,8 @@ class Desk:
 @torch.no_grad()
 def tiled(call: Inputs) -> Result:
     """Softmax attention, its output, and what every key received."""
+    if fits_one_tile(call):
+        return attend_whole(call)
     result = Result(
         call.empty_out(),
         call.zero_received(),
@@ -180,6 +184,48 @@ def attend_head(call: Inputs, desk: Desk, item: int, head: int, space: Tensor, r
             torch.mm(scores, v[: tile.visible], out=out[rows])
         else:
             out[rows] = scores @ v[: tile.visible]
+
+
+# ---- calls of one tile ----
+
+
+def fits_one_tile(call: Inputs) -> bool:
+    """Whether the whole call is one chunk, and its last row sees all keys."""
+    scores = call.batch * call.heads * call.queries * call.keys
+    one = scores <= CHUNK_SCORES and call.queries <= tile_rows(call) and call.q.device.type == "cpu"
+    return one and not head_at_a_time(call) and call.sees_before(call.queries - 1) == call.keys
+
+
+def attend_whole(call: Inputs) -> Result:
+    """The operations of a chunk on all of it: cutting tiny calls into views would take longer than computing them."""
+    streams, shape = call.batch * call.kv_heads, (call.batch, call.heads, call.queries, call.keys)
+    q = call.q.reshape(streams, -1, call.q.shape[3]).to(call.work_dtype)
+    k, v = (tensor.flatten(0, 1).to(call.work_dtype) for tensor in (call.k, call.v))
+    clean: Tensor | None = None
+    if call.mask is None and call.block is None and call.drop_keys is None:
+        probabilities = whole_rows(q, k, call)
+    else:
+        space = room_for(call, call.batch * call.heads * call.queries * call.keys)
+        probabilities = space[0].view(streams, -1, call.keys)
+        torch.baddbmm(probabilities, q, k.mT, beta=0, alpha=call.scale, out=probabilities)
+        spare = space[1].view(shape) if len(space) > 1 else None
+        tile = next(tiles(call, call.queries))
+        clean = probabilities_of(probabilities.view(shape), spare, call, tile, collect_bars(call))
+    one_hot = call.one_hot()[:, None]  # [batch | 1, 1, group, query]
+    out = torch.bmm(probabilities, v).view(*shape[:3], -1).to(call.q.dtype)
+    if call.q.transpose(1, 2).is_contiguous():  # as empty_out lays it
+        out = out.transpose(1, 2).contiguous().transpose(1, 2)
+    received = one_hot @ probabilities.view(shape)
+    return Result(out, received, None if clean is None else one_hot @ clean)
+
+
+def whole_rows(q: Tensor, k: Tensor, call: Inputs) -> Tensor:
+    """Probabilities [stream, row, key] where every row sees every key."""
+    if call.queries * call.keys * len(k) <= TINY_SCORES:
+        return torch.softmax(torch.baddbmm(q.new_empty(()), q, k.mT, beta=0, alpha=call.scale), -1)
+    scores = room(q, q.shape[0] * q.shape[1] * call.keys, q.dtype).view(*q.shape[:2], call.keys)
+    torch.baddbmm(scores, q, k.mT, beta=0, alpha=call.scale, out=scores)
+    return torch.softmax(scores, -1, out=scores)
 
 
 # ---- small calls: heads together ----
