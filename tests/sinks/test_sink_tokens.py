@@ -5,10 +5,18 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import polars as pl
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen2Tokenizer
 
+from sinkscope.settings.decode import Decode
+from sinkscope.sinks import Threshold, find, token_shares
+from sinkscope.sinks.role_names import role_names
 from sinkscope.sinks.tokens import (
     CONTENT,
     KINDS,
@@ -22,6 +30,7 @@ from sinkscope.sinks.tokens import (
     shown,
 )
 from sinkscope.tasks.vocabulary import build_tokenizer
+from sinkscope.tracing import Trace
 
 # Beside the project, or where SINKSCOPE_DATA says; the files belong to others and are not part of the repository.
 DATA = Path(os.environ.get("SINKSCOPE_DATA", Path(__file__).parents[3] / "shared" / "data")) / "tokenizers"
@@ -284,6 +293,15 @@ def test_names_of_roles_are_template_between_chat_markers_only(text: str, roles:
     assert all(found[place] == "template" for place in roles)
 
 
+@given(st.lists(st.lists(st.integers(0, len(WORDS) - 1), min_size=12, max_size=12), min_size=1, max_size=4))
+def test_role_names_on_a_canvas_are_those_of_each_row(rows: list[list[int]]) -> None:
+    expected = [
+        [kind != VOCABULARY[i][1] for kind, i in zip(kinds_in_context(row, VOCABULARY), row, strict=True)]
+        for row in rows
+    ]
+    assert role_names(np.array(rows), VOCABULARY).tolist() == expected
+
+
 def test_structural_and_content_are_all_kinds() -> None:
     assert set(STRUCTURAL) | set(CONTENT) == set(KINDS) and not set(STRUCTURAL) & set(CONTENT)
     assert kinds_named("structural") == STRUCTURAL and kinds_named(("word", "mask")) == ("word", "mask")
@@ -300,3 +318,25 @@ def test_kinds_on_a_canvas_of_the_tiny_family() -> None:
     assert roles and all(kinds[place] == "template" for place in roles)
     spoken = [place for place, word in enumerate(words) if word.strip() in ("user", "has") and place not in roles]
     assert spoken and all(kinds[place] == "word" for place in spoken)
+
+
+def test_table_2_counts_the_name_of_a_role_apart_from_the_same_word() -> None:
+    """In <|start_header_id|>user<|end_header_id|>user the first is template and the second a word, in every table."""
+    header, user, end = (WORDS.index(word) for word in ("<|start_header_id|>", "user", "<|end_header_id|>"))
+    canvas = torch.tensor([[header, user, end, user]] * 2)
+    received = torch.zeros(1, 1, 1, 3, 4)
+    received[..., 2, :] = torch.tensor([0.0, 2.0, 0.0, 2.0])
+    trace = Trace(
+        received=received, queries=torch.tensor([[0, 0, 4]], dtype=torch.int32), canvas=canvas,
+        confidence=torch.full((1, 4), torch.nan), committed_at=torch.full((4,), -1, dtype=torch.int32),
+        blocks=torch.tensor([[0, 4]], dtype=torch.int32), prompt_length=4, settings=Decode.llada(length=4, block=4, steps=1),
+        model={"name": "made"}, backend="reference", vocabulary=VOCABULARY, mask_id=None, causal=False, prompt="", text="",
+    )  # fmt: skip
+    rule = Threshold(0.5)
+    assert find(trace, rule).select("position", "kind").rows() == [(1, "template"), (3, "word")]
+    shares = token_shares(trace, rule).filter(pl.col("sinks") > 0)
+    assert set(shares.select("id", "token", "kind", "share", "base").rows()) == {
+        (user, "user", "template", 0.5, 0.25), (user, "user", "word", 0.5, 0.25),
+    }  # fmt: skip
+    kinds = dict(token_shares(trace, rule, by="kind").select("kind", "share").rows())
+    assert kinds == {"template": 0.5, "word": 0.5}

@@ -207,7 +207,9 @@ def test_every_condition_comes_back_from_its_plain_form() -> None:
         assert {"name", "k", "rank", "rows"} <= set(condition.to_dict())
         change = condition.intervention(0)
         decodes = registered()[name].decode is not None  # a cache changes how a model decodes, not its attention
-        assert (change is None) == (name == "none" or decodes) and (change is None or change.is_noop == (name == "noop"))
+        assert (change is None) == (name == "none" or decodes) and (
+            change is None or change.is_noop == (name == "noop")
+        )
 
 
 @pytest.mark.parametrize("name", ["llada", "llama"])

@@ -8,11 +8,13 @@ Figure 1 `received_map`, 3 `score_histogram`, 4, 6 and 8 `neighbouring_maps`, 5 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 
 from sinkscope.errors import ReportError
 from sinkscope.report.drawing import (
@@ -29,8 +31,8 @@ from sinkscope.report.drawing import (
 )
 from sinkscope.report.result_figures import class_bars, masking_curves, mechanism_gaps, token_bars
 from sinkscope.report.sample import head_classes
-from sinkscope.sinks import default_rule, histogram, sweep
-from sinkscope.sinks.columns import missing_keys, query_count, seen_by
+from sinkscope.sinks import Threshold, default_rule, head_dynamics, histogram, sweep
+from sinkscope.sinks.columns import SoFar, missing_keys, query_count, seen_by
 from sinkscope.tracing import Trace
 
 __all__ = [
@@ -56,21 +58,26 @@ def _name(trace: Trace) -> str:
 
 
 def _columns(trace: Trace, layer: int | None, head: int | None, group: str) -> torch.Tensor:
-    """Column sums [step, key] of one head, or the mean over a layer's heads, or over all."""
+    """Scores [step, key] of one head, or the mean over a layer's heads, or over all.
+
+    Column sums of a diffusion model. An autoregressive one reads the prompt in one step and writes one row in each later
+    one: its scores are multiples of the uniform share, which makes all its steps comparable.
+    """
     part = trace if layer is None else trace.select(layers=[layer])
     scores = part.scores(group)
+    if trace.causal:
+        queries, seen = query_count(part, group), seen_by(part, group)
+        scores = Threshold(unit="uniform", group=group).scores(scores, queries, missing_keys(part), seen)
     return scores[:, :, head].mean(1) if head is not None else scores.mean((1, 2))
-
-
-def _unit(trace: Trace) -> str:
-    return "uniform" if trace.causal else "sum"
 
 
 @in_style
 def received_map(
     trace: Trace, layer: int | None = None, head: int | None = None, group: str = "all", ax: Axes | None = None
 ) -> Axes:
-    """Figure 1: attention received, step × position, with the largest key of every step; unit: column sums."""
+    """Figure 1: attention received, step × position, with the largest key of every step; unit: column sums, × uniform
+    of an autoregressive model.
+    """
     ax = axes(ax)
     values = _columns(trace, layer, head, group)
     extent = (-0.5, trace.positions - 0.5, trace.steps + 0.5, 0.5)  # steps are counted from 1
@@ -81,12 +88,20 @@ def received_map(
     ax.plot(values.argmax(-1).numpy(), steps, color="white", linewidth=2.6)
     ax.plot(values.argmax(-1).numpy(), steps, color=SINK, linewidth=1.3, label="largest key")
     if 0 < trace.prompt_length < trace.positions:
-        ax.axvline(trace.prompt_length - 0.5, color="white", linestyle=":", linewidth=1.2, label="end of prompt")
+        ends = ax.axvline(
+            trace.prompt_length - 0.5, color="white", linestyle="--", linewidth=1.2, label="end of prompt"
+        )
+        ends.set_path_effects([withStroke(linewidth=2.8, foreground=INK)])  # seen on the figure and in the legend
     where = "mean of all heads" if layer is None else f"layer {layer}, {'mean' if head is None else f'head {head}'}"
-    ax.set(xlabel="position", ylabel="denoising step", title=f"{_name(trace)}: {where}, {group} queries")
+    ax.set(
+        xlabel="position",
+        ylabel="step" if trace.causal else "denoising step",
+        title=f"{_name(trace)}: {where}, {group} queries",
+    )
     whole_ticks(ax)
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, facecolor="#9a9a9a", frameon=True)
-    bar = ax.figure.colorbar(image, ax=ax, label="received (column sum)")
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
+    unit = "× uniform" if trace.causal else "column sum"
+    bar = ax.figure.colorbar(image, ax=ax, label=f"received ({unit})")
     ticks = [tick for tick in (0, 0.25, 1, 2, 4, 8, 16, 32, 64) if tick <= float(values.max())]
     bar.set_ticks([tick**0.5 for tick in ticks], labels=[f"{tick:g}" for tick in ticks])
     return ax
@@ -121,11 +136,13 @@ def neighbouring_maps(trace: Trace, step: int = 1, slot: int = 0) -> Figure:
     layer, head = trace.map_heads[slot]
     panels = figure.subplots(1, 2, sharey=True)
     for ax, at in zip(panels, (step - 1, step), strict=True):
-        weights = trace.maps[slot, at].float()
+        # An autoregressive step after the prompt writes one row: the map so far is all rows that there are.
+        weights = trace.maps[slot, : at + 1].float().amax(0) if trace.causal else trace.maps[slot, at].float()
         image = ax.imshow(weights.sqrt().numpy(), cmap=COLOURS, vmin=0, vmax=1, interpolation="nearest")
         key = int(weights.sum(0).argmax())
-        ax.plot([key], [-0.03], marker="v", color=SINK, clip_on=False, transform=ax.get_xaxis_transform(), markersize=6)
-        ax.set(xlabel=f"key (▾ largest: {key})", title=f"step {at + 1}", ylim=(trace.positions - 0.5, -0.5))
+        ax.plot([key], [1.025], marker="v", color=SINK, clip_on=False, transform=ax.get_xaxis_transform(), markersize=6)
+        ax.set(xlabel=f"key (▾ largest: {key})", ylim=(trace.positions - 0.5, -0.5))
+        ax.set_title(f"step {at + 1}", pad=11)
         whole_ticks(ax)
     panels[0].set_ylabel("query")
     bar = figure.colorbar(image, ax=list(panels), label="attention weight", shrink=0.85)
@@ -133,6 +150,14 @@ def neighbouring_maps(trace: Trace, step: int = 1, slot: int = 0) -> Figure:
     bar.set_ticks([tick**0.5 for tick in ticks], labels=[f"{tick:g}" for tick in ticks])
     figure.suptitle(f"{_name(trace)}: layer {layer}, head {head}")
     return figure
+
+
+def _classes(trace: Trace) -> list[tuple[str, str | None]]:
+    """Classes of heads as verdicts have them: of an autoregressive model by the columns so far."""
+    if not trace.causal:
+        return head_classes(trace)
+    table = head_dynamics(cast("Trace", SoFar(trace)))
+    return list(zip(table["class"].to_list(), table["direction"].to_list(), strict=True))
 
 
 @in_style
@@ -145,14 +170,15 @@ def head_grid(trace: Trace, ax: Axes | None = None) -> Axes:
     image = ax.imshow(means, cmap=COLOURS, aspect="auto", interpolation="nearest", vmin=0)
     if means.size <= 16 * 16:
         middle = means.max() * 0.55
-        for place, (name, way) in enumerate(head_classes(trace)):
+        for place, (name, way) in enumerate(_classes(trace)):
             layer, head = divmod(place, trace.heads_count)
             sign = SIGNS[way or "right"] if name == "moving" else SIGNS[name]
             colour = INK if means[layer, head] > middle else "white"
             ax.text(head, layer, sign, ha="center", va="center", color=colour, fontfamily="DejaVu Sans")
+        legend = "● static   → ← ↔ moving   ✦ flash   ◐ split"
         ax.text(
-            0.5, -0.2, "● static   → ← ↔ moving   ✦ flash   ◐ split", transform=ax.transAxes, ha="center", va="top",
-            fontsize=8, fontfamily="DejaVu Sans",
+            0.5, -0.2, f"{legend} (columns so far)" if trace.causal else legend, transform=ax.transAxes, ha="center",
+            va="top", fontsize=8, fontfamily="DejaVu Sans",
         )  # fmt: skip
     ax.set(xlabel="head", ylabel="layer", title=f"{_name(trace)}: largest key of each head")
     whole_ticks(ax)

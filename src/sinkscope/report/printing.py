@@ -127,6 +127,8 @@ def _is_of(trace: Trace, model: str) -> bool:
 def _liveliest(trace: Trace) -> tuple[int, int]:
     """Slot and step at which the largest key of a kept map moves, and the map differs most from the one before."""
     assert trace.maps is not None
+    if trace.causal:  # the map grows by a row per step, so the last two say most
+        return 0, trace.steps - 1
     columns = trace.maps.float().sum(2)  # [slot, step, key]
     change = (columns[:, 1:] - columns[:, :-1]).abs().amax(-1)
     moved = columns[:, 1:].argmax(-1) != columns[:, :-1].argmax(-1)

@@ -32,6 +32,15 @@ PAPER_LOOKS: dict[str, dict[str, Any]] = {
     "humaneval": {"color": INK, "marker": "x"},
 }
 
+# How our vocabularies write the tokens that the paper's Table 2 names.
+PAPER_TOKENS = {
+    "mask": ("<|mdm_mask|>", "<|mask|>"),
+    "start-header": ("<|start_header_id|>",),
+    "end-header": ("<|end_header_id|>",),
+    "start-of-text": ("<|startoftext|>",),
+    "end-of-text": ("<|endoftext|>",),
+}
+
 
 @in_style
 def masking_curves(cells: Rows, task: str | None = None) -> Figure:
@@ -95,6 +104,7 @@ def token_bars(tokens: Rows, most: int = 6) -> Figure:
     """Table 2: share of the sinks that each token is, beside its share of the canvas, a panel per model."""
     models = list(dict.fromkeys(row["model"] for row in tokens))
     figure = sheet(2.9 * len(models), 0.32 * most + 1.3)
+    ring: list[Line2D] = []
     for ax, model in zip(figure.subplots(1, len(models), squeeze=False)[0], models, strict=True):
         rows = sorted((row for row in tokens if row["model"] == model), key=lambda row: -row["share"])[:most]
         place = np.arange(len(rows))
@@ -104,14 +114,25 @@ def token_bars(tokens: Rows, most: int = 6) -> Figure:
         bar = ax.barh(place, shares, xerr=np.maximum(0, reach), color=LINES[0], height=0.62, capsize=2, ecolor=INK)
         known = [(i, 100 * row["base"]) for i, row in enumerate(rows) if row.get("base") is not None]
         (tick,) = ax.plot([b for _, b in known], [i for i, _ in known], "|", color=LINES[1], markersize=13, mew=2.2)
+        known = [
+            (i, share) for i, row in enumerate(rows) if (share := _paper_share(model, str(row["token"]))) is not None
+        ]
+        if known:
+            ring = ax.plot([100 * b for _, b in known], [i for i, _ in known], "o", color=INK, mfc="none", markersize=7)
         ax.set_yticks(place, labels=[_short(str(row["token"])) for row in rows], fontfamily="DejaVu Sans")
         ax.invert_yaxis()
         ax.set(xlabel="% of sinks", title=model)
         whole_ticks(ax, down=False)
-    figure.legend(
-        [bar, tick], ["share of sinks, 95 % interval", "share of the canvas"], loc="outside lower center", ncols=2
-    )
+    names = ["share of sinks, 95 % interval", "share of the canvas", "the paper’s share of sinks"]
+    signs = [bar, tick, *ring]
+    figure.legend(signs, names[: len(signs)], loc="outside lower center", ncols=3)
     return figure
+
+
+def _paper_share(model: str, token: str) -> float | None:
+    """The share that the paper's Table 2 gives this token, for a model of that family."""
+    family = next((name for name in paper.MODELS if name in model.lower()), "")
+    return next((s for name, s in paper.TABLE_2.get(family, ()) if token in (name, *PAPER_TOKENS.get(name, ()))), None)
 
 
 def _short(token: str) -> str:

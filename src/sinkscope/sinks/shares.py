@@ -9,10 +9,12 @@ import polars as pl
 
 from sinkscope.errors import TraceError
 from sinkscope.sinks.columns import TraceLike, alive_keys, default_rule, marks_by_layer, on_one_core, query_count
+from sinkscope.sinks.role_names import ROLE_KIND, role_names
 from sinkscope.sinks.rules import Rule
 
 DRAWS = 2000  # of the bootstrap
 Counts = npt.NDArray[np.float64]  # [generation, row]
+Entry = tuple[int, str]  # id and kind
 
 
 @on_one_core
@@ -27,7 +29,8 @@ def token_shares(
     A sink counts once a (step, layer, head); `base` is how often the token stands on the canvas, a count a (step,
     position). `enrichment` = share / base: at 1 the token is a sink as often as its frequency alone would make it.
     low and high are 95 % bootstrap intervals over generations (whole generations are drawn, since the sinks within one
-    depend on each other); null for a single generation. by: "token" gives one row per id, "kind" one row per kind.
+    depend on each other); null for a single generation. by: "token" gives one row per id, "kind" one per kind. The name of
+    a role between chat markers is part of the template: it has a row apart from the same word in a sentence.
     """
     several = list(traces) if isinstance(traces, Sequence) else [traces]
     if not several:
@@ -36,17 +39,22 @@ def token_shares(
         raise TraceError(f"Shares are counted by token or by kind, not by {by!r}.")
     rule = rule or default_rule(several[0])
     vocabulary = _common_vocabulary(several)
-    ids = sorted(vocabulary)
-    counts = [sink_counts(trace, rule, ids) for trace in several]
-    sinks, base = np.stack([c[0] for c in counts]), np.stack([c[1] for c in counts])  # [generation, id]
+    counted = [sink_counts(trace, rule) for trace in several]
+    entries = sorted({entry for counts in counted for entry in counts})
+    rows = np.array([[counts.get(entry, (0.0, 0.0)) for entry in entries] for counts in counted])
+    sinks, base = rows.reshape(len(counted), len(entries), 2).transpose(2, 0, 1)  # [generation, entry] each
     keys: dict[str, list[object]]
     if by == "kind":
-        names = sorted({vocabulary[i][1] for i in ids})
-        member = np.array([[vocabulary[i][1] == name for name in names] for i in ids], dtype=np.float64)
+        names = sorted({kind for _, kind in entries})
+        member = np.array([[kind == name for name in names] for _, kind in entries], dtype=np.float64)
         sinks, base = sinks @ member, base @ member
         keys = {"kind": list(names)}
     else:
-        keys = {"id": list(ids), "token": [vocabulary[i][0] for i in ids], "kind": [vocabulary[i][1] for i in ids]}
+        keys = {
+            "id": [i for i, _ in entries],
+            "token": [vocabulary[i][0] for i, _ in entries],
+            "kind": [kind for _, kind in entries],
+        }
     frame = pl.DataFrame({**keys, **_shares(sinks, base, seed)})
     # The share first, as in the paper's table; the base rate orders tokens that were never sinks.
     return frame.sort("share", "base", *keys, descending=[True, True, *[False] * len(keys)]).with_columns(
@@ -54,16 +62,20 @@ def token_shares(
     )
 
 
-def sink_counts(trace: TraceLike, rule: Rule, ids: Sequence[int]) -> tuple[Counts, Counts]:
-    """How often each id was a sink (a count a step, layer and head) and how often it was there (a count a step)."""
+def sink_counts(trace: TraceLike, rule: Rule) -> dict[Entry, tuple[float, float]]:
+    """(id, kind) → how often it was a sink (a count a step, layer and head) and how often it was there (a count a step)."""
     there = (alive_keys(trace) & (query_count(trace, rule.group) > 0)[:, None]).numpy()
     marked = np.zeros(there.shape)
     for _, _, _, marks in marks_by_layer(trace, rule):
         marked += marks.sum((1, 2)).numpy()
-    place = np.searchsorted(np.asarray(ids), trace.canvas[:-1].numpy()).clip(max=len(ids) - 1)[there]
+    canvas = trace.canvas[:-1].numpy()
+    codes, place = np.unique(2 * canvas[there] + role_names(canvas, trace.vocabulary)[there], return_inverse=True)
     weights = marked[there], np.ones(len(place))
-    sinks, base = (np.bincount(place, weight, minlength=len(ids)).astype(np.float64) for weight in weights)
-    return sinks, base
+    sinks, base = (np.bincount(place, weight, minlength=len(codes)).tolist() for weight in weights)
+    return {
+        (code // 2, ROLE_KIND if code % 2 else trace.vocabulary.get(code // 2, ("", "unknown"))[1]): (sinks[i], base[i])
+        for i, code in enumerate(codes.tolist())
+    }
 
 
 def _common_vocabulary(traces: Sequence[TraceLike]) -> dict[int, tuple[str, str]]:

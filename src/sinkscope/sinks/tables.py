@@ -11,6 +11,7 @@ from torch import Tensor
 from sinkscope.sinks.columns import TraceLike, default_rule, marks_by_layer, on_one_core
 from sinkscope.sinks.dynamics import lives as lives_of
 from sinkscope.sinks.dynamics import main_key
+from sinkscope.sinks.role_names import ROLE_KIND, role_names
 from sinkscope.sinks.rules import Rule
 
 Array = npt.NDArray[np.int64]
@@ -79,11 +80,13 @@ def token_columns(trace: TraceLike, step: Array, position: Array) -> list[pl.Ser
     known, places = _codes(trace.canvas)
     code = places[step, position]
     described = [trace.vocabulary.get(i, (f"#{i}", "unknown")) for i in known.tolist()]
-    texts, kinds = pl.Series([text for text, _ in described]), pl.Series([kind for _, kind in described])
+    texts = pl.Series([text for text, _ in described])
+    kinds = pl.Series([*(kind for _, kind in described), ROLE_KIND])
+    role = role_names(trace.canvas.numpy(), trace.vocabulary)[step, position]
     return [
         pl.Series("id", known[code]),
         texts.gather(code).alias("token"),
-        kinds.gather(code).alias("kind"),
+        kinds.gather(np.where(role, len(known), code)).alias("kind"),
     ]
 
 

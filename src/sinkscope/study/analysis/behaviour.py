@@ -57,7 +57,7 @@ def _shares(study: Study, traced: dict[Key, Generations], by: str, most: int) ->
     for (model, setting, label), entry in traced.items():
         names = {token: (shown if by == "token" else kind, kind) for token, (shown, kind) in entry.vocabulary.items()}
         # Two ids may be written alike; the tokenizer's own id keeps them apart.
-        columns = sorted(names, key=int) if by == "token" else sorted({kind for _, kind in names.values()})
+        columns = sorted(names, key=_order) if by == "token" else sorted({kind for _, kind in names.values()})
         place = {token: columns.index(token if by == "token" else kind) for token, (_, kind) in names.items()}
         sinks, base = (np.zeros((len(entry.made), len(columns))) for _ in range(2))
         for row, one in enumerate(entry.made):
@@ -79,6 +79,12 @@ def _shares(study: Study, traced: dict[Key, Generations], by: str, most: int) ->
             for i in order if sinks[:, i].sum() or by == "kind"
         ]  # fmt: skip
     return rows
+
+
+def _order(entry: str) -> tuple[int, str]:
+    """By id; the name of a role in a template ("82 template") comes after the same word elsewhere ("82")."""
+    token, _, kind = entry.partition(" ")
+    return int(token), kind
 
 
 def _part(counts: Counts) -> Counts:

@@ -78,6 +78,10 @@ def traced(study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
         generations.append({"problem": number, "correct": problem.check(made.text), **measures(made, study)})
         there = set(made.canvas.unique().tolist())  # the lens names tokens that never stood on the canvas
         vocabulary |= {str(token): list(entry) for token, entry in made.vocabulary.items() if token in there}
+        for entry in generations[-1]["tokens"]:
+            token, _, kind = entry.partition(" ")
+            if kind:
+                vocabulary[entry] = [vocabulary[token][0], kind]
         if kept:
             name = f"{unit.id}__{number:04d}.safetensors"
             if study.trace.maps:  # which heads are worth it is known only now, so the generation is done once more
@@ -115,9 +119,13 @@ def measures(made: Trace, study: Study) -> dict[str, Any]:
 
 def _tokens(made: Trace, rule: Rule) -> dict[str, list[float]]:
     """How often each token was a sink, and how often it was there."""
-    ids = sorted({int(token) for token in made.canvas[:-1].unique()})
-    sinks, base = sink_counts(made, rule, ids)
-    return {str(token): [float(sinks[i]), float(base[i])] for i, token in enumerate(ids) if base[i] > 0}
+    counted = sink_counts(made, rule)
+    return {_entry(made, token, kind): list(counts) for (token, kind), counts in counted.items() if counts[1] > 0}
+
+
+def _entry(made: Trace, token: int, kind: str) -> str:
+    """A token's id; with its kind behind it where that is not the vocabulary's: the name of a role in a template."""
+    return str(token) if kind == made.vocabulary.get(token, ("", "unknown"))[1] else f"{token} {kind}"
 
 
 def _heads(made: Trace, rule: Rule) -> list[dict[str, Any]]:
