@@ -116,7 +116,8 @@ def _limit() -> None:
 
 def _answer(source: int) -> bytes:
     """What the child wrote until it closed the pipe; nothing if it is not done in time."""
-    deadline, parts = time.monotonic() + PATIENCE, []
+    deadline = time.monotonic() + PATIENCE
+    parts: list[bytes] = []
     while True:
         ready, _, _ = select.select([source], [], [], max(deadline - time.monotonic(), 0))
         if not ready:

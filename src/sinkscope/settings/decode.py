@@ -96,7 +96,7 @@ class Decode:
 
         algorithm="p2" is Open-dCoder's: the least confident of all generated tokens are masked again at every step.
         """
-        if not isinstance(algorithm, str) or algorithm not in DREAM_ALGORITHMS:
+        if algorithm not in tuple(DREAM_ALGORITHMS):  # a list cannot be looked up in a mapping
             raise DecodeError(f"Expected algorithm to be one of {', '.join(DREAM_ALGORITHMS)}, got {algorithm!r}.")
         confidence, commit = DREAM_ALGORITHMS[algorithm]
         return cls("dream", length, steps=length if steps is None else steps, temperature=temperature, top_p=top_p,

@@ -5,20 +5,19 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar, cast
 
 from sinkscope.errors import DecodeError
 
-Words = ParamSpec("Words")
-Made = TypeVar("Made")
+Make = TypeVar("Make", bound=Callable[..., Any])
 
 
-def sampler(make: Callable[Concatenate[type[Made], Words], Made]) -> Callable[Concatenate[type[Made], Words], Made]:
+def sampler(make: Make) -> Make:
     """For under @classmethod: words that are unknown, given twice, missing, or set by the sampler itself."""
     takes = inspect.signature(make)
 
     @functools.wraps(make)
-    def told(kind: type[Made], *values: Words.args, **words: Words.kwargs) -> Made:
+    def told(kind: type, *values: Any, **words: Any) -> Any:
         try:
             takes.bind(kind, *values, **words)
             return make(kind, *values, **words)
@@ -29,7 +28,7 @@ def sampler(make: Callable[Concatenate[type[Made], Words], Made]) -> Callable[Co
                 f"Expected Decode.{make.__name__}({_shown(takes)}) and further fields of Decode, but it {why}."
             ) from None
 
-    return told
+    return cast(Make, told)
 
 
 def _shown(takes: inspect.Signature) -> str:

@@ -11,9 +11,9 @@ from pydantic import ValidationInfo
 from sinkscope.errors import RuleError
 from sinkscope.interventions.conditions import MODELS, Condition, read_entry
 from sinkscope.interventions.settings import SettingError, registered
+from sinkscope.io.bounded_yaml import Path
 from sinkscope.settings import conditions as _caches  # noqa: F401 - conditions that change how a model decodes
 from sinkscope.study.mistakes import refuse, shown
-from sinkscope.study.reader import Path
 
 CONDITIONS = "a list of conditions, each a name or {name: …, k: …}"
 NEEDS_NONE = "must have none among them, since everything is compared with it"

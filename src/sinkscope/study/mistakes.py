@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError, ValidationInfo
 
 from sinkscope.errors import StudyError
-from sinkscope.study.reader import Path, mistake
+from sinkscope.io.bounded_yaml import Path
+from sinkscope.study.reader import mistake
 
 Made = TypeVar("Made")
 LONGEST = 120  # characters of a wrong value that are repeated
