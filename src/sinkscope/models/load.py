@@ -158,7 +158,7 @@ def family_of(config: dict[str, Any], folder: Path) -> Family:
     raise UnknownFamilyError(
         f"Expected a config.json of a known family ({', '.join(family.name for family in FAMILIES)}, or a causal model "
         f"that transformers has), got model_type {config.get('model_type')!r}; "
-        "write a Family and hand it to sinkscope.models.register (see CONTRIBUTING.md)."
+        "write a Family and hand it to sinkscope.models.register (see help(sinkscope.models.Family))."
     )
 
 

@@ -195,7 +195,7 @@ def curve_table(rows: Sequence[Curve]) -> Iterator[str]:
 
 def verdict_lines(rows: Sequence[Verdict]) -> Iterator[str]:
     if rows:
-        yield "Verdicts (rules: docs/reference/results.md)."
+        yield "Verdicts (rules: python -m pydoc sinkscope.study.analysis.verdicts)."
     for model in dict.fromkeys(row.model for row in rows):
         yield f"  {model}"
         for row in rows:

@@ -103,7 +103,8 @@ def _says(rule: Rule) -> str:
 def _table(title: str, frame: pl.DataFrame, top: int | None = None) -> Table:
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    # A title is as wide as its table and would be folded, so a narrow table gets room for it.
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, min_width=len(title))
     for name, kind in frame.schema.items():
         # Numbers are never folded; what a token is must stay in sight at 80 columns.
         number = kind.is_numeric()
