@@ -116,7 +116,7 @@ def test_the_strongest_sinks_are_the_first_to_be_kept_or_to_go(model: Model, by:
     outside = torch.ones(1, 12, dtype=torch.bool)
     outside[:, 8:10] = False
     received = torch.full((1, 1, 12), 0.2)
-    received[..., 1], received[..., 4], received[..., 6] = 5.0, 7.0, 4.0  # three sinks, by the paper's epsilon of 3
+    received[..., 1], received[..., 4], received[..., 6] = 6.0, 9.0, 5.5  # all three above the mean by more than 3
     scores = cache._scores(0, received, (1, 1, 12), outside, (8, 10)).masked_fill(~outside[:, None], -torch.inf)
     order = scores.argsort(dim=-1, descending=True, stable=True)[0, 0, :10].tolist()
     near = [7, 10, 11, 5, 3, 2, 0]
