@@ -168,7 +168,7 @@ def _answer(call: Call, small: Call, kept: Kept | None, taps: Sequence[Tap]) -> 
         keep_self=any(change.keep_self for change in changes), first=None if call.causal else call.start + use.extra,
     )  # fmt: skip
     if narrow and kept is not None:
-        received, clean = (_spread(sums, kept.index, call.keys) for sums in (received, clean))
+        received, clean = (_spread(sums, kept.columns, call.keys) for sums in (received, clean))
     own = slice(use.extra, None)  # what extra keys received is nobody's column
     drop = None if use.drop is None else use.drop[..., own]
     mask = call.mask if narrow else None if use.mask is None else use.mask[..., own]

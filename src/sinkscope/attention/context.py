@@ -20,7 +20,7 @@ class Kept(NamedTuple):
     keys: Tensor  # [batch, kv head, column, dim], of the whole canvas
     values: Tensor
     seen: Tensor  # bool [batch, kv head, column]: what the attention gets; a padded column may be among them, masked
-    index: Tensor  # [batch, kv head, kept]: the columns of what it gets, in ascending order
+    columns: Tensor  # [batch, kv head, kept]: the columns of what it gets, in ascending order
 
 
 @dataclass(frozen=True)

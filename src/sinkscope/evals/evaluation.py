@@ -192,7 +192,7 @@ def workers_of(
 ) -> AbstractContextManager[RunBatches | None]:
     """The engine's workers for as long as the `with` lasts; those that are there already stay."""
     if engine is None or not hasattr(engine, "answering"):
-        return nullcontext(engine)  # type: ignore[arg-type]
+        return nullcontext(engine)
     return engine.answering(device, say)
 
 

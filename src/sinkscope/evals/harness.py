@@ -144,8 +144,9 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
             # Longest first: what does not fit into memory fails at once, and not after hours.
             order = sorted(group, key=lambda name: -len(group[name][0]))
             for names in incoming.batched(order, self.batch_size):
-                prompts, stops = (tuple(tuple(group[name][part]) for name in names) for part in (0, 1))
-                batches.append(Batch("generate", tuple(names), prompts, settings, stops))
+                prompts = tuple(tuple(group[name][0]) for name in names)
+                ends = tuple(tuple(group[name][1]) for name in names)
+                batches.append(Batch("generate", tuple(names), prompts, settings, ends))
         self._run(batches, disable_tqdm, "generating")
         self.counts["generated"] += sum(map(len, waiting.values()))
         return [str(self._answer(name)["text"]) for name, *_ in asked]

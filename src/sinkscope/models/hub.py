@@ -92,7 +92,7 @@ def answering(hub_id: str) -> Iterator[None]:
 
     session: Any = get_session()
     level = logging.get_verbosity()
-    logging.set_verbosity(logging.ERROR)  # every retry would be told, and the end of it is told by us
+    logging.set_verbosity(40)  # every retry would be told, and the end of it is told by us
     hooks: dict[str, list[Any]] = getattr(session, "event_hooks", {})  # requests, in older versions, has none
     life = _Life(hub_id)
     for name, hook in (("request", life.asked), ("response", life.answered)):

@@ -79,9 +79,9 @@ class Steps(Tap):
 
 
 def trace_generate(
-    module: Any, ids: Tensor, tokenizer: PreTrainedTokenizerBase | None = None, keep: Keep | None = None, **words: Any
+    module: Any, ids: Any, tokenizer: PreTrainedTokenizerBase | None = None, keep: Keep | None = None, **words: Any
 ) -> Trace:
-    """Run the module's own `generate` on one prompt [1, position] and record every denoising step.
+    """Run the module's own `generate` on one prompt, ids [1, position], and record every denoising step.
 
     words: length (in canvases: the last one is whole) and steps (at most so many per canvas), or any word of the module's
     own generate. All canvas queries count as still masked: none is kept until its canvas is finished.
