@@ -4,6 +4,10 @@
 class SinkscopeError(Exception):
     """Anything that a user can fix; its text is one sentence that says how."""
 
+    def __str__(self) -> str:
+        """What came stands in the sentence, and may come from elsewhere: nothing in it steers a terminal."""
+        return "".join(sign if sign.isprintable() or sign in "\n\t" else "�" for sign in super().__str__())
+
 
 class CheckpointError(SinkscopeError):
     """A checkpoint is not there, not whole, or not what its config says."""

@@ -35,7 +35,7 @@ PLAUSIBLE = st.one_of(
 
 def check(found: Any) -> None:
     if isinstance(found, SinkscopeError):
-        assert isinstance(found, DecodeError) and len(str(found).splitlines()) == 1 and len(str(found)) < 800
+        assert isinstance(found, DecodeError) and len(str(found).splitlines()) == 1 and len(str(found)) < 1200
     else:
         assert Decode.from_dict(found.to_dict()) == found and found.most_steps >= 1
 

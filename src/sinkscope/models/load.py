@@ -237,7 +237,19 @@ def _self_tested(model: Model) -> Model:
             f"Expected {expected} attention in {model.name}, and it is {came} with this transformers; "
             "version 5.2 or newer is needed."
         )
+    if model.causal or model.block is not None:
+        _try_cache(model)
     return model
+
+
+@torch.inference_mode()
+def _try_cache(model: Model) -> None:
+    """One forward over a cache, as decoding makes them: its layers are made from fields that no other forward reads."""
+    from transformers import DynamicCache
+
+    ids = torch.zeros(1, 2, dtype=torch.int64, device=model.device)
+    module: Any = model.module.base_model
+    module(ids, past_key_values=DynamicCache(config=model.config), use_cache=True, **model.direction())
 
 
 def looks_ahead(model: Model) -> bool:

@@ -26,9 +26,19 @@ SIZES = {
     **dict.fromkeys(("d_model", "hidden_size", "n_embd", "mlp_hidden_size", "intermediate_size", "head_dim"), WIDTH),
     **dict.fromkeys(("moe_intermediate_size", "num_experts", "num_experts_per_tok", "block_size"), WIDTH),
     **dict.fromkeys(("vocab_size", "embedding_size", "new_vocab_size"), VOCABULARY),
-    **dict.fromkeys(("max_position_embeddings", "max_sequence_length", "n_positions"), POSITIONS),
+    **dict.fromkeys(("max_position_embeddings", "max_sequence_length", "n_positions", "sliding_window"), POSITIONS),
 }
-MAY_BE_ZERO = ("num_experts", "num_experts_per_tok", "moe_intermediate_size", "block_size")  # none of it
+FLAGS = (
+    "use_cache", "use_sliding_window", "tie_word_embeddings", "weight_tying", "attention_bias", "mlp_bias", "is_causal",
+    "use_qk_norm", "rope_full_precision",
+)  # fmt: skip
+MAY_BE_ZERO = (
+    "sliding_window",
+    "num_experts",
+    "num_experts_per_tok",
+    "moe_intermediate_size",
+    "block_size",
+)  # none of it
 ABOVE_ZERO = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "rope_theta", "mlp_ratio")
 TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "mask_token_id")
 # Heads divide the width, and heads of keys the heads of queries (unless the width of a head stands there by itself).
@@ -54,6 +64,9 @@ def _check_fields(config: dict[str, Any], where: str) -> None:
         value, least = config.get(field), 0 if field in MAY_BE_ZERO else 1
         if value is not None and (type(value) is not int or not least <= value <= most):
             raise _wrong(where, field, f"a whole number from {least} to {most}", value)
+    for field in FLAGS:
+        if not isinstance(config.get(field), bool | None):
+            raise _wrong(where, field, "true or false", config[field])
     for field in ABOVE_ZERO:
         value = config.get(field)
         if value is not None and (type(value) not in (int, float) or not math.isfinite(value) or value <= 0):

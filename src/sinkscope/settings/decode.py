@@ -237,7 +237,8 @@ class Decode:
         if not isinstance(values, Mapping) or not {"family", "length"} <= set(values):
             raise DecodeError(f"Expected decode settings with at least family and length, got {values!r:.60}.")
         if strange := sorted(map(str, set(values) - known)):
-            raise DecodeError(f"Expected decode settings among {', '.join(sorted(known))}, got {', '.join(strange)}.")
+            came = ", ".join(f"{name:.60}" for name in strange[:5])
+            raise DecodeError(f"Expected decode settings among {', '.join(sorted(known))}, got {came}.")
         made: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
         }
