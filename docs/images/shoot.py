@@ -2,9 +2,9 @@
 
     python docs/images/shoot.py runs/paper            # writes beside this file
 
-Eight pictures (overview and explorer, 1600 and 360 pixels wide, light and dark) and an animation of a sink that moves. The
-head that they show is the one whose sink moves furthest one way, and the step is in the middle of the generation;
---view chooses another.
+Eight pictures (the first screen of the overview, and the explorer, at 1440 × 900 and 390 × 844, light and dark), the whole
+overview, and an animation of a sink that moves. The head that they show is the one on which the report opens, and the step
+is in the middle of the generation; --view chooses another.
 """
 
 from __future__ import annotations
@@ -15,26 +15,25 @@ import os
 import shutil
 from pathlib import Path
 
-import polars as pl
 from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from sinkscope.report import write
-from sinkscope.report.writing import choose, trace_files
-from sinkscope.sinks import Threshold, head_dynamics
-from sinkscope.tracing import Trace
 
 HERE = Path(__file__).parent
+SCREENS = ((1440, 900), (390, 844))
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync", "--hide-scrollbars"]  # fmt: skip
 
 
-def opened(browser: Browser, path: Path, view: str, width: int, scheme: str) -> Page:
-    page = browser.new_page(viewport={"width": width, "height": 1000}, color_scheme=scheme)  # type: ignore[arg-type]
+def opened(browser: Browser, path: Path, view: str, size: tuple[int, int], scheme: str) -> Page:
+    page = browser.new_page(viewport={"width": size[0], "height": size[1]}, color_scheme=scheme)  # type: ignore[arg-type]
     page.set_default_timeout(120_000)
     page.goto(f"{path.resolve().as_uri()}#{view}")
     page.wait_for_selector("html[data-settled]")
-    page.wait_for_timeout(700)
+    if "tab=overview" in view and page.locator("#live").count():
+        page.wait_for_selector("#live[data-played]")
+    page.wait_for_timeout(700)  # a word that was committed last has grown to its size
     return page
 
 
@@ -45,7 +44,7 @@ def compact(picture: bytes, path: Path) -> None:
 
 def animation(browser: Browser, report: Path, view: str, path: Path) -> None:
     """The canvas and the map of one head, step by step."""
-    page = opened(browser, report, view, 980, "light")
+    page = opened(browser, report, view, (980, 1000), "light")
     frames = []
     for step in range(page.evaluate("sinkscope.sample.steps")):
         page.evaluate("(step) => { sinkscope.set({step}); return new Promise(requestAnimationFrame); }", step)
@@ -65,16 +64,14 @@ def animation(browser: Browser, report: Path, view: str, path: Path) -> None:
     page.close()
 
 
-def most_moving(run: Path) -> str:
-    """The view of the head whose sink moves furthest one way, among the samples of the report."""
-    best, view = 0.0, "sample=0&step=10"
-    for place, (_, trace) in enumerate(choose([(path.stem, Trace.load(path)) for path in trace_files(run)])):
-        heads = head_dynamics(trace, Threshold(3, unit="sum")).filter(pl.col("class") == "moving")
-        for row in heads.to_dicts():
-            score = row["presence"] * abs(row["trend"] or 0) * row["displacement"]
-            if trace.mask_id is not None and score > best:
-                best, view = score, f"sample={place}&step={trace.steps // 2}&layer={row['layer']}&head={row['head']}"
-    return view
+def middle(browser: Browser, report: Path) -> str:
+    """The view on which the report opens, in the middle of its generation."""
+    page = opened(browser, report, "tab=explorer", SCREENS[0], "light")
+    found = page.evaluate(
+        "[sinkscope.view.sample, sinkscope.view.layer, sinkscope.view.head, sinkscope.sample.steps >> 1]"
+    )
+    page.close()
+    return "&".join(f"{name}={value}" for name, value in zip(("sample", "layer", "head", "step"), found, strict=True))
 
 
 def main() -> None:
@@ -82,18 +79,21 @@ def main() -> None:
     words.add_argument("run", type=Path)
     words.add_argument("--view", help="fragment of the explorer's pictures, such as sample=0&step=10&layer=3&head=1")
     asked = words.parse_args()
-    view = asked.view or most_moving(asked.run)
-    print(view)
     report = write(asked.run)
     found = os.environ.get("SINKSCOPE_CHROMIUM") or shutil.which("chromium")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=found, args=FLAGS, headless=True)
-        for width in (1600, 360):
+        view = asked.view or middle(browser, report)
+        print(view)
+        for size in SCREENS:
             for scheme in ("light", "dark"):
                 for tab in ("explorer", "overview"):
-                    page = opened(browser, report, f"tab={tab}&{view}", width, scheme)
-                    compact(page.screenshot(full_page=True), HERE / f"{tab}-{width}-{scheme}.png")
+                    page = opened(browser, report, f"tab={tab}&{view}", size, scheme)
+                    compact(page.screenshot(full_page=tab == "explorer"), HERE / f"{tab}-{size[0]}-{scheme}.png")
                     page.close()
+        page = opened(browser, report, "tab=overview", SCREENS[0], "light")
+        compact(page.screenshot(full_page=True), HERE / "overview-whole.png")
+        page.close()
         animation(browser, report, f"tab=explorer&{view}", HERE / "moving-sink.webp")
         browser.close()
 
