@@ -169,7 +169,7 @@ def as_markdown(results: list[dict[str, Any]]) -> str:
     lines = [
         "# Cache against recomputation in diffusion models",
         "",
-        "Made by `python benchmarks/protocols_diffusion.py --count 40 --write`; the protocols are told at the top of that file.",
+        "Made by `python benchmarks/protocols_diffusion.py --count 30 --write`; the protocols are told at the top of that file.",
         "Changes in points [95 % over problems], against nothing hidden under the same protocol. Shares: what the keys of the",
         "first three ranks of each head draw from the rows of the block, over all layers.",
         "",
