@@ -73,7 +73,9 @@ def test_the_report_opens_on_a_moving_sink_and_the_pair_steps_together(
     page.locator("#step").focus()
     for step in (1, 2):
         page.keyboard.press("ArrowRight")
-        until(page, f"Array.from(document.querySelectorAll('#compare .side')).every((e) => e.dataset.step === '{step}')")
+        until(
+            page, f"Array.from(document.querySelectorAll('#compare .side')).every((e) => e.dataset.step === '{step}')"
+        )
         titles = page.locator("#attention figcaption")
         until(page, f"document.querySelector('#attention .pair').textContent.includes('Step {step + 1}')")
         assert titles.all_inner_texts() == [f"Step {step}", f"Step {step + 1}"]

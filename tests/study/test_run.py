@@ -20,7 +20,7 @@ from sinkscope.interventions.conditions import Condition
 from sinkscope.study.plan import Unit
 from sinkscope.study.run import Run, run
 from sinkscope.study.schema import Study, shipped
-from sinkscope.study.store import Store
+from sinkscope.study.store import Store, digest
 from sinkscope.tracing import Trace
 
 
@@ -154,7 +154,7 @@ def test_a_changed_model_is_refused_with_a_diff(study: Study, checkpoint_maker: 
 
 def test_a_second_process_is_refused(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    code = "import sys; from sinkscope.study.store import Store\nwith Store(sys.argv[1]).locked(): print('in')"
+    code = "import sys; from sinkscope.study.store import Store, digest\nwith Store(sys.argv[1]).locked(): print('in')"
     with store.locked():
         held = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
     assert held.returncode != 0 and f"(id {os.getpid()})" in held.stderr and "in" not in held.stdout
@@ -163,10 +163,11 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
 
 
 def tampered(folder: Path, name: str, change: Any) -> None:
+    """A result that the program might have stored, had it been wrong: the digest fits."""
     path = next(folder.glob(f"units/*{name}*.json"))
     outcome = json.loads(path.read_text())
     change(outcome["result"])
-    path.write_text(json.dumps(outcome))
+    path.write_text(json.dumps({**outcome, "sha256": digest(outcome["result"])}))
 
 
 def test_the_run_fails_if_masking_nothing_changed_an_answer(
