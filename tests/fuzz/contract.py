@@ -6,6 +6,7 @@ To add a fuzzer: `@fuzz` above `@given`, and `told` (a command) or `answered` (a
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import os
 import resource
@@ -19,6 +20,14 @@ from hypothesis import HealthCheck, settings
 
 from sinkscope.cli.app import run
 from sinkscope.errors import SinkscopeError
+
+# What a command imports is imported here, so that the first case is not held to more than the others.
+for _name in (
+    "sinkscope.study.run", "sinkscope.study.work", "sinkscope.report", "sinkscope.report.printing", "sinkscope.training.trainer",
+    "transformers.models.llama.modeling_llama", "transformers.models.qwen2.modeling_qwen2",
+    "transformers.models.auto.tokenization_auto", "transformers.utils.chat_template_utils",
+):  # fmt: skip
+    importlib.import_module(_name)
 
 SECONDS = 5.0  # of the processor: what else the machine is doing must not decide
 MEGABYTES = 500
@@ -59,6 +68,12 @@ def told(*words: str, stdin: str = "") -> Outcome:
         assert len(sentences) == 1 and found.err.splitlines()[-1] == sentences[0], f"{words} said {found.err!r}"
         assert "Traceback" not in found.err
     return found
+
+
+def made(*words: str) -> None:
+    """Run a command that makes what a fuzzer will spoil; it may take its time."""
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        assert run(list(words)) == 0
 
 
 def answered(call: Callable[[], Any]) -> Any:

@@ -8,11 +8,10 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 from changed_values import changed
-from contract import fuzz, told
+from contract import fuzz, made, told
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,14 +34,15 @@ class Folder:
 
     def __init__(self, folder: Path, study: Path) -> None:
         self.run, self.study = folder / "run", study
-        assert self.go_on().code == 0
+        made(*self.words)
         self.kept = folder / "kept"
         shutil.copytree(self.run, self.kept)
         self.units = sorted(path.name for path in (self.run / "units").glob("*.json"))
         self.results = (self.run / "results.json").read_bytes()
 
-    def go_on(self) -> Any:
-        return told("study", str(self.study), "--workers", "1", "--no-report", "--json", "-o", str(self.run))
+    @property
+    def words(self) -> tuple[str, ...]:
+        return "study", str(self.study), "--workers", "1", "--no-report", "--json", "-o", str(self.run)
 
     def restore(self) -> None:
         shutil.rmtree(self.run, ignore_errors=True)
@@ -55,7 +55,7 @@ class Folder:
         told(words[0], *(into.get(word, word) for word in words[1:]), *named)
 
     def resumed(self) -> None:
-        found = self.go_on()
+        found = told(*self.words)
         assert found.code == 2 or (self.run / "results.json").read_bytes() == self.results
 
 
