@@ -204,12 +204,13 @@ class Recorder(Tap):
             raise TraceError(f"Hidden-state norms need a module with a list of layers, and {self.model.name} has none.")
 
         def listen(layer: int) -> Any:
-            def take(part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            def take(part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
                 # A hook stands in the module for all threads; what it writes belongs to the trace of one of them.
+                # While it is put in or taken out, torch calls it for another thread without the keywords.
                 if not any(one.tap is self for one in listeners_of(part)):
                     return
                 forward = running()
-                hidden = args[0] if args else kwargs["hidden_states"]
+                hidden = args[0] if args else (kwargs or {})["hidden_states"]
                 if forward is not None and forward.kind == "denoise" and self.hidden is not None:
                     window = slice(forward.start, forward.start + hidden.shape[1])
                     self.hidden[:, forward.step, layer, window] = hidden[: forward.rows].float().norm(dim=-1).cpu()
