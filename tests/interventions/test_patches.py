@@ -195,6 +195,28 @@ def test_a_penalty_lowers_the_top_key_of_the_last_forward() -> None:
     torch.testing.assert_close(second, plain_attention(call.q, call.k, call.v, bias), atol=1e-5, rtol=1e-4)
 
 
+def test_a_penalised_key_stays_penalised() -> None:
+    """It is ranked by what it would draw: were it ranked by what is left to it, every other forward would spare it."""
+    call = a_call()
+    active = Active((sk.PenaliseSinks(k=1, penalty=5.0),))
+    outs = [perform(call, [active]) for _ in range(5)]
+    assert not torch.equal(outs[0], outs[1])
+    for out in outs[2:]:
+        assert torch.equal(out, outs[1])
+
+
+def test_a_rotated_sink_stays_rotated() -> None:
+    """Ranked by the map that the model would have used: sinks do not change back at every other forward."""
+    model = sk.load("planted-carrier")
+    plain = sk.trace(model, PROBLEMS[0].prompt)
+    rotated = sk.trace(model, PROBLEMS[0].prompt, interventions=sk.RotateSinks(k=1, layers=(1,)))
+    assert plain.received is not None and rotated.received is not None
+    top = plain.received[1, 1].float().sum(1).argmax(-1)  # [head]: the sinks, which stand still here
+    for step in range(2, rotated.steps):
+        now = rotated.received[step, 1].float().sum(1).argmax(-1)
+        assert not bool((now == top).all())
+
+
 def test_an_added_sink_token_draws_attention_and_is_no_key_of_the_trace() -> None:
     model = sk.load("tiny-llada")
     with sk.intervene(model, sk.AddSinkToken()):

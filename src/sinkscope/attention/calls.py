@@ -106,7 +106,7 @@ class Outcome:
     """What a call came to."""
 
     received: Tensor  # [batch, head, group, key], of the probabilities really used
-    clean: Tensor  # the same, without what was dropped
+    clean: Tensor  # the same, without what was dropped; where scores were changed and something is ranked, untouched
     drop: Tensor | None  # bool [batch, head, key]
     touched: Tensor | None  # bool [batch, head, key]: dropped, or with a changed value
     mask: Tensor | None  # the mask that was really used, what interventions hide included
@@ -173,10 +173,26 @@ def _answer(call: Call, small: Call, kept: Kept | None, taps: Sequence[Tap]) -> 
     drop = None if use.drop is None else use.drop[..., own]
     mask = call.mask if narrow else None if use.mask is None else use.mask[..., own]
     received, clean = received[..., own], clean[..., own]
+    if any(map(_moves_scores, changes)) and any(tap.ranks(call) for tap in taps):
+        clean = _untouched_columns(call)
     outcome = Outcome(received, clean, drop, touched(changes), mask)
     for tap in taps:
         tap.take(call, outcome)
     return out if changes or watched else call.untouched()
+
+
+def _moves_scores(change: Change) -> bool:
+    """Whether scores are other than the module's own: a key that was ranked by them would lose its rank by being changed."""
+    return change.keys is not None or change.bias is not None or change.extra is not None or change.temperature != 1
+
+
+def _untouched_columns(call: Call) -> Tensor:
+    """What every key would receive if nothing were changed, [batch, head, group, key]."""
+    _, received = attend(
+        call.q, call.k, call.v, mask=call.mask, causal=call.causal, groups=call.labels, scale=call.scale,
+        group_count=call.group_count, first=None if call.causal else call.start,
+    )  # fmt: skip
+    return received
 
 
 def _spread(sums: Tensor, index: Tensor, columns: int) -> Tensor:
