@@ -20,7 +20,7 @@ from sinkscope.interventions.conditions import Condition
 from sinkscope.study.plan import Unit
 from sinkscope.study.run import Run, run
 from sinkscope.study.schema import Study, shipped
-from sinkscope.study.store import Store
+from sinkscope.study.store import Store, digest
 from sinkscope.tracing import Trace
 
 
@@ -154,7 +154,7 @@ def test_a_changed_model_is_refused_with_a_diff(study: Study, checkpoint_maker: 
 
 def test_a_second_process_is_refused(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    code = "import sys; from sinkscope.study.store import Store\nwith Store(sys.argv[1]).locked(): print('in')"
+    code = "import sys; from sinkscope.study.store import Store, digest\nwith Store(sys.argv[1]).locked(): print('in')"
     with store.locked():
         held = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
     assert held.returncode != 0 and f"(id {os.getpid()})" in held.stderr and "in" not in held.stdout
@@ -163,9 +163,11 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
 
 
 def tampered(folder: Path, name: str, change: Any) -> None:
+    """A unit as it would be stored if something had gone wrong while it was measured."""
     path = next(folder.glob(f"units/*{name}*.json"))
     outcome = json.loads(path.read_text())
     change(outcome["result"])
+    outcome["sha256"] = digest(outcome["result"])
     path.write_text(json.dumps(outcome))
 
 
@@ -238,6 +240,19 @@ def test_the_former_names_of_keywords_still_work(study: Study, family: dict[str,
     assert ticks == list(range(len(ticks))) and len(ticks) > 1
     with pytest.raises(StudyError, match="got both"):
         run(study, tmp_path, said=print, on_message=print)
+
+
+def test_a_unit_in_which_one_number_was_changed_is_run_again(
+    study: Study, family: dict[str, str], tmp_path: Path
+) -> None:
+    plan = cheap(study, [family["llada"]])
+    before = run(plan, tmp_path, workers=1)
+    path = next((tmp_path / "units").glob("*mask-sinks*.json"))
+    whole = path.read_bytes()
+    outcome = json.loads(whole)
+    outcome["result"]["rows"][0]["correct"] = not outcome["result"]["rows"][0]["correct"]
+    path.write_text(json.dumps(outcome))
+    assert run(plan, tmp_path, workers=1).results == before.results and path.read_bytes() == whole
 
 
 def test_a_damaged_unit_is_run_again(study: Study, family: dict[str, str], tmp_path: Path) -> None:
