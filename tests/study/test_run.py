@@ -163,11 +163,12 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
 
 
 def tampered(folder: Path, name: str, change: Any) -> None:
-    """A result that the program might have stored, had it been wrong: the digest fits."""
+    """A unit as it would be stored if something had gone wrong while it was measured."""
     path = next(folder.glob(f"units/*{name}*.json"))
     outcome = json.loads(path.read_text())
     change(outcome["result"])
-    path.write_text(json.dumps({**outcome, "sha256": digest(outcome["result"])}))
+    outcome["sha256"] = digest(outcome["result"])
+    path.write_text(json.dumps(outcome))
 
 
 def test_the_run_fails_if_masking_nothing_changed_an_answer(
@@ -239,6 +240,19 @@ def test_the_former_names_of_keywords_still_work(study: Study, family: dict[str,
     assert ticks == list(range(len(ticks))) and len(ticks) > 1
     with pytest.raises(StudyError, match="got both"):
         run(study, tmp_path, said=print, on_message=print)
+
+
+def test_a_unit_in_which_one_number_was_changed_is_run_again(
+    study: Study, family: dict[str, str], tmp_path: Path
+) -> None:
+    plan = cheap(study, [family["llada"]])
+    before = run(plan, tmp_path, workers=1)
+    path = next((tmp_path / "units").glob("*mask-sinks*.json"))
+    whole = path.read_bytes()
+    outcome = json.loads(whole)
+    outcome["result"]["rows"][0]["correct"] = not outcome["result"]["rows"][0]["correct"]
+    path.write_text(json.dumps(outcome))
+    assert run(plan, tmp_path, workers=1).results == before.results and path.read_bytes() == whole
 
 
 def test_a_damaged_unit_is_run_again(study: Study, family: dict[str, str], tmp_path: Path) -> None:

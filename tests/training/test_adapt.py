@@ -163,7 +163,9 @@ def test_sinks_over_a_run(tmp_path, capsys):
     out = tmp_path / "results"
     assert over_adaptation.main([str(tmp_path / "run"), "--out", str(out)]) == 0
     found = json.loads((out / "adaptation.json").read_text())
-    assert [(row["step"], row["causal"]) for row in found] == [(0, True), (0, False), (1, False), (4, False)]
+    steps = [(row["step"], row["causal"]) for row in found]
+    assert steps == [(0, True), (0, False), (0, False), (1, False), (4, False)]
+    assert found[2]["run"].endswith("no masks") and found[2]["masks"] == 0 and found[2] != found[1]
     assert (out / "adaptation.png").stat().st_size > 1000
     for row in found:
         assert all(0 <= row[name] <= 1 for name in ("first", "top_is_first", "strong", "static", "masks", "structural"))

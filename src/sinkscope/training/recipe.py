@@ -123,7 +123,7 @@ class Optimiser:
         check(self, dict.fromkeys(("matrix_rate", "rate", "weight_decay"), number(0, 1000)))
         check(
             self,
-            {"clip": number(0, 1e6, above=True), "betas": several(number(0, 1), 2, 2), "warmup": whole(0, 1 << 30)},
+            {"clip": number(0, 1e12, above=True), "betas": several(number(0, 1), 2, 2), "warmup": whole(0, 1 << 30)},
         )
         check(self, dict.fromkeys(("momentum", "decay", "ema"), number(0, 1)))
 
