@@ -54,7 +54,8 @@ def draw(folder: Path) -> Path:
     panels[2, 0].set_ylabel("probe: masks left, r²")
     drawn.legend(
         *panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False, fontsize=8,
-        title="Bands: 95 % intervals over problems, of the difference in the upper rows, of each r² in the lowest", title_fontsize=8,
+        title="Bands: 95 % intervals over problems, of the difference in the upper rows, of each r² in the lowest",
+        title_fontsize=8,
     )  # fmt: skip
     out = folder / "carry.png"
     with io.whole(out) as partial:
