@@ -96,8 +96,17 @@ def _write(name: str, tasks: Sequence[str], count: int, seed: int, folder: Path)
     with io.whole(path.with_suffix(".parquet")) as partial:
         numbers = pl.col("sinks", "others").cast(pl.Float32)
         pl.DataFrame(per_problem).with_columns(numbers).write_parquet(partial, compression="zstd")
-    io.write(path, json.dumps(found, indent=1, allow_nan=False) + "\n")
+    io.write(path, json.dumps(_short(found), allow_nan=False) + "\n")
     print(path)
+
+
+def _short(value: Any) -> Any:
+    """Five digits are more than any interval here decides."""
+    if isinstance(value, dict):
+        return {name: _short(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_short(one) for one in value]
+    return float(f"{value:.5g}") if isinstance(value, float) else value
 
 
 if __name__ == "__main__":

@@ -50,9 +50,13 @@ def draw(folder: Path) -> Path:
         _clock(panels[2, column], values)
         panels[0, column].set_title(f"{name}, {values['problems']} problems")
     panels[0, 0].set_ylabel("probability of the token\ncommitted there in the end")
-    panels[1, 0].set_ylabel("the same, last layer but one")
+    panels[1, 0].set_ylabel("the same in the middle layer")
     panels[2, 0].set_ylabel("probe: masks left, r²")
-    panels[0, 0].legend(frameon=False, fontsize=8)
+    drawn.legend(
+        *panels[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False, fontsize=8,
+        title="Bands: 95 % intervals over problems, of the difference in the upper rows, of each r² in the lowest",
+        title_fontsize=8,
+    )  # fmt: skip
     out = folder / "carry.png"
     with io.whole(out) as partial:
         drawn.savefig(partial, dpi=140, format="png")
@@ -87,7 +91,7 @@ def _by_layer(panel: Any, values: dict[str, Any]) -> None:
 
 def _by_quarter(panel: Any, values: dict[str, Any]) -> None:
     measure = f"probability {spoken(values)}"
-    layer = max(row["layer"] for row in values["readings"]) - 1
+    layer = max(row["layer"] for row in values["readings"]) // 2
     points = [
         (quarter, row) for quarter in range(4) for row in rows_of(values, "masked", measure, quarter) if row["layer"] == layer
     ]  # fmt: skip
@@ -98,7 +102,10 @@ def _by_quarter(panel: Any, values: dict[str, Any]) -> None:
         [row["others"] + row["high"] for _, row in points], color=COLOURS["sinks"], alpha=0.18, linewidth=0,
     )  # fmt: skip
     panel.set(
-        xlabel="quarter of the denoising steps", ylim=(0, 1), xticks=range(4), xticklabels=("1st", "2nd", "3rd", "4th")
+        xlabel=f"quarter of the denoising steps (layer {layer})",
+        ylim=(0, 1),
+        xticks=range(4),
+        xticklabels=("1st", "2nd", "3rd", "4th"),
     )
 
 
