@@ -45,6 +45,7 @@ def compact(picture: bytes, path: Path) -> None:
 def animation(browser: Browser, report: Path, view: str, path: Path) -> None:
     """The canvas and the map of one head, step by step."""
     page = opened(browser, report, view, (980, 1000), "light")
+    page.emulate_media(reduced_motion="reduce")  # every frame shows its words whole
     frames = []
     for step in range(page.evaluate("sinkscope.sample.steps")):
         page.evaluate("(step) => { sinkscope.set({step}); return new Promise(requestAnimationFrame); }", step)

@@ -8,7 +8,8 @@ import { linksFigure } from "./links.js";
 import { fitCanvas, hideTip, panel, showTip } from "./panel.js";
 
 const PAIR = { left: 24, bottom: 20 };
-const ABOUT = "Rows are queries, columns are keys: a sink is a dark column. It moves where the two maps differ. " +
+const ABOUT =
+  "Rows are queries, columns are keys: a sink is a column that stands out. It moves where the two maps differ. " +
   "Point at a row, or at a token of the canvas, to see what that query looks at.";
 
 export function createAttention(app) {
