@@ -1,6 +1,6 @@
 """Where the sinks of runs stand, whether they move, and how many there are by each rule; from the units of finished runs.
 
-    python benchmarks/block_sinks.py runs/block_causal runs/whole > docs/results/block_causal/places.md
+    python benchmarks/block_sinks.py runs/whole [RUN …] > docs/results/block_causal/places.md
 
 Every figure is a mean over generations; intervals are 95 %, with whole generations drawn again 2000 times.
 """
@@ -35,7 +35,7 @@ def main() -> None:
     if not rows:
         sys.exit("expected run folders with traced units, such as runs/block_causal")
     print("# Where the sinks of block-causal and other tiny models stand\n")
-    print("`python benchmarks/block_sinks.py runs/block_causal runs/whole`; mean over generations [95 %], in %.\n")
+    print("`python benchmarks/block_sinks.py runs/whole`; mean over generations [95 %], in %.\n")
     table(rows, {"generations": len, "steps": steps}, PLACES)
     print("\nClasses of heads (an autoregressive model by its columns so far), in % of heads:\n")
     table(rows, {}, {name: _class(name) for name in CLASSES})
