@@ -35,7 +35,7 @@ def main() -> None:
     if not rows:
         sys.exit("expected run folders with traced units, such as runs/block_causal")
     print("# Where the sinks of block-causal and other tiny models stand\n")
-    print("`python benchmarks/block_sinks.py runs/whole`; mean over generations [95 %], in %.\n")
+    print("`python benchmarks/block_sinks.py runs/block_causal runs/whole`; mean over generations [95 %], in %.\n")
     table(rows, {"generations": len, "steps": steps}, PLACES)
     print("\nClasses of heads (an autoregressive model by its columns so far), in % of heads:\n")
     table(rows, {}, {name: _class(name) for name in CLASSES})
