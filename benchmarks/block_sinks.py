@@ -1,6 +1,6 @@
 """Where the sinks of runs stand, whether they move, and how many there are by each rule; from the units of finished runs.
 
-    python benchmarks/block_sinks.py runs/block_causal runs/whole > docs/results/block_causal/places.md
+    python benchmarks/block_sinks.py runs/whole [RUN …] > docs/results/block_causal/places.md
 
 Every figure is a mean over generations; intervals are 95 %, with whole generations drawn again 2000 times.
 """
