@@ -262,7 +262,7 @@ def page(points: Points, costs: dict[str, Any], runs: list[Path]) -> str:
         "## Ways of choosing, at the same share", "", "Points of accuracy, first less second, with p.", "",
         *duels(points), "", "## Everything", "",
         "Columns: positions that a generation computes, all forwards together. Keys per query: mean over its forwards, those "
-        "over the whole canvas included. Time: processor time, in a batch.", "",
+        f"over the whole canvas included. Time: processor time, in a batch of {costs.get('batch', 'none')}.", "",
         *table(points, costs.get("costs", {})), "",
     ])  # fmt: skip
 
