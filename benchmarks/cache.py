@@ -29,7 +29,7 @@ from sinkscope.models import Model, load
 from sinkscope.models.base import pad
 from sinkscope.settings.decode import Decode
 from sinkscope.statistics import holm, paired, wilson
-from sinkscope.study import Study
+from sinkscope.study.schema import Study
 from sinkscope.tasks import problems
 
 OUT = Path(__file__).parents[1] / "docs" / "results"
@@ -188,7 +188,8 @@ def draw(points: Points, path: Path) -> None:
         panel.grid(axis="y", linewidth=0.4, alpha=0.6)
     panels[0][0].set_ylabel("right answers, %")
     panels[0][0].set_ylim(-2, 102)
-    panels[0][-1].legend(fontsize=8, loc="lower right")
+    handles, labels = panels[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, fontsize=8, ncols=6, loc="outside lower center")
     figure.savefig(path, dpi=130)
     plt.close(figure)
 
@@ -243,11 +244,15 @@ def machine() -> str:
 
 
 def page(points: Points, costs: dict[str, Any], runs: list[Path]) -> str:
-    commands = " and ".join(f"`sinkscope study {run.name}`" for run in runs)
+    asked = []
+    for run in runs:
+        study = Study.load(run / "study.yaml")
+        tasks = ", ".join(f"{task.problems} of {task.name}" for task in study.tasks)
+        asked.append(f"`sinkscope study cache` ({', '.join(study.models)}: {tasks})")
     return "\n".join([
         "# A cache that knows the sinks", "",
-        f"{commands}, then `python benchmarks/cache.py {' '.join(f'runs/{run.name}' for run in runs)} --cost --write`; "
-        f"costs on {costs.get('machine', 'no machine')}.", "",
+        f"{'; '.join(asked)}; then `python benchmarks/cache.py runs/cache --cost --write`. "
+        f"Costs on {costs.get('machine', 'no machine')}.", "",
         "The whole canvas is computed at the start of each block of 8; in between only the block, against its own keys and a "
         "kept share of all others, chosen for each head by what that head did at the last look. A token per step. "
         "Answers are compared with those without a cache, problem by problem, over the tasks that a model can do "
@@ -257,7 +262,7 @@ def page(points: Points, costs: dict[str, Any], runs: list[Path]) -> str:
         "## Ways of choosing, at the same share", "", "Points of accuracy, first less second, with p.", "",
         *duels(points), "", "## Everything", "",
         "Columns: positions that a generation computes, all forwards together. Keys per query: mean over its forwards, those "
-        "over the whole canvas included. Time: processor time, in a batch.", "",
+        f"over the whole canvas included. Time: processor time, in a batch of {costs.get('batch', 'none')}.", "",
         *table(points, costs.get("costs", {})), "",
     ])  # fmt: skip
 
