@@ -77,6 +77,6 @@ def test_what_would_have_no_effect_is_refused(lm: HarnessLM, words: dict[str, An
 def test_an_empty_context_starts_a_text_and_an_empty_answer_is_refused(lm: HarnessLM) -> None:
     (text,) = lm.generate_until([Instance("generate_until", {}, ("", {}), 0, ("t", 0, 1))], disable_tqdm=True)
     assert isinstance(text, str)
-    for context in ("", "Tom has"):
-        asked = [Instance("loglikelihood", {}, (context, ""), 0, ("t", 0, 1))]
+    for context, answer in (("", ""), ("Tom has", ""), ("", " ")):  # to these words a space is no token
+        asked = [Instance("loglikelihood", {}, (context, answer), 0, ("t", 0, 1))]
         assert isinstance(answered(lambda asked=asked: lm.loglikelihood(asked, disable_tqdm=True)), SinkscopeError)

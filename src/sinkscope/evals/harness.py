@@ -187,9 +187,14 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """How likely each continuation is, and whether greedy decoding says it; an empty one is refused."""
         for request in requests:
-            _, continuation = map(incoming.text, request.args[:2])
+            context, continuation = map(incoming.text, request.args[:2])
             if not continuation:
                 raise TaskError("Expected a continuation of at least one character to score, got an empty one.")
+            if not context and not self.tok_encode(continuation, add_special_tokens=False):
+                raise TaskError(
+                    f"Expected a continuation of at least one token to score, got {continuation!r:.60}, which the tokenizer "
+                    f"of {self.model.name} makes nothing of; give it a context, or leave it out."
+                )
         found: list[tuple[float, bool]] = super().loglikelihood(requests, disable_tqdm=disable_tqdm)
         return found
 
