@@ -5,6 +5,7 @@ These run the program itself. Most end before torch is imported, so that they ar
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import subprocess
@@ -122,6 +123,7 @@ def test_signals_end_like_ctrl_c(number: signal.Signals, tmp_path: Path) -> None
     child = subprocess.Popen(
         [*PROGRAM, "generate", "tiny-llada", "-"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+        preexec_fn=functools.partial(signal.signal, signal.SIGHUP, signal.SIG_DFL),  # noqa: PLW1509  nohup is inherited
     )  # fmt: skip
     _until_it_reads(child)
     child.send_signal(number)

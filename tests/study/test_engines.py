@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import os
 import signal
@@ -131,7 +133,18 @@ def test_a_killed_parent_leaves_no_process_after_two_seconds(number: signal.Sign
     file.write_text(json.dumps(long))
     words = ["study", str(file), "--workers", "2", "--no-report", "-o", str(tmp_path / "run")]
     start = [sys.executable, "-c", "import sys; from sinkscope.cli import main; main(sys.argv[1:])", *words]
-    with subprocess.Popen(start, env=ENVIRONMENT, stderr=subprocess.PIPE, start_new_session=True) as parent:
+    heard = functools.partial(signal.signal, signal.SIGHUP, signal.SIG_DFL)  # nohup around the tests would be inherited
+    with (
+        subprocess.Popen(
+            start,
+            env=ENVIRONMENT,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            preexec_fn=heard,  # noqa: PLW1509
+        ) as parent,
+        contextlib.ExitStack() as ending,
+    ):
+        ending.callback(parent.kill)
         deadline = time.monotonic() + 120
         while not (tmp_path / "run" / "run.json").exists() and time.monotonic() < deadline:
             assert parent.poll() is None

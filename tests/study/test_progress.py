@@ -6,9 +6,10 @@ import io
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from sinkscope.study import progress
-from sinkscope.study.progress import Log, Pace
+from sinkscope.study.progress import Bar, Log, Pace
 from sinkscope.study.run import run
 from sinkscope.study.schema import Study
 
@@ -53,3 +54,13 @@ def test_messages_name_what_is_loading_and_progress_may_be_told_the_time_left(
     assert messages[0] == "loading small-llada"
     assert times[0] is None and times[-1] == 0 and all(time is not None for time in times[1:])
     assert "units" in stream.getvalue()
+
+
+def test_names_of_models_cannot_steer_the_terminal() -> None:
+    stream = io.StringIO()
+    Log(stream).say("loading \x1b[2Jmodel")
+    assert stream.getvalue() == "loading �[2Jmodel\n"
+    console = Console(file=io.StringIO(), force_terminal=False)
+    with Bar(console) as bar:
+        bar.say("left out: \x9b31m[red]model")
+    assert "�31m[red]model" in console.file.getvalue()  # type: ignore[attr-defined]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -23,7 +24,15 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 def started(words: list[str]) -> subprocess.Popen[str]:
     start = [sys.executable, "-c", "import sys; from sinkscope.cli import main; main(sys.argv[1:])", *words]
-    return subprocess.Popen(start, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    heard = functools.partial(signal.signal, signal.SIGHUP, signal.SIG_DFL)  # nohup around the tests would be inherited
+    return subprocess.Popen(
+        start,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=heard,  # noqa: PLW1509
+    )
 
 
 @pytest.mark.parametrize(("number", "workers"), [(signal.SIGTERM, "1"), (signal.SIGHUP, "2"), (signal.SIGTERM, "2")])

@@ -52,9 +52,14 @@ def read_object(path: Path, most: int, error: type[SinkscopeError]) -> dict[str,
     return found
 
 
+def plain(text: str) -> str:
+    """Text from elsewhere for a line of its own: nothing in it steers a terminal."""
+    return "".join(sign if sign.isprintable() else "�" for sign in text)
+
+
 def short(text: str, most: int = 240) -> str:
     """A name or a value in a sentence: one line, printable, not too long."""
-    line = "".join(sign if sign.isprintable() else "�" for sign in text)
+    line = plain(text)
     return line if len(line) <= most else f"{line[: most // 2]}…{line[-most // 2 :]}"
 
 

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
+from sinkscope.io.reading import plain
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -23,7 +25,7 @@ class Log:
         self.last = time.monotonic()
 
     def say(self, line: str) -> None:
-        print(line, file=self.stream, flush=True)
+        print(plain(line), file=self.stream, flush=True)  # names of models and files stand in it
 
     def tick(self, done: int, total: int, left: float | None = None) -> None:
         self.clock.note(done)
@@ -46,7 +48,7 @@ class Bar:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
         self.progress = Progress(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+            TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
             TextColumn("{task.fields[left]}"), console=console, transient=True,
         )  # fmt: skip
         self.task = self.progress.add_task("loading models", total=None, left="")
@@ -54,9 +56,9 @@ class Bar:
 
     def say(self, line: str) -> None:
         if line.startswith(LOADING):
-            self.progress.update(self.task, description=line)
+            self.progress.update(self.task, description=plain(line))
         else:
-            self.progress.console.print(line, markup=False)
+            self.progress.console.print(plain(line), markup=False)
 
     def tick(self, done: int, total: int, left: float | None = None) -> None:
         self.clock.note(done)

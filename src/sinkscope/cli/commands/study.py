@@ -199,5 +199,5 @@ def _report(done: Run) -> Path | None:
     try:
         return write(done.folder)
     except ReportError as error:
-        progress().print(f"no report: {error}", markup=False)
+        progress().print(printable(f"no report: {error}"), markup=False)
         return None

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from sinkscope.cli.options import JsonFlag
-from sinkscope.cli.screen import output, print_json
+from sinkscope.cli.screen import output, print_json, printable
 
 
 def register(app: typer.Typer) -> None:
@@ -30,4 +30,4 @@ def register(app: typer.Typer) -> None:
         if as_json:
             print_json({"recipe": recipe, "folder": str(folder), "model": str(made)})
         else:
-            output().print(f"model in {made}\nnext: sinkscope check {made}", markup=False, soft_wrap=True)
+            output().print(printable(f"model in {made}\nnext: sinkscope check {made}"), markup=False, soft_wrap=True)
