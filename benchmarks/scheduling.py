@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sinkscope.study.engines import Stop
+from sinkscope.study.engines import Engine, Stop
 from sinkscope.study.engines.scheduling import Waiting
 from sinkscope.study.schema import Study
 from sinkscope.study.unit import Unit
@@ -56,6 +56,19 @@ class Timed:
 
     def close(self) -> None:
         TIMES.write_text(json.dumps({"parameters": self.parameters, "units": self.rows}, indent=0) + "\n")
+
+
+class Empty:
+    """An engine that does nothing, here: what is left is the plan, the controls and the store."""
+
+    def work(
+        self, study: Study, units: Sequence[Unit], folder: Path, stop: Stop
+    ) -> Iterator[tuple[Unit, dict[str, Any]]]:
+        for unit in units:
+            yield unit, {"rows": []}
+
+    def close(self) -> None:
+        """Nothing was opened."""
 
 
 def measure() -> None:
@@ -118,7 +131,7 @@ def simulation() -> list[str]:
     return lines
 
 
-def empty() -> list[str]:
+def empty(with_ray: bool = True) -> list[str]:
     """20,000 units that compute nothing: planned, scheduled, sent through Ray, checked and stored as any others are."""
     from sinkscope.study.engines.cluster import Cluster
     from sinkscope.study.engines.local import Local
@@ -131,8 +144,9 @@ def empty() -> list[str]:
     study = Study.from_dict(
         {"name": "empty", "models": ["tiny-llada"], "tasks": tasks, "chunk": 1, "conditions": ["none"]}
     )
-    nodes = _cluster()
-    engine = Cluster(Ray(workers=2), print, "sinkscope.study.engines.worker:nothing")
+    nodes = _cluster() if with_ray else None
+    nothing = "sinkscope.study.engines.worker:nothing"
+    engine: Engine = Cluster(Ray(workers=2), print, nothing) if with_ray else Empty()
     lines = ["| 20,000 empty units | on the clock (s) | units per second | CPU time of the driver (s) | units per CPU second |",
              "|---|---|---|---|---|"]  # fmt: skip
 
@@ -145,11 +159,13 @@ def empty() -> list[str]:
         for _ in engine.work(study, units[:2], Path(folder), lambda: False):
             pass  # the workers are started
         quiet: dict[str, Any] = {"on_message": lambda line: None, "on_progress": lambda done, total: None}
-        for what in ("through Ray, checked and stored", "found stored, when the run is begun again"):
+        first = "through Ray, checked and stored" if with_ray else "checked and stored, without Ray"
+        for what in (first, "found stored, when the run is begun again"):
             _timed(lines, what, lambda: work_through(study, store, units, engine, **quiet))
         assert sum(1 for _ in store.units.iterdir()) == EMPTY
     engine.close()
-    nodes.shutdown()
+    if nodes is not None:
+        nodes.shutdown()
     return lines
 
 
@@ -177,9 +193,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--measure", action="store_true")
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--empty", choices=("here", "ray"), help="only the driver's cost: without Ray, or with it")
     asked = parser.parse_args()
     if asked.measure:
         measure()
+        return
+    if asked.empty:
+        print("\n".join(empty(with_ray=asked.empty == "ray")))
         return
     text = [
         "# Scheduling", "", "`python benchmarks/scheduling.py --write`; times of units are CPU seconds of the study paper "
@@ -191,7 +211,7 @@ def main() -> None:
         "What the driver costs: the plan, the queue, Ray with two workers on the same machine, the controls and the store "
         "are those of any study; only the work itself is empty. CPU time is all of the driver's process, Ray's threads in "
         f"it included; the load on the machine's {os.cpu_count()} cores was {os.getloadavg()[0]:.1f} when it began.", "",
-        *empty(),
+        *empty(with_ray=False), "", *empty(),
     ]  # fmt: skip
     print("\n".join(text))
     if asked.write:
