@@ -26,18 +26,19 @@ SHOWN = {
     "mask sinks K=1 clean by all rows": "top key",
     "mask sinks K=1 clean by all rows structural": "structural key",
     "mask sinks K=1 clean by all rows content": "content key",
-    "mask random K=1 clean mass by all rows": "random keys, mass of the top key",
     "window radius 32": "window of ± 32 positions",
     "window radius 16": "window of ± 16 positions",
 }
 Right = dict[tuple[str, str, str], np.ndarray]  # (model, order, condition) → one value per problem, in one order
 
 
-def read(*runs: Path) -> Right:
-    """Right answers, problem by problem."""
+def read(*runs: Path, task: str | None = None) -> Right:
+    """Right answers, problem by problem, of one task or of all."""
     found: Right = {}
     for run in runs:
         table = pl.read_parquet(run / "results.parquet").filter(pl.col("kind") == "answers")
+        if task is not None:
+            table = table.filter(pl.col("task") == task)
         for key, rows in table.group_by("model", "setting", "condition"):
             values = rows.sort("task", "problem")["correct"].cast(pl.Float64).to_numpy()
             found[(str(key[0]), ORDERS.get(str(key[1]), str(key[1])), str(key[2]))] = values
@@ -50,27 +51,25 @@ def span(values: np.ndarray) -> str:
     return f"{100 * values.mean():+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
 
 
-def orders(right: Right) -> list[str]:
+def orders(*runs: Path) -> list[str]:
     lines = [
         "## Is confidence a buffer?",
         "",
         "One key per head masked from the second forward on, one token committed per step, on the whole canvas. Points [95 %].",
         "",
-        "| model | order of commits | masked | n | right | change | beyond what it costs under confidence |",
-        "|---|---|---|---|---|---|---|",
+        "| model | task | order of commits | n | right | top key masked | change | beyond what it costs under confidence |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    for model in dict.fromkeys(key[0] for key in right):
-        for order in ("confidence", "random", "left to right"):
-            for label, name in SHOWN.items():
-                if (model, order, label) not in right:
-                    continue
-                mine, base = right[model, order, label], right[model, order, "none"]
-                cells = [f"{len(mine)}", f"{100 * mine.mean():.1f} %", "–" if label == "none" else span(mine - base)]
-                usual = right.get((model, "confidence", label)), right.get((model, "confidence", "none"))
-                beyond = "–"
-                if order != "confidence" and label != "none" and usual[0] is not None and usual[1] is not None:
-                    beyond = span((mine - base) - (usual[0] - usual[1]))
-                lines.append(f"| {model} | {order} | {name} | {' | '.join(cells)} | {beyond} |")
+    masked = "mask sinks K=1 clean by all rows"
+    for task in (None, "arithmetic", "programs"):
+        right = read(*runs, task=task)
+        for model in dict.fromkeys(key[0] for key in right):
+            lost = {order: right[model, order, masked] - right[model, order, "none"] for order in ORDERS.values()}
+            for order, change in lost.items():
+                before, after = (100 * right[model, order, label].mean() for label in ("none", masked))
+                beyond = "–" if order == "confidence" else span(change - lost["confidence"])
+                cells = f"{len(change)} | {before:.1f} % | {after:.1f} % | {span(change)} | {beyond}"
+                lines.append(f"| {model} | {task or 'both'} | {order} | {cells} |")
     return lines
 
 
@@ -100,8 +99,8 @@ def main() -> None:
     text = "\n".join([
         "# Where the explanations would break", "",
         "Made by `python benchmarks/breaks.py --write` from the runs that are named at the top of that file.", "",
-        *paths(read(given.runs / "paths")), "",
-        *orders(read(given.runs / "orders", given.runs / "left-to-right")), "",
+        *orders(given.runs / "orders", given.runs / "left-to-right"), "",
+        *([*paths(read(given.runs / "paths")), ""] if (given.runs / "paths" / "results.parquet").is_file() else []),
     ])  # fmt: skip
     print(text)
     if given.write:
