@@ -16,7 +16,7 @@ from sinkscope.interventions.conditions import Condition
 from sinkscope.study.run import run
 from sinkscope.study.schema import Study
 from sinkscope.study.shards import Shard, merge, run_shard
-from sinkscope.study.store import Store
+from sinkscope.study.store import Store, digest
 from sinkscope.study.unit import Facts, Unit
 
 SAME = ("results.json", "results.parquet", "study.yaml")
@@ -93,6 +93,7 @@ def test_a_unit_with_two_results_is_refused(parts: list[Path], tmp_path: Path) -
     path = next((other / "units").glob("answers*.json"))
     held = json.loads(path.read_text())
     held["result"]["rows"][0]["text"] = "something else"
+    held["sha256"] = digest(held["result"])
     path.write_text(json.dumps(held))
     with pytest.raises(StudyError, match="hold different results"):
         merge([*parts, other], tmp_path / "merged")
@@ -104,6 +105,7 @@ def test_controls_of_different_shards_are_compared(parts: list[Path], tmp_path: 
     path = next(path for copy in copies for path in (copy / "units").glob("answers*noop*.json"))
     held = json.loads(path.read_text())
     held["result"]["rows"][0]["tokens"].reverse()
+    held["sha256"] = digest(held["result"])
     path.write_text(json.dumps(held))
     with pytest.raises(StudyError, match="masking nothing changed"):
         merge(copies, tmp_path / "merged")
