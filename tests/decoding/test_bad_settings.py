@@ -41,7 +41,6 @@ SETTINGS: list[tuple[str, Callable[[], Decode], str]] = [
     ("another family's name", lambda: Decode.sdar(8, family="llada"), "family"),
     ("a commit rule that the sampler sets", lambda: Decode.llada2(8, commit="quota"), "commit"),
     ("algorithm a list", lambda: Decode.dream(8, algorithm=[]), "algorithm"),  # type: ignore[arg-type]
-    ("steps without effect", lambda: Decode.parallel(8, steps=4), "steps has no effect"),
     ("a token id without end", lambda: Decode.llada(8, eos_id=10**30), "eos_id"),
     ("a truth for a token id", lambda: Decode.llada(8, eos_id=True), "eos_id"),
     ("temperature in words", lambda: Decode.llada(8, temperature="hot"), "temperature.*'hot'"),  # type: ignore[arg-type]

@@ -109,10 +109,11 @@ class Decode:
         cls, length: int, block: int | None = None, threshold: float | None = 0.9, factor: float | None = None,
         cache: Literal["prefix", "dual", "none"] | None = None, steps: int | None = None, **more: Any,
     ) -> Decode:  # fmt: skip
-        """Fast-dLLM: commit what is confident enough, by `factor` instead of `threshold`, or a quota of `steps`."""
+        """Fast-dLLM: commit what is confident enough, by `factor` instead of `threshold`, or a quota of `steps`.
+
+        As in the authors' code, `steps` may stand beside a threshold or a factor, which decide alone.
+        """
         commit = "factor" if factor is not None else "threshold" if threshold is not None else "quota"
-        if steps is not None and commit != "quota":
-            raise DecodeError(f"steps has no effect beside {commit}; leave it out, or pass threshold=None.")
         more = {"confidence_dtype": "float64", **more}
         return cls("parallel", length, block, (length if steps is None else steps) if commit == "quota" else None,
                    commit=commit, threshold=threshold if commit == "threshold" else None, factor=factor,
