@@ -118,6 +118,7 @@ def cache_lines(canvases: Sequence[int]) -> list[str]:
 
 
 def cache_page(canvases: Sequence[int]) -> list[str]:
+    missing = [str(canvas) for canvas in CANVASES if canvas not in canvases]
     return [
         "## Long canvases, every kind of cache", "",
         f"`python benchmarks/decode.py --only caches` on {machine()}.", "",
@@ -128,6 +129,7 @@ def cache_page(canvases: Sequence[int]) -> list[str]:
         f"block of {BLOCK}. For the prefix cache the first block is the dearest: later ones compute fewer columns. "
         "`traced` is traced against untraced, per token, each in a process of its own.", "",
         *cache_lines(canvases), "",
+        *([f"Not run yet: canvas {', '.join(missing)}.", ""] if missing else []),
         "Exactness: " + "; ".join(f"**{name}** {told}" for name, (_, told) in CACHES.items()) + ". A sparse cache that keeps "
         "all keys is the dual cache, token for token; one that is refreshed at every step is decoding without a cache.", "",
     ]  # fmt: skip
