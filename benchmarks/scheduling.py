@@ -165,6 +165,9 @@ def empty(with_ray: bool = True) -> list[str]:
         assert sum(1 for _ in store.units.iterdir()) == EMPTY
     engine.close()
     if nodes is not None:
+        import ray
+
+        ray.shutdown()  # before the node that it is connected to
         nodes.shutdown()
     return lines
 
