@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.observe import observe
-from sinkscope.decoding import Decode, Decoded, decode, fitted
+from sinkscope.decoding import Decode, Decoded, decode, resolve_settings
 from sinkscope.errors import CheckpointError, SinkscopeError, TokenizerError, UnknownFamilyError
 from sinkscope.interventions import MaskSinks, intervene
 from sinkscope.models import Model, load, pad, zoo
@@ -207,7 +207,7 @@ def _prompt(model: Model) -> Tensor:
 
 def _settings(model: Model, ids: Tensor) -> Decode:
     words: dict[str, Any] = {"length": LENGTH, "block": LENGTH // 2 if model.defaults.block else None}
-    return replace(fitted(model.defaults, model, ids.shape[1], words), temperature=0.0)
+    return replace(resolve_settings(model.defaults, model, ids.shape[1], words), temperature=0.0)
 
 
 def _generate(model: Model, ids: Tensor) -> Decoded:

@@ -11,7 +11,7 @@ import torch
 
 from golden_sets import golden
 from made_models import make_llada, save_tokenizer
-from sinkscope.decoding import Decode, decode, fitted
+from sinkscope.decoding import Decode, decode, resolve_settings
 from sinkscope.errors import DecodeError, PromptError, SinkscopeError, TokenizerError
 from sinkscope.models import load
 
@@ -103,22 +103,22 @@ def test_text_without_a_tokenizer() -> None:
 
 def test_words_are_fitted_to_each_other() -> None:
     model = golden("llada").model
-    chosen = fitted(model.defaults, model, 8, {"length": 24})
+    chosen = resolve_settings(model.defaults, model, 8, {"length": 24})
     assert (chosen.length, chosen.block, chosen.steps) == (24, 24, 24)
-    assert fitted(model.defaults, model, 250, {}).length == 6
+    assert resolve_settings(model.defaults, model, 250, {}).length == 6
     with pytest.raises(DecodeError, match="lenght"):
-        fitted(model.defaults, model, 8, {"lenght": 24})
+        resolve_settings(model.defaults, model, 8, {"lenght": 24})
     with pytest.raises(SinkscopeError, match="block"):
-        fitted(model.defaults, model, 8, {"length": 24, "block": 7})
+        resolve_settings(model.defaults, model, 8, {"length": 24, "block": 7})
     dream = golden("dream").model
-    assert fitted(dream.defaults, dream, 8, {"algorithm": "topk_margin", "length": 8}).confidence == "margin"
+    assert resolve_settings(dream.defaults, dream, 8, {"algorithm": "topk_margin", "length": 8}).confidence == "margin"
 
 
 @pytest.mark.parametrize("length", [-1, 0, 8.5, float("nan"), "eight", True, [8]])
 def test_a_length_that_is_none_is_told(length: object) -> None:
     model = golden("llada").model
     with pytest.raises(DecodeError, match="length to be a whole number of at least 1"):
-        fitted(model.defaults, model, 8, {"length": length})
+        resolve_settings(model.defaults, model, 8, {"length": length})
 
 
 @pytest.mark.parametrize("settings", [3, None, "llada", {}])

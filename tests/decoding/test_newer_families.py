@@ -29,7 +29,7 @@ def every_family(tmp_path: Path) -> list[sk.Model]:
 def test_defaults_decode_trace_and_mask(tmp_path: Path) -> None:
     ids = torch.tensor([[5, 9, 11, 6, 8]])
     for model in every_family(tmp_path):
-        settings = sk.decoding.fitted(model.defaults, model, 5, {"length": 12, "temperature": 0.0})
+        settings = sk.decoding.resolve_settings(model.defaults, model, 5, {"length": 12, "temperature": 0.0})
         trace = sk.trace(model, ids, settings)
         assert isinstance(trace, sk.Trace)
         answer = trace.canvas[-1, 5:17]

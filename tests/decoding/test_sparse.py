@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import sinkscope as sk
-from sinkscope.attention.context import Forward, announce, seeded
+from sinkscope.attention.context import Forward, forward_context, seeded
 from sinkscope.decoding import decode
 from sinkscope.decoding.sparse import SparseForwards
 from sinkscope.models import Model, load
@@ -133,7 +133,7 @@ def test_random_keys_differ_between_rows_that_have_seeds_of_their_own(model: Mod
         assert torch.equal(decode(model, alone, wanted).tokens[0, alone.shape[1] :], together[1])
     layers = []
     for seed in (2, 3):
-        with seeded((seed,)), announce(_nothing(seed)):
+        with seeded((seed,)), forward_context(_nothing(seed)):
             layers.append(SparseForwards(model, None, wanted.cache, shift=False)._drawn(0, (1, 2, 30)))  # type: ignore[arg-type]
     assert not torch.equal(*layers)
 

@@ -16,7 +16,7 @@ import sinkscope as sk
 from sinkscope.attention.calls import Call, Outcome, Tap
 from sinkscope.attention.capture import listening
 from sinkscope.attention.context import seeded
-from sinkscope.decoding import fitted
+from sinkscope.decoding import resolve_settings
 from sinkscope.errors import TraceError
 from sinkscope.interventions import intervene
 from sinkscope.interventions.conditions import Condition, condition_from_dict, names
@@ -219,7 +219,7 @@ def test_random_keys_are_drawn_anew_for_every_problem_whatever_its_chunk(
     """Problems of one prompt are hidden different keys; in chunks of one or of three, the answers are the same."""
     seen = []
     model = sk.load(family[name])
-    decode = fitted(model.defaults, model, 0, {"length": 8, "noise": "per_row"}).to_dict()
+    decode = resolve_settings(model.defaults, model, 0, {"length": 8, "noise": "per_row"}).to_dict()
     for chunk in (1, 3):
         plan = replace(study, chunk=chunk)
         units = [

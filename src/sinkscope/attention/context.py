@@ -53,7 +53,7 @@ def running() -> Forward | None:
 
 
 @contextmanager
-def announce(forward: Forward) -> Iterator[None]:
+def forward_context(forward: Forward) -> Iterator[None]:
     seeds = _seeds.get()
     if seeds is not None and forward.row_seeds is None:
         forward = replace(forward, row_seeds=seeds)

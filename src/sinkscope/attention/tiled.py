@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sinkscope.attention.bars import Bars, bar, collect_bars, drop_from
+from sinkscope.attention.bias import AttentionBias, add_bias, attention_bias, drop_from
 from sinkscope.attention.inputs import Inputs, Result
 from sinkscope.attention.team import room, share_out
 
@@ -43,12 +43,12 @@ class Tile:
 
 
 @dataclass(frozen=True)
-class Desk:
+class Workspace:
     """What all heads use, made once a call."""
 
     rows: int
     tiles: list[Tile]
-    bars: Bars
+    bias: AttentionBias
     one_hot: Tensor  # [batch | 1, group, query]
 
 
@@ -63,13 +63,13 @@ def tiled(call: Inputs) -> Result:
         call.zero_received() if call.clean and call.drop_keys is not None else None,
     )
     rows = tile_rows(call)
-    desk = Desk(rows, list(tiles(call, rows)), collect_bars(call), call.one_hot())
+    workspace = Workspace(rows, list(tiles(call, rows)), attention_bias(call), call.one_hot())
     if head_at_a_time(call):
         heads = [(item, head) for item in range(call.batch) for head in range(call.heads)]
         threads = min(torch.get_num_threads(), len(heads)) if call.q.device.type == "cpu" else 1
-        share_out(lambda some: attend_heads(call, desk, some, result), heads, threads)
+        share_out(lambda some: attend_heads(call, workspace, some, result), heads, threads)
     else:
-        attend_chunks(call, desk, result)
+        attend_chunks(call, workspace, result)
     return result
 
 
@@ -122,16 +122,18 @@ def hide(scores: Tensor, call: Inputs, tile: Tile) -> None:
         columns.tril_(call.offset + tile.start - tile.seen).add_(tile.hidden)
 
 
-def probabilities_of(scores: Tensor, spare: Tensor | None, call: Inputs, tile: Tile, bars: Bars) -> Tensor | None:
+def probabilities_of(
+    scores: Tensor, spare: Tensor | None, call: Inputs, tile: Tile, bias: AttentionBias
+) -> Tensor | None:
     """Make probabilities of a tile of scores [..., row, key], in place; those without drop_keys go into `spare`."""
     hide(scores, call, tile)
-    bar(scores, bars, tile.start, tile.stop)
-    rows_may_die = tile.seen <= bars.first_kept
+    add_bias(scores, bias, tile.start, tile.stop)
+    rows_may_die = tile.seen <= bias.first_kept
     if spare is not None:
         softmax(scores, spare, rows_may_die)
-    if bars.drop is not None:
+    if bias.drop is not None:
         own = call.offset + tile.start if call.keep_self else None
-        drop_from(scores, bars.drop[..., : tile.visible], own)
+        drop_from(scores, bias.drop[..., : tile.visible], own)
     softmax(scores, scores, rows_may_die)
     return spare
 
@@ -153,21 +155,21 @@ def room_for(call: Inputs, scores: int) -> Tensor:
 # ---- large calls: a head at a time ----
 
 
-def attend_heads(call: Inputs, desk: Desk, heads: Iterator[tuple[int, int]], result: Result) -> None:
+def attend_heads(call: Inputs, workspace: Workspace, heads: Iterator[tuple[int, int]], result: Result) -> None:
     """Work off heads, (batch item, head) each."""
-    space = room_for(call, desk.rows * call.keys)
+    space = room_for(call, workspace.rows * call.keys)
     for item, head in heads:
-        attend_head(call, desk, item, head, space, result)
+        attend_head(call, workspace, item, head, space, result)
 
 
-def attend_head(call: Inputs, desk: Desk, item: int, head: int, space: Tensor, result: Result) -> None:
+def attend_head(call: Inputs, workspace: Workspace, item: int, head: int, space: Tensor, result: Result) -> None:
     """Work one head off, tile after tile, into its part of the result."""
     q = call.q[item, head].to(space.dtype)  # [query, dim]
     k = call.k[item, head // call.share].to(space.dtype).T  # [dim, key]
     v = call.v[item, head // call.share].to(space.dtype)  # [key, value dim]
     out, received = result.out[item, head], result.received[item, head]
-    bars, one_hot = desk.bars.of(item, head), desk.one_hot[item if len(desk.one_hot) > 1 else 0]
-    for tile in desk.tiles:
+    bias, one_hot = workspace.bias.of(item, head), workspace.one_hot[item if len(workspace.one_hot) > 1 else 0]
+    for tile in workspace.tiles:
         rows = slice(tile.start, tile.stop)
         if tile.visible == 0:  # more queries than keys: the first ones sit before the first key
             out[rows] = 0
@@ -176,7 +178,7 @@ def attend_head(call: Inputs, desk: Desk, item: int, head: int, space: Tensor, r
         scores = space[0, : shape[0] * shape[1]].view(shape)
         spare = None if result.clean is None else space[1, : scores.numel()].view(shape)
         torch.addmm(scores, q[rows], k[:, : tile.visible], beta=0, alpha=call.scale, out=scores)
-        clean = probabilities_of(scores, spare, call, tile, bars)
+        clean = probabilities_of(scores, spare, call, tile, bias)
         received[:, : tile.visible].addmm_(one_hot[:, rows], scores)
         if clean is not None and result.clean is not None:
             result.clean[item, head][:, : tile.visible].addmm_(one_hot[:, rows], clean)
@@ -210,7 +212,7 @@ def attend_whole(call: Inputs) -> Result:
         torch.baddbmm(probabilities, q, k.mT, beta=0, alpha=call.scale, out=probabilities)
         spare = space[1].view(shape) if len(space) > 1 else None
         tile = next(tiles(call, call.queries))
-        clean = probabilities_of(probabilities.view(shape), spare, call, tile, collect_bars(call))
+        clean = probabilities_of(probabilities.view(shape), spare, call, tile, attention_bias(call))
     one_hot = call.one_hot()[:, None]  # [batch | 1, 1, group, query]
     out = torch.bmm(probabilities, v).view(*shape[:3], -1).to(call.q.dtype)
     if call.q.transpose(1, 2).is_contiguous():  # as empty_out lays it
@@ -258,16 +260,16 @@ def chunks(call: Inputs, rows: int) -> Iterator[Chunk]:
             )
 
 
-def attend_chunks(call: Inputs, desk: Desk, result: Result) -> None:
+def attend_chunks(call: Inputs, workspace: Workspace, result: Result) -> None:
     """Work off all chunks in one room."""
-    pieces = list(chunks(call, desk.rows))
-    scores = max(piece.size for piece in pieces) * call.share * desk.rows * call.keys
+    pieces = list(chunks(call, workspace.rows))
+    scores = max(piece.size for piece in pieces) * call.share * workspace.rows * call.keys
     space = room_for(call, scores)
     for chunk in pieces:
-        attend_chunk(call, chunk, desk, space, result)
+        attend_chunk(call, chunk, workspace, space, result)
 
 
-def attend_chunk(call: Inputs, chunk: Chunk, desk: Desk, space: Tensor, result: Result) -> None:
+def attend_chunk(call: Inputs, chunk: Chunk, workspace: Workspace, space: Tensor, result: Result) -> None:
     """Work one chunk off, tile after tile, into its part of the result."""
     k = call.k[chunk.batch, chunk.kv_heads].flatten(0, 1).to(call.work_dtype)  # [stream, key, dim]
     v = call.v[chunk.batch, chunk.kv_heads].flatten(0, 1).to(call.work_dtype)
@@ -275,10 +277,10 @@ def attend_chunk(call: Inputs, chunk: Chunk, desk: Desk, space: Tensor, result: 
     # [head, group, key], a view: heads of a chunk are neighbours
     received = result.received[chunk.batch, chunk.heads].flatten(0, 1)
     items, heads = q.shape[:2]
-    bars = desk.bars.of(chunk.batch, chunk.heads)
-    one_hot = desk.one_hot[chunk.batch if len(desk.one_hot) > 1 else slice(None), None]
+    bias = workspace.bias.of(chunk.batch, chunk.heads)
+    one_hot = workspace.one_hot[chunk.batch if len(workspace.one_hot) > 1 else slice(None), None]
     one_hot = one_hot.expand(items, heads, -1, -1).flatten(0, 1)  # [head, group, query]
-    for tile in desk.tiles:
+    for tile in workspace.tiles:
         start, stop, visible = tile.start, tile.stop, tile.visible
         if visible == 0:
             out[:, :, start:stop] = 0
@@ -290,7 +292,7 @@ def attend_chunk(call: Inputs, chunk: Chunk, desk: Desk, space: Tensor, result: 
         stacked = scores.view(len(k), -1, visible)
         tile_q = q[:, :, start:stop].reshape(len(k), -1, q.shape[3]).to(k.dtype)
         torch.baddbmm(stacked, tile_q, k[:, :visible].mT, beta=0, alpha=call.scale, out=stacked)
-        clean, hot = probabilities_of(scores, spare, call, tile, bars), one_hot[:, :, start:stop]
+        clean, hot = probabilities_of(scores, spare, call, tile, bias), one_hot[:, :, start:stop]
         received[:, :, :visible].baddbmm_(hot, scores.flatten(0, 1))
         if clean is not None and result.clean is not None:
             result.clean[chunk.batch, chunk.heads].flatten(0, 1)[:, :, :visible].baddbmm_(hot, clean.flatten(0, 1))

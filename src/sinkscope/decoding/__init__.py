@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sinkscope.decoding.fit import check_kinds, fitted
+from sinkscope.decoding.fit import check_kinds, resolve_settings
 from sinkscope.decoding.run import Decoded, OnStep, Run, Step
 from sinkscope.errors import DecodeError, PromptError
 from sinkscope.models.base import Model, check_ids, check_mask
 from sinkscope.settings.decode import Decode
 
-__all__ = ["Decode", "Decoded", "Step", "checked_mask", "decode", "fitted"]
+__all__ = ["Decode", "Decoded", "Step", "checked_mask", "decode", "resolve_settings"]
 
 
 @torch.inference_mode()

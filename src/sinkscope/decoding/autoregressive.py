@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from sinkscope.attention.context import COMMITTED, PROMPT, Forward, announce
+from sinkscope.attention.context import COMMITTED, PROMPT, Forward, forward_context
 from sinkscope.decoding.choose import choice_of
 from sinkscope.decoding.noise import Noise, ReferenceNoise, RowNoise
 from sinkscope.decoding.run import OnStep, Run, Step
@@ -51,7 +51,7 @@ def continue_text(
         labels = torch.full((batch, column - start), PROMPT if index == 0 else COMMITTED, device=prompt.device)
         labels = labels.masked_fill(~real[:, start:column] | (finished.unsqueeze(1) & (index > 0)), -1)
         left = padding if padded else None
-        with announce(Forward(identity, index, labels, batch, start, left, width, ids=canvas[:, :column])):
+        with forward_context(Forward(identity, index, labels, batch, start, left, width, ids=canvas[:, :column])):
             output = module(
                 canvas[:, start:column], attention_mask=real[:, :column].to(torch.int64) if padded else None,
                 position_ids=positions[:, start:column], past_key_values=cache, use_cache=True, logits_to_keep=1,

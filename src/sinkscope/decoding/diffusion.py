@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from sinkscope.attention.context import COMMITTED, MASKED, PROMPT, Forward, announce
+from sinkscope.attention.context import COMMITTED, MASKED, PROMPT, Forward, forward_context
 from sinkscope.decoding.cache import Forwards
 from sinkscope.decoding.canvas import Block, Picks
 from sinkscope.decoding.choose import choice_of
@@ -101,7 +101,7 @@ class Denoiser:
         if isinstance(self.forwards, SparseForwards):
             forward = replace(forward, kept=self.forwards.kept)
         self.run.forwards += 2 if self.guided and self.settings.layout == "left" else 1  # the authors run two
-        with announce(forward):
+        with forward_context(forward):
             if isinstance(self.forwards, BlockForwards):
                 return self.forwards(tokens, real if self.padded else None, window, keep=block is None)
             assert block is not None

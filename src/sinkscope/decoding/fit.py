@@ -12,7 +12,7 @@ from sinkscope.settings import Decode
 from sinkscope.settings.words import DREAM_ALGORITHMS, LONGEST
 
 
-def fitted(settings: Decode, model: Model, prompt_length: int, words: dict[str, Any]) -> Decode:
+def resolve_settings(settings: Decode, model: Model, prompt_length: int, words: dict[str, Any]) -> Decode:
     """Settings with single words changed, and with what the words leave open made to fit them.
 
     Left-to-right decoding has no steps or blocks, and editing takes as many steps as it needs, so those words are
@@ -72,7 +72,7 @@ def _with_algorithm(settings: Decode, model: Model, prompt_length: int, words: d
     if settings.family != "dream" or algorithm not in DREAM_ALGORITHMS:
         raise DecodeError(f"Expected one of {', '.join(DREAM_ALGORITHMS)} for a Dream model, got {algorithm!r}.")
     confidence, commit = DREAM_ALGORITHMS[algorithm]
-    return fitted(replace(settings, confidence=confidence, commit=commit), model, prompt_length, words)
+    return resolve_settings(replace(settings, confidence=confidence, commit=commit), model, prompt_length, words)
 
 
 def check_kinds(model: Any, settings: Any) -> None:

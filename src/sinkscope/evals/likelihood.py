@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sinkscope.attention.context import COMMITTED, MASKED, PROMPT, Forward, announce
-from sinkscope.decoding import decode, fitted
+from sinkscope.attention.context import COMMITTED, MASKED, PROMPT, Forward, forward_context
+from sinkscope.decoding import decode, resolve_settings
 from sinkscope.decoding.cache import Forwards
 from sinkscope.decoding.exact import BlockForwards
 from sinkscope.errors import PromptError
@@ -132,7 +132,7 @@ def _hidden(
     labels[:, :width] = PROMPT
     run = object()
     for step in range(2 if settle else 1):
-        with announce(Forward(run, step, labels, len(canvas), 0, None, width, ids=canvas, block=model.block)):
+        with forward_context(Forward(run, step, labels, len(canvas), 0, None, width, ids=canvas, block=model.block)):
             if model.block is not None:
                 whole = BlockForwards(model, model.block, False, model.shift)
                 hidden = whole(canvas, None, (0, canvas.shape[1]), keep=False)
@@ -148,7 +148,7 @@ def _is_greedy(model: Model, context: list[int], answer: list[int]) -> bool:
     words: dict[str, Any] = {"length": len(answer), "temperature": 0.0, "guidance": 0.0}
     if model.defaults.steps is not None:
         words |= {"steps": len(answer), "block": None}
-    settings = fitted(model.defaults, model, len(context), words)
+    settings = resolve_settings(model.defaults, model, len(context), words)
     done = decode(model, torch.tensor([context]), settings, history=False)
     return bool(done.returned[0].tolist() == answer)
 
@@ -179,7 +179,7 @@ def _chain_logits(model: Model, ids: Tensor, mask: Tensor, settle: bool) -> Tens
     padding = None if bool(mask.all()) else (mask == 0).sum(1)
     run = object()
     for step in range(2 if settle else 1):
-        with announce(Forward(run, step, labels, len(ids), 0, padding, ids.shape[1], ids=ids)):
+        with forward_context(Forward(run, step, labels, len(ids), 0, padding, ids.shape[1], ids=ids)):
             logits = model.logits(ids, mask)
     return logits
 

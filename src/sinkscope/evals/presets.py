@@ -57,9 +57,9 @@ def settings_for(
         length = min(base.length if found else longest or base.length, room)
         words["length"] = length - length % (base.block or 1) or length
     words.setdefault("noise", "per_row")
-    from sinkscope.decoding import fitted
+    from sinkscope.decoding import resolve_settings
 
-    return fitted(base, model, 0, words)
+    return resolve_settings(base, model, 0, words)
 
 
 def in_full(settings: Decode) -> str:

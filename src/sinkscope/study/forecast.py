@@ -106,7 +106,7 @@ def _answers(study: Study, name: str) -> int:
 
 
 def _model(study: Study, name: str, short: str, gpu: Device | None, measure: bool) -> ModelForecast:
-    from sinkscope.decoding import fitted
+    from sinkscope.decoding import resolve_settings
 
     wanted = _dtype(study.dtype, "cpu" if gpu is None else None) if gpu is None or study.dtype else torch.bfloat16
     dtype = wanted if isinstance(wanted, torch.dtype) else torch.bfloat16
@@ -114,7 +114,7 @@ def _model(study: Study, name: str, short: str, gpu: Device | None, measure: boo
     likelihood = name in study.likely
     settings: dict[str, Any] = {}
     for label, words in [("", {"length": study.likelihood.scored})] if likelihood else study.settings():
-        made = fitted(model.defaults, model, 0, {**words, "noise": "per_row"}).to_dict()
+        made = resolve_settings(model.defaults, model, 0, {**words, "noise": "per_row"}).to_dict()
         if made not in settings.values():
             settings[label] = made
     size = cost.size_of(model)

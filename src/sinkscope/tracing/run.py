@@ -10,7 +10,7 @@ from typing import Any, cast, overload
 from torch import Tensor
 
 from sinkscope.attention.capture import listening
-from sinkscope.decoding import checked_mask, decode, fitted
+from sinkscope.decoding import checked_mask, decode, resolve_settings
 from sinkscope.decoding.run import Decoded, OnStep, Step
 from sinkscope.errors import DecodeError, InterventionError, PromptError, TraceError
 from sinkscope.interventions import Intervention, intervene
@@ -57,7 +57,11 @@ def trace(
     interventions = [interventions] if isinstance(interventions, Intervention) else interventions
     _check(loaded, settings, interventions, keep, on_step)
     ids, mask = _prompts(loaded, prompt, attention_mask)
-    chosen = fitted(settings or loaded.defaults, loaded, ids.shape[1], words) if words or settings is None else settings
+    chosen = (
+        resolve_settings(settings or loaded.defaults, loaded, ids.shape[1], words)
+        if words or settings is None
+        else settings
+    )
     recorder = Recorder(loaded, ids, chosen, keep or Keep(), checked_mask(mask, ids, chosen))
 
     def both(step: Step) -> None:

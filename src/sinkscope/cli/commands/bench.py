@@ -32,12 +32,12 @@ def register(app: typer.Typer) -> None:
 
         import sinkscope as sk
         from sinkscope.attention.timing import against_sdpa
-        from sinkscope.decoding import fitted
+        from sinkscope.decoding import resolve_settings
 
         with waiting("loading …"):
             loaded = sk.load(model, dtype=dtype, device=device)
         ids = torch.randint(0, min(loaded.vocabulary, 100), (1, prompt), generator=torch.Generator().manual_seed(0))
-        settings = fitted(loaded.defaults, loaded, prompt, {"length": length})
+        settings = resolve_settings(loaded.defaults, loaded, prompt, {"length": length})
 
         def wait() -> None:
             if torch.cuda.is_available():

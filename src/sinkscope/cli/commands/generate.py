@@ -85,10 +85,10 @@ def register(app: typer.Typer) -> None:
 
 def chosen(model: Model, prompt_length: int, words: dict[str, Any]) -> Decode:
     """The model's own settings with these words changed; a threshold, factor or cache asks for parallel decoding."""
-    from sinkscope.decoding import Decode, fitted
+    from sinkscope.decoding import Decode, resolve_settings
 
     settings = model.defaults
     if {"threshold", "factor", "cache"} & set(words) and not model.causal:
         parallel = {name: words.pop(name) for name in ("threshold", "factor", "cache") if name in words}
         settings = Decode.parallel(length=settings.length, block=settings.block, **parallel)
-    return fitted(settings, model, prompt_length, words)
+    return resolve_settings(settings, model, prompt_length, words)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from sinkscope.decoding import fitted
+from sinkscope.decoding import resolve_settings
 from sinkscope.errors import CheckpointError, DecodeError, StudyError
 from sinkscope.settings.decode import Decode
 from sinkscope.study.schema import Study
@@ -39,7 +39,7 @@ class FactsKind(Kind):
             )
         settings: dict[str, dict[str, Any]] = {}
         for label, words in [("", {"length": study.likelihood.scored})] if likelihood else study.settings():
-            made = fitted(model.defaults, model, 0, {**words, "noise": "per_row"}).to_dict()
+            made = resolve_settings(model.defaults, model, 0, {**words, "noise": "per_row"}).to_dict()
             if made not in settings.values():  # decoding from left to right has no blocks: a sweep of them is one point
                 settings[label] = made
         identity = {**model.identity(), "name": unit.shown}

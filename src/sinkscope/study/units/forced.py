@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers import DynamicCache
 
-from sinkscope.attention.context import COMMITTED, PROMPT, Forward, announce, seeded
+from sinkscope.attention.context import COMMITTED, PROMPT, Forward, forward_context, seeded
 from sinkscope.evals.likelihood import masked_scores
 from sinkscope.interventions import Active, intervene
 from sinkscope.models.base import Model
@@ -102,12 +102,12 @@ def _chain(model: Model, problem: Problem, settled: _Before) -> tuple[float, int
     ids = torch.tensor([prompt + answer], device=model.device)
     width, run, cached = len(prompt) - 1, object(), DynamicCache(config=model.config)
     labels = torch.full((1, width), PROMPT, device=ids.device)
-    with announce(Forward(run, 0, labels, 1, 0, None, width, ids=ids[:, :width])):
+    with forward_context(Forward(run, 0, labels, 1, 0, None, width, ids=ids[:, :width])):
         model.module(ids[:, :width], past_key_values=cached, use_cache=True, logits_to_keep=1)
     settled()
     read = ids[:, :-1]
     labels = torch.full((1, read.shape[1] - width), COMMITTED, device=ids.device)
-    with announce(Forward(run, 1, labels, 1, width, None, width, ids=read)):
+    with forward_context(Forward(run, 1, labels, 1, width, None, width, ids=read)):
         logits = model.module(read[:, width:], past_key_values=cached, use_cache=True).logits[0]
     found = logits.float().log_softmax(-1).gather(-1, ids[0, len(prompt) :, None])
     return float(found.double().mean()), len(answer)

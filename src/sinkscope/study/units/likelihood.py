@@ -16,7 +16,7 @@ import yaml
 from torch import Tensor
 from transformers import DynamicCache
 
-from sinkscope.attention.context import COMMITTED, PROMPT, Forward, announce, seeded
+from sinkscope.attention.context import COMMITTED, PROMPT, Forward, forward_context, seeded
 from sinkscope.attention.observe import observe
 from sinkscope.errors import StudyError
 from sinkscope.interventions import intervene
@@ -100,7 +100,7 @@ def _read(model: Model, ids: Tensor, width: int) -> tuple[Any, object]:
     """Read the first tokens; what the following forwards need: the cache, and the identity of the generation."""
     cached, run = DynamicCache(config=model.config), object()
     labels = torch.full((len(ids), width), PROMPT, device=ids.device)
-    with announce(Forward(run, 0, labels, len(ids), 0, None, width, ids=ids[:, :width])):
+    with forward_context(Forward(run, 0, labels, len(ids), 0, None, width, ids=ids[:, :width])):
         model.module(ids[:, :width], past_key_values=cached, use_cache=True, logits_to_keep=1)
     return cached, run
 
@@ -111,7 +111,7 @@ def _next(model: Model, ids: Tensor, width: int, index: int, kept: tuple[Any, ob
     column = width + index - 1
     labels = torch.full((len(ids), 1), COMMITTED, device=ids.device)
     read = ids[:, : column + 1]
-    with announce(Forward(kept[1], index, labels, len(ids), column, None, width, ids=read)):
+    with forward_context(Forward(kept[1], index, labels, len(ids), column, None, width, ids=read)):
         output = model.module(ids[:, column : column + 1], past_key_values=kept[0], use_cache=True, logits_to_keep=1)
     return _log_p(output.logits, ids[:, column + 1])
 

@@ -14,7 +14,7 @@ PIECE = 128
 
 
 @dataclass(frozen=True)
-class Bars:
+class AttentionBias:
     """What is added to the scores: a part that holds for all rows alike, and a part that differs from row to row."""
 
     all_rows: Tensor | None  # [batch | 1, head | 1, 1, key], additive
@@ -22,9 +22,9 @@ class Bars:
     drop: Tensor | None  # [batch | 1, head | 1, 1, key], additive; apart only where scores without it are needed
     first_kept: int  # a row that sees more keys than this, counted from key 0, has something to attend to
 
-    def of(self, batch: slice | int, heads: slice | int) -> Bars:
+    def of(self, batch: slice | int, heads: slice | int) -> AttentionBias:
         """The part of some heads, or of one."""
-        return Bars(
+        return AttentionBias(
             part(self.all_rows, batch, heads),
             part(self.row_by_row, batch, heads),
             part(self.drop, batch, heads),
@@ -40,7 +40,7 @@ def part(tensor: Tensor | None, batch: slice | int, heads: slice | int) -> Tenso
     return tensor[shared if tensor.shape[0] == 1 else batch, shared if tensor.shape[1] == 1 else heads]
 
 
-def collect_bars(call: Inputs) -> Bars:
+def attention_bias(call: Inputs) -> AttentionBias:
     """Sort mask and drop_keys into what holds for all rows and what does not."""
     mask = None if call.mask is None else same_rows_once(call.mask)
     drop = None if call.drop_keys is None else as_bias(~call.drop_keys[:, :, None], call.work_dtype)
@@ -48,7 +48,7 @@ def collect_bars(call: Inputs) -> Bars:
     row_by_row = mask if mask is not None and mask.shape[2] > 1 else None
     if drop is not None and not call.clean and not call.keep_self:
         all_rows, drop = drop if all_rows is None else all_rows + drop, None
-    return Bars(all_rows, row_by_row, drop, first_kept(call, all_rows, row_by_row, drop))
+    return AttentionBias(all_rows, row_by_row, drop, first_kept(call, all_rows, row_by_row, drop))
 
 
 def first_kept(call: Inputs, all_rows: Tensor | None, row_by_row: Tensor | None, drop: Tensor | None) -> int:
@@ -81,13 +81,13 @@ def as_bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
     return mask.to(dtype).masked_fill(mask <= masked_below(mask.dtype), -torch.inf)
 
 
-def bar(scores: Tensor, bars: Bars, start: int, stop: int) -> None:
+def add_bias(scores: Tensor, bias: AttentionBias, start: int, stop: int) -> None:
     """Put the mask into a tile of scores [..., row, key], in place."""
     visible = scores.shape[-1]
-    if bars.all_rows is not None:
-        scores.add_(bars.all_rows[..., :visible])
-    if bars.row_by_row is not None:
-        tile = bars.row_by_row[..., start:stop, :visible]
+    if bias.all_rows is not None:
+        scores.add_(bias.all_rows[..., :visible])
+    if bias.row_by_row is not None:
+        tile = bias.row_by_row[..., start:stop, :visible]
         if tile.dtype == torch.bool:
             scores.masked_fill_(~tile, -torch.inf)
         else:
