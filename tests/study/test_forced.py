@@ -60,8 +60,8 @@ def test_a_diffusion_models_answer_has_the_likelihood_of_plain_forwards_at_its_m
     for row, (_, problem) in zip(rows, asked(made, unit("tiny-dream"), 3), strict=True):
         prompt, answer = _ids(model, problem)
         logits = model.logits(torch.tensor([prompt + [model.mask_id] * len(answer)]))[0].clone()
-        if model.nameless_from is not None:
-            logits[:, model.nameless_from :] = -torch.inf
+        if model.valid_vocab_size is not None:
+            logits[:, model.valid_vocab_size :] = -torch.inf
         plain = logits[len(prompt) - 1 : -1].log_softmax(-1).gather(-1, torch.tensor(answer)[:, None]).mean()
         assert row["value"] == pytest.approx(float(plain), abs=1e-5)
 
