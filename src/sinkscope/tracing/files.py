@@ -58,6 +58,9 @@ def load(path: Path) -> Trace:
             f"Expected a trace file, and there is none at {path}; make one with: sinkscope trace MODEL PROMPT -o FILE"
         )
     try:
+        with path.open("rb") as start:  # a file of zeros would be mapped whole before anything is said of it
+            if not any(start.read(8)):
+                raise TraceError(f"{path} is not a whole trace file (it begins with zeros); record it again.")
         with safe_open(str(path), framework="pt") as file:
             metadata = file.metadata() or {}
             _check_metadata(metadata, path)
