@@ -63,9 +63,9 @@ def nothing(path: Path) -> None:
 
 
 def zeros(path: Path) -> None:
-    """A hole of a gigabyte, which takes no room on the disk."""
+    """A hole of ten gigabytes, which takes no room on the disk."""
     with path.open("wb") as file:
-        file.truncate(1 << 30)
+        file.truncate(10 << 30)
 
 
 KINDS = (folder, pipe, plug, device, loop, nowhere, locked, nothing, zeros)

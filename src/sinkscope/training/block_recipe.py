@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from sinkscope.errors import TrainingError
+from sinkscope.training.checks import read_yaml
 from sinkscope.training.recipe import RECIPES, Data, Recipe, parts_of
 
 BLOCKS = RECIPES / "blocks"
@@ -79,8 +78,8 @@ def find_block_recipe(name: str | Path) -> BlockRecipe | None:
     if path.suffix not in (".yaml", ".yml") or not path.is_file():
         return None
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        values = read_yaml(path)
+    except (TrainingError, OSError, UnicodeDecodeError):
         return None  # told by the reader of plain recipes
     if not isinstance(values, dict) or "block" not in values:
         return None
