@@ -161,7 +161,7 @@ def empty(with_ray: bool = True) -> list[str]:
         quiet: dict[str, Any] = {"on_message": lambda line: None, "on_progress": lambda done, total: None}
         first = "through Ray, checked and stored" if with_ray else "checked and stored, without Ray"
         for what in (first, "found stored, when the run is begun again"):
-            _timed(lines, what, lambda: work_through(study, store, units, engine, **quiet))
+            _timed(lines, what, lambda: work_through(study, store, units, facts, engine, **quiet))
         assert sum(1 for _ in store.units.iterdir()) == EMPTY
     engine.close()
     if nodes is not None:

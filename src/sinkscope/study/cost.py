@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from sinkscope.models.base import Model
 from sinkscope.settings.decode import Decode
 from sinkscope.study.schema import Study
-from sinkscope.study.unit import Unit
+from sinkscope.study.unit import Facts, Unit
 
 GROUPS = 3  # of queries, that received attention is kept for
 PASSES = {"mechanism": 3}  # times that a unit of this kind goes over its canvas; all others once
 ALONE = ("trace", "likelihood", "forced")  # kinds whose problems are run one at a time
 LIKELY_ANSWER = 24  # tokens of a true answer to a small problem
 TILE = 128  # queries that attention works on at once
+LIKELY_PROMPT = 40  # tokens of a small problem
+# One core of a processor of today, to weigh units of models against each other before any of them was timed.
+CORE_FLOPS, CALL = 4e10, 5e-4  # operations per second; seconds that a layer takes however little there is to compute
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,13 @@ def shape_of(study: Study, unit: Unit, prompt: int, causal: bool) -> Shape:
 def batches(unit: Unit) -> int:
     """How often the forwards of a unit are repeated: traced problems and texts are run one at a time."""
     return unit.last - unit.first if unit.kind in ALONE else 1
+
+
+def rough_seconds(study: Study, unit: Unit, fact: Facts) -> float:
+    """About how long a unit takes on one core: good for weighing units, not for promising anything."""
+    shape = shape_of(study, unit, LIKELY_PROMPT, fact.causal)
+    work = 2.0 * int(fact.identity["parameters"]) * shape.rows * shape.positions
+    return batches(unit) * forwards(study, unit) * (CALL * int(fact.identity["layers"]) + work / CORE_FLOPS)
 
 
 def trace_bytes(size: Size, steps: int, canvas: int) -> int:

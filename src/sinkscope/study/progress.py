@@ -101,34 +101,35 @@ class Clock:
 class Pace:
     """Time left by the measured speed of each model: of two models one may be a hundred times as large.
 
-    The time between two results is put down to the model of the second one: with several workers each takes its share.
+    Units are weighed by what they are expected to take, so that a model without results is not taken to be as slow as
+    a larger one that was run first. The time between two results is put down to the model of the second one: with several workers each takes its share.
     """
 
-    def __init__(self, left: Iterable[tuple[str, int]]) -> None:
-        """left: model and problems of every unit that is still to be run."""
-        self.left: dict[str, int] = {}
-        for model, problems in left:
-            self.left[model] = self.left.get(model, 0) + problems
+    def __init__(self, left: Iterable[tuple[str, float]]) -> None:
+        """left: model and weight of every unit that is still to be run."""
+        self.left: dict[str, float] = {}
+        for model, weight in left:
+            self.left[model] = self.left.get(model, 0.0) + weight
         self.spent: dict[str, float] = {}
-        self.done: dict[str, int] = {}
+        self.done: dict[str, float] = {}
         self.last = time.monotonic()
 
-    def note(self, model: str, problems: int) -> None:
+    def note(self, model: str, weight: float) -> None:
         now = time.monotonic()
         self.spent[model] = self.spent.get(model, 0.0) + now - self.last
-        self.done[model] = self.done.get(model, 0) + problems
-        self.left[model] -= problems
+        self.done[model] = self.done.get(model, 0.0) + weight
+        self.left[model] -= weight
         self.last = now
 
     @property
     def seconds(self) -> float | None:
-        """None before the first result; a model that has none yet is taken to be as fast as the others together."""
+        """None before the first result; a model that has none yet takes what it was expected to, at the common pace."""
         done = sum(self.done.values())
         if not done:
             return None
         usual = sum(self.spent.values()) / done
-        rates = {name: self.spent[name] / count for name, count in self.done.items() if count}
-        return sum(count * rates.get(name, usual) for name, count in self.left.items())
+        rates = {name: self.spent[name] / weight for name, weight in self.done.items() if weight}
+        return sum(max(weight, 0.0) * rates.get(name, usual) for name, weight in self.left.items())
 
 
 def clock(seconds: float) -> str:

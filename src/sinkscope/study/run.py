@@ -18,6 +18,7 @@ from sinkscope.interventions.conditions import Condition
 from sinkscope.renamed import renamed
 from sinkscope.study.analysis.assemble import analysed
 from sinkscope.study.analysis.results import SCHEMA, Results
+from sinkscope.study.cost import rough_seconds
 from sinkscope.study.engines import Engine, engine_of
 from sinkscope.study.engines.ray import Ray
 from sinkscope.study.plan import Facts, Unit, units_of
@@ -104,7 +105,7 @@ def run(
         about = about_run(study, facts)
         store.open(study.to_yaml(), about)
         units = units_of(study, facts)
-        work_through(study, store, units, chosen, message, progress)
+        work_through(study, store, units, facts, chosen, message, progress)
         results = assemble(study, store, facts, units, about)
         before = (store.read("run.json", schema=True) or {}).get("seconds")
         spent = (before if isinstance(before, int | float) else 0.0) + time.time() - started
@@ -157,7 +158,13 @@ def about_run(study: Study, facts: list[Facts]) -> dict[str, Any]:
 
 
 def work_through(
-    study: Study, store: Store, units: list[Unit], engine: Engine, on_message: OnMessage, on_progress: OnProgress
+    study: Study,
+    store: Store,
+    units: list[Unit],
+    facts: list[Facts],
+    engine: Engine,
+    on_message: OnMessage,
+    on_progress: OnProgress,
 ) -> None:
     """Run what is not there yet; controls are checked as soon as both sides are there, not after hours."""
     there = {unit.id for unit in units if store.done(unit)}
@@ -169,7 +176,9 @@ def work_through(
     for unit in units:
         if unit.id in there:
             check(store, unit, store.load(unit))
-    pace = Pace((unit.model, unit.last - unit.first) for unit in left)
+    known = {fact.asked: fact for fact in facts}
+    weights = {unit.id: rough_seconds(study, unit, known[unit.model]) for unit in left}
+    pace = Pace((unit.model, weights[unit.id]) for unit in left)
     timed = _takes_time(on_progress)
     try:
         with Stop().listening() as stop:
@@ -178,7 +187,7 @@ def work_through(
                     check(store, unit, result)
                     store.save(unit, result)
                     done += 1
-                pace.note(unit.model, unit.last - unit.first)
+                pace.note(unit.model, weights[unit.id])
                 on_progress(done, len(units), *([pace.seconds] if timed else []))
             if done < len(units):
                 raise KeyboardInterrupt

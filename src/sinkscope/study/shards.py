@@ -79,7 +79,7 @@ def run_shard(
         units = shard.of(units_of(study, facts), facts)
         mark = f"{FOLDER}/{shard.index}-of-{shard.count}.json"
         store.write(mark, as_json({"shard": shard.index, "of": shard.count, "units": len(units), "finished": False}))
-        work_through(study, store, units, chosen, message, on_progress or (lambda done, total: None))
+        work_through(study, store, units, facts, chosen, message, on_progress or (lambda done, total: None))
         note = {
             "shard": shard.index,
             "of": shard.count,

@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 
 from sinkscope.errors import TrainingError
+from sinkscope.models.adapters import is_adapter, read_adapter
 from sinkscope.models.template import rendered
 from sinkscope.tasks.problem import Problem, find
 from sinkscope.training import checkpoint
 from sinkscope.training.adaptation import Adaptation
+from sinkscope.training.adapter_export import export_adapter, trained_weights
 from sinkscope.training.data import Coder, draw_problems, rng_of, rows_of
 from sinkscope.training.lora import Trained, merge_all, wrap
 from sinkscope.training.objectives import Rows, Targets, even_ratios, masked, next_token
@@ -74,17 +76,20 @@ class AdapterRun:
 
     @torch.no_grad()
     def _start_from(self, run: Path) -> None:
-        """Take over the running mean of an earlier run's adapter."""
+        """Take over the running mean of an earlier run's adapter, or, where its state is gone, the adapter it wrote."""
         state = checkpoint.load_state(run)
-        if state is None:
+        if state is not None:
+            held = {name.removeprefix("mean."): tensor for name, tensor in state[2].items() if name.startswith("mean.")}
+        elif is_adapter(run / "model"):
+            held = trained_weights(read_adapter(run / "model"), Trained(self.module).own)
+        else:
             raise TrainingError(f"{self.recipe.name} starts from {self.recipe.start}; train that one into {run} first.")
         for name, parameter in Trained(self.module).named_parameters():
-            held = state[2].get(f"mean.{name}")
-            if held is None or held.shape != parameter.shape:
+            if name not in held or held[name].shape != parameter.shape:
                 raise TrainingError(
-                    f"the state in {run} has no {name} of this shape; start from a run of the same rank."
+                    f"the adapter in {run} has no {name} of this shape; start from a run of the same rank."
                 )
-            parameter.copy_(held)
+            parameter.copy_(held[name])
 
     def _tensors(self) -> dict[str, Tensor]:
         weights = {f"weight.{n}": p for n, p in self.optimisation.parameters.items()}
@@ -198,8 +203,6 @@ class AdapterRun:
 
     def export(self, folder: Path) -> Path:
         """Write the adapter as it is now, in PEFT's format."""
-        from sinkscope.training.adapter_export import export_adapter
-
         return export_adapter(
             self.recipe,
             self.optimisation.mean_weights(),

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from sinkscope.errors import TrainingError
-from sinkscope.models.adapters import CONFIG, NOTES, PREFIX, WEIGHTS
+from sinkscope.models.adapters import CONFIG, NOTES, PREFIX, WEIGHTS, Adapter
 from sinkscope.training.adaptation import Adaptation
 from sinkscope.training.lora import LINEARS, NORMS
 
@@ -28,6 +29,14 @@ def peft_name(name: str) -> str:
     if name.endswith(ROW):
         return PREFIX + name.removesuffix(ROW) + ROWS
     return PREFIX + re.sub(r"\.(lora_[AB])$", r".\1.weight", name)
+
+
+def trained_weights(adapter: Adapter, names: Iterable[str]) -> dict[str, Tensor]:
+    """What an exported adapter holds of these parameters of the wrapped module, under their own names."""
+    stored = {name: adapter.tensors.get(peft_name(name).removeprefix(PREFIX)) for name in names}
+    return {
+        name: (tensor[0] if name.endswith(ROW) else tensor).float() for name, tensor in stored.items() if tensor is not None
+    }
 
 
 def export_adapter(

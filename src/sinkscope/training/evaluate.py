@@ -65,13 +65,14 @@ def evaluate(
     seed: int = 0,
     batch: int = 50,
     difficulty: int | None = None,
+    dtype: str | None = None,
     **words: Any,
 ) -> list[Score]:
     """Scores of one model on `n` problems of each kind; `words` change its decode settings."""
     from sinkscope.models.load import load
     from sinkscope.tasks import KINDS, problems
 
-    model = load(str(name))
+    model = load(str(name), dtype=dtype)
     wanted = list(kinds or (*KINDS, *(("pictures",) if model.family == "mmada" else ())))
     scores = []
     for kind in wanted:
@@ -107,6 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--split", default="test")
     parser.add_argument("--difficulty", type=int, default=None)
+    parser.add_argument("--dtype", default=None, help="e.g. bfloat16; the checkpoint's own, or float32 on a CPU, if left out")
     parser.add_argument("--batch", type=int, default=50)
     parser.add_argument("--out", type=Path, default=None, help="also write the scores as JSON")
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="decode settings to change")
@@ -116,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         scores: list[Score] = []
         for model in given.models:
             scores += evaluate(
-                model, given.n, given.kinds, given.split, given.seed, given.batch, given.difficulty, **words
+                model, given.n, given.kinds, given.split, given.seed, given.batch, given.difficulty, given.dtype, **words
             )
             print(markdown([score for score in scores if score.model == model]), flush=True)
         if len(given.models) > 1:
