@@ -102,14 +102,17 @@ class Pace:
     """Time left by the measured speed of each model: of two models one may be a hundred times as large.
 
     Units are weighed by what they are expected to take, so that a model without results is not taken to be as slow as
-    a larger one that was run first. The time between two results is put down to the model of the second one: with several workers each takes its share.
+    a larger one that was run first.
+    The time between two results is put down to the model of the second one: with several workers each takes its share.
     """
 
     def __init__(self, left: Iterable[tuple[str, float]]) -> None:
         """left: model and weight of every unit that is still to be run."""
         self.left: dict[str, float] = {}
+        self.waiting: dict[str, int] = {}
         for model, weight in left:
             self.left[model] = self.left.get(model, 0.0) + weight
+            self.waiting[model] = self.waiting.get(model, 0) + 1
         self.spent: dict[str, float] = {}
         self.done: dict[str, float] = {}
         self.last = time.monotonic()
@@ -118,7 +121,8 @@ class Pace:
         now = time.monotonic()
         self.spent[model] = self.spent.get(model, 0.0) + now - self.last
         self.done[model] = self.done.get(model, 0.0) + weight
-        self.left[model] -= weight
+        self.waiting[model] -= 1
+        self.left[model] = self.left[model] - weight if self.waiting[model] else 0.0  # sums of floats leave crumbs
         self.last = now
 
     @property
@@ -129,7 +133,7 @@ class Pace:
             return None
         usual = sum(self.spent.values()) / done
         rates = {name: self.spent[name] / weight for name, weight in self.done.items() if weight}
-        return sum(max(weight, 0.0) * rates.get(name, usual) for name, weight in self.left.items())
+        return sum(weight * rates.get(name, usual) for name, weight in self.left.items())
 
 
 def clock(seconds: float) -> str:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from sinkscope import paper
 from sinkscope.interventions.conditions import condition_from_dict
 from sinkscope.study.analysis.agreement import figure
 from sinkscope.study.analysis.losses import Model
 from sinkscope.study.analysis.results import Results
-from sinkscope.study.analysis.rows import Claim, PooledCell
+from sinkscope.study.analysis.rows import Claim, Control, Likelihood, PooledCell
 from sinkscope.study.progress import clock
 
 WIDTH = 80
@@ -28,6 +29,8 @@ SHORT = {
 def summary(results: Results, folder: Path | None = None, seconds: float | None = None) -> str:
     """At most 42 lines of 80 columns; what does not fit is in the full tables, and the summary says how to see them."""
     head = [*_ran(results, seconds), "", *_claims(results.claims or [])]
+    if pair := list(_pair(results)):
+        head += ["", *pair]
     tail = ["", *_controls(results), *_more(results, folder)]
     table = list(_table(results, LINES - len(head) - len(tail) - 1))
     return "\n".join([*head, *([""] if table else []), *table, *tail]) + "\n"
@@ -63,38 +66,90 @@ def _claims(claims: list[Claim]) -> Iterator[str]:
 
 
 def _table(results: Results, room: int) -> Iterator[str]:
-    """A line per model and K; those that do not fit are counted."""
-    rows = [row for name in dict.fromkeys(cell.model for cell in results.pooled) for row in _model(results, name)]
-    if not rows:
+    """A line per model: K sinks masked, as many random keys, random keys of their mass; those that do not fit are counted."""
+    names = list(dict.fromkeys(cell.model for cell in results.pooled))
+    found = {name: _masked_by_k(results, name) for name in names}
+    ks = sorted({k for _, rows in found.values() for k in rows})[:3]
+    lines = [_line(name, base, rows, ks) for name, (base, rows) in found.items() if rows]
+    if not lines:
         return
-    yield "Right answers in %, all tasks that a model can do; in brackets the change."
-    yield f"  {'':<16}{'':>3}{'':>6}{'':>19}{'random keys':>16}{'paper: GSM8K':>16}"
-    yield f"  {'':<16}{'K':>3}{'none':>6}{'sinks masked':>19}{'as many':>9}{'mass':>7}{'HumanEval':>16}"
-    room -= 3
-    yield from rows if len(rows) <= room else [*rows[: room - 1], f"  … and {len(rows) - room + 1} lines more"]
+    wide = 4 * len(ks)
+    heads = "".join(f"{k:>4}" for k in ks)
+    sinks = f"{f'K={ks[0]} [change]':>15}{heads[4:]}"
+    yield f"{'Right answers in %':<18}{'sinks masked':^{len(sinks)}}|{'as many':^{wide}}|{'same mass':^{wide}}| paper,"
+    yield f"  {'':<11}{'none':>5}{sinks}|{heads}|{heads}| GSM8K"
+    room -= 2
+    yield from lines if len(lines) <= room else [*lines[: room - 1], f"  … and {len(lines) - room + 1} lines more"]
 
 
-def _model(results: Results, name: str) -> Iterator[str]:
+def _masked_by_k(results: Results, name: str) -> tuple[PooledCell, dict[int, PooledCell]]:
     pooled = [row for row in results.pooled if row.model == name]
     of = Model(name, {"pooled": [row for row in pooled if row.setting == pooled[0].setting]}, 0.0)
-    for place, row in enumerate(of.masked()):
-        told = f"{100 * row.accuracy:.0f} [{100 * row.difference_low:+.0f}, {100 * row.difference_high:+.0f}]"
-        count, mass = (
-            f"{100 * row.controls[match].accuracy:.0f}" if match in row.controls else "–" for match in ("count", "mass")
-        )
-        first = (_cut(name, 16), f"{100 * of.base.accuracy:.0f}") if place == 0 else ("", "")
-        k = row.condition["k"]
-        yield f"  {first[0]:<16}{k:>3}{first[1]:>6}{told:>19}{count:>9}{mass:>7}{_paper(row):>16}".rstrip()
+    return of.base, {row.condition["k"]: row for row in of.masked()}
 
 
-def _paper(row: PooledCell) -> str:
-    """none → masked, on both benchmarks."""
-    found = []
-    for task in paper.BENCHMARKS:
-        before, after = (paper.accuracy(row.family, task, k) for k in (0, row.condition["k"]))
-        if before is not None and after is not None:
-            found.append(f"{100 * before:.0f}→{100 * after:.0f}")
-    return " ".join(found)
+def _line(name: str, base: PooledCell, rows: Mapping[int, PooledCell], ks: Sequence[int]) -> str:
+    first = rows.get(ks[0])
+    told = "–"
+    if first is not None:
+        told = f"{_share(first)} [{100 * first.difference_low:+.0f},{100 * first.difference_high:+.0f}]"
+    sinks = "".join(f"{_share(rows.get(k)):>4}" for k in ks[1:])
+    random = "|".join(
+        "".join(f"{_share(rows[k].controls.get(match) if k in rows else None):>4}" for k in ks)
+        for match in ("count", "mass")
+    )
+    line = f"  {_cut(name, 11):<11}{100 * base.accuracy:>5.0f}{told:>15}{sinks}|{random}| {_paper(base, ks)}"
+    return line.rstrip(" |")
+
+
+def _share(row: PooledCell | Control | None) -> str:
+    return "–" if row is None else f"{100 * row.accuracy:.0f}"
+
+
+def _paper(row: PooledCell, ks: Sequence[int]) -> str:
+    """none → masked on GSM8K, as the paper has them; HumanEval is in the full tables."""
+    before, *after = (paper.accuracy(row.family, "arithmetic", k) for k in (0, *ks))
+    if before is None or None in after:
+        return ""
+    return f"{100 * before:.0f}→{' '.join(f'{100 * (one or 0):.0f}' for one in after)}"
+
+
+# Conditions of the pair's table, by what they say beside one key per head ranked on unmasked attention by all rows.
+PAIR: Mapping[str, Mapping[str, Any]] = {
+    "top key": {"name": "mask_sinks", "k": 1, "rank": "clean", "rows": "all"},
+    "strong sink": {"name": "mask_sinks", "k": 1, "rank": "clean", "rows": "all", "above": "head_share"},
+    "content key": {"name": "mask_sinks", "k": 1, "rank": "clean", "rows": "all", "kinds": "content"},
+    "random, mass": {"name": "mask_random", "k": 1, "rank": "clean", "rows": "all", "match": "mass"},
+    "position 0": {"name": "mask_positions", "positions": [0], "since": "second"},
+}
+
+
+def _pair(results: Results) -> Iterator[str]:
+    """What one masked key per head costs in the likelihood of true answers, the models side by side."""
+    rows = [row for row in results.likelihood if row.of == "answers"]
+    models = sorted({row.model for row in rows}, key=[row.model for row in rows].index)[:2]
+    if not models:
+        return
+    kinds = {row.model: "ARM" if row.causal else "DLM" for row in rows}
+    yield "Nats per token of true answers; change [95 %], and share of the attention taken:"
+    yield f"  {'one key per head':<18}" + "".join(f"{f'{_cut(name, 16)} ({kinds[name]})':>28}" for name in models)
+    for name, says in PAIR.items():
+        found = {row.model: row for row in rows if _says(row.condition) == says}
+        if found:
+            yield f"  {name:<18}" + "".join(f"{_nats(found.get(model)):>28}" for model in models)
+
+
+def _says(condition: Mapping[str, Any]) -> dict[str, Any]:
+    """A condition without what it leaves open, rules by their names."""
+    named = {key: value.get("rule") if isinstance(value, Mapping) else value for key, value in condition.items()}
+    return {key: value for key, value in named.items() if value not in (None, 0)}
+
+
+def _nats(row: Likelihood | None) -> str:
+    if row is None:
+        return "–"
+    taken = "" if row.mass_share is None else f"{100 * row.mass_share:>4.0f} %"
+    return f"{row.difference:+.2f} [{row.difference_low:+.2f},{row.difference_high:+.2f}]{taken}"
 
 
 def _controls(results: Results) -> Iterator[str]:

@@ -35,7 +35,9 @@ def trained_weights(adapter: Adapter, names: Iterable[str]) -> dict[str, Tensor]
     """What an exported adapter holds of these parameters of the wrapped module, under their own names."""
     stored = {name: adapter.tensors.get(peft_name(name).removeprefix(PREFIX)) for name in names}
     return {
-        name: (tensor[0] if name.endswith(ROW) else tensor).float() for name, tensor in stored.items() if tensor is not None
+        name: (tensor[0] if name.endswith(ROW) else tensor).float()
+        for name, tensor in stored.items()
+        if tensor is not None
     }
 
 

@@ -108,7 +108,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--split", default="test")
     parser.add_argument("--difficulty", type=int, default=None)
-    parser.add_argument("--dtype", default=None, help="e.g. bfloat16; the checkpoint's own, or float32 on a CPU, if left out")
+    parser.add_argument(
+        "--dtype", default=None, help="e.g. bfloat16; the checkpoint's own, or float32 on a CPU, if left out"
+    )
     parser.add_argument("--batch", type=int, default=50)
     parser.add_argument("--out", type=Path, default=None, help="also write the scores as JSON")
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="decode settings to change")
@@ -118,7 +120,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         scores: list[Score] = []
         for model in given.models:
             scores += evaluate(
-                model, given.n, given.kinds, given.split, given.seed, given.batch, given.difficulty, given.dtype, **words
+                model,
+                given.n,
+                given.kinds,
+                given.split,
+                given.seed,
+                given.batch,
+                given.difficulty,
+                given.dtype,
+                **words,
             )
             print(markdown([score for score in scores if score.model == model]), flush=True)
         if len(given.models) > 1:

@@ -39,7 +39,7 @@ def analysed(
         "dynamics": behaviour.dynamics(study, traced),
         "curves": behaviour.curves(study, traced),
         "mechanism": mechanism.mechanisms(study, units, once),
-        "likelihood": likelihood.likelihoods(study, units, once),
+        "likelihood": likelihood.likelihoods(study, facts, units, once),
         "first_key": likelihood.first_keys(units, once),
     }
     facts_of_run = RunFacts(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sinkscope.study.analysis.agreement import Word, agreement, figure, least, loss
+from sinkscope.study.analysis.agreement import agreement, figure, least, loss
 from sinkscope.study.analysis.decisions import Said, able, decide
 from sinkscope.study.analysis.losses import MATCHED
 from sinkscope.study.analysis.rows import Claim, Likelihood, PooledCell, Value
@@ -22,37 +22,68 @@ KEYS = {
     "weak top key": {"below": "head_share"},
 }
 JUDGED = ("structural key", "strong sink", "any top key")
+HOLDS: Mapping[Said, bool | None] = {"robust": True, "dependent": False, "undecided": None}
 ENOUGH = 0.01  # share of the attention that must be taken before a test says that taking it costs nothing
 
 
 def one_sink_of_a_dlm(tables: Mapping[str, Sequence[Any]], margin: float) -> Iterator[Claim]:
-    """Structural keys, strong sinks and any top key, one per head, each with its random controls."""
-    found = {name: [row for row in _able(tables, causal=False) if _is(row, says)] for name, says in KEYS.items()}
-    judged = {name: found[name] for name in JUDGED if found[name]}
-    if not judged:
+    """Structural keys, strong sinks and any top key, one per head, each with its random controls.
+
+    By right answers where a model writes them, and by the likelihood of true answers where that was measured instead.
+    """
+    answers = {name: [row for row in _able(tables, causal=False) if _is(row, says)] for name, says in KEYS.items()}
+    likely = {name: [row for row in _likely(tables) if _is(row, says)] for name, says in KEYS.items()}
+    judged = {name: answers[name] for name in JUDGED if answers[name]}
+    said = {
+        name: [*(_said(row, margin) for row in answers[name]), *(_said_nats(row, margin) for row in likely[name])]
+        for name in JUDGED if answers[name] or likely[name]
+    }  # fmt: skip
+    if not said:
         return
-    said = {name: _together([_said(row, margin) for row in rows]) for name, rows in judged.items()}
-    values = [_value(f"{row.model}: {name}", row) for name, rows in found.items() for row in rows]
-    values += [
-        _value(f"{row.model}: {name}, {match}-matched random", row)
-        for name, says in KEYS.items() for match in ("count", "mass")
-        for row in _able(tables, causal=False) if _is(row, {**says, "match": match}, "mask_random")
-    ]  # fmt: skip
-    worst = {name: least([_value(name, row) for row in rows]) for name, rows in judged.items()}
-    short = {"structural key": "structural", "strong sink": "strong", "any top key": "any top"}
-    shown = [name for name in worst if name != "strong sink"] or list(worst)
-    told = "; ".join(f"{short[name]} {loss(worst[name])}" for name in shown)
+    values = [_value(f"{row.model}: {name}", row) for name, rows in answers.items() for row in rows]
+    values += [_nats(f"{row.model}: {name}", row) for name, rows in likely.items() for row in rows]
+    for name, says in KEYS.items():
+        for match in ("count", "mass"):
+            words, label = {**says, "match": match}, f"{name}, {match}-matched random"
+            values += [_value(f"{row.model}: {label}", row) for row in _able(tables, causal=False)
+                       if _is(row, words, "mask_random")]  # fmt: skip
+            values += [_nats(f"{row.model}: {label}", row) for row in _likely(tables) if _is(row, words, "mask_random")]
+    taken = {name: max(row.mass_share or 0.0 for row in (*answers[name], *likely[name])) for name in said}
+    rows = [row for name in JUDGED for row in answers[name] or likely[name]]
     yield Claim(
-        "one_sink", "Masking one sink costs a diffusion model almost nothing.", _verdict(said), figure(f"{told} points"),
-        f"{_because(said, judged, margin)} {_random(judged)}", next(iter(judged.values()))[0].label, values,
+        "one_sink", "Masking one sink costs a diffusion model almost nothing.",
+        agreement([HOLDS[one] for every in said.values() for one in every]), figure(_worst(judged, likely)),
+        f"{_because(said, taken, margin)} {_random(judged)}{_random_nats(tables, likely)}", rows[0].label, values,
     )  # fmt: skip
+
+
+def _worst(judged: Mapping[str, Sequence[PooledCell]], likely: Mapping[str, Sequence[Likelihood]]) -> str:
+    """The largest loss of right answers, and beside it the largest in nats of the models that were only scored."""
+    told = []
+    nats = [row for name in JUDGED for row in likely[name]]
+    short = {"structural key": "structural", "strong sink": "strong", "any top key": "any top"}
+    shown = [name for name in judged if name != "strong sink"] or list(judged)
+    for name in shown[: 1 if nats else None]:  # a line has room for two figures
+        what = "" if nats else f"{short[name]} "
+        told.append(f"{what}{loss(least([_value(name, row) for row in judged[name]]))}")
+    if told:
+        told[-1] += " points"
+    if nats:
+        row = min(nats, key=lambda row: row.difference)
+        told.append(f"{row.model} {row.difference:+.2f} [{row.difference_low:+.2f}, {row.difference_high:+.2f}] nats")
+    return "; ".join(told)
+
+
+def _likely(tables: Mapping[str, Sequence[Any]], causal: bool = False) -> list[Likelihood]:
+    """Rows on the likelihood of true answers."""
+    return [row for row in tables["likelihood"] if row.of == "answers" and row.causal == causal]
 
 
 def _able(tables: Mapping[str, Sequence[Any]], causal: bool) -> list[PooledCell]:
     return [able(row) for row in tables["pooled"] if row.causal == causal and row.able is not None]
 
 
-def _is(row: PooledCell, says: Mapping[str, str], masked: str = "mask_sinks") -> bool:
+def _is(row: PooledCell | Likelihood, says: Mapping[str, str], masked: str = "mask_sinks") -> bool:
     """One masked key per head, ranked on unmasked attention by all rows, that says this and nothing else."""
     condition = row.condition
     if any(condition.get(name) != value for name, value in
@@ -68,30 +99,37 @@ def _said(row: PooledCell, margin: float) -> Said:
     return "undecided" if said == "robust" and (row.mass_share or 0.0) < ENOUGH else said
 
 
+def _said_nats(row: Likelihood, margin: float) -> Said:
+    """The margin, which is a share of right answers, as the same share of the probability per token."""
+    limit = -math.log1p(-margin)
+    if row.difference_low > -limit:
+        return "robust" if (row.mass_share or 0.0) >= ENOUGH else "undecided"
+    return "dependent" if row.difference_high < -limit else "undecided"
+
+
+def _nats(label: str, row: Likelihood) -> Value:
+    return Value(f"{label} (nats per token)", row.difference, row.difference_low, row.difference_high, row.n)
+
+
 def _value(label: str, row: PooledCell) -> Value:
     return Value(label, row.difference, row.difference_low, row.difference_high, row.n)
 
 
-def _together(said: Sequence[Said]) -> Said | str:
-    """Of all models: robust or dependent where all say so, mixed where they differ, else undecided."""
-    if len(set(said)) == 1:
-        return said[0]
-    return "mixed" if {"robust", "dependent"} <= set(said) else "undecided"
-
-
-def _verdict(said: Mapping[str, str]) -> Word:
-    holds = {"robust": True, "dependent": False}
-    if "mixed" in said.values():
-        return "agrees in part"
-    return agreement([holds.get(one) for one in said.values()])
-
-
-def _because(said: Mapping[str, str], judged: Mapping[str, Sequence[PooledCell]], margin: float) -> str:
-    taken = {name: max(row.mass_share or 0.0 for row in rows) for name, rows in judged.items()}
+def _because(said: Mapping[str, Sequence[Said]], taken: Mapping[str, float], margin: float) -> str:
     told = ", ".join(
-        f"{name} (at most {100 * taken[name]:.1f} % of attention taken): {one}" for name, one in said.items()
+        f"{name} (at most {100 * taken[name]:.1f} % of attention taken): {_counted(every)}"
+        for name, every in said.items()
     )
-    return f"One key per head masked, against a margin of {100 * margin:g} points, over all diffusion models: {told}."
+    return (
+        f"One key per head masked, against a margin of {100 * margin:g} points (of right answers, or {100 * margin:g} % of "
+        f"the probability per token), over all diffusion models: {told}."
+    )
+
+
+def _counted(said: Sequence[Said]) -> str:
+    """robust, or 2 dependent and 1 undecided"""
+    words = list(dict.fromkeys(said))
+    return words[0] if len(words) == 1 else " and ".join(f"{list(said).count(word)} {word}" for word in words)
 
 
 def _random(judged: Mapping[str, Sequence[PooledCell]]) -> str:
@@ -111,8 +149,21 @@ def _random(judged: Mapping[str, Sequence[PooledCell]]) -> str:
     )
 
 
+def _random_nats(tables: Mapping[str, Sequence[Any]], likely: Mapping[str, Sequence[Likelihood]]) -> str:
+    """The same of models that were only scored."""
+    told = ""
+    for row in likely["any top key"]:
+        for other in _likely(tables):
+            if other.model == row.model and _is(other, {"match": "mass"}, "mask_random"):
+                told += (
+                    f" In {row.model} the top key costs {row.difference:+.2f} nats per token at {percent(row.mass_share)} of the "
+                    f"attention, random keys up to its mass {other.difference:+.2f} at {percent(other.mass_share)}."
+                )
+    return told
+
+
 def the_sink_of_an_arm(tables: Mapping[str, Sequence[Any]]) -> Iterator[Claim]:
-    """Fatal: half of the right answers are lost, or half of the probability per token of held-out text."""
+    """Fatal: half of the right answers are lost, or half of the probability per token of held-out text or true answers."""
     values: list[Value] = []
     holds: list[bool | None] = []
     base = {row.model: row.accuracy for row in _able(tables, causal=True) if row.condition["name"] == "none"}
@@ -122,11 +173,12 @@ def the_sink_of_an_arm(tables: Mapping[str, Sequence[Any]]) -> Iterator[Claim]:
             limit = -base[row.model] / 2
             holds.append(True if row.difference_high < limit else False if row.difference_low > limit else None)
     nats: list[Value] = []
-    texts: list[Likelihood] = [row for row in tables["likelihood"] if row.of == "texts"]
-    for text in texts:
+    scored: list[Likelihood] = [row for row in tables["likelihood"] if row.causal]
+    for text in scored:
         if name := _arm_test(text.condition):
             low, high = text.difference_low, text.difference_high
-            nats.append(Value(f"{text.model}: {name} (nats per token)", text.difference, low, high, text.n))
+            what = "" if text.of == "texts" else " of true answers"
+            nats.append(Value(f"{text.model}: {name} (nats per token{what})", text.difference, low, high, text.n))
             holds.append(True if high < -HALF else False if low > -HALF else None)
     if not holds:
         return
@@ -137,8 +189,8 @@ def the_sink_of_an_arm(tables: Mapping[str, Sequence[Any]]) -> Iterator[Claim]:
     count = sum(one is True for one in holds)
     yield Claim(
         "arm_sink", "Masking its sink is fatal for the autoregressive model.", agreement(holds), figure(told),
-        f"{count} of {len(holds)} tests cost half of the right answers, or of the probability per token: the top key of the "
-        "last row, the top key of the columns, and position 0, each hidden after a clean prefill.",
+        f"{count} of {len(holds)} tests cost half of the right answers, or of the probability per token of text or of true "
+        "answers: the top key of the last row, the top key of the columns, and position 0, each hidden after a clean prefill.",
         "mask sinks K=1 clean by last row", [*values, *nats],
     )  # fmt: skip
 

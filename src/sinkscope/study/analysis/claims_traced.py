@@ -39,9 +39,9 @@ def exist(tables: Tables) -> Iterator[Claim]:
     lowest = least(found)
     yield Claim(
         "sinks_exist", "Sinks exist in every diffusion model.", agreement([above(one, FEW) for one in found]),
-        figure(f"{share(lowest)} of heads ({lowest.label.split(':')[0]}, the fewest)"),
+        figure(f"≥ {share(lowest)} of heads"),
         f"A model has sinks where more than {100 * FEW:.0f} % of its heads have one at some step; {len(found)} diffusion "
-        "models were traced.", "none", found,
+        f"models were traced, and {lowest.label.split(':')[0]} has the fewest.", "none", found,
     )  # fmt: skip
 
 
@@ -105,9 +105,9 @@ def threshold(tables: Tables) -> Iterator[Claim]:
     lowest = least(found)
     yield Claim(
         "threshold", "An epsilon of 3 leaves at least 96 % of the tokens out.",
-        agreement([above(one, LEFT_OUT) for one in found]), figure(f"{_share(lowest)} ({lowest.label}, the least)"),
+        agreement([above(one, LEFT_OUT) for one in found]), figure(f"≥ {_share(lowest)} in units of {lowest.label.split(': ')[1]}"),
         "The paper does not say in which unit its epsilon is: column sums and percent are the two readings that fit its "
-        "figures, and both are tested in every diffusion model.", "none", found,
+        f"figures, and both are tested in every diffusion model; {lowest.label.split(':')[0]} leaves the least out.", "none", found,
     )  # fmt: skip
 
 
@@ -143,7 +143,7 @@ def confidence(tables: Tables) -> Iterator[Claim]:
     sure = [_told(less_sure(row), row) for row in rows]
     late = [_told(later(row), row) for row in rows]
     judged = [one for one in late if one is not None]
-    when = f"later in {sum(judged)} of {len(judged)}" if judged else "later: too few to say"
+    when = f"later in {sum(judged)} of {len(judged)}" if judged else "too few for later"
     values = []
     for row in rows:
         for name, label in (
@@ -158,7 +158,7 @@ def confidence(tables: Tables) -> Iterator[Claim]:
     )
     yield Claim(
         "confidence", "Confidence falls where tokens depended on the sink, so they are committed later.",
-        agreement([*sure, *late]), figure(f"less sure in {sum(map(bool, sure))} of {len(rows)} tests, {when}"),
+        agreement([*sure, *late]), figure(f"less sure in {sum(map(bool, sure))} of {len(rows)}, {when}"),
         f"Of {len(rows)} tests (model and K), confidence falls more in the half that looked at the masked sinks in "
         f"{sum(map(bool, sure))} "
         f"and that half is committed later in {sum(map(bool, late))} of the {len(judged)} that can tell ({test}), each beyond "

@@ -10,14 +10,15 @@ from sinkscope.statistics import bootstrap, signed_rank
 from sinkscope.study.analysis.answers import Answers, Loaded
 from sinkscope.study.analysis.rows import FirstKey, Likelihood
 from sinkscope.study.schema import Study
-from sinkscope.study.unit import Unit
+from sinkscope.study.unit import Facts, Unit
 
 Of = Literal["texts", "answers"]
 KINDS: Mapping[str, Of] = {"likelihood": "texts", "forced": "answers"}  # kind of unit → what is read
 
 
-def likelihoods(study: Study, units: Sequence[Unit], load: Loaded) -> list[Likelihood]:
+def likelihoods(study: Study, facts: Sequence[Facts], units: Sequence[Unit], load: Loaded) -> list[Likelihood]:
     """Mean log-likelihood per token under each condition, and what the condition costs, paired text by text (nats)."""
+    causal = {fact.name: fact.causal for fact in facts}
     found: dict[tuple[str, Condition, Of], list[dict[str, Any]]] = {}
     for unit in units:
         if unit.kind in KINDS:
@@ -37,7 +38,7 @@ def likelihoods(study: Study, units: Sequence[Unit], load: Loaded) -> list[Likel
                 model=model, condition=condition.to_dict(), label=condition.label, n=len(after),
                 tokens=sum(_tokens(result) for result in results), unit="nats a token", value=sum(after) / len(after), low=mean_low,
                 high=mean_high, difference=sum(change) / len(change), difference_low=low, difference_high=high,
-                p=signed_rank(change), of=of, **one.shares(),
+                p=signed_rank(change), of=of, causal=causal[model], **one.shares(),
             )
         )  # fmt: skip
     return rows

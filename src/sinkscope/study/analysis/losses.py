@@ -34,8 +34,8 @@ class Model:
 
     @property
     def causal(self) -> bool:
-        """Whether it writes from left to right; only such models are measured by the likelihood of text."""
-        return any(row.causal for row in self.pooled) or any(row.of == "texts" for row in self.rows("likelihood"))
+        """Whether it writes from left to right."""
+        return any(row.causal for row in [*self.pooled, *self.rows("likelihood")])
 
     @property
     def base(self) -> PooledCell:

@@ -225,6 +225,7 @@ class Likelihood(Row):
     mass_share: float | None
     leak: float
     of: Literal["texts", "answers"] = "texts"  # held-out text, or the true answers to problems
+    causal: bool = True  # only autoregressive models are measured by the likelihood of text
 
 
 @dataclass(frozen=True)

@@ -166,17 +166,18 @@ READ = {"texts": "Held-out text", "answers": "The true answer"}
 
 
 def _likelihood(of: Model) -> Found:
-    rows: list[Likelihood] = of.rows("likelihood")
-    masked = [row for row in rows if row.condition["name"] not in ("none", "noop")]
-    if not masked:
-        return
-    base = next(row for row in rows if row.condition["name"] == "none")
-    worst = min(masked, key=lambda row: row.difference)
-    said = ", ".join(f"{row.label} {_nats(row)}" for row in masked)
-    yield (
-        "likelihood", f"worst under {worst.label}", f"{_nats(worst)} nats per token, n = {worst.n} {worst.of}",
-        f"{READ[base.of]} has {base.value:.2f} nats per token ({base.n} {base.of}, {base.tokens} tokens); change: {said}."
-    )  # fmt: skip
+    for read, opening in READ.items():
+        rows: list[Likelihood] = [row for row in of.rows("likelihood") if row.of == read]
+        masked = [row for row in rows if row.condition["name"] not in ("none", "noop")]
+        if not masked:
+            continue
+        base = next(row for row in rows if row.condition["name"] == "none")
+        worst = min(masked, key=lambda row: row.difference)
+        said = ", ".join(f"{row.label} {_nats(row)}" for row in masked)
+        yield (
+            "likelihood", f"worst under {worst.label}", f"{_nats(worst)} nats per token, n = {worst.n} {worst.of}",
+            f"{opening} has {base.value:.2f} nats per token ({base.n} {base.of}, {base.tokens} tokens); change: {said}."
+        )  # fmt: skip
 
 
 def _nats(row: Likelihood) -> str:

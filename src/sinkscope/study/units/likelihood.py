@@ -39,7 +39,7 @@ class LikelihoodKind(Kind):
 
     def plan(self, study: Study, fact: Facts) -> list[Unit]:
         plan = study.likelihood
-        conditions = plan.conditions if fact.likelihood else ()
+        conditions = plan.conditions if fact.asked in plan.models else ()
         return [Unit("likelihood", fact.asked, one, shown=fact.name, last=plan.texts) for one in conditions]
 
     def perform(self, study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
