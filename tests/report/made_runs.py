@@ -145,7 +145,7 @@ def made_results() -> dict[str, Any]:
     ]
     return {
         "schema": 1, "cells": cells, "tokens": tokens, "dynamics": [], "mechanism": [made_mechanism()],
-        "verdicts": verdicts, "claims": made_claims(), "run": {"seed": 0},
+        "verdicts": verdicts, "claims": made_claims(), "likelihood": made_scores(), "run": {"seed": 0},
     }  # fmt: skip
 
 
@@ -156,6 +156,19 @@ def made_claims() -> list[dict[str, Any]]:
         {"name": f"claim-{i}", "claim": f"Claim number {i} of the paper.", "verdict": verdict, "figure": "−2.0 points",
          "because": "One masked sink costs 2 points.", "condition": "K = 1", "values": values}
         for i, (verdict, values) in enumerate(said.items())
+    ]  # fmt: skip
+
+
+def made_scores() -> list[dict[str, Any]]:
+    """Two models scored on the same true answers, under two conditions."""
+    top = {"name": "mask_sinks", "k": 1, "rank": "clean", "rows": "all"}
+    numbers = {"n": 20, "tokens": 400, "unit": "nats per token", "value": -1.0, "low": -1.1, "high": -0.9, "p": 0.1,
+               "key_share": 0.02, "leak": 0.0, "of": "answers"}  # fmt: skip
+    return [
+        {"model": model, "causal": causal, "condition": {**top, **words}, "label": "made", "difference": nats,
+         "difference_low": nats - 0.1, "difference_high": nats + 0.05, "mass_share": 0.4, **numbers}
+        for model, causal, nats in (("made-llama", True, -0.6), ("made-dream", False, -0.2))
+        for words in ({}, {"kinds": "content"})
     ]  # fmt: skip
 
 

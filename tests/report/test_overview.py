@@ -51,6 +51,15 @@ def test_claims_come_first_with_badges_and_intervals(look: Opener, report: Path)
     assert page.locator("#claims details p").first.is_visible()
 
 
+def test_models_scored_on_the_same_answers_stand_side_by_side(look: Opener, report: Path) -> None:
+    page = look(report, "")
+    assert "made-llama loses 0.60 [0.55, 0.70] nats" in page.locator(".lede").inner_text()
+    label = page.locator("#pair svg[role=img]").first.get_attribute("aria-label") or ""
+    assert "made-dream: top key −0.20 [−0.30, −0.15]" in label and "made-llama: content key" in label
+    assert page.locator("#pair .shared li").all_inner_texts() == ["made-llama (ARM)", "made-dream (DLM)"]
+    assert "40 %" in page.locator("#pair svg[role=img]").first.inner_html()
+
+
 @pytest.mark.parametrize(("width", "height"), [(1440, 900), (390, 844)])
 def test_the_first_screen_has_charts_and_a_moving_sink(look: Opener, report: Path, width: int, height: int) -> None:
     page = look(report, "", width=width, height=height)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sinkscope.statistics import change_interval
-from sinkscope.study.analysis.rows import Able, Control, Interval, PooledCell
+from sinkscope.study.analysis.rows import Able, Control, Interval, Likelihood, PooledCell
 from sinkscope.study.analysis.rows_traced import Dynamics, Heads, Layer, Mechanism
 
 
@@ -80,6 +80,17 @@ def mechanism(
             found[f"{what}_{name}"] = around(sign * value)
     return Mechanism(
         model=model, k=1, problems=problems, unit=unit, confidence_sinks_high=-gap, confidence_sinks_low=0.0, **found, **words
+    )  # fmt: skip
+
+
+def scored(
+    nats: float, name: str = "mask_sinks", model: str = "m", causal: bool = False, mass: float = 0.3, **words: Any
+) -> Likelihood:
+    """A row on the likelihood of true answers: one key per head masked."""
+    says = {"name": name, "k": 1, "rank": "clean", "rows": "all", **words}
+    return Likelihood(
+        model, says, f"{name} {words}", 20, 400, "nats per token", -1.0 + nats, -1.1 + nats, -0.9 + nats, nats, nats - 0.02,
+        nats + 0.02, 0.1, 0.02, mass, 0.0, "answers", causal,
     )  # fmt: skip
 
 

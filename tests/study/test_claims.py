@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_rows import around, cell, control, dynamics, heads, mechanism, none
+from made_rows import around, cell, control, dynamics, heads, mechanism, none, scored
 from pydantic import TypeAdapter
 
 from sinkscope.report.overview import class_rows
@@ -79,6 +79,31 @@ def test_models_that_differ_agree_in_part_and_weak_ones_say_nothing() -> None:
     other = [none(model="o", n=400), cell(200, model="o", n=400)]
     assert found(pooled=[none(n=400), cell(2, n=400), *other])["one_sink"].verdict == "agrees in part"
     assert "one_sink" not in found(pooled=[none(0.05), cell(2, accuracy=0.05)])
+
+
+@pytest.mark.parametrize(
+    ("nats", "mass", "verdict"),
+    [(-0.01, 0.3, "agrees"), (-0.5, 0.3, "disagrees"), (-0.05, 0.3, "undecided"), (-0.01, 0.001, "undecided")],
+)
+def test_one_sink_of_a_dlm_that_was_only_scored(nats: float, mass: float, verdict: str) -> None:
+    """The margin of 5 points is 5 % of the probability per token: 0.051 nats."""
+    rows = [
+        scored(nats, mass=mass),
+        scored(-0.9, "mask_random", mass=0.2, match="mass"),
+        scored(-2.0, causal=True, model="a"),
+    ]
+    claim = found(likelihood=rows)["one_sink"]
+    assert claim.verdict == verdict and f"m {nats:+.2f}" in claim.figure
+    assert [value.label for value in claim.values] == [
+        "m: any top key (nats per token)",
+        "m: any top key (nats per token), mass-matched random",
+    ]
+    assert "random keys up to its mass -0.90" in claim.because
+
+
+def test_right_answers_and_likelihood_that_differ_agree_in_part() -> None:
+    claim = found(pooled=[none(n=400), cell(200, n=400)], likelihood=[scored(0.0)])["one_sink"]
+    assert claim.verdict == "agrees in part" and "points; m +0.00" in claim.figure
 
 
 def arm(last: int, column: int, first: int) -> list[PooledCell]:

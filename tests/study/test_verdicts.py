@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from made_rows import around, cell, control, dynamics, heads, mechanism, none
+from made_rows import around, cell, control, dynamics, heads, mechanism, none, scored
 
 from sinkscope.statistics import change_interval
 from sinkscope.study.analysis import verdicts
@@ -170,6 +170,12 @@ def test_sinks_are_not_spread_where_key_0_draws_most() -> None:
     assert found(dynamics=[dynamics(start=0.28, key_0=0.57)])["place"][0] == "start"
     assert found(dynamics=[dynamics(start=0.28, key_0=0.2)])["place"][0] == "spread"
     assert found(dynamics=[dynamics(start=0.6, key_0=0.2)])["place"][0] == "start"
+
+
+def test_a_diffusion_model_that_was_only_scored_is_no_arm() -> None:
+    told = {causal: found(dynamics=[dynamics()], likelihood=[scored(-0.1, causal=causal), scored(0.0, "none", causal=causal)])
+            for causal in (True, False)}  # fmt: skip
+    assert "is an ARM" in told[True]["arm_like"][0] and "is an ARM" not in told[False]["arm_like"][0]
 
 
 def test_the_arm_is_not_called_unlike_one() -> None:

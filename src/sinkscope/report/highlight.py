@@ -11,16 +11,19 @@ from sinkscope.report.sample import head_table
 from sinkscope.sinks.notable import liveliness
 from sinkscope.tracing import Trace
 
+LONG = 10  # steps from which a way can be followed by the eye; shorter generations only where there is no longer one
+
 
 def liveliest(traces: Sequence[Trace]) -> dict[str, Any] | None:
-    """{"sample", "layer", "head", "name", "way"} of the head whose sink goes furthest one way; None if none moves."""
-    best, found = 0.0, None
+    """{"sample", "layer", "head", "way"} of the head whose sink goes furthest one way; None if none moves."""
+    best, found = (False, 0.0), None
     for place, trace in enumerate(traces):
         if trace.causal or trace.interventions or trace.steps < 2:
             continue
         moving = head_table(trace).filter(pl.col("class") == "moving").with_columns(liveliness().alias("score"))
         for row in moving.iter_rows(named=True):
-            if row["score"] > best:
-                best = row["score"]
+            rank = (trace.steps >= LONG, row["score"])
+            if row["score"] and rank > best:
+                best = rank
                 found = {"sample": place, "layer": row["layer"], "head": row["head"], "way": row["direction"]}
     return found

@@ -17,6 +17,7 @@ from sinkscope.report import method
 from sinkscope.report.roles import NAMES as ROLE_NAMES
 from sinkscope.report.roles import with_roles
 from sinkscope.report.sample import head_classes
+from sinkscope.report.scored import likelihood_rows, scored_pair, without_sinks
 from sinkscope.sinks import sweep, token_shares
 from sinkscope.sinks.classes import NAMES as CLASSES
 from sinkscope.study.analysis.results import SCHEMA
@@ -32,7 +33,8 @@ Rows = list[dict[str, Any]]
 def empty() -> dict[str, Any]:
     """An overview of nothing."""
     lists = ("claims", "verdicts", "cells", "tokens", "curves", "classes", "mechanism", "likelihood", "facts")
-    return {"lede": "", **{name: [] for name in (*lists, "method", "caveats")}, "paper": {}, "paperTokens": {}}
+    nothing: dict[str, Any] = {"paper": {}, "paperTokens": {}, "pair": scored_pair([])}
+    return {"lede": "", **{name: [] for name in (*lists, "method", "caveats")}, **nothing}
 
 
 def overview(run: Path, traces: Sequence[Trace]) -> dict[str, Any]:
@@ -52,8 +54,9 @@ def _overview(run: Path, traces: Sequence[Trace]) -> dict[str, Any]:
     claims = [dict(claim) for claim in results.get("claims", []) if isinstance(claim, dict) and claim.get("claim")]
     tokens = tokens or [row for model, some in plain.items() for row in _tokens(model, some)]
     families = {row["model"]: str(row.get("family") or family_of(row["model"])) for row in [*tokens, *cells]}
+    scored = likelihood_rows(results.get("likelihood", []))
     return {
-        "lede": lede(claims, cells, known),
+        "lede": lede(claims, cells, known) + without_sinks(scored),
         "claims": claims,
         "verdicts": verdicts(results.get("verdicts", [])),
         "cells": cells,
@@ -64,6 +67,7 @@ def _overview(run: Path, traces: Sequence[Trace]) -> dict[str, Any]:
         "classes": classes or [_classes(model, some) for model, some in plain.items()],
         "mechanism": [_faceted(row) for row in results.get("mechanism", [])],
         "likelihood": [row for row in results.get("likelihood", []) if "condition" in row],
+        "pair": scored_pair(scored),
         "method": list(method.METHOD) if cells else [],
         "caveats": method.caveats(known, cells) if cells else [],
         "facts": method.facts(known),

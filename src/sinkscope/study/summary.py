@@ -5,10 +5,10 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from sinkscope import paper
 from sinkscope.interventions.conditions import condition_from_dict
+from sinkscope.study.analysis import pair
 from sinkscope.study.analysis.agreement import figure
 from sinkscope.study.analysis.losses import Model
 from sinkscope.study.analysis.results import Results
@@ -24,13 +24,15 @@ SHORT = {
     "arm_sink": "its sink is vital to an ARM", "structural": "sinks are structural", "threshold": "ε = 3 leaves 96 % out",
     "deeper": "deeper: fewer, stronger", "confidence": "less sure, hence later",
 }  # fmt: skip
+# Of the models scored on true answers, the lines that there is room for.
+SHOWN = ("top key", "strong sink", "content key", "random, same mass", "position 0")
 
 
 def summary(results: Results, folder: Path | None = None, seconds: float | None = None) -> str:
     """At most 42 lines of 80 columns; what does not fit is in the full tables, and the summary says how to see them."""
     head = [*_ran(results, seconds), "", *_claims(results.claims or [])]
-    if pair := list(_pair(results)):
-        head += ["", *pair]
+    if scored := list(_pair(results)):
+        head += ["", *scored]
     tail = ["", *_controls(results), *_more(results, folder)]
     table = list(_table(results, LINES - len(head) - len(tail) - 1))
     return "\n".join([*head, *([""] if table else []), *table, *tail]) + "\n"
@@ -114,35 +116,17 @@ def _paper(row: PooledCell, ks: Sequence[int]) -> str:
     return f"{100 * before:.0f}→{' '.join(f'{100 * (one or 0):.0f}' for one in after)}"
 
 
-# Conditions of the pair's table, by what they say beside one key per head ranked on unmasked attention by all rows.
-PAIR: Mapping[str, Mapping[str, Any]] = {
-    "top key": {"name": "mask_sinks", "k": 1, "rank": "clean", "rows": "all"},
-    "strong sink": {"name": "mask_sinks", "k": 1, "rank": "clean", "rows": "all", "above": "head_share"},
-    "content key": {"name": "mask_sinks", "k": 1, "rank": "clean", "rows": "all", "kinds": "content"},
-    "random, mass": {"name": "mask_random", "k": 1, "rank": "clean", "rows": "all", "match": "mass"},
-    "position 0": {"name": "mask_positions", "positions": [0], "since": "second"},
-}
-
-
 def _pair(results: Results) -> Iterator[str]:
     """What one masked key per head costs in the likelihood of true answers, the models side by side."""
-    rows = [row for row in results.likelihood if row.of == "answers"]
-    models = sorted({row.model for row in rows}, key=[row.model for row in rows].index)[:2]
+    kinds = pair.models_of(results.likelihood)
+    models = list(kinds)[:2]
     if not models:
         return
-    kinds = {row.model: "ARM" if row.causal else "DLM" for row in rows}
     yield "Nats per token of true answers; change [95 %], and share of the attention taken:"
     yield f"  {'one key per head':<18}" + "".join(f"{f'{_cut(name, 16)} ({kinds[name]})':>28}" for name in models)
-    for name, says in PAIR.items():
-        found = {row.model: row for row in rows if _says(row.condition) == says}
-        if found:
-            yield f"  {name:<18}" + "".join(f"{_nats(found.get(model)):>28}" for model in models)
-
-
-def _says(condition: Mapping[str, Any]) -> dict[str, Any]:
-    """A condition without what it leaves open, rules by their names."""
-    named = {key: value.get("rule") if isinstance(value, Mapping) else value for key, value in condition.items()}
-    return {key: value for key, value in named.items() if value not in (None, 0)}
+    for line in pair.lines(results.likelihood):
+        if line.name in SHOWN:
+            yield f"  {line.name:<18}" + "".join(f"{_nats(line.rows.get(model)):>28}" for model in models)
 
 
 def _nats(row: Likelihood | None) -> str:

@@ -44,16 +44,22 @@ def one_sink_of_a_dlm(tables: Mapping[str, Sequence[Any]], margin: float) -> Ite
     values += [_nats(f"{row.model}: {name}", row) for name, rows in likely.items() for row in rows]
     for name, says in KEYS.items():
         for match in ("count", "mass"):
-            words, label = {**says, "match": match}, f"{name}, {match}-matched random"
-            values += [_value(f"{row.model}: {label}", row) for row in _able(tables, causal=False)
+            words, control = {**says, "match": match}, f", {match}-matched random"
+            values += [_value(f"{row.model}: {name}{control}", row) for row in _able(tables, causal=False)
                        if _is(row, words, "mask_random")]  # fmt: skip
-            values += [_nats(f"{row.model}: {label}", row) for row in _likely(tables) if _is(row, words, "mask_random")]
-    taken = {name: max(row.mass_share or 0.0 for row in (*answers[name], *likely[name])) for name in said}
-    rows = [row for name in JUDGED for row in answers[name] or likely[name]]
+            values += [_nats(f"{row.model}: {name}", row, control) for row in _likely(tables)
+                       if _is(row, words, "mask_random")]  # fmt: skip
+    taken = {
+        name: max([row.mass_share or 0.0 for row in answers[name]] + [row.mass_share or 0.0 for row in likely[name]])
+        for name in said
+    }
+    labels = [row.label for name in JUDGED for row in answers[name]] + [
+        r.label for name in JUDGED for r in likely[name]
+    ]
     yield Claim(
         "one_sink", "Masking one sink costs a diffusion model almost nothing.",
         agreement([HOLDS[one] for every in said.values() for one in every]), figure(_worst(judged, likely)),
-        f"{_because(said, taken, margin)} {_random(judged)}{_random_nats(tables, likely)}", rows[0].label, values,
+        f"{_because(said, taken, margin)} {_random(judged)}{_random_nats(tables, likely)}", labels[0], values,
     )  # fmt: skip
 
 
@@ -107,8 +113,8 @@ def _said_nats(row: Likelihood, margin: float) -> Said:
     return "dependent" if row.difference_high < -limit else "undecided"
 
 
-def _nats(label: str, row: Likelihood) -> Value:
-    return Value(f"{label} (nats per token)", row.difference, row.difference_low, row.difference_high, row.n)
+def _nats(label: str, row: Likelihood, control: str = "") -> Value:
+    return Value(f"{label} (nats per token){control}", row.difference, row.difference_low, row.difference_high, row.n)
 
 
 def _value(label: str, row: PooledCell) -> Value:

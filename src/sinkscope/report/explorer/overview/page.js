@@ -7,6 +7,7 @@ import { createDynamics } from "./dynamics.js";
 import { createMasking } from "./masking.js";
 import { createMechanism } from "./mechanism.js";
 import { createMethod } from "./method.js";
+import { createPair } from "./pair.js";
 import { createPlaces } from "./places.js";
 import { createTable } from "./table.js";
 import { createThresholds } from "./thresholds.js";
@@ -14,7 +15,7 @@ import { createVerdicts } from "./verdicts.js";
 
 export function createOverview(app) {
   const { overview, title } = app.data, live = createLive(app), claims = createClaims(overview);
-  const first = [claims, live].filter(Boolean);
+  const pair = createPair(overview), beside = [live, pair].filter(Boolean), first = [claims, ...beside].filter(Boolean);
   const rest = [
     createMasking(overview),
     createPlaces(overview),
@@ -35,7 +36,12 @@ export function createOverview(app) {
       overview.lede ? make("p", { text: visible(overview.lede, 400) }) : null,
     ),
     first.length
-      ? make("div", { class: first.length > 1 ? "first two" : "first" }, first.map((one) => one.element))
+      ? make(
+        "div",
+        { class: claims && beside.length ? "first two" : "first" },
+        claims?.element,
+        beside.length ? make("div", { class: "beside" }, beside.map((one) => one.element)) : null,
+      )
       : null,
     rest.map((one) => one.element),
   );
