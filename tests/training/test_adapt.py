@@ -98,6 +98,23 @@ def test_a_run_in_two_parts_ends_at_the_same_bits(tmp_path):
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
+def test_a_later_part_goes_on_from_the_state_or_from_the_adapter_that_was_written(tmp_path):
+    first = train_adapter(small(), tmp_path / "small-dream", quiet=True)
+    later = small(name="later", start="small-dream")
+    exact = AdapterRun(later, tmp_path / "later")
+    (tmp_path / "small-dream" / "state.safetensors").unlink()
+    rounded = AdapterRun(later, tmp_path / "again")
+    assert exact.step == rounded.step == 0
+    for name, parameter in rounded.optimisation.parameters.items():
+        assert parameter.abs().sum() > 0 or "lora_B" in name
+        assert torch.equal(parameter, exact.optimisation.parameters[name].bfloat16().float())
+    with pytest.raises(TrainingError, match="same rank"):
+        AdapterRun(small(name="other", start="small-dream", rank=3), tmp_path / "other")
+    first.rename(tmp_path / "gone")
+    with pytest.raises(TrainingError, match="train that one into"):
+        AdapterRun(later, tmp_path / "never")
+
+
 def test_twins_see_the_same_problems():
     dream, llama = find_adaptation("smol-dream-first"), find_adaptation("smol-llama")
     for step in (0, 7, 300):

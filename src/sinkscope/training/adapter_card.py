@@ -45,12 +45,13 @@ def adapter_card(
         "smol-dream): same base, same size of adapter, same problems in the same order as far as smol-llama goes.",
         "",
         "## What it can do",
-        "Greedy, unseen test problems (content never occurs in training), all difficulties, float32, with the decode settings in "
-        "`sinkscope.json`. Percent solved and Wilson 95 % interval:",
+        f"Greedy, unseen test problems (content never occurs in training), all difficulties, {_precision(scores)}, with the "
+        "decode settings in `sinkscope.json`. Percent solved and Wilson 95 % interval:",
         "",
         *(_solved(scores) if scores else ["Not measured yet."]),
         "",
-        f"Measured by `python -m sinkscope.training.evaluate {recipe.name} -n {scores[0]['n'] if scores else 200}`.",
+        f"Measured by `python -m sinkscope.training.evaluate {recipe.name} -n {scores[0]['n'] if scores else 200}"
+        f"{_asked(scores)}`.",
         *([notes.rstrip()] if notes else []),
         "",
         "## How it was made",
@@ -76,6 +77,15 @@ def adapter_card(
         "",
     ]
     return "\n".join(text)
+
+
+def _asked(scores: list[dict[str, Any]]) -> str:
+    told = str(scores[0].get("asked") or "") if scores else ""
+    return f" {told}" if told else ""
+
+
+def _precision(scores: list[dict[str, Any]]) -> str:
+    return "bfloat16" if "bfloat16" in _asked(scores) else "float32"
 
 
 def _solved(scores: list[dict[str, Any]]) -> list[str]:

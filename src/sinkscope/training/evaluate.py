@@ -34,6 +34,7 @@ class Score:
     low: float
     high: float
     seconds: float
+    asked: str = ""  # what the command was told beside model, kinds and n
 
 
 def wilson(correct: int, n: int, z: float = 1.959964) -> tuple[float, float]:
@@ -81,8 +82,17 @@ def evaluate(
         correct = sum(solve(model, asked, batch, **words))
         low, high = wilson(correct, n)
         took = round(time.monotonic() - started, 1)
-        scores.append(Score(str(name), kind, n, correct, correct / n, low, high, took))
+        scores.append(Score(str(name), kind, n, correct, correct / n, low, high, took, _words(dtype, words)))
     return scores
+
+
+def _words(dtype: str | None, settings: dict[str, Any]) -> str:
+    """How these are written in the command."""
+    told = [f"--dtype {dtype}"] if dtype else []
+    changed = " ".join(
+        f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in settings.items()
+    )
+    return " ".join([*told, *([f"--set {changed}"] if changed else [])])
 
 
 def markdown(scores: Sequence[Score]) -> str:
