@@ -15,7 +15,11 @@ export function createThresholds(overview) {
   if (!overview.curves.length) return null;
   const units = unique(overview.curves.map((row) => row.unit)),
     models = unique(overview.curves.map((row) => row.model));
-  const look = (i) => ({ colour: palette().series[i % 6], marker: MARKERS[i % 6], dash: DASHES[i % 6] });
+  // Past six models the colours come round again, each with another mark and line than before.
+  const look = (i) => {
+    const turn = i + 2 * Math.floor(i / 6);
+    return { colour: palette().series[i % 6], marker: MARKERS[turn % 6], dash: DASHES[turn % 6] };
+  };
   const build = (unit, width, legend = false) =>
     lineChart({
       width,
