@@ -23,9 +23,9 @@ TILE_SCORES = 1 << 20
 MOST_ROWS, LEAST_ROWS = 512, 128
 # A causal tile also works out the scores that it then hides: fewer rows hide less, which counts where there are few keys.
 MOST_CAUSAL_ROWS, FEW_CAUSAL_ROWS, FEW_KEYS = 256, 128, 1024
-# A head with at least so many queries and keys is worth matrix products of its own; below, heads go together, up to so
-# many scores in all.
-WHOLE_HEAD = 192
+# A head with at least so many queries and keys, and more scores than these, is worth matrix products of its own; below,
+# heads go together, up to so many scores for each thread.
+WHOLE_HEAD, WHOLE_SCORES = 192, 1 << 18
 CHUNK_SCORES = 1 << 19
 TINY_SCORES = 1 << 15  # below, fresh memory costs less than finding what was kept
 
@@ -75,7 +75,8 @@ def tiled(call: Inputs) -> Result:
 
 def head_at_a_time(call: Inputs) -> bool:
     """Whether heads are worked off one by one. Else query heads that read the same key head are stacked as rows."""
-    return call.queries >= WHOLE_HEAD and call.keys >= WHOLE_HEAD and call.q.device.type == "cpu"
+    large = call.queries >= WHOLE_HEAD and call.keys >= WHOLE_HEAD and call.queries * call.keys > WHOLE_SCORES
+    return large and call.q.device.type == "cpu"
 
 
 def tile_rows(call: Inputs) -> int:
@@ -248,7 +249,8 @@ class Chunk:
 
 def chunks(call: Inputs, rows: int) -> Iterator[Chunk]:
     """Cut batch × key heads into pieces: a head for every thread, or more where that makes small tiles."""
-    streams = max(torch.get_num_threads(), CHUNK_SCORES // (call.share * rows * call.keys))
+    threads = torch.get_num_threads()
+    streams = max(threads, threads * CHUNK_SCORES // (call.share * rows * call.keys))
     items, kv_heads = max(1, streams // call.kv_heads), min(streams, call.kv_heads)
     for item in range(0, call.batch, items):
         for head in range(0, call.kv_heads, kv_heads):
