@@ -15,12 +15,13 @@ from sinkscope.models import adapters, checkpoint, zoo
 from sinkscope.models.base import Model
 from sinkscope.models.boundary import checked_name, one_sentence, refuse_odd_files, shown
 from sinkscope.models.family import FAMILIES, Family, has_tokenizer, register
-from sinkscope.models.gguf_header import check_gguf
+from sinkscope.models.gguf_file import load_gguf
+from sinkscope.models.gguf_header import read_gguf
 from sinkscope.models.hub import snapshot
 from sinkscope.models.llama import Llama
 from sinkscope.models.memory import is_finite, refuse_unless_fits
 from sinkscope.models.sizes import check_against_weights
-from sinkscope.models.weights import first_lines, load_gguf, load_weights, quiet
+from sinkscope.models.weights import first_lines, load_weights, quiet
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -75,8 +76,7 @@ def _loaded(
         merged = adapters.merge(load(adapter.base, dtype, device, mask_id), adapter, asked)
         return _self_tested(converted(merged, adapter))
     if folder.suffix == ".gguf":
-        check_gguf(folder)
-        packed, reader = load_gguf(asked, folder, wanted, device)
+        packed, reader = load_gguf(asked, read_gguf(folder), wanted, device)
         return _self_tested(_assemble(Llama(), packed, reader, asked, None, checkpoint.gguf_fingerprint(folder)))
     config = checkpoint.read_config(folder)
     family = family_of(config, folder)
