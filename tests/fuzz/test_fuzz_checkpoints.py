@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import sinkscope as sk
 from golden_sets import HERE
+from made_gguf import make_gguf
 from made_models import make_causal, make_dream
 from sinkscope.errors import SinkscopeError
 
@@ -155,6 +156,19 @@ def test_counts_that_a_gguf_file_cannot_hold(spoil: Callable[[bytes], bytes], tm
     file = tmp_path / "model.gguf"
     file.write_bytes(spoil(STUB))
     assert "GGUF" in told("generate", str(file), "--", "hello").err
+
+
+@fuzz
+@given(junk=st.binary(min_size=1, max_size=12), place=st.integers(0, 6_000), cut=st.sampled_from([0, 0, 1, 5_000]))
+def test_damaged_gguf_files_are_refused_or_harmless(
+    junk: bytes, place: int, cut: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    pytest.importorskip("gguf", reason="gguf is not installed (extra: smollm)")
+    file = tmp_path_factory.mktemp("gguf") / "model.gguf"
+    make_gguf(file, "Q8_0", layers=1)
+    data = file.read_bytes()
+    file.write_bytes(data[:place] + junk + data[place + len(junk) : len(data) - cut])
+    assert _plain(answered(lambda: sk.load(file)))
 
 
 def _plain(found: Any) -> bool:

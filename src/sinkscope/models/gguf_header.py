@@ -1,29 +1,56 @@
-"""The head of a GGUF file walked once, so that no count in it is believed before the file is long enough for it."""
+"""The head of a GGUF file read once, so that no count in it is believed before the file is long enough for it."""
 
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from sinkscope.errors import CheckpointError
 from sinkscope.models.boundary import reason, shown
 
-WIDTHS = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # bytes of a plain value, by its type
+# struct's letter for a plain value, by its type
+LETTERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+WIDTHS = {kind: struct.calcsize(f"<{letter}") for kind, letter in LETTERS.items()}
 TEXT, LIST = 8, 9
 MOST_KEYS, MOST_TENSORS, MOST_ITEMS, LONGEST = 10_000, 100_000, 1 << 22, 1 << 22
 # Sizes that a model is built from, each no larger than the longest side of a tensor in the file.
 SIDES = ("embedding_length", "feed_forward_length", "vocab_size", "attention.head_count", "attention.head_count_kv")
 
 
-def check_gguf(path: Path) -> None:
-    """Refuse a file that is no GGUF, is cut short, or says more than it holds."""
+@dataclass(frozen=True)
+class Entry:
+    """One tensor of a file: its shape in torch's order, the number of its packing, its place behind the head."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a GGUF file says of itself, checked against its length; the data starts at the first multiple after `end`."""
+
+    path: Path
+    size: int
+    values: dict[str, Any] = field(repr=False)
+    tensors: tuple[Entry, ...] = field(repr=False)
+    end: int
+
+
+def read_gguf(path: Path) -> Header:
+    """The head of a file; one that is no GGUF, is cut short, or says more than it holds is refused."""
     try:
         with path.open("rb") as file:
-            _walk(_Reader(file, path.stat().st_size))
+            size = path.stat().st_size
+            header = _head(path, _Reader(file, size))
+        _check_sizes(header)
     except (OSError, ValueError, struct.error) as error:
         why = reason(error).removeprefix("ValueError: ")
         raise CheckpointError(f"{shown(str(path))} cannot be read as a GGUF model: {why}; fetch it again.") from None
+    return header
 
 
 class _Reader:
@@ -35,42 +62,35 @@ class _Reader:
     def whole(self, width: int) -> int:
         return int.from_bytes(self.take(width), "little")
 
-    def take(self, count: int) -> bytes:
-        data = self.file.read(count) if 0 <= count <= LONGEST else b""
+    def take(self, count: int, most: int = LONGEST) -> bytes:
+        data = self.file.read(count) if 0 <= count <= most else b""
         if len(data) != count:
             raise ValueError("it is cut short, or names a length that it has not")
         return data
 
     def text(self) -> str:
-        return self.take(self.whole(8)).decode("utf-8", "replace")
+        try:
+            return self.take(self.whole(8)).decode("utf-8")
+        except UnicodeDecodeError:
+            raise ValueError("it holds a text that is not UTF-8") from None
 
-    def skip(self, count: int) -> None:
-        if self.file.tell() + count > self.size:
-            raise ValueError("it is cut short, or names a length that it has not")
-        self.file.seek(count, 1)
-
-    def value(self, kind: int, depth: int = 0) -> int | None:
-        """A whole number where it is one; everything else is only passed over."""
-        if kind in WIDTHS:
-            return self.whole(WIDTHS[kind])
+    def value(self, kind: int, depth: int = 0) -> Any:
+        if kind in LETTERS:
+            return struct.unpack(f"<{LETTERS[kind]}", self.take(WIDTHS[kind]))[0]
         if kind == TEXT:
-            self.skip(self.whole(8))
-            return None
+            return self.text()
         if kind != LIST or depth > 2:
             raise ValueError(f"it holds a value of the unknown type {kind}")
         inner, count = self.whole(4), self.whole(8)
         self.items += count
         if self.items > MOST_ITEMS:
             raise ValueError(f"it holds lists of more than {MOST_ITEMS} values")
-        if inner in WIDTHS:
-            self.skip(count * WIDTHS[inner])
-        else:
-            for _ in range(count):
-                self.value(inner, depth + 1)
-        return None
+        if inner in LETTERS:
+            return list(struct.unpack(f"<{count}{LETTERS[inner]}", self.take(count * WIDTHS[inner], 8 * MOST_ITEMS)))
+        return [self.value(inner, depth + 1) for _ in range(count)]
 
 
-def _walk(reader: _Reader) -> None:
+def _head(path: Path, reader: _Reader) -> Header:
     magic = reader.take(4)
     version = reader.whole(4)
     if magic != b"GGUF" or version not in (2, 3):
@@ -78,26 +98,43 @@ def _walk(reader: _Reader) -> None:
     tensors, keys = reader.whole(8), reader.whole(8)
     if not 0 < tensors <= MOST_TENSORS or keys > MOST_KEYS:
         raise ValueError(f"expected up to {MOST_TENSORS} tensors and {MOST_KEYS} keys, got {tensors} and {keys}")
-    found: dict[str, int | None] = {}
+    values: dict[str, Any] = {}
     for _ in range(keys):
         name = reader.text()
-        found[name] = reader.value(reader.whole(4))
-    longest = 0
-    for _ in range(tensors):
-        reader.text()
-        dimensions = reader.whole(4)
-        if dimensions > 4:
-            raise ValueError(f"it holds a tensor of {dimensions} dimensions")
-        longest = max([longest, *(reader.whole(8) for _ in range(dimensions))])
-        reader.skip(4)
-        if reader.whole(8) >= reader.size:
-            raise ValueError("it is cut short before a tensor that it names")
-    named = {name.partition(".")[2] for name, value in found.items() if value is not None}
-    if missing := sorted({"block_count", *SIDES[:2], SIDES[3]} - named):  # a default would be a model of billions
+        if name in values:  # of two sizes one would be checked, and the other be built
+            raise ValueError(f"it names {shown(name)} twice")
+        values[name] = reader.value(reader.whole(4))
+    entries = [_entry(reader) for _ in range(tensors)]
+    if len({entry.name for entry in entries}) < tensors:
+        raise ValueError("it names a tensor twice")
+    return Header(path, reader.size, values, tuple(entries), reader.file.tell())
+
+
+def _entry(reader: _Reader) -> Entry:
+    name, dimensions = reader.text(), reader.whole(4)
+    if dimensions > 4:
+        raise ValueError(f"it holds a tensor of {dimensions} dimensions")
+    shape = [reader.whole(8) for _ in range(dimensions)]
+    entry = Entry(name, tuple(reversed(shape)), reader.whole(4), reader.whole(8))
+    if entry.offset >= reader.size:
+        raise ValueError("it is cut short before a tensor that it names")
+    return entry
+
+
+def _check_sizes(header: Header) -> None:
+    """A default in the place of a missing size would be a model of billions, and a size may say anything."""
+    tensors = len(header.tensors)
+    longest = max((side for entry in header.tensors for side in entry.shape), default=0)
+    # A list has one number per layer, and only some architectures take it.
+    sizes = {name: value for name, value in header.values.items() if not isinstance(value, list)}
+    named = {name.partition(".")[2] for name in sizes}
+    if missing := sorted({"block_count", *SIDES[:2], SIDES[3]} - named):
         raise ValueError(f"it does not say its {missing[0]}")
-    for name, value in found.items():
+    for name, value in sizes.items():
         size = name.partition(".")[2]
-        if value is not None and size == "block_count" and not 0 < value <= tensors:
+        if size in ("block_count", *SIDES) and type(value) is not int:
+            raise ValueError(f"{shown(name)} is no whole number")
+        if size == "block_count" and not 0 < value <= tensors:
             raise ValueError(f"it names {value} layers and holds {tensors} tensors")
-        if value is not None and size in SIDES and not 0 < value <= longest:
+        if size in SIDES and not 0 < value <= longest:
             raise ValueError(f"{shown(name)} is {value}, and no tensor is longer than {longest}")

@@ -15,12 +15,13 @@ from sinkscope.models import adapters, checkpoint, zoo
 from sinkscope.models.base import Model
 from sinkscope.models.boundary import checked_name, one_sentence, refuse_odd_files, shown
 from sinkscope.models.family import FAMILIES, Family, has_tokenizer, register
-from sinkscope.models.gguf_header import check_gguf
+from sinkscope.models.gguf_file import load_gguf
+from sinkscope.models.gguf_header import read_gguf
 from sinkscope.models.hub import snapshot
 from sinkscope.models.llama import Llama
 from sinkscope.models.memory import is_finite, refuse_unless_fits
 from sinkscope.models.sizes import check_against_weights
-from sinkscope.models.weights import first_lines, load_gguf, load_weights, quiet
+from sinkscope.models.weights import first_lines, load_weights, quiet
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -48,7 +49,7 @@ def load(
     asked = checked_name(name)
     wanted = checked_options(dtype, device, mask_id)
     with one_sentence(asked):
-        return _loaded(asked, dtype, device, mask_id, wanted)
+        return _self_tested(_loaded(asked, device, mask_id, wanted))
 
 
 def checked_options(
@@ -61,23 +62,18 @@ def checked_options(
     return _dtype(dtype, device)
 
 
-def _loaded(
-    asked: str,
-    dtype: torch.dtype | str | None,
-    device: str | torch.device | None,
-    mask_id: int | None,
-    wanted: torch.dtype | str,
-) -> Model:
+def _loaded(asked: str, device: str | torch.device | None, mask_id: int | None, wanted: torch.dtype | str) -> Model:
     folder = zoo.find(asked) or find_folder(asked)
     if adapters.is_adapter(folder):
         refuse_odd_files(folder)
         adapter = adapters.read_adapter(folder)
-        merged = adapters.merge(load(adapter.base, dtype, device, mask_id), adapter, asked)
-        return _self_tested(converted(merged, adapter))
+        named = checked_name(adapter.base)
+        with one_sentence(named):  # the forwards of the self-test are left to the merged model
+            base = _undamaged(_loaded(named, device, mask_id, wanted))
+        return converted(adapters.merge(base, adapter, asked), adapter)
     if folder.suffix == ".gguf":
-        check_gguf(folder)
-        packed, reader = load_gguf(asked, folder, wanted, device)
-        return _self_tested(_assemble(Llama(), packed, reader, asked, None, checkpoint.gguf_fingerprint(folder)))
+        packed, reader = load_gguf(asked, read_gguf(folder), wanted, device)
+        return _assemble(Llama(), packed, reader, asked, None, checkpoint.gguf_fingerprint(folder))
     config = checkpoint.read_config(folder)
     family = family_of(config, folder)
     if mask_id is not None:
@@ -100,7 +96,7 @@ def _loaded(
     family.adapt(module, config)
     model = _assemble(family, module, tokenizer, asked, mask_id, checkpoint.fingerprint(files))
     model.block = family.block(config)
-    return _self_tested(_with_preset(model, config.get("sinkscope_decode"), f"config.json of {asked}"))
+    return _with_preset(model, config.get("sinkscope_decode"), f"config.json of {asked}")
 
 
 def converted(model: Model, adapter: adapters.Adapter) -> Model:
@@ -219,8 +215,8 @@ def _assemble(
     )  # fmt: skip
 
 
-def _self_tested(model: Model) -> Model:
-    """Refuse weights with NaN, a mask token without a row, and a direction of attention that is not the family's."""
+def _undamaged(model: Model) -> Model:
+    """Refuse weights with NaN, and a mask token without a row."""
     if model.mask_id is not None and not 0 <= model.mask_id < model.vocabulary:
         raise CheckpointError(
             f"Expected the mask token of {model.name} among its {model.vocabulary} tokens, got id {model.mask_id}; "
@@ -231,6 +227,12 @@ def _self_tested(model: Model) -> Model:
             raise CheckpointError(
                 f"{model.name} has NaN or infinite numbers in {key}; the checkpoint is damaged: fetch it again."
             )
+    return model
+
+
+def _self_tested(model: Model) -> Model:
+    """Refuse a damaged model, and a direction of attention that is not the family's."""
+    _undamaged(model)
     if looks_ahead(model) == model.causal:
         expected, came = ("causal", "bidirectional") if model.causal else ("bidirectional", "causal")
         raise CheckpointError(

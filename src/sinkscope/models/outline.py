@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from sinkscope.errors import CheckpointError, TokenizerError
-from sinkscope.models import adapters, checkpoint, zoo
+from sinkscope.models import adapters, checkpoint, gguf_llama, zoo
 from sinkscope.models.base import Model
 from sinkscope.models.boundary import checked_name, one_sentence
 from sinkscope.models.family import Family
+from sinkscope.models.gguf_header import read_gguf
 from sinkscope.models.hub import fetched, seconds
 from sinkscope.models.llama import Llama
 from sinkscope.models.weights import first_lines, quiet
@@ -68,8 +69,9 @@ def _described(folder: Path, asked: str) -> tuple[Family, PretrainedConfig, dict
     if folder.suffix == ".gguf":
         from transformers import AutoConfig
 
+        found = gguf_llama.config_of(read_gguf(folder))
         with quiet():
-            return Llama(), AutoConfig.from_pretrained(str(folder.parent), gguf_file=folder.name), {}
+            return Llama(), found or AutoConfig.from_pretrained(str(folder.parent), gguf_file=folder.name), {}
     from sinkscope.models.load import family_of
 
     config = checkpoint.read_config(folder)

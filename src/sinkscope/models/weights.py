@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from sinkscope.models.checkpoint import read_header, weight_files
 from sinkscope.models.family import Family
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedTokenizerBase
+    from transformers import PretrainedConfig
 
 
 def load_weights(
@@ -70,32 +69,6 @@ def _refuse_more_layers(folder: Path, layers: int) -> None:
                 raise CheckpointError(
                     f"Expected {layers} layers by config.json, got {key} in {path.name}; is this the right config.json?"
                 )
-
-
-def load_gguf(
-    asked: str, path: Path, dtype: torch.dtype | str, device: str | torch.device | None
-) -> tuple[torch.nn.Module, PreTrainedTokenizerBase]:
-    """Module and tokenizer of one GGUF file, its quantised layers turned into plain ones."""
-    try:
-        import gguf  # noqa: F401
-        from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-    except ImportError:
-        raise CheckpointError(
-            f"{asked} is a GGUF file, and reading one needs the package gguf; install it: pip install sinkscope[smollm]"
-        ) from None
-    try:
-        # The bar of the conversion is drawn by tqdm itself, past transformers' own switch.
-        with quiet(), redirect_stderr(io.StringIO()):
-            module: Any = AutoModelForCausalLM.from_pretrained(
-                str(path.parent), gguf_file=path.name, dtype=dtype, quantization_config=GgufConfig(dequantize=True),
-                **placement(device),
-            )  # fmt: skip
-            tokenizer = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
-    except Exception as error:
-        raise CheckpointError(
-            f"{path} cannot be read as a GGUF model: {first_lines(error)}; fetch it again."
-        ) from error
-    return module.eval(), tokenizer
 
 
 def placement(device: str | torch.device | None) -> dict[str, Any]:
