@@ -25,7 +25,7 @@ SHORT = {
     "deeper": "deeper: fewer, stronger", "confidence": "less sure, hence later",
 }  # fmt: skip
 # Of the models scored on true answers, the lines that there is room for.
-SHOWN = ("top key", "strong sink", "content key", "random, same mass", "position 0")
+SHOWN = ("top key", "strong sink", "content key", "random, ≤ its mass", "position 0")
 
 
 def summary(results: Results, folder: Path | None = None, seconds: float | None = None) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sinkscope.study.analysis.agreement import agreement, figure, least, loss
-from sinkscope.study.analysis.decisions import Said, able, decide
+from sinkscope.study.analysis.decisions import able, decide
 from sinkscope.study.analysis.losses import MATCHED
 from sinkscope.study.analysis.rows import Claim, Likelihood, PooledCell, Value
 from sinkscope.study.analysis.wording import percent
@@ -22,7 +22,7 @@ KEYS = {
     "weak top key": {"below": "head_share"},
 }
 JUDGED = ("structural key", "strong sink", "any top key")
-HOLDS: Mapping[Said, bool | None] = {"robust": True, "dependent": False, "undecided": None}
+HOLDS: Mapping[str, bool | None] = {"robust": True, "dependent": False, "undecided": None}
 ENOUGH = 0.01  # share of the attention that must be taken before a test says that taking it costs nothing
 
 
@@ -58,7 +58,7 @@ def one_sink_of_a_dlm(tables: Mapping[str, Sequence[Any]], margin: float) -> Ite
     ]
     yield Claim(
         "one_sink", "Masking one sink costs a diffusion model almost nothing.",
-        agreement([HOLDS[one] for every in said.values() for one in every]), figure(_worst(judged, likely)),
+        agreement([HOLDS[one] for every in said.values() for one in every if one != "no test"]), figure(_worst(judged, likely)),
         f"{_because(said, taken, margin)} {_random(judged)}{_random_nats(tables, likely)}", labels[0], values,
     )  # fmt: skip
 
@@ -99,18 +99,20 @@ def _is(row: PooledCell | Likelihood, says: Mapping[str, str], masked: str = "ma
     return {name: value.get("rule") if isinstance(value, Mapping) else value for name, value in more.items()} == says
 
 
-def _said(row: PooledCell, margin: float) -> Said:
+def _said(row: PooledCell, margin: float) -> str:
     """Masking that takes hardly any attention is no test of what that attention is for."""
     said = decide(row, margin, row.p_primary).said
-    return "undecided" if said == "robust" and (row.mass_share or 0.0) < ENOUGH else said
+    return "no test" if said != "dependent" and (row.mass_share or 0.0) < ENOUGH else said
 
 
-def _said_nats(row: Likelihood, margin: float) -> Said:
+def _said_nats(row: Likelihood, margin: float) -> str:
     """The margin, which is a share of right answers, as the same share of the probability per token."""
     limit = -math.log1p(-margin)
-    if row.difference_low > -limit:
-        return "robust" if (row.mass_share or 0.0) >= ENOUGH else "undecided"
-    return "dependent" if row.difference_high < -limit else "undecided"
+    if row.difference_high < -limit:
+        return "dependent"
+    if (row.mass_share or 0.0) < ENOUGH:
+        return "no test"
+    return "robust" if row.difference_low > -limit else "undecided"
 
 
 def _nats(label: str, row: Likelihood, control: str = "") -> Value:
@@ -121,7 +123,7 @@ def _value(label: str, row: PooledCell) -> Value:
     return Value(label, row.difference, row.difference_low, row.difference_high, row.n)
 
 
-def _because(said: Mapping[str, Sequence[Said]], taken: Mapping[str, float], margin: float) -> str:
+def _because(said: Mapping[str, Sequence[str]], taken: Mapping[str, float], margin: float) -> str:
     told = ", ".join(
         f"{name} (at most {100 * taken[name]:.1f} % of attention taken): {_counted(every)}"
         for name, every in said.items()
@@ -132,7 +134,7 @@ def _because(said: Mapping[str, Sequence[Said]], taken: Mapping[str, float], mar
     )
 
 
-def _counted(said: Sequence[Said]) -> str:
+def _counted(said: Sequence[str]) -> str:
     """robust, or 2 dependent and 1 undecided"""
     words = list(dict.fromkeys(said))
     return words[0] if len(words) == 1 else " and ".join(f"{list(said).count(word)} {word}" for word in words)

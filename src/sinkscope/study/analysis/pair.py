@@ -8,6 +8,7 @@ from typing import Any
 
 from sinkscope.study.analysis.rows import Likelihood
 
+# Random keys are drawn until they have the top key's mass; where one key draws half of the attention there are not enough.
 _TOP = {"name": "mask_sinks", "k": 1, "rank": "clean", "rows": "all"}
 # What is masked, by what the condition says; rules go by their names.
 KEYS: Mapping[str, Mapping[str, Any]] = {
@@ -16,7 +17,7 @@ KEYS: Mapping[str, Mapping[str, Any]] = {
     "structural key": {**_TOP, "kinds": "structural"},
     "content key": {**_TOP, "kinds": "content"},
     "weak top key": {**_TOP, "below": "head_share"},
-    "random, same mass": {**_TOP, "name": "mask_random", "match": "mass"},
+    "random, ≤ its mass": {**_TOP, "name": "mask_random", "match": "mass"},
     "random, as many": {**_TOP, "name": "mask_random", "match": "count"},
     "position 0": {"name": "mask_positions", "positions": [0], "since": "second"},
 }

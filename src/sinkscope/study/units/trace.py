@@ -64,9 +64,13 @@ class TraceKind(Kind):
 def traced(study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
     """Trace the unit's problems, one at a time: a trace of its own is exact, and needs no padding."""
     model = model_for(study, unit)
-    settings = Decode.from_dict(dict(unit.decode))
     intervention = unit.condition.intervention(study.seed, model.causal)
     interventions = [] if intervention is None else [intervention]
+    settings = Decode.from_dict(dict(unit.decode))
+    if settings.cache == "exact" and not interventions:
+        # The same tokens. Over its cache every step has other queries, so that a sink which only they look at seems to
+        # flash; without it a step is a whole map, as in every other diffusion model.
+        settings = dataclasses.replace(settings, cache=None)
     generations: list[dict[str, Any]] = []
     vocabulary: dict[str, list[str]] = {}
     saved: list[str] = []
