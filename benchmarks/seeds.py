@@ -2,7 +2,11 @@
 
     python benchmarks/seeds.py train --out runs/seeds            # trains; goes on where it was broken off
     sinkscope study docs/results/seeds/seeds.yaml -o runs/seeds-study --workers 1
-    python benchmarks/seeds.py table runs/seeds-study --write    # docs/results/seeds/seeds.md
+    python benchmarks/seeds.py train --out runs/seeds --recipes seed-llada-letters
+    sinkscope study docs/results/seeds/letters.yaml -o runs/letters-study --workers 1
+    python benchmarks/seeds.py table docs/results/seeds/seeds.json docs/results/seeds/letters.json --write
+
+The last takes results.json of runs, wherever they are kept, and writes docs/results/seeds/seeds.md.
 
 Recipes: seed-llama and seed-llada (text as the tiny family writes it), seed-llada-bare (no punctuation, line breaks, chat
 markers or begin token) and seed-llada-letters (every character a token). The weights are not kept.
@@ -55,8 +59,9 @@ def kind_of(model: str) -> str:
 
 
 def tables(runs: Iterable[Path]) -> str:
-    """What masking costs and where sinks are, per seed and over the seeds."""
-    results = [json.loads((run / "results.json").read_text(encoding="utf-8")) for run in runs]
+    """What masking costs and where sinks are, per seed and over the seeds; a run is its folder or its results.json."""
+    files = [run / "results.json" if run.is_dir() else run for run in runs]
+    results = [json.loads(file.read_text(encoding="utf-8")) for file in files]
     return "\n".join([*_masking(results), "", *_places(results), ""])
 
 
@@ -108,27 +113,28 @@ def _spread(values: list[float], form: str = "{:+.1f}") -> str:
 def _places(results: list[dict[str, Any]]) -> list[str]:
     """Which kinds of token the sinks are, beside how often these stand on the canvas."""
     lines = [
-        "Sinks (3 uniform shares above the mean of the other keys), and the kinds of token that they are; in brackets the kind's",
-        "share of the canvas:",
+        "Sinks (3 uniform shares above the mean of the other keys; autoregressive heads by their columns so far), and the kinds of",
+        "token that they are (of an autoregressive model in single rows); in brackets the kind's share of the canvas:",
         "",
-        "| model and seed | heads with a sink | structural sinks [95 %] | mask | end | other structural | words, digits |",
-        "|---|---|---|---|---|---|---|",
+        "| model and seed | heads with a sink [95 %] | structural [95 %] | mask | end | line break | other structural | content |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for found in results:
         heads = {row["model"]: row for row in found["dynamics"] if row["condition"] == "none"}
         for model, row in sorted(heads.items()):
             kinds = [k for k in found["kinds"] if k["model"] == model and k["condition"] == "none"]
-            other = [kind for kind in STRUCTURAL if kind not in ("mask", "end")]
-            told = [_kinds(kinds, names) for names in (["mask"], ["end"], other)]
+            other = [kind for kind in STRUCTURAL if kind not in ("mask", "end", "newline")]
+            told = [_kinds(kinds, names) for names in (["mask"], ["end"], ["newline"], other)]
             told.append(_kinds(kinds, [k["kind"] for k in kinds if k["kind"] not in STRUCTURAL]))
-            span = (row.get("intervals") or {}).get("structural")
-            share = (
-                "–"
-                if span is None
-                else f"{_percent(span['value'])} [{_percent(span['low'])}, {_percent(span['high'])}]"
-            )
-            lines.append(f"| {model} | {_percent(1 - row['none'])} | {share} | {' | '.join(told)} |")
+            spans = row.get("intervals") or {}
+            base = spans.get("structural_base")
+            share = _interval(spans.get("structural")) + ("" if base is None else f" ({_percent(base['value'])})")
+            lines.append(f"| {model} | {_interval(spans.get('with_sink'))} | {share} | {' | '.join(told)} |")
     return lines
+
+
+def _interval(span: dict[str, float] | None) -> str:
+    return "–" if span is None else f"{_percent(span['value'])} [{_percent(span['low'])}, {_percent(span['high'])}]"
 
 
 def _kinds(rows: list[dict[str, Any]], names: list[str]) -> str:

@@ -100,6 +100,12 @@ def test_a_patched_sink_is_compared_with_as_many_random_keys(tmp_path: Any) -> N
     # One letter of eight is written before there is a map to rank by: the whole answer is nobody's, but for equal letters.
     assert patched.n == 12 and patched.own == sinks["correct"] and other.source <= other.own
     assert letters["none"].own == 12
+    # Token by token the patched answers follow the source, and no other problem; those of random keys follow nobody.
+    came, chance = (sum(pair[side] for pair in patched.tokens) / len(patched.tokens) for side in (0, 1))
+    assert came > 2 * chance and came > 0.6 and all(pair[0] == 0 for pair in letters["none"].tokens)
+    for name, kept in (("study.yaml", "kept.yaml"), ("results.parquet", "kept.parquet")):
+        (tmp_path / kept).write_bytes((tmp_path / "run" / name).read_bytes())
+    assert moved(tmp_path / "kept.yaml") == moved(tmp_path / "run")
 
 
 def test_a_folder_without_patches_is_refused(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -41,12 +41,13 @@ def one_thread() -> Iterator[None]:
 def asked(study: Study, unit: Unit, limit: int | None = None) -> list[tuple[int, Problem]]:
     """The unit's problems with their numbers; chunks are of like length, so that little is padded."""
     task = next(task for task in study.tasks if task.name == unit.task)
-    everything = _drawn(task.name, limit or task.problems, study.split, study.seed, task.difficulty)
+    everything = in_order(task.name, limit or task.problems, study.split, study.seed, task.difficulty)
     return everything[unit.first : unit.last]
 
 
 @functools.lru_cache(maxsize=32)
-def _drawn(name: str, count: int, split: str, seed: int, difficulty: int | None) -> list[tuple[int, Problem]]:
+def in_order(name: str, count: int, split: str, seed: int, difficulty: int | None) -> list[tuple[int, Problem]]:
+    """The problems of a task with their numbers, as chunks are cut from them: by length."""
     drawn = list(enumerate(problems(name, n=count, split=split, seed=seed, difficulty=difficulty)))
     return sorted(drawn, key=lambda item: (len(item[1].prompt), item[0]))
 
