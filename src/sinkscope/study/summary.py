@@ -10,6 +10,7 @@ from sinkscope import paper
 from sinkscope.interventions.conditions import condition_from_dict
 from sinkscope.study.analysis import pair
 from sinkscope.study.analysis.agreement import figure
+from sinkscope.study.analysis.decisions import able
 from sinkscope.study.analysis.losses import Model
 from sinkscope.study.analysis.results import Results
 from sinkscope.study.analysis.rows import Claim, Control, Likelihood, PooledCell
@@ -25,6 +26,7 @@ SHORT = {
     "deeper": "deeper: fewer, stronger", "confidence": "less sure, hence later",
 }  # fmt: skip
 # Of the models scored on true answers, the lines that there is room for.
+BY_ANSWERS = ("one_sink", "arm_sink")  # claims that more problems can decide
 SHOWN = ("top key", "strong sink", "content key", "random, ≤ its mass", "position 0")
 
 
@@ -74,6 +76,7 @@ def _table(results: Results, room: int) -> Iterator[str]:
     ks = sorted({k for _, rows in found.values() for k in rows})[:3]
     lines = [_line(name, base, rows, ks) for name, (base, rows) in found.items() if rows]
     if not lines:
+        yield from _by_condition(results, room)
         return
     wide = 4 * len(ks)
     heads = "".join(f"{k:>4}" for k in ks)
@@ -84,6 +87,39 @@ def _table(results: Results, room: int) -> Iterator[str]:
     yield from lines if len(lines) <= room else [*lines[: room - 1], f"  … and {len(lines) - room + 1} lines more"]
 
 
+def _by_condition(results: Results, room: int) -> Iterator[str]:
+    """A line per condition, where a study masks no top keys: right answers of every model, and their change."""
+    cells = [row for row in results.pooled if row.setting == results.pooled[0].setting]
+    models = list(dict.fromkeys(row.model for row in cells))[:4]
+    found = {(row.label, row.model): able(row) for row in cells}
+    labels = [label for label in dict.fromkeys(row.label for row in cells) if label not in ("none", "noop")]
+    if not labels:
+        return
+    wide = 14
+    name = WIDTH - 2 - wide * len(models)
+    yield "Right answers in %; in brackets the change, 95 %:"
+    yield f"  {'':<{name}}" + "".join(f"{_cut(model, wide - 1):>{wide}}" for model in models)
+    bases = "".join(f"{_share(found.get(('none', model))):>{wide}}" for model in models)
+    yield f"  {'nothing changed':<{name}}{bases}"
+    lines = [
+        f"  {_cut(_usual(label), name - 1):<{name}}" + "".join(f"{_changed(found.get((label, m))):>{wide}}" for m in models)
+        for label in labels
+    ]
+    room -= 3
+    yield from lines if len(lines) <= room else [*lines[: room - 1], f"  … and {len(lines) - room + 1} lines more"]
+
+
+def _usual(label: str) -> str:
+    """A condition without the words that most of them have in common."""
+    return label.replace(" clean by all rows", "").replace(" by all rows", "")
+
+
+def _changed(row: PooledCell | None) -> str:
+    if row is None:
+        return "–"
+    return f"{_share(row)} [{100 * row.difference_low:+.0f},{100 * row.difference_high:+.0f}]"
+
+
 def _masked_by_k(results: Results, name: str) -> tuple[PooledCell, dict[int, PooledCell]]:
     pooled = [row for row in results.pooled if row.model == name]
     of = Model(name, {"pooled": [row for row in pooled if row.setting == pooled[0].setting]}, 0.0)
@@ -92,9 +128,7 @@ def _masked_by_k(results: Results, name: str) -> tuple[PooledCell, dict[int, Poo
 
 def _line(name: str, base: PooledCell, rows: Mapping[int, PooledCell], ks: Sequence[int]) -> str:
     first = rows.get(ks[0])
-    told = "–"
-    if first is not None:
-        told = f"{_share(first)} [{100 * first.difference_low:+.0f},{100 * first.difference_high:+.0f}]"
+    told = _changed(first)
     sinks = "".join(f"{_share(rows.get(k)):>4}" for k in ks[1:])
     random = "|".join(
         "".join(f"{_share(rows[k].controls.get(match) if k in rows else None):>4}" for k in ks)
@@ -149,7 +183,7 @@ def _controls(results: Results) -> Iterator[str]:
 
 
 def _more(results: Results, folder: Path | None) -> Iterator[str]:
-    undecided = sum(claim.verdict == "undecided" for claim in results.claims or [])
+    undecided = sum(claim.verdict == "undecided" and claim.name in BY_ANSWERS for claim in results.claims or [])
     if undecided:
         yield f"Undecided claims need more problems: sinkscope study {results.run.study} -n 340"
     if folder is not None:
