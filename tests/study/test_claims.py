@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,13 @@ def test_the_sink_of_an_arm_by_likelihood() -> None:
             -4.0, nats, nats - 0.1, nats + 0.1, 0.1, 0.1, 0.1, 0.0,
         )  # fmt: skip
         assert found(likelihood=[row])["arm_sink"].verdict == verdict
+
+
+def test_two_generations_decide_nothing() -> None:
+    rows = [traced("dlm"), traced("arm", arm=True, static=0.9, key_0=0.5)]
+    assert found(dynamics=rows)["sinks_exist"].verdict == "agrees"
+    few = found(dynamics=[replace(row, generations=2) for row in rows])
+    assert {claim.verdict for claim in few.values()} == {"undecided"}
 
 
 def traced(model: str, arm: bool = False, **values: float) -> Dynamics:

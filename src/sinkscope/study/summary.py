@@ -102,7 +102,8 @@ def _by_condition(results: Results, room: int) -> Iterator[str]:
     bases = "".join(f"{_share(found.get(('none', model))):>{wide}}" for model in models)
     yield f"  {'nothing changed':<{name}}{bases}"
     lines = [
-        f"  {_cut(_usual(label), name - 1):<{name}}" + "".join(f"{_changed(found.get((label, m))):>{wide}}" for m in models)
+        f"  {_cut(_usual(label), name - 1):<{name}}"
+        + "".join(f"{_changed(found.get((label, m))):>{wide}}" for m in models)
         for label in labels
     ]
     room -= 3
@@ -111,7 +112,7 @@ def _by_condition(results: Results, room: int) -> Iterator[str]:
 
 def _usual(label: str) -> str:
     """A condition without the words that most of them have in common."""
-    return label.replace(" clean by all rows", "").replace(" by all rows", "")
+    return label.replace(" clean", "").replace(" by all rows", "")
 
 
 def _changed(row: PooledCell | None) -> str:

@@ -12,6 +12,7 @@ from sinkscope.study.analysis.verdicts import FEW, HALF, STRONG, later, less_sur
 
 LEFT_OUT = 0.96  # share of the tokens that the paper's epsilon leaves out
 EPSILON = 3.0
+GENERATIONS = 3  # fewer decide nothing
 Tables = Mapping[str, Sequence[Any]]
 
 
@@ -32,13 +33,25 @@ def _values(rows: Sequence[Dynamics], name: str, label: str) -> list[Value]:
     ]
 
 
+def _above(found: Value, limit: float) -> bool | None:
+    """On which side of the limit a figure lies; a few generations say nothing, however narrow their interval."""
+    return above(found, limit) if found.n >= GENERATIONS else None
+
+
+def _apart(one: Value, other: Value) -> bool | None:
+    """Is one above the other, by whole intervals?"""
+    if one.n < GENERATIONS:
+        return None
+    return True if one.low > other.high else False if one.high < other.low else None
+
+
 def exist(tables: Tables) -> Iterator[Claim]:
     found = _values(_dlms(tables), "with_sink", "heads with a sink")
     if not found:
         return
     lowest = least(found)
     yield Claim(
-        "sinks_exist", "Sinks exist in every diffusion model.", agreement([above(one, FEW) for one in found]),
+        "sinks_exist", "Sinks exist in every diffusion model.", agreement([_above(one, FEW) for one in found]),
         figure(f"≥ {share(lowest)} of heads"),
         f"A model has sinks where more than {100 * FEW:.0f} % of its heads have one at some step; {len(found)} diffusion "
         f"models were traced, and {lowest.label.split(':')[0]} has the fewest.", "none", found,
@@ -51,9 +64,9 @@ def move(tables: Tables) -> Iterator[Claim]:
     first = _values(arms, "key_0", "attention on key 0")
     if not moving or not static:
         return
-    moves = [_turned(above(one, HALF)) for one in moving]
-    stands = [above(one, HALF) for one in static]
-    start = [above(one, STRONG) for one in first]
+    moves = [_turned(_above(one, HALF)) for one in moving]
+    stands = [_above(one, HALF) for one in static]
+    start = [_above(one, STRONG) for one in first]
     dlm, arm = max(moving, key=lambda one: one.value), least(static)
     yield Claim(
         "moving", "Sinks of diffusion models move; those of the autoregressive model stand still at the start.",
@@ -75,12 +88,12 @@ def structural(tables: Tables) -> Iterator[Claim]:
     if not found:
         return
     lowest, highest = least(found), max(found, key=lambda one: one.value)
-    enriched = [True if a.low > b.high else False if a.high < b.low else None for a, b in zip(found, base, strict=True)]
+    enriched = [_apart(a, b) for a, b in zip(found, base, strict=True)]
     both = share(lowest) if lowest is highest else f"{share(lowest)} to {share(highest)}"
     canvas = f"{100 * min(one.value for one in base):.0f}–{100 * max(one.value for one in base):.0f} %"
     yield Claim(
         "structural", "Sinks are structural tokens: punctuation, newline, mask, template.",
-        agreement([*(above(one, HALF) for one in found), *enriched]), figure(f"{both}; {canvas} of the canvas"),
+        agreement([*(_above(one, HALF) for one in found), *enriched]), figure(f"{both}; {canvas} of the canvas"),
         f"More than half of the sinks are structural tokens in {sum(one.low > HALF for one in found)} of {len(found)} "
         f"diffusion models, and more than of the canvas, of which {canvas} is structural, in {sum(map(bool, enriched))}.",
         "none", [*found, *base],
@@ -105,7 +118,8 @@ def threshold(tables: Tables) -> Iterator[Claim]:
     lowest = least(found)
     yield Claim(
         "threshold", "An epsilon of 3 leaves at least 96 % of the tokens out.",
-        agreement([above(one, LEFT_OUT) for one in found]), figure(f"≥ {_share(lowest)} in units of {lowest.label.split(': ')[1]}"),
+        agreement([_above(one, LEFT_OUT) for one in found]),
+        figure(f"≥ {_share(lowest)} in units of {lowest.label.split(': ')[1]}"),
         "The paper does not say in which unit its epsilon is: column sums and percent are the two readings that fit its "
         f"figures, and both are tested in every diffusion model; {lowest.label.split(':')[0]} leaves the least out.", "none", found,
     )  # fmt: skip
@@ -121,7 +135,7 @@ def deeper(tables: Tables) -> Iterator[Claim]:
     stronger = _values(dlms, "deep_strength", "strength, deep − shallow")
     if not fewer or not stronger:
         return
-    holds = [_turned(above(one, 0.0)) for one in fewer] + [above(one, 0.0) for one in stronger]
+    holds = [_turned(_above(one, 0.0)) for one in fewer] + [_above(one, 0.0) for one in stronger]
     most, weakest = max(fewer, key=lambda one: one.value), least(stronger)
     yield Claim(
         "deeper", "Deeper layers have fewer and stronger sinks.", agreement(holds),
