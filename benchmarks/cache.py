@@ -81,7 +81,8 @@ def read(runs: list[Path]) -> Points:
                 & ~pl.col("task").is_in(list(cell["weak"]))
             )
             mine = mine.sort("task", "problem")
-            found.setdefault(model, {})[key] = Point(tuple(mine["correct"].to_list()))
+            mine_before = found.setdefault(model, {}).get(key, Point(()))  # another task of the same model
+            found[model][key] = Point((*mine_before.right, *mine["correct"].to_list()))
     return found
 
 

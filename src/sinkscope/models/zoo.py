@@ -14,6 +14,7 @@ TINY = {
     "tiny-dream": "masked diffusion, started from tiny-llama",
     "tiny-mmada": "tiny-llada trained on with pictures",
     "tiny-sdar": "block diffusion, started from tiny-llada",
+    "tiny-long": "tiny-llada trained on to look things up among 512 positions",
 }
 # Written by hand (training/planted.py): what their sinks do is known.
 PLANTED = {

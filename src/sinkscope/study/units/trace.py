@@ -88,7 +88,7 @@ def traced(study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
                 vocabulary[entry] = [vocabulary[token][0], kind]
         if kept:
             name = f"{unit.id}__{number:04d}.safetensors"
-            if study.trace.maps:  # which heads are worth it is known only now, so the generation is done once more
+            if study.trace.maps and unit.model in study.models:  # which heads are worth it is known only now: once more
                 heads = notable(head_dynamics(made), study.trace.maps)
                 with seeded(row_seeds(study, unit, [number])):
                     again = dataclasses.replace(keep, maps=heads)
