@@ -31,13 +31,14 @@ study: $(CORE)
 
 test: env lint types unit
 
+# mkdocs is not run with --quiet: that hides the warnings before --strict counts them.
 lint: env
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache
 	DENO_NO_UPDATE_CHECK=1 $(BIN)/deno fmt --quiet --check
 	DENO_NO_UPDATE_CHECK=1 $(BIN)/deno lint --quiet
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --site-dir .venv/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir .venv/site
 
 types: env
 	$(BIN)/mypy
@@ -49,12 +50,14 @@ unit: env
 fuzz: env
 	SINKSCOPE_FUZZ=$${SINKSCOPE_FUZZ:-1000} $(BIN)/python -m pytest tests/fuzz -n 2
 
+# Those that need nothing but the code; the others are given a run or a folder, and say so in their first lines.
+BENCHMARKS := attention decode peers protocols protocols_diffusion report scheduling sinks triton_aot
 bench: env
-	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+	for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 docs: env
 	$(BIN)/python docs/generate.py
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --site-dir site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir site
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -241,6 +241,14 @@ def test_nan_is_not_hidden(backend: str, name: str, masked: bool) -> None:
     assert out.isnan().any(-1).sum() == (1 if name == "q" else 4 if masked and name == "k" else 6)
 
 
+def test_what_the_contract_names_may_come_by_position() -> None:
+    q, k, v, labels = made(1, 2, 6, 4), made(1, 2, 6, 4), made(1, 2, 6, 4), torch.arange(6) % 2
+    mask = torch.ones(1, 1, 6, 6, dtype=torch.bool)
+    expected = attend(q, k, v, mask=mask, causal=True, groups=labels, scale=0.3, backend="reference")
+    found = attend(q, k, v, mask, True, labels, 0.3, "reference")
+    assert all(torch.equal(one, other) for one, other in zip(expected, found, strict=True))
+
+
 def test_sums_are_fp32_where_probabilities_would_drown_in_half() -> None:
     q, k, v = (torch.zeros(1, 1, 4096, 8, dtype=torch.bfloat16) for _ in range(3))
     _, received = attend(q, k[:, :, :3], v[:, :, :3])

@@ -8,6 +8,7 @@ import torch
 import sinkscope as sk
 from sinkscope.attention.calls import Call, perform
 from sinkscope.interventions import Active, Intervention
+from sinkscope.interventions.base import Selector
 from sinkscope.models import Model
 
 PROBLEMS = list(sk.tasks.problems("repeat", n=6, difficulty=2))
@@ -19,15 +20,63 @@ def answer(model: Model, *changes: Intervention, prompt: str = PROBLEMS[0].promp
         return model.generate(prompt)
 
 
+SELECTORS = (
+    sk.MaskSinks(k=2), sk.MaskRandom(k=2, seed=1), sk.MaskRandom(k=2, match="mass"), sk.MaskSinks(k=2, kinds="content"),
+    sk.MaskSinks(k=2, above=sk.HeadShare(0.3)), sk.MaskSinks(k=2, below=sk.HeadShare(0.3)),
+    sk.MaskSinks(k=2, value_norm="low", per="model"), sk.MaskSinks(k=1, rows="last"), sk.MaskPositions((3, -1)),
+    sk.CutContext(0.2, 0.5),
+)  # fmt: skip
+
+
 @pytest.mark.parametrize("kind", [sk.PatchValues, sk.PatchKeys])
 @pytest.mark.parametrize("name", ["planted-carrier", "tiny-llada"])
 def test_a_run_patched_with_itself_is_itself_bit_for_bit(name: str, kind: type[sk.PatchValues]) -> None:
+    """Whatever picks the keys, it picks the same ones in the source; so nothing at all is changed."""
     model = sk.load(name)
     prompt = PROBLEMS[0].prompt
     plain = sk.trace(model, prompt)
-    with sk.intervene(model, kind(sk.MaskSinks(k=2), source=plain)):
-        patched = sk.decode(model, model.encode(prompt), model.defaults)
-    assert torch.equal(patched.history[:, 0], plain.canvas)
+    for of in SELECTORS:
+        with sk.intervene(model, kind(of, source=plain)) as active:
+            patched = sk.decode(model, model.encode(prompt), model.defaults)
+        assert torch.equal(patched.history[:, 0], plain.canvas) and active.effect.keys == 0, of
+
+
+@pytest.mark.parametrize("of", SELECTORS, ids=str)
+def test_the_donors_are_the_keys_that_the_selector_takes_in_the_source(of: Selector) -> None:
+    """Hiding them in that very generation takes the same keys, as long as nothing hidden has changed its canvas."""
+    model = sk.load("tiny-llada")
+    source = sk.trace(model, OTHER.prompt)
+    change = sk.PatchValues(of, source=source)
+    with sk.intervene(model, change) as active:
+        steps = active.memory.given[id(change)]
+    with sk.intervene(model, of, record=True) as masking:
+        model.generate(OTHER.prompt)
+    layers = len(steps[0])
+    assert masking.masked is not None
+    for layer in range(layers):
+        donors = steps[0][layer].keys
+        hidden = masking.masked[layer]
+        assert torch.equal(hidden, torch.zeros_like(hidden) if donors is None else donors)
+    # The first layer of the second forward: the canvas and the map before it are still those of the source.
+    if not isinstance(of, sk.MaskPositions | sk.CutContext):
+        assert torch.equal(masking.masked[layers], steps[1][0].keys)
+
+
+def test_sinks_and_positions_may_be_said_in_short() -> None:
+    assert sk.PatchValues("sinks") == sk.PatchValues(sk.MaskSinks(1))
+    assert sk.PatchKeys(of=[3, 5], source="first") == sk.PatchKeys(sk.MaskPositions((3, 5)), "first")
+    model = sk.load("planted-carrier")
+    source = sk.trace(model, OTHER.prompt)
+    assert str(OTHER.data["letter"]) in answer(model, sk.PatchValues(source=source, of="sinks"))
+
+
+def test_a_block_causal_trace_is_no_source() -> None:
+    model = sk.load("tiny-sdar")
+    with (
+        pytest.raises(sk.SinkscopeError, match="sees its whole canvas at every step"),
+        sk.intervene(model, sk.PatchValues("sinks", source=sk.trace(model, PROBLEMS[0].prompt))),
+    ):
+        pass
 
 
 def test_the_carrier_carries_the_answer() -> None:
@@ -260,7 +309,8 @@ def test_every_one_of_them_has_a_name_in_study_files() -> None:
 @pytest.mark.parametrize(
     "make",
     [lambda: sk.Soften(0), lambda: sk.SoftmaxOffByOne(-1), lambda: sk.PenaliseSinks(k=1, penalty=float("nan")),
-     lambda: sk.PatchValues("sinks"), lambda: sk.PatchValues(sk.MaskSinks(k=1), source="later"),  # type: ignore[arg-type]
+     lambda: sk.PatchValues("drains"), lambda: sk.PatchValues([]), lambda: sk.PatchValues([1.5]),  # type: ignore[arg-type,list-item]
+     lambda: sk.PatchValues(sk.MaskSinks(k=1), source="later"),  # type: ignore[arg-type]
      lambda: sk.AddSinkToken(count=2)],
 )  # fmt: skip
 def test_senseless_settings_are_refused(make: object) -> None:

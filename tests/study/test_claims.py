@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -218,25 +219,38 @@ def contradictions(tables: dict[str, list[Any]], judged: list[Verdict]) -> list[
     return wrong
 
 
+def unexplained(judged: list[Verdict]) -> list[str]:
+    """Criteria whose yes or no does not follow from the shares that are printed before it."""
+    wrong = []
+    for part in (part for row in judged if row.name == "arm_like" for part in row.because.split(";")):
+        at_start, *first_key = [int(share) for share in re.findall(r"(\d+) %", part)] or [0]
+        if "sinks at the start" in part and ("(yes)" in part) != (at_start > 50 or any(share > 30 for share in first_key)):
+            wrong.append(part)
+    return wrong
+
+
 CASES: dict[str, dict[str, list[Any]]] = {
     "moving for 8 % moving heads": {"dynamics": [dynamics(moving=0.08, flash=0.92)]},
     "an ARM with 0 of 2": {
         "pooled": [none(causal=True), cell(0, causal=True, rows="last")], "dynamics": [dynamics(start=0.1)],
     },
     "spread beside key 0": {"dynamics": [dynamics(start=0.2, key_0=0.57)]},
+    "36 % at the start is yes": {"dynamics": [dynamics(start=0.36, key_0=0.36)]},
+    "45 % at the start is no": {"dynamics": [dynamics(start=0.45, key_0=0.01)]},
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_cases_that_contradicted_each_other(case: str) -> None:
     tables = {**{name: [] for name in TABLES}, **CASES[case]}
-    assert contradictions(tables, verdicts(tables)) == []
+    assert contradictions(tables, verdicts(tables)) == [] and unexplained(verdicts(tables)) == []
 
 
 def test_contradictions_are_seen() -> None:
     tables = {**{name: [] for name in TABLES}, **CASES["spread beside key 0"]}
     wrong = [Verdict("m", "sinks", "moving", "x."), Verdict("m", "place", "spread", "x.")]
     assert len(contradictions(tables, wrong)) == 2
+    assert unexplained([Verdict("m", "arm_like", "criteria met: 1 of 1", "sinks at the start: 36 % (yes).")])
 
 
 def committed() -> list[Path]:

@@ -2,26 +2,29 @@
 
 The source is another row of the batch at the same step ("next": row i takes from row i + 1, the last from the first), the
 same row one forward earlier ("previous") or at its first forward ("first"), or a trace of another generation, whose steps
-are computed once more. In study files `of: random` moves as many random keys instead: the control.
+are computed once more; there the same selector picks, as if it had been at work in that generation. In study files
+`of: random` moves as many random keys instead: the control.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from sinkscope.attention.calls import Call, Change, Outcome, Tap
 from sinkscope.attention.capture import listening, module_of
+from sinkscope.attention.context import COMMITTED, MASKED, PROMPT, Forward, forward_context
 from sinkscope.errors import InterventionError
-from sinkscope.interventions.base import top
+from sinkscope.interventions.base import Selector
 from sinkscope.interventions.memory import Memory
 from sinkscope.interventions.of import OfKeys
+from sinkscope.interventions.positions import MaskPositions
 from sinkscope.interventions.random import MaskRandom
-from sinkscope.interventions.ranked import Ranked
 from sinkscope.interventions.settings import Setting, among, register
 from sinkscope.interventions.sinks import MaskSinks
 from sinkscope.interventions.words import ABOVE, BELOW, OF, RANK, ROWS, WHICH, K
@@ -47,10 +50,29 @@ class Donor:
 
 @dataclass(frozen=True)
 class _Patched(OfKeys):
+    """of: an intervention that picks keys, "sinks" for MaskSinks(1), or positions for MaskPositions(positions)."""
+
+    of: Selector  # what __post_init__ makes of the other forms
     source: Literal["next", "previous", "first"] | TraceLike = "next"
 
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            of: Selector | Literal["sinks"] | Sequence[int],
+            source: Literal["next", "previous", "first"] | TraceLike = "next",
+        ) -> None: ...
+
     def __post_init__(self) -> None:
-        super().__post_init__()
+        given: object = self.of
+        if given == "sinks":
+            object.__setattr__(self, "of", MaskSinks(1))
+        elif isinstance(given, list | tuple) and given:
+            object.__setattr__(self, "of", MaskPositions(tuple(given)))
+        if not isinstance(self.of, Selector):
+            raise InterventionError(
+                f"Expected of='sinks', a list of positions, MaskSinks(…) or another intervention that picks keys, got {given!r}."
+            )
         if isinstance(self.source, str):
             if self.source not in SOURCES:
                 raise InterventionError(f"Expected source to be next, previous, first or a trace, got {self.source!r}.")
@@ -71,7 +93,7 @@ class _Patched(OfKeys):
 
     def prepare(self, model: Any, memory: Memory) -> None:
         if not isinstance(self.source, str):
-            memory.given[id(self)] = _recorded(model, self.source, self._states)
+            memory.given[id(self)] = _recorded(model, self.source, self.of, self._states, memory)
 
     def change(self, call: Call, memory: Memory) -> Change | None:
         picked = self.of.select(call, memory)
@@ -95,20 +117,11 @@ class _Patched(OfKeys):
                 return None
             there = torch.arange(own.shape[2], device=own.device) < before.shape[2]
             return Donor(torch.nn.functional.pad(before, (0, 0, 0, own.shape[2] - before.shape[2])), picked & there)
-        steps = memory.given[id(self)]
-        step = memory.step(call)
-        if step == 0 or step >= len(steps):
+        steps: list[dict[int, _Picked]] = memory.given[id(self)]
+        there = steps[memory.step(call)].get(call.layer) if memory.step(call) < len(steps) else None
+        if there is None or there.keys is None:
             return None
-        k = self.of.k if isinstance(self.of, Ranked) else None
-        scores = steps[step - 1][1][call.layer]  # what the keys of the source received a forward earlier
-        if k is None:
-            if picked is None:
-                return None
-            chosen = picked[:1, :, : scores.shape[-1]]
-        else:
-            chosen = top(scores, k)
-        states = steps[step][0][call.layer]
-        return Donor(states.expand(len(own), -1, -1, -1), chosen.expand(len(own), -1, -1))
+        return Donor(there.states.expand(len(own), -1, -1, -1), there.keys.expand(len(own), -1, -1))
 
     @abstractmethod
     def _states(self, call: Call) -> Tensor:
@@ -121,7 +134,10 @@ class _Patched(OfKeys):
 
 @register("patch_values", *WORDS)
 class PatchValues(_Patched):
-    """The picked keys carry the values of the source's picked keys; what they draw stays as it is."""
+    """The picked keys carry the values of the source's picked keys; what they draw stays as it is.
+
+    of: an intervention that picks keys, in both runs; "sinks" is MaskSinks(1), a list of positions MaskPositions(positions).
+    """
 
     def _states(self, call: Call) -> Tensor:
         return call.v.repeat_interleave(call.q.shape[1] // call.v.shape[1], dim=1)
@@ -134,7 +150,8 @@ class PatchValues(_Patched):
 class PatchKeys(_Patched):
     """The picked keys are looked for as the source's picked keys are; what they carry stays as it is.
 
-    Keys are moved behind the rotary embedding, so that a key brings the position along from which it comes.
+    Keys are moved behind the rotary embedding, so that a key brings the position along from which it comes. of: as in
+    PatchValues.
     """
 
     def _states(self, call: Call) -> Tensor:
@@ -166,31 +183,52 @@ def _places(picked: Tensor, most: int) -> tuple[Tensor, Tensor]:
     )  # fmt: skip
 
 
-class _States(Tap):
-    """Keys or values, and what keys received, of one forward."""
+class _Picked(NamedTuple):
+    """One layer at one forward of a trace."""
 
-    def __init__(self, read: Any) -> None:
-        self.read, self.states, self.scores = read, {}, {}  # type: ignore[var-annotated]
+    states: Tensor  # [1, head, key, dim]
+    keys: Tensor | None  # bool [1, head, key]: what the selector would have taken; None for nothing
+
+
+class _Recorder(Tap):
+    """States and picked keys of every forward of one generation, in which nothing is changed."""
+
+    def __init__(self, of: Selector, read: Callable[[Call], Tensor], memory: Memory) -> None:
+        self.of, self.read, self.memory = of, read, memory
+        self.steps: list[dict[int, _Picked]] = []
+
+    def change(self, call: Call) -> list[Change]:
+        self.memory.open(call)
+        self.steps[-1][call.layer] = _Picked(self.read(call), self.of.select(call, self.memory))
+        return []
 
     def ranks(self, call: Call) -> bool:
-        return True
+        return bool(self.of.maps())
 
     def take(self, call: Call, outcome: Outcome) -> None:
-        self.states[call.layer] = self.read(call)
-        self.scores[call.layer] = outcome.clean.sum(2)
+        self.memory.keep(call, outcome, self.of.maps())
+
+    def done(self, call: Call) -> None:
+        self.memory.close(call)
 
 
-def _recorded(model: Any, trace: TraceLike, read: Any) -> list[tuple[dict[int, Tensor], dict[int, Tensor]]]:
-    """States and column sums of every step of a trace, layer by layer: its canvases are computed once more."""
-    if not hasattr(model, "logits") or trace.causal:
+def _recorded(
+    model: Any, trace: TraceLike, of: Selector, read: Callable[[Call], Tensor], live: Memory
+) -> list[dict[int, _Picked]]:
+    """Every step of a trace, layer by layer: its canvases are computed once more, as the decoder would, one row alone."""
+    if not hasattr(model, "logits") or trace.causal or getattr(model, "block", None) is not None:
         raise InterventionError(
-            "A trace as the source of a patch needs a loaded diffusion model, whose canvases can be computed again; "
-            "use source='next', 'previous' or 'first'."
+            "A trace as the source of a patch needs a loaded diffusion model that sees its whole canvas at every step, so that "
+            "it can be computed again; use source='next', 'previous' or 'first'."
         )
-    steps = []
-    for canvas in trace.canvas[:-1]:
-        states = _States(read)
-        with listening(module_of(model), states):
-            model.logits(canvas[None])
-        steps.append((states.states, states.scores))
-    return steps
+    recorder, run = _Recorder(of, read, Memory(kinds_of=live.kinds_of)), object()
+    with listening(module_of(model), recorder):
+        for step, canvas in enumerate(trace.canvas[:-1]):
+            ids = canvas[None].to(model.device, torch.int64)
+            blank = -1 if trace.mask_id is None else trace.mask_id
+            labels = torch.full_like(ids, COMMITTED).masked_fill(ids == blank, MASKED)
+            labels[:, : trace.prompt_length] = PROMPT
+            recorder.steps.append({})
+            with forward_context(Forward(run, step, labels, 1, 0, None, trace.prompt_length, ids=ids)):
+                model.logits(ids)
+    return recorder.steps

@@ -135,17 +135,20 @@ def _arm_like(of: Model) -> Found:
         signs.append((decide(row, of.margin, row.p_primary).said == "dependent", f"one masked sink: {changed(row)}"))
     before = plain_dynamics(of.rows("dynamics"))
     if before is not None and (where := place_of(before)) is not None:
-        signs.append((where == "start", f"sinks at the start: {percent(before.places['start'])}"))
+        told = f"sinks at the start: {percent(before.places['start'])}"
+        if (before.places["start"] or 0.0) <= HALF:  # too few of them: key 0's share decides
+            told += f", key 0 draws {percent(key_0(before))} of the attention"
+        signs.append((where == "start", told))
     cut = next((other for other in of.rows("dynamics") if _middle(other.condition)), None)
     if before is not None and cut is not None and before.absorption and cut.absorption is not None:
         ratio = cut.absorption / before.absorption
         signs.append((ratio < RECOVERED, f"attention on sinks after a cut in the middle: {percent(ratio)} of before"))
     if signs:
         met = f"{sum(sign for sign, _ in signs)} of {len(signs)}"
-        told = "; ".join(f"{why} ({'yes' if sign else 'no'})" for sign, why in signs)
+        because = "; ".join(f"{why} ({'yes' if sign else 'no'})" for sign, why in signs)
         value = f"is an ARM; criteria met: {met}" if of.causal else f"criteria met: {met}"
         clause = ", ".join(why.split(":")[0] for sign, why in signs if sign) or "none of them"
-        yield "arm_like", value, clause, f"{told}.{_uncounted(row)}"
+        yield "arm_like", value, clause, f"{because}.{_uncounted(row)}"
 
 
 def _uncounted(row: Any) -> str:
