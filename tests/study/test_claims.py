@@ -216,7 +216,9 @@ def unexplained(judged: list[Verdict]) -> list[str]:
     wrong = []
     for part in (part for row in judged if row.name == "arm_like" for part in row.because.split(";")):
         at_start, *first_key = [int(share) for share in re.findall(r"(\d+) %", part)] or [0]
-        if "sinks at the start" in part and ("(yes)" in part) != (at_start > 50 or any(share > 30 for share in first_key)):
+        if "sinks at the start" in part and ("(yes)" in part) != (
+            at_start > 50 or any(share > 30 for share in first_key)
+        ):
             wrong.append(part)
     return wrong
 
