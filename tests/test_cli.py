@@ -209,3 +209,24 @@ def test_terminals_cannot_be_steered() -> None:
     from sinkscope.cli.screen import printable
 
     assert printable("a\x1b[2Jb\tc\nd\u202e") == "a�[2Jb\tc\nd�"
+
+
+def test_the_shell_is_offered_the_models_and_studies_that_there_are() -> None:
+    from sinkscope.cli.options import model_names, study_names
+    from sinkscope.study.schema import shipped
+
+    assert model_names("") == sorted(zoo.names()) and study_names("") == shipped()
+    assert model_names("tiny-llada,tiny-ll") == ["tiny-llada,tiny-llada", "tiny-llada,tiny-llama"]
+    assert study_names("pap") == ["paper"] and model_names("nothing") == []
+
+
+def test_a_threshold_on_a_model_that_writes_left_to_right_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["generate", "tiny-llama", "2 + 2 =", "--threshold", "0.5"]) != 0
+    assert "--threshold would have no effect on a model that writes left to right" in capsys.readouterr().err
+
+
+def test_the_summary_of_a_trace_is_refused_with_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "one.safetensors").write_bytes(b"")
+    assert run(["report", str(tmp_path / "one.safetensors"), "--text"]) != 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "a trace has no summary; leave --text out for its page" in said

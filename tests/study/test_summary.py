@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sinkscope.interventions.conditions import Condition
 from sinkscope.study.analysis.rows import Cell, Control
+from sinkscope.study.names import short_names
 from sinkscope.study.tables import WIDTH, table_1
 
 RULES = [(("rule", "threshold"), ("epsilon", epsilon), ("unit", "uniform")) for epsilon in (1.0, 3.0, 6.0)]
@@ -55,3 +58,36 @@ def test_many_k_and_long_names_stay_within_the_width() -> None:
         ["K=100"],
     ]
     assert not any("]*" in line for line in lines)
+
+
+def test_conditions_have_the_names_of_the_pages_and_no_two_share_one() -> None:
+    share = (("rule", "head_share"), ("group", "all"), ("epsilon", 0.3))
+    other = (("rule", "head_share"), ("group", "masked"), ("epsilon", 0.3))
+    named = {
+        "top key": Condition("mask_sinks", 1, "clean", "all"),
+        "structural key": Condition("mask_sinks", 1, "clean", "all", kinds="structural"),
+        "content key": Condition("mask_sinks", 1, "clean", "all", kinds="content"),
+        "weak top key < 0.3": Condition("mask_sinks", 1, "clean", "all", below=share),
+        "random, as many": Condition("mask_random", 1, "clean", "all", match="count"),
+        "random, same mass": Condition("mask_random", 1, "clean", "all", match="mass"),
+        "random for content key, same mass": Condition("mask_random", 1, "clean", "all", match="mass", kinds="content"),
+        "position 0 after the prefill": Condition("mask_positions", positions=(0,), since="second"),
+        "position 0 from the first row": Condition("mask_positions", positions=(0,), since="first"),
+    }
+    twins = [Condition("mask_sinks", 1, "clean", "all", above=rule) for rule in (share, other)]
+    conditions = [*named.values(), *twins, Condition("mask_sinks", 1, "clean", "all", keep_self=True)]
+    names = short_names({one.label: one.to_dict() for one in conditions}, causal=True)
+    assert len({*names.values()}) == len(conditions)
+    assert {name: names[one.label] for name, one in named.items()} == {name: name for name in named}
+    assert all(names[one.label] == one.label for one in twins)
+    strong = short_names({twins[0].label: twins[0].to_dict()}, causal=True)
+    assert [*strong.values()] == ["strong sink > 0.3"]
+
+
+def test_the_effect_per_percent_of_attention_stands_under_the_accuracy() -> None:
+    cells = [
+        cell(Condition("none"), 0.9),
+        replace(cell(Condition("mask_sinks", 1, "clean", "all"), 0.8), per_percent=-1.25),
+    ]
+    lines = list(table_1(cells))
+    assert any(line.strip() == "-1.25/%" for line in lines) and max(map(len, lines)) <= WIDTH

@@ -13,10 +13,30 @@ import typer
 
 from sinkscope.errors import PromptError, SinkscopeError, TaskError
 
+# What the shell offers while a word is typed. It is read from folders: importing the models or the studies takes seconds.
+PACKAGE = Path(__file__).parents[1]
+
+
+def model_names(incomplete: str) -> list[str]:
+    """The models inside the package, and SmolLM2; of names with commas between, the last one is completed."""
+    before, comma, begun = incomplete.rpartition(",")
+    names = [*(path.name for path in (PACKAGE / "zoo").iterdir() if path.is_dir()), "smollm2-135m"]
+    return sorted(before + comma + name for name in names if name.startswith(begun) and name[0].isalpha())
+
+
+def study_names(incomplete: str) -> list[str]:
+    """The studies that ship."""
+    shipped = (PACKAGE / "study" / "studies").glob("*.yaml")
+    return sorted(path.stem for path in shipped if path.stem.startswith(incomplete))
+
+
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-ModelArgument = Annotated[str, typer.Argument(help="Zoo name, folder, GGUF file or Hub id.", metavar="MODEL")]
+ModelArgument = Annotated[
+    str, typer.Argument(help="Zoo name, folder, GGUF file or Hub id.", metavar="MODEL", autocompletion=model_names)
+]
 ModelsOption = Annotated[
-    list[str] | None, typer.Option("--models", "--model", "-m", help="Models; repeated, or with commas.")
+    list[str] | None,
+    typer.Option("--models", "--model", "-m", help="Models; repeated, or with commas.", autocompletion=model_names),
 ]
 TaskOption = Annotated[list[str] | None, typer.Option("--task", "-t", help="Tasks; repeated, or with commas.")]
 Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")]

@@ -146,11 +146,15 @@ def _check_combination(settings: Decode) -> None:
     if settings.family in ("llada2", "llada21", "sdar", "fast_dllm2") and settings.guidance > 0:
         raise DecodeError(f"Guidance is no part of {settings.family} decoding; leave it out.")
     needs = {"threshold": ("threshold", "dynamic", "edit", "sub_blocks"), "factor": ("factor",)}
-    if any((settings.commit in rules) != (getattr(settings, name) is not None) for name, rules in needs.items()):
-        raise DecodeError(
-            f"Commit rule {settings.commit!r} does not go with threshold {settings.threshold} "
-            f"and factor {settings.factor}."
-        )
+    for name, rules in needs.items():
+        given = getattr(settings, name)
+        if given is not None and settings.commit not in rules:
+            raise DecodeError(
+                f"Expected {name} with a commit rule that reads it ({', '.join(rules)}), got {name}={given} with "
+                f"commit={settings.commit!r}; leave it out, or choose such a rule."
+            )
+        if given is None and settings.commit in rules:
+            raise DecodeError(f"Expected {name}=… with commit={settings.commit!r}, which reads it, got none; give one.")
 
 
 def _check_sparse(settings: Decode) -> None:

@@ -12,6 +12,7 @@ from sinkscope.study.analysis.rows import Cell, Curve, Likelihood, Token, Verdic
 from sinkscope.study.analysis.rows_traced import Dynamics
 from sinkscope.study.analysis.verdicts import judged_heads
 from sinkscope.study.analysis.wording import rule
+from sinkscope.study.names import numbered, short_names
 
 WIDTH = 80
 ACROSS = 3  # columns of K side by side
@@ -37,7 +38,7 @@ def table_1(cells: Sequence[Cell]) -> Iterator[str]:
         return
     yield "Table 1. Accuracy in % [95 % interval]; * differs from nothing masked, + from as"
     yield "many random keys masked (exact McNemar, 5 %; Holm over K, and over all primary"
-    yield "comparisons for those)."
+    yield "comparisons for those). …/%: points of accuracy per percent of attention taken."
     for model, setting, task in dict.fromkeys((cell.model, cell.setting, cell.task) for cell in cells):
         mine = [cell for cell in cells if (cell.model, cell.setting, cell.task) == (model, setting, task)]
         yield ""
@@ -51,9 +52,13 @@ def _block(cells: Sequence[Cell], title: str) -> Iterator[str]:
     yield from [f"{start}   {plain}"] if len(start) + len(plain) + 3 <= WIDTH else [start, f"  {plain}"]
     for first in range(0, len(ks), ACROSS):
         yield from _masked(cells, none, ks[first : first + ACROSS])
-    for cell in cells:
-        if not cell.condition["k"] and cell.condition["name"] not in ("none", "noop"):
-            yield f"  {cell.label:<44}{_accuracy(cell):>15}   {100 * cell.difference:+.1f}"
+    other = {
+        cell.label: cell for cell in cells if not cell.condition["k"] and cell.condition["name"] not in ("none", "noop")
+    }
+    names = short_names({label: cell.condition for label, cell in other.items()}, none.causal)
+    for label, cell in other.items():
+        line = f"  {names[label]:<44}{_accuracy(cell):>15}   {100 * cell.difference:+.1f}  {_per_percent(cell)}"
+        yield line.rstrip()
 
 
 def _masked(cells: Sequence[Cell], none: Cell, ks: list[int]) -> Iterator[str]:
@@ -63,6 +68,8 @@ def _masked(cells: Sequence[Cell], none: Cell, ks: list[int]) -> Iterator[str]:
         if any(k in row for k in ks):
             line = "".join(f"{_accuracy(row[k]) if k in row else '':>{COLUMN}}" for k in ks)
             yield from [f"  {name:<24}{line}"] if len(name) <= 24 else [f"  {name}", f"{'':26}{line}"]
+            if any(_per_percent(row.get(k)) for k in ks):
+                yield (f"{'':26}" + "".join(f"{_per_percent(row.get(k)):>{COLUMN}}" for k in ks)).rstrip()
     told = {k: value for cell in cells if (value := cell.paper) is not None and (k := cell.condition["k"])}
     if none.paper is not None and any(k in told for k in ks):
         bench = paper.BENCHMARK_NAMES[paper.BENCHMARKS[none.task]]
@@ -75,21 +82,16 @@ def _masked(cells: Sequence[Cell], none: Cell, ks: list[int]) -> Iterator[str]:
 def _series(cells: Sequence[Cell]) -> dict[str, dict[int, Cell]]:
     """Series of conditions that differ in K alone, by a short name; by the whole one where the short one is not enough."""
     found: dict[str, dict[int, Cell]] = {}
-    short: dict[str, str] = {}
-    rows = {cell.condition["rows"] for cell in cells if cell.condition["rows"]}
     for cell in cells:
-        condition = cell.condition
-        if not condition["k"]:
-            continue
-        whole = condition_from_dict(condition).series().label
-        words = [condition["name"].removeprefix("mask_").replace("_", " ")]
-        words += [condition["rank"].replace("_", " ")] if condition["name"] == "mask_sinks" else []
-        words += [str(word) for word in (condition.get("match"), condition.get("of"), condition.get("kinds")) if word]
-        words += ["last row" if condition["rows"] == "last" else "column"] if len(rows) > 1 else []
-        short[whole] = ", ".join(words)
-        found.setdefault(whole, {})[condition["k"]] = cell
-    names = list(short.values())
-    return {short[whole] if names.count(short[whole]) == 1 else whole: row for whole, row in found.items()}
+        if cell.condition["k"]:
+            whole = condition_from_dict(cell.condition).series().label
+            found.setdefault(whole, {})[cell.condition["k"]] = cell
+    names = short_names({whole: next(iter(row.values())).condition for whole, row in found.items()}, cells[0].causal)
+    return {names[whole]: row for whole, row in found.items()}
+
+
+def _per_percent(cell: Cell | None) -> str:
+    return "" if cell is None or cell.per_percent is None else f"{cell.per_percent:+.2f}/%"
 
 
 def _accuracy(cell: Cell) -> str:
@@ -110,14 +112,17 @@ def likelihood_table(rows: Sequence[Likelihood]) -> Iterator[str]:
 
 
 def _likelihoods(rows: Sequence[Likelihood]) -> Iterator[str]:
+    names: dict[str, str] = {}
     for row in rows:
         if row.condition["name"] == "none":
+            mine = {one.label: one.condition for one in rows if one.model == row.model}
+            names = numbered(short_names(mine, row.causal), [condition["k"] for condition in mine.values()])
             size = f"{row.n} {row.of}, {row.tokens} tokens"
             yield f"  {row.model}: {row.value:.2f} nats per token ({size})"
             continue
         change = f"{row.difference:+.2f} [{row.difference_low:+.2f}, {row.difference_high:+.2f}]"
         mass = f"{100 * row.mass_share:.0f} %" if row.mass_share else ""
-        yield f"    {_short(row.label, 40):<41}{change:>21}{row.p:>7.3f}{mass:>6}".rstrip()
+        yield f"    {_short(names.get(row.label, row.label), 40):<41}{change:>21}{row.p:>7.3f}{mass:>6}".rstrip()
 
 
 def table_2(

@@ -57,7 +57,13 @@ def register(app: typer.Typer) -> None:
         with waiting(f"loading {model} …"):
             loaded = load(model, dtype=dtype, device=device, mask_id=mask_id)
         if loaded.causal:
-            refuse_together(DecodeError, "on a model that writes left to right", {"--block": block, "--steps": steps})
+            useless: dict[str, object] = {
+                "--block": block,
+                "--steps": steps,
+                "--threshold": threshold,
+                "--factor": factor,
+            }
+            refuse_together(DecodeError, "on a model that writes left to right", useless)
         ids = loaded.encode(asked, chat=None if chat else False)
         settings = chosen(loaded, ids.shape[1], {name: value for name, value in words.items() if value is not None})
         console = output()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sinkscope.cli.options import Dtype, JsonFlag, ModelsOption, TaskOption, listed
+from sinkscope.cli.options import Dtype, JsonFlag, ModelsOption, TaskOption, listed, study_names
 from sinkscope.cli.screen import output, print_json, printable, waiting
 
 if TYPE_CHECKING:
@@ -20,7 +20,9 @@ def register(app: typer.Typer) -> None:
 
 
 def plan(
-    name: Annotated[str, typer.Argument(help="A shipped study (paper, quick, …) or a YAML file.")] = "paper",
+    name: Annotated[
+        str, typer.Argument(help="A shipped study (paper, quick, …) or a YAML file.", autocompletion=study_names)
+    ] = "paper",
     models: ModelsOption = None,
     tasks: TaskOption = None,
     problems: Annotated[int | None, typer.Option("--problems", "-n", help="Problems per task.", min=1)] = None,

@@ -68,6 +68,11 @@ def _text(run: Path, full: bool, as_json: bool) -> None:
     from sinkscope.cli.commands.study import summary_of
     from sinkscope.study.run import Run
 
+    if run.is_file():
+        raise ReportError(
+            f"Expected the folder of a run with --text, got the file {run}, and a trace has no summary; leave --text out for "
+            f"its page, or run sinkscope sinks {run} for its sinks."
+        )
     found = Run.load(run)
     if as_json:
         print_json(found.results)

@@ -17,6 +17,7 @@ from sinkscope.cli.options import (
     TaskOption,
     listed,
     refuse_together,
+    study_names,
 )
 from sinkscope.cli.scale import (
     AddressOption,
@@ -43,7 +44,10 @@ def register(app: typer.Typer) -> None:
 
 
 def study(
-    name: Annotated[str, typer.Argument(help="A shipped study (paper, quick, blocks, …) or a YAML file.")] = "paper",
+    name: Annotated[
+        str,
+        typer.Argument(help="A shipped study (paper, quick, blocks, …) or a YAML file.", autocompletion=study_names),
+    ] = "paper",
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Run folder; one that is begun goes on. Default: runs/NAME.")
     ] = None,
