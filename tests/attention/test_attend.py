@@ -85,11 +85,12 @@ def test_threads_take_the_callers_modes_with_them() -> None:
 
 
 def test_a_forked_process_makes_its_own_threads() -> None:
+    """Of calls that our own threads share; smaller ones are torch's, whose threads do not survive a fork at all."""
     script = (
         "import os, torch\n"
         "from sinkscope.attention.attend import attend\n"
         "torch.set_num_threads(2)\n"
-        "q = torch.ones(1, 4, 200, 8)\n"
+        "q = torch.ones(1, 4, 600, 8)\n"
         "attend(q, q, q)\n"
         "pid = os.fork()\n"
         "if pid == 0:\n"
