@@ -54,7 +54,7 @@ def exist(tables: Tables) -> Iterator[Claim]:
         "sinks_exist", "Sinks exist in every diffusion model.", agreement([_above(one, FEW) for one in found]),
         figure(f"≥ {share(lowest)} of heads"),
         f"A model has sinks where more than {100 * FEW:.0f} % of its heads have one at some step; {len(found)} diffusion "
-        f"models were traced, and {lowest.label.split(':')[0]} has the fewest.", "none", found,
+        f"models were traced; {lowest.label.split(':')[0]} has the fewest.", "none", found,
     )  # fmt: skip
 
 
@@ -90,7 +90,8 @@ def structural(tables: Tables) -> Iterator[Claim]:
     lowest, highest = least(found), max(found, key=lambda one: one.value)
     enriched = [_apart(a, b) for a, b in zip(found, base, strict=True)]
     both = share(lowest) if lowest is highest else f"{share(lowest)} to {share(highest)}"
-    canvas = f"{100 * min(one.value for one in base):.0f}–{100 * max(one.value for one in base):.0f} %"
+    ends = dict.fromkeys(f"{100 * end(one.value for one in base):.0f}" for end in (min, max))
+    canvas = f"{'–'.join(ends)} %"
     yield Claim(
         "structural", "Sinks are structural tokens: punctuation, newline, mask, template.",
         agreement([*(_above(one, HALF) for one in found), *enriched]), figure(f"{both}; {canvas} of the canvas"),
