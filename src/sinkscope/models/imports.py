@@ -10,7 +10,7 @@ from functools import cache
 def import_transformers() -> None:
     """Import it with the garbage collector at rest.
 
-    Nothing that is imported is garbage, and the collector goes over all of it seven times: a sixth of the first load.
+    Nothing that is imported is garbage, and the collector goes over it again and again: a seventh of the first load.
     """
     running = gc.isenabled()
     gc.disable()
