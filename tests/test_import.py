@@ -8,6 +8,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 FAMILIAR = "import torch, transformers; from transformers import LlamaForCausalLM, Qwen2ForCausalLM, DynamicCache"
 CLOCK = "from time import process_time; started = process_time()"
 REPORT = "import sys; print(process_time() - started, 'torch' in sys.modules)"
@@ -37,6 +39,27 @@ def test_the_package_adds_little_to_torch_and_transformers() -> None:
     ours = "import sinkscope as sk; [getattr(sk, name) for name in sk.__all__]"
     seconds, _ = measured(FAMILIAR, ours, below=2)
     assert seconds < 2
+
+
+def test_what_loads_no_model_needs_no_transformers() -> None:
+    ours = "sinkscope.models, sinkscope.decoding, sinkscope.report, sinkscope.study.run"
+    code = f"import sys, {ours}; print(*({{'transformers', 'torch._dynamo'}} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == ""
+
+
+@pytest.mark.parametrize(("running", "frozen"), [(True, False), (True, True), (False, False)])
+def test_the_first_load_leaves_the_garbage_collector_as_it_was(running: bool, frozen: bool) -> None:
+    code = f"""
+import gc
+{"" if running else "gc.disable()"}
+{"gc.freeze()" if frozen else ""}
+from sinkscope.models.imports import import_transformers
+import_transformers()
+print(gc.isenabled(), gc.get_freeze_count() > 0)
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == [str(running), str(frozen)]
 
 
 def test_the_program_runs_as_a_module() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -42,7 +42,7 @@ def through_interface(root: nn.Module) -> Iterator[None]:
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface
 
-    AttentionInterface.register(NAME, _attention)
+    AttentionInterface.register(NAME, _uncompiled())
     AttentionMaskInterface.register(NAME, _mask)
     configs: list[Any] = list({id(one.config): one.config for one in root.modules() if is_transformers(one)}.values())
     with ExitStack() as stack:
@@ -86,7 +86,13 @@ def _mask(*args: Any, **options: Any) -> Tensor | None:
     return make(*args, **options)
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+@cache
+def _uncompiled() -> Callable[..., tuple[Tensor, Tensor | None]]:
+    """Not as a decorator: it imports torch._dynamo, a second of the processor for whoever only shows a report."""
+    found: Callable[..., tuple[Tensor, Tensor | None]] = torch.compiler.disable(_attention)
+    return found
+
+
 def _attention(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, scaling: float | None = None,
     is_causal: bool | None = None, **options: Any,

@@ -18,6 +18,7 @@ from sinkscope.models.family import FAMILIES, Family, has_tokenizer, register
 from sinkscope.models.gguf_file import load_gguf
 from sinkscope.models.gguf_header import read_gguf
 from sinkscope.models.hub import snapshot
+from sinkscope.models.imports import import_transformers
 from sinkscope.models.llama import Llama
 from sinkscope.models.memory import is_finite, refuse_unless_fits
 from sinkscope.models.sizes import check_against_weights
@@ -64,6 +65,7 @@ def checked_options(
 
 def _loaded(asked: str, device: str | torch.device | None, mask_id: int | None, wanted: torch.dtype | str) -> Model:
     folder = zoo.find(asked) or find_folder(asked)
+    import_transformers()
     if adapters.is_adapter(folder):
         refuse_odd_files(folder)
         adapter = adapters.read_adapter(folder)

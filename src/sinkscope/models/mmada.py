@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from transformers import PretrainedConfig
-
 from sinkscope.models.family import family
 from sinkscope.models.llada import LLaDA
 
 if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
     from sinkscope.models.base import Model
     from sinkscope.settings.decode import Decode
 

@@ -16,6 +16,7 @@ from sinkscope.models.boundary import checked_name, one_sentence
 from sinkscope.models.family import Family
 from sinkscope.models.gguf_header import read_gguf
 from sinkscope.models.hub import fetched, seconds
+from sinkscope.models.imports import import_transformers
 from sinkscope.models.llama import Llama
 from sinkscope.models.weights import first_lines, quiet
 
@@ -39,6 +40,7 @@ def _outlined(asked: str, layers: int | None, device: str, dtype: torch.dtype) -
     from sinkscope.models.load import _assemble, _tokenizer, _with_preset  # it imports this file, as every other here
 
     folder = zoo.find(asked) or _folder(asked)
+    import_transformers()
     if adapters.is_adapter(folder):
         return outline(adapters.read_adapter(folder).base, layers, device, dtype)
     family, native, config = _described(folder, asked)

@@ -1,0 +1,29 @@
+"""What every model needs of transformers, imported at the first load of a process."""
+
+from __future__ import annotations
+
+import gc
+from functools import cache
+
+
+@cache
+def import_transformers() -> None:
+    """Import it with the garbage collector at rest.
+
+    Nothing that is imported is garbage, and the collector goes over it again and again: a seventh of the first load.
+    """
+    running = gc.isenabled()
+    gc.disable()
+    try:
+        import transformers.modeling_utils
+        import transformers.models.auto.modeling_auto
+        import transformers.models.auto.tokenization_auto  # noqa: F401
+
+        # There and back puts what was imported with the old objects, which are seldom looked at. What the program
+        # itself keeps frozen must stay so.
+        if running and gc.get_freeze_count() == 0:
+            gc.freeze()
+            gc.unfreeze()
+    finally:
+        if running:
+            gc.enable()
