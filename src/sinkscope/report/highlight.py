@@ -16,13 +16,14 @@ LONG = 10  # steps from which a way can be followed by the eye; shorter generati
 
 def liveliest(traces: Sequence[Trace]) -> dict[str, Any] | None:
     """{"sample", "layer", "head", "way"} of the head whose sink goes furthest one way; None if none moves."""
-    best, found = (False, 0.0), None
+    best, found = (False, False, 0.0), None
     for place, trace in enumerate(traces):
         if trace.causal or trace.interventions or trace.steps < 2:
             continue
         moving = head_table(trace).filter(pl.col("class") == "moving").with_columns(liveliness().alias("score"))
         for row in moving.iter_rows(named=True):
-            rank = (trace.steps >= LONG, row["score"])
+            # A sink that only spreads to one side without its largest key ever changing does not look as if it moved.
+            rank = (trace.steps >= LONG, row["moves"] > 0, row["score"])
             if row["score"] and rank > best:
                 best = rank
                 found = {"sample": place, "layer": row["layer"], "head": row["head"], "way": row["direction"]}
