@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from sinkscope.study.analysis import pair
 from sinkscope.study.analysis.agreement import agreement, figure, least, loss
 from sinkscope.study.analysis.decisions import able, decide
 from sinkscope.study.analysis.losses import MATCHED
@@ -89,14 +90,9 @@ def _able(tables: Mapping[str, Sequence[Any]], causal: bool) -> list[PooledCell]
     return [able(row) for row in tables["pooled"] if row.causal == causal and row.able is not None]
 
 
-def _is(row: PooledCell | Likelihood, says: Mapping[str, str], masked: str = "mask_sinks") -> bool:
+def _is(row: PooledCell | Likelihood, more: Mapping[str, str], masked: str = "mask_sinks") -> bool:
     """One masked key per head, ranked on unmasked attention by all rows, that says this and nothing else."""
-    condition = row.condition
-    if any(condition.get(name) != value for name, value in
-           (("name", masked), ("k", 1), ("rank", "clean"), ("rows", "all"))):  # fmt: skip
-        return False
-    more = {name: value for name, value in condition.items() if name not in ("name", "k", "rank", "rows")}
-    return {name: value.get("rule") if isinstance(value, Mapping) else value for name, value in more.items()} == says
+    return pair.says(row.condition) == {**pair.TOP, "name": masked, **more}
 
 
 def _said(row: PooledCell, margin: float) -> str:

@@ -9,16 +9,16 @@ from typing import Any
 from sinkscope.study.analysis.rows import Likelihood
 
 # Random keys are drawn until they have the top key's mass; where one key draws half of the attention there are not enough.
-_TOP = {"name": "mask_sinks", "k": 1, "rank": "clean", "rows": "all"}
+TOP = {"name": "mask_sinks", "k": 1, "rank": "clean", "rows": "all"}
 # What is masked, by what the condition says; rules go by their names.
 KEYS: Mapping[str, Mapping[str, Any]] = {
-    "top key": _TOP,
-    "strong sink": {**_TOP, "above": "head_share"},
-    "structural key": {**_TOP, "kinds": "structural"},
-    "content key": {**_TOP, "kinds": "content"},
-    "weak top key": {**_TOP, "below": "head_share"},
-    "random, ≤ its mass": {**_TOP, "name": "mask_random", "match": "mass"},
-    "random, as many": {**_TOP, "name": "mask_random", "match": "count"},
+    "top key": TOP,
+    "strong sink": {**TOP, "above": "head_share"},
+    "structural key": {**TOP, "kinds": "structural"},
+    "content key": {**TOP, "kinds": "content"},
+    "weak top key": {**TOP, "below": "head_share"},
+    "random, ≤ its mass": {**TOP, "name": "mask_random", "match": "mass"},
+    "random, as many": {**TOP, "name": "mask_random", "match": "count"},
     "position 0": {"name": "mask_positions", "positions": [0], "since": "second"},
 }
 
@@ -39,12 +39,12 @@ def models_of(rows: Sequence[Likelihood]) -> dict[str, str]:
 def lines(rows: Sequence[Likelihood]) -> Iterator[Line]:
     """Every kind of masked key that some model was scored under."""
     scored = [row for row in rows if row.of == "answers"]
-    for name, says in KEYS.items():
-        if found := {row.model: row for row in scored if _says(row.condition) == says}:
+    for name, wanted in KEYS.items():
+        if found := {row.model: row for row in scored if says(row.condition) == wanted}:
             yield Line(name, found)
 
 
-def _says(condition: Mapping[str, Any]) -> dict[str, Any]:
+def says(condition: Mapping[str, Any]) -> dict[str, Any]:
     """A condition without what it leaves open, rules by their names."""
     named = {key: value.get("rule") if isinstance(value, Mapping) else value for key, value in condition.items()}
     return {key: value for key, value in named.items() if value not in (None, 0)}
