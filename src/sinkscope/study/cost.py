@@ -16,7 +16,7 @@ LIKELY_ANSWER = 24  # tokens of a true answer to a small problem
 TILE = 128  # queries that attention works on at once
 LIKELY_PROMPT = 40  # tokens of a small problem
 # One core of a processor of today, to weigh units of models against each other before any of them was timed.
-CORE_FLOPS, CALL = 4e10, 5e-4  # operations per second; seconds that a layer takes however little there is to compute
+CORE_FLOPS, CALL = 6e10, 2e-3  # operations per second; seconds that a layer takes however little there is to compute
 
 
 @dataclass(frozen=True)
