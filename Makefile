@@ -26,8 +26,9 @@ $(STAMP): $(CORE)
 	$(BIN)/python -m compileall -qq -j 0 .venv/lib || true
 	touch $@
 
+# The study's processes share what the first of them compiled, also where Python was told not to keep it.
 study: $(CORE)
-	$(BIN)/sinkscope study paper
+	PYTHONDONTWRITEBYTECODE= $(BIN)/sinkscope study paper
 
 test: env lint types unit
 
