@@ -62,7 +62,7 @@ class SparseForwards(Forwards):
         return Kept(*found.whole, found.seen, found.index)
 
     def _refresh(self, canvas: Tensor, block: tuple[int, int], positions: Tensor) -> Tensor:
-        ranker = _Ranker()
+        ranker = _Ranker(exact=self.settings.keep == 1)
         self.block, self.since, self.due = None, 1, False
         self.refreshes += 1
         self.cache = DynamicCache()
@@ -208,13 +208,17 @@ class SparseLayer(OverwritingLayer):
 
 
 class _Ranker(Tap):
-    """Column sums of one forward, by layer; the output stays bit-identical."""
+    """Column sums of one forward, by layer; exact: the output stays bit-identical, which takes a second pass."""
 
-    def __init__(self) -> None:
+    def __init__(self, exact: bool) -> None:
+        self.exact = exact
         self.received: dict[int, Tensor] = {}  # [batch, head, key]
 
     def ranks(self, call: Call) -> bool:
-        return True
+        return self.exact
+
+    def watches(self, call: Call) -> bool:
+        return not self.exact
 
     def take(self, call: Call, outcome: Outcome) -> None:
         self.received[call.layer] = outcome.received.sum(2)

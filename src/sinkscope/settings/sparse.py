@@ -60,8 +60,9 @@ class SparseCache:
 
     @property
     def ranks(self) -> bool:
-        """Whether what keys received is needed at a refresh."""
-        return self.by in ("received", "sinks", "no_sinks") or self.drift is not None
+        """Whether what keys received is needed at a refresh: not where all are kept, or none is ever read."""
+        chooses = self.by in ("received", "sinks", "no_sinks") and self.keep < 1 and self.refresh != 1
+        return chooses or self.drift is not None
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

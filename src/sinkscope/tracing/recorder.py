@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -116,17 +117,15 @@ class Recorder(Tap):
         self.blocks = torch.zeros(steps, 2, dtype=torch.int32)
         self.received = self.mean = self.top_keys = self.top_scores = None
         if self.form == "full":
-            self.received = torch.zeros(batch, steps, layers, heads, groups, self.width, dtype=dtype)
+            self.received = _zeros(batch, steps, layers, heads, groups, self.width, dtype=dtype)
         else:
             kept = min(TOP, self.width)
-            self.mean = torch.zeros(batch, steps, layers, groups, self.width, dtype=dtype)
-            self.top_keys = torch.zeros(batch, steps, layers, heads, groups, kept, dtype=torch.int32)
-            self.top_scores = torch.zeros(batch, steps, layers, heads, groups, kept, dtype=dtype)
-        self.values = torch.zeros(batch, steps, layers, _kv_heads(model), self.width) if keep.value_norms else None
-        self.hidden = torch.zeros(batch, steps, layers, self.width) if keep.hidden_norms else None
-        self.maps = (
-            torch.zeros(len(keep.maps), batch, steps, self.width, self.width, dtype=dtype) if keep.maps else None
-        )
+            self.mean = _zeros(batch, steps, layers, groups, self.width, dtype=dtype)
+            self.top_keys = _zeros(batch, steps, layers, heads, groups, kept, dtype=torch.int32)
+            self.top_scores = _zeros(batch, steps, layers, heads, groups, kept, dtype=dtype)
+        self.values = _zeros(batch, steps, layers, _kv_heads(model), self.width) if keep.value_norms else None
+        self.hidden = _zeros(batch, steps, layers, self.width) if keep.hidden_norms else None
+        self.maps = _zeros(len(keep.maps), batch, steps, self.width, self.width, dtype=dtype) if keep.maps else None
         self.lens = lens.LensBuffer(model, batch, steps, layers, self.width) if keep.lens else None
         self.canvas[:, 0] = first.cpu()
 
@@ -231,6 +230,11 @@ def laid_out(model: Model, ids: Tensor, settings: Decode, mask: Tensor | None) -
     first = torch.cat([ids, ids.new_full((len(ids), settings.length), blank)], 1)
     padding = [0] * len(ids) if mask is None else (mask == 0).sum(1).tolist()
     return first, [slice(padded, first.shape[1]) for padded in padding], [ids.shape[1]] * len(ids)
+
+
+def _zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Zeros whose memory is taken page by page as it is written: a trace of a thousand steps begins as one of ten does."""
+    return torch.from_numpy(np.zeros(shape, torch.empty(0, dtype=dtype).numpy().dtype))
 
 
 def _kv_heads(model: Model) -> int:
