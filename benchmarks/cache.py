@@ -37,11 +37,14 @@ WAYS = {
     "received": ("most attended", "#0072B2", "o"), "sinks": ("sinks first, then nearest", "#009E73", "s"),
     "recent": ("nearest", "#999999", "^"), "random": ("random", "#E69F00", "D"),
     "no_sinks": ("strongest sinks dropped", "#D55E00", "v"),
+    "once": ("most attended, one look per answer", "#56B4E9", "P"),
 }  # fmt: skip
 SHARES = (1.0, 0.9375, 0.75, 0.5, 0.25, 0.125, 0.0625)
 NAMES = {1.0: "1", 0.9375: "15/16", 0.75: "3/4", 0.5: "1/2", 0.25: "1/4", 0.125: "1/8", 0.0625: "1/16"}
 # Who is compared with whom at the same share, beside everything with decoding without a cache.
-AGAINST = (("received", "random"), ("received", "recent"), ("sinks", "recent"), ("no_sinks", "random"))
+AGAINST = (
+    ("received", "random"), ("received", "recent"), ("sinks", "recent"), ("no_sinks", "random"), ("once", "received"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,8 @@ def read(runs: list[Path]) -> Points:
             model, condition = cell["model"], cell["condition"]
             key = ("none", 1.0)
             if condition["name"] != "none":
-                key = (condition.get("by", "received"), float(condition["keep"]))
+                once = condition.get("blocks") == "all"
+                key = ("once" if once else condition.get("by", "received"), float(condition["keep"]))
             mine = rows.filter(
                 (pl.col("model") == model)
                 & (pl.col("condition") == cell["label"])
@@ -87,8 +91,8 @@ def read(runs: list[Path]) -> Points:
 
 
 def point(points: dict[tuple[str, float], Point], by: str, keep: float) -> Point | None:
-    """All ways are one where everything is kept."""
-    return points.get(("received" if keep == 1 else by, keep))
+    """All ways of choosing are one where everything is kept."""
+    return points.get(("received" if keep == 1 and by != "once" else by, keep))
 
 
 # ---- what it costs ----
@@ -151,7 +155,8 @@ def cost(run: Path, batch: int, repeats: int) -> dict[str, dict[str, dict[str, f
 
 
 def label_of(by: str, keep: float) -> str:
-    return "none" if by == "none" else f"sparse cache by {by} keep={keep:g}"
+    once = " blocks=all" if by == "once" else ""
+    return "none" if by == "none" else f"sparse cache by {'received' if once else by} keep={keep:g}{once}"
 
 
 # ---- the page ----
@@ -209,7 +214,9 @@ def table(points: Points, costs: dict[str, dict[str, dict[str, float]]]) -> list
             low, high = one.interval
             against = paired(base.right, one.right)
             change = f"{100 * against.difference:+.1f} [{100 * against.difference_low:+.1f}, {100 * against.difference_high:+.1f}]"
-            what = "no cache" if by == "none" else "all (the dual cache)" if keep == 1 else WAYS[by][0]
+            what = "no cache" if by == "none" else WAYS[by][0]
+            if keep == 1 and by != "none":
+                what = "all, one look per answer" if by == "once" else "all (the dual cache)"
             paid = [f"{took[name]:.0f}" for name in ("columns", "keys")] if took else ["–", "–"]
             paid.append(f"{1000 * took['seconds']:.0f}" if took else "–")
             tested = ["", ""] if by == "none" else [change, f"{p[by, keep]:.2g}"]

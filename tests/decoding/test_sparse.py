@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor
+from transformers import DynamicCache
 
 import sinkscope as sk
 from sinkscope.attention.context import Forward, forward_context, seeded
 from sinkscope.decoding import decode
+from sinkscope.decoding.cache import Forwards, OverwritingLayer
 from sinkscope.decoding.sparse import SparseForwards
 from sinkscope.models import Model, load
 from sinkscope.models.base import pad
@@ -50,10 +52,11 @@ def test_all_keys_kept_and_refreshed_at_every_step_is_no_cache(model: Model, by:
     assert torch.equal(plain.history, decode(model, ids, settings(keep=0.1, by=by, refresh=1), mask).history)
 
 
+@pytest.mark.parametrize("blocks", [1, "all"])
 @pytest.mark.parametrize("by", WAYS)
-def test_a_padded_batch_is_one_by_one(model: Model, by: str) -> None:
+def test_a_padded_batch_is_one_by_one(model: Model, by: str, blocks: int | str) -> None:
     ids, mask = batch(model, 3)
-    wanted = settings(keep=0.3, by=by)
+    wanted = settings(keep=0.3, by=by, blocks=blocks)
     together = decode(model, ids, wanted, mask).tokens[:, ids.shape[1] :]
     for row, prompt in enumerate(PROMPTS):
         alone = model.encode(prompt)
@@ -82,7 +85,10 @@ def test_a_trace_sees_the_kept_keys_and_no_others(model: Model, by: str) -> None
             assert int(queries[step]) == trace.positions
 
 
-def test_what_keys_receive_between_refreshes_is_a_plain_softmax_over_the_kept(model: Model) -> None:
+@pytest.mark.parametrize(("blocks", "forwards"), [(1, 14), (2, 15)])
+def test_what_keys_receive_between_refreshes_is_a_plain_softmax_over_the_kept(
+    model: Model, blocks: int, forwards: int
+) -> None:
     from sinkscope.attention.calls import Call, Outcome, Tap
     from sinkscope.attention.capture import listening
 
@@ -106,8 +112,40 @@ def test_what_keys_receive_between_refreshes_is_a_plain_softmax_over_the_kept(mo
             Check.count += 1
 
     with listening(model.module, Check()):
-        decode(model, model.encode(PROMPTS[0]), settings(keep=0.25))
-    assert Check.count == 14 * model.config.num_hidden_layers
+        decode(model, model.encode(PROMPTS[0]), settings(keep=0.25, blocks=blocks))
+    assert Check.count == forwards * model.config.num_hidden_layers
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("shift", [False, True])
+def test_one_look_for_several_blocks_is_a_dual_cache_that_lives_on(model: Model, shift: bool) -> None:
+    """Twin: keys and values of the whole canvas, of which each forward replaces those that it computes."""
+    start = torch.cat([model.encode(PROMPTS[0]), torch.full((1, 16), int(model.mask_id or 0))], 1)
+    width = start.shape[1]
+    first, second = (width - 16, width - 8), (width - 8, width)
+    begin = first[0] - int(shift), second[0] - int(shift)
+    twin = Forwards(model, None, None)
+    twin.cache = DynamicCache()
+    sparse = SparseForwards(model, None, sk.SparseCache(keep=1.0, blocks=2), shift=shift)
+    windows = [(0, width), (begin[0], first[1]), (begin[0], width), (begin[1], width), (begin[1], width)]
+    for step, (block, window) in enumerate(zip([first, first, second, second, second], windows, strict=True)):
+        canvas = start.clone()
+        canvas[:, first[0] : first[0] + 4 * step] = 5  # tokens are written, some of them as a block ends
+        if step:
+            twin.cache.layers = [OverwritingLayer(layer, window) for layer in twin.cache.layers]
+        positions = torch.arange(width)[None, window[0] : window[1]]
+        expected = twin._run(canvas[:, window[0] : window[1]], positions, twin.cache)
+        assert sparse.window(block, width) == window
+        assert torch.equal(sparse(canvas, block), expected)
+
+
+@pytest.mark.parametrize(
+    ("words", "looks"), [({}, 2), ({"blocks": 2}, 1), ({"blocks": "all"}, 1), ({"blocks": 2, "refresh": 5}, 4)]
+)
+def test_how_often_the_whole_canvas_is_computed(model: Model, words: dict[str, object], looks: int) -> None:
+    trace = sk.trace(model, PROMPTS[0], settings(keep=0.5, **words))
+    assert int((trace.queries.sum(1) == trace.positions).sum()) == looks
+    assert torch.equal(trace.canvas[-1], decode(model, model.encode(PROMPTS[0]), settings(keep=0.5, **words)).tokens[0])
 
 
 @pytest.mark.parametrize("by", ["sinks", "no_sinks"])
@@ -189,7 +227,7 @@ def test_settings_survive_a_file(model: Model) -> None:
 
 @pytest.mark.parametrize(
     "words", [{"keep": 1.5}, {"keep": True}, {"by": "luck"}, {"refresh": 0}, {"per": "token"}, {"recent": -1}, {"drift": 3},
-              {"rule": {"rule": "threshold"}}, {"seed": 4}]
+              {"rule": {"rule": "threshold"}}, {"seed": 4}, {"blocks": 0}, {"blocks": "some"}, {"blocks": 2, "refresh": 1}]
 )  # fmt: skip
 def test_bad_settings_are_refused(words: dict[str, object]) -> None:
     with pytest.raises(sk.SinkscopeError):

@@ -27,14 +27,24 @@ class SparseForwards(Forwards):
         super().__init__(model, attention_mask, "sparse", shift)
         self.settings = settings
         self.since = 0  # forwards since the last refresh, itself included
+        self.served = 0  # blocks that the last refresh has served
         self.refreshes = 0
+        self.received: dict[int, Tensor] = {}  # by layer, [batch, head, key], at the last refresh
         self.mask: Tensor | None = None  # [batch, kept]: which of the kept columns are real; None: all
         self.due = False  # whether the drift asks for a refresh
 
     def window(self, block: tuple[int, int], columns: int) -> tuple[int, int]:
-        if self.block != block or self.due or self.since == self.settings.refresh:
+        if self._looks(block):
             return 0, columns
-        return max(block[0] - int(self.shift), 0), block[1]
+        # At the start of a block the one before it once more: its last tokens were written after it was last computed.
+        first = self.block or block
+        return max(first[0] - int(self.shift), 0), block[1]
+
+    def _looks(self, block: tuple[int, int]) -> bool:
+        """Whether the next forward is one over the whole canvas."""
+        settings = self.settings
+        served = self.block != block and settings.blocks != "all" and self.served >= settings.blocks
+        return self.block is None or served or self.due or self.since == settings.refresh
 
     def __call__(self, canvas: Tensor, block: tuple[int, int]) -> Tensor:
         """canvas [batch, position] → hidden [batch, window, width]."""
@@ -45,6 +55,10 @@ class SparseForwards(Forwards):
         if (start, stop) == (0, canvas.shape[1]):
             return self._refresh(canvas, block, positions)
         assert self.cache is not None
+        moved = self.block != block
+        if moved:
+            self._lay_out((start, stop))
+            self.block, self.served = block, self.served + 1
         self.since += 1
         whole, self.attention_mask = self.attention_mask, self.mask
         try:
@@ -52,6 +66,8 @@ class SparseForwards(Forwards):
         finally:
             self.attention_mask = whole
         self.due = self._drifted()
+        if moved:
+            self._lay_out((max(block[0] - int(self.shift), 0), block[1]))
         return hidden
 
     def kept(self, layer: int) -> Kept | None:
@@ -63,25 +79,30 @@ class SparseForwards(Forwards):
 
     def _refresh(self, canvas: Tensor, block: tuple[int, int], positions: Tensor) -> Tensor:
         ranker = _Ranker(exact=self.settings.keep == 1)
-        self.block, self.since, self.due = None, 1, False
+        self.block, self.since, self.served, self.due = None, 1, 1, False
         self.refreshes += 1
         self.cache = DynamicCache()
         with listening(self.model.module, ranker) if self.settings.ranks else nullcontext():
             hidden = self._run(canvas, positions, self.cache)
-        self.block = block
-        start, stop = max(block[0] - int(self.shift), 0), block[1]
-        inside = torch.zeros(canvas.shape[1], dtype=torch.bool, device=canvas.device)
-        inside[start:stop] = True
+        self.block, self.received = block, ranker.received
+        self._lay_out((max(block[0] - int(self.shift), 0), block[1]))
+        return hidden
+
+    def _lay_out(self, window: tuple[int, int]) -> None:
+        """Choose what is kept around a window of columns, by what the last refresh saw."""
+        assert self.cache is not None
+        filled = cast("list[Any]", self.cache.layers)
+        inside = torch.zeros(filled[0].keys.shape[2], dtype=torch.bool, device=filled[0].keys.device)
+        inside[window[0] : window[1]] = True
         layers = []
-        for number, filled in enumerate(cast("list[Any]", self.cache.layers)):
-            received = ranker.received.get(number)
-            index = self._index(number, received, filled.keys, inside, (start, stop))
-            layers.append(SparseLayer(filled, (start, stop), index, received))
+        for number, layer in enumerate(filled):
+            received = self.received.get(number)
+            index = self._index(number, received, layer.keys, inside, window)
+            layers.append(SparseLayer(layer, window, index, received))
         self.cache.layers = cast("list[Any]", layers)
         self.mask = None
         if self.attention_mask is not None:  # the same in every layer and head: padded columns come first
             self.mask = self.attention_mask.gather(1, layers[0].index[:, 0])
-        return hidden
 
     def _index(
         self, layer: int, received: Tensor | None, keys: Tensor, inside: Tensor, window: tuple[int, int]

@@ -35,6 +35,10 @@ RECENT = Setting("recent", 0, whole(0), "a whole number of at least 0", lambda v
 REFRESH = Setting(
     "refresh", None, _open(whole(1)), "a whole number of at least 1, or null", lambda v: f"refresh={v}", 40
 )
+BLOCKS = Setting(
+    "blocks", 1, lambda value: value == "all" or whole(1)(value), "a whole number of at least 1, or all",
+    lambda v: f"blocks={v}", 35, quiet=True,
+)  # fmt: skip
 PER = Setting("per", "head", among(get_args(Per)), "head or layer", lambda v: f"per {v}", 45, quiet=True)
 DRIFT = Setting("drift", None, _open(number(0, 2)), "a number from 0 to 2, or null", lambda v: f"drift={v:g}", 47)
 
@@ -42,7 +46,7 @@ add(Registered("cache", (KIND,), lambda values, seed: None, decode=lambda values
 add(
     Registered(
         "sparse_cache",
-        (BY, KEEP, RECENT, REFRESH, PER, DRIFT),
+        (BY, KEEP, RECENT, BLOCKS, REFRESH, PER, DRIFT),
         lambda values, seed: None,
         contradiction=_wrong,
         decode=_sparse,

@@ -18,15 +18,16 @@ class SparseCache:
 
     by: the keys that received most attention at the last refresh; what `rule` calls sinks, the strongest first, then the
     nearest; all but the sinks, of which the strongest go first (the control); the nearest; random ones. recent: so many
-    nearest keys are kept whatever `by` says. refresh: forwards from one look at the whole canvas to the next; None: at the
-    start of each block only. drift: also as soon as the value of the block's most attended key has turned by more than
-    this (1 − cosine, mean over layers).
+    nearest keys are kept whatever `by` says. blocks: so many blocks share one look at the whole canvas.
+    refresh: also after so many forwards. drift: also as soon as the value of the block's most attended key has turned by
+    more than this (1 − cosine, mean over layers).
     keep = 1 is the dual cache; with refresh = 1 it is decoding without a cache.
     """
 
     keep: float = 0.25  # share of the keys outside the block
     by: By = "received"
     recent: int = 0
+    blocks: int | Literal["all"] = 1
     refresh: int | None = None
     per: Per = "head"
     drift: float | None = None
@@ -41,11 +42,13 @@ class SparseCache:
         _need("per", self.per, "head or layer", self.per in get_args(Per))
         _need("recent", self.recent, "a whole number of at least 0", _whole(self.recent, 0))
         _need(
-            "refresh",
-            self.refresh,
-            "a whole number of at least 1, or None",
-            self.refresh is None or _whole(self.refresh, 1),
+            "blocks",
+            self.blocks,
+            "a whole number of at least 1, or all",
+            self.blocks == "all" or _whole(self.blocks, 1),
         )
+        refresh = self.refresh
+        _need("refresh", refresh, "a whole number of at least 1, or None", refresh is None or _whole(refresh, 1))
         _need("seed", self.seed, "a whole number of at least 0", _whole(self.seed, 0))
         _need(
             "drift",
@@ -55,6 +58,10 @@ class SparseCache:
         )
         if self.rule is not None and self.by not in ("sinks", "no_sinks"):
             raise DecodeError(f"rule has no effect in a sparse cache by {self.by}; leave it out, or keep by sinks.")
+        if self.blocks != 1 and self.refresh == 1:
+            raise DecodeError(
+                "blocks has no effect in a sparse cache that is refreshed at every step; drop one of them."
+            )
         if self.seed and self.by != "random":
             raise DecodeError(f"seed has no effect in a sparse cache by {self.by}; leave it out, or keep by random.")
 
