@@ -1,6 +1,6 @@
 """Since when a key is hidden: an autoregressive model without its sink from the first row on, or after a clean prefill.
 
-    python benchmarks/protocols.py --data ../shared/data --write
+    python benchmarks/protocols.py --data DATA --write
 
 A text is read in two forwards with one key-value cache: the first `read` tokens, then the rest, whose likelihood counts.
 (a) hidden from the first row on: in both forwards. For key 0 that is the text without its first token, one place later.
@@ -169,7 +169,7 @@ def as_markdown(results: list[dict[str, object]]) -> str:
     lines = [
         "# Since when is the sink hidden?",
         "",
-        "Made by `python benchmarks/protocols.py --data ../shared/data --write`; the protocols are told at the top of that file.",
+        "Made by `python benchmarks/protocols.py --data DATA --write`; the protocols are told at the top of that file.",
         "",
     ]
     for found in results:

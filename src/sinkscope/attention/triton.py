@@ -201,7 +201,7 @@ def triton_attention(call: Inputs, rows: int | None = None, keys: int | None = N
     keys = fitting(call.keys, launch.keys if keys is None else keys)
     dim, value = fitting(q.shape[3]), fitting(v.shape[3])
     sizes = (call.heads, call.share, call.queries, call.keys, call.offset, q.shape[3])
-    # Triton's interpreter multiplies the bit patterns of bfloat16 (triton issue 11584): there, and only there, widen.
+    # Triton's interpreter multiplies the bit patterns of bfloat16, a bug: there, and only there, widen.
     widen = q.dtype == torch.bfloat16 and q.device.type == "cpu"
     blocks: dict[str, Any] = {
         "BLOCK": call.block or 0, "MASK": kind, "ROWS": rows, "KEYS": keys, "DIM": dim, "WIDEN": widen,
