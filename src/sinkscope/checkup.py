@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -63,30 +64,51 @@ def checkup(
     size = sum(part.numel() for part in model.module.parameters())
     kind = type(model.module).__name__
     yield Check("loads", "ok", f"{model.family}, {kind}, {size:,} parameters, {model.dtype}, {seconds:.1f} s")
-    yield from (_checked(label, check, model) for label, check in CHECKS.items())
+    examined = _Examined(model)
+    yield from (_checked(label, check, examined) for label, check in CHECKS.items())
 
 
-def _checked(name: str, check: Callable[[Model], str], model: Model) -> Check:
+class _Examined:
+    """The model, and what it generates undisturbed: a generation of a large model takes minutes on a CPU, so there is one."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+
+    @cached_property
+    def ids(self) -> Tensor:
+        return _prompt(self.model)
+
+    @cached_property
+    def plain(self) -> tuple[Decoded, float]:
+        """And the seconds that it took."""
+        started = time.perf_counter()
+        return _generate(self.model, self.ids), time.perf_counter() - started
+
+
+def _checked(name: str, check: Callable[[_Examined], str], examined: _Examined) -> Check:
     try:
-        return Check(name, "ok", check(model))
+        return Check(name, "ok", check(examined))
     except _SkippedError as reason:
         return Check(name, "skipped", str(reason))
     except (_FailedError, SinkscopeError) as reason:
         return Check(name, "failed", str(reason))
 
 
-def _keys(model: Model) -> str:
+def _keys(examined: _Examined) -> str:
+    model = examined.model
     return f"{len(model.module.state_dict())} tensors, none missing, none left over"  # load refuses anything else
 
 
-def _finite(model: Model) -> str:
+def _finite(examined: _Examined) -> str:
+    model = examined.model
     for name, part in model.module.named_parameters():
         if not is_finite(part):
             raise _FailedError(f"NaN or infinite numbers in {name}")
     return "every weight is a finite number"
 
 
-def _direction(model: Model) -> str:
+def _direction(examined: _Examined) -> str:
+    model = examined.model
     ahead = looks_ahead(model)
     if ahead == model.causal:
         raise _FailedError(f"attention is {'bidirectional' if ahead else 'causal'}, which {model.family} is not")
@@ -97,7 +119,8 @@ def _direction(model: Model) -> str:
     )
 
 
-def _mask_token(model: Model) -> str:
+def _mask_token(examined: _Examined) -> str:
+    model = examined.model
     if model.causal:
         raise _SkippedError("autoregressive: needs none")
     if model.tokenizer is None or model.mask_id is None:
@@ -105,7 +128,8 @@ def _mask_token(model: Model) -> str:
     return f"id {model.mask_id} {model.tokenizer.convert_ids_to_tokens(model.mask_id)}"
 
 
-def _tokenizer(model: Model) -> str:
+def _tokenizer(examined: _Examined) -> str:
+    model = examined.model
     if model.tokenizer is None:
         raise _SkippedError("no tokenizer files: ids only")
     back = model.tokenizer.decode(model.encode(SENTENCE, chat=False)[0], skip_special_tokens=True)
@@ -115,8 +139,9 @@ def _tokenizer(model: Model) -> str:
     return f"{len(model.tokenizer):,} tokens, text comes back whole, {chat}"
 
 
-def _attention(model: Model) -> str:
-    ids = _prompt(model)
+def _attention(examined: _Examined) -> str:
+    model = examined.model
+    ids = examined.ids
     plain = model.logits(ids)
     with observe(model) as seen:
         watched = model.logits(ids)
@@ -132,16 +157,17 @@ def _attention(model: Model) -> str:
     return f"seen in {layers} layers, every query pays 1 in all ({set(seen.backends).pop()})"
 
 
-def _decodes(model: Model) -> str:
-    ids = _prompt(model)
-    done = _generate(model, ids)
+def _decodes(examined: _Examined) -> str:
+    model = examined.model
+    done, _ = examined.plain
     if any(bool((answer == model.mask_id).any()) for answer in done.returned if model.mask_id is not None):
         raise _FailedError("masks are left on the canvas")
-    return f"{len(done.returned[0])} tokens in {done.forwards} forwards, by {_settings(model, ids).family}"
+    return f"{len(done.returned[0])} tokens in {done.forwards} forwards, by {_settings(model, examined.ids).family}"
 
 
-def _padding(model: Model) -> str:
-    short, long = _prompt(model)[:, :3], _prompt(model)
+def _padding(examined: _Examined) -> str:
+    model = examined.model
+    short, long = examined.ids[:, :3], examined.ids
     ids, mask = pad([short, long], model)
     together = decode(model, ids, _settings(model, ids), attention_mask=mask).returned[0]
     alone = decode(model, short, _settings(model, short)).returned[0]
@@ -152,20 +178,21 @@ def _padding(model: Model) -> str:
     return "a padded row gives what it gives alone"
 
 
-def _no_op(model: Model) -> str:
-    ids = _prompt(model)
-    plain = _generate(model, ids)
+def _no_op(examined: _Examined) -> str:
+    model = examined.model
+    plain, _ = examined.plain
     with intervene(model, MaskSinks(k=0)):
-        same = _generate(model, ids)
+        same = _generate(model, examined.ids)
     if not torch.equal(plain.tokens, same.tokens):
         raise _FailedError("masking no sink changes the output")
     return "masking 0 sinks changes no token"
 
 
-def _took_effect(model: Model) -> str:
+def _took_effect(examined: _Examined) -> str:
+    model = examined.model
     rows: Literal["all", "last"] = "last" if model.causal else "all"
     with intervene(model, MaskSinks(k=1, rows=rows)) as active:
-        _generate(model, _prompt(model))
+        _generate(model, examined.ids)
     if active.effect.keys == 0:
         raise _FailedError("masking 1 sink masked no key")
     if active.effect.leak > 0:
@@ -173,16 +200,17 @@ def _took_effect(model: Model) -> str:
     return f"1 sink a head masked: {active.effect.mass_share:.0%} of the attention, and nothing reached it"
 
 
-def _speed(model: Model) -> str:
-    ids = _prompt(model)
-    _generate(model, ids)
-    started = time.perf_counter()
-    done = _generate(model, ids)
-    seconds = time.perf_counter() - started
-    return f"{seconds / done.forwards * 1000:.1f} ms a forward over {done.tokens.shape[1]} positions on {model.device}"
+def _speed(examined: _Examined) -> str:
+    done, seconds = examined.plain
+    if seconds < 10:  # warming up counts for little in a longer one
+        started = time.perf_counter()
+        _generate(examined.model, examined.ids)
+        seconds = time.perf_counter() - started
+    where = f"{done.tokens.shape[1]} positions on {examined.model.device}"
+    return f"{seconds / done.forwards * 1000:.1f} ms a forward over {where}"
 
 
-CHECKS: dict[str, Callable[[Model], str]] = {
+CHECKS: dict[str, Callable[[_Examined], str]] = {
     "keys": _keys,
     "finite weights": _finite,
     "direction": _direction,
