@@ -27,7 +27,6 @@ class SparseCache:
     keep: float = 0.25  # share of the keys outside the block
     by: By = "received"
     recent: int = 0
-    blocks: int | Literal["all"] = 1
     refresh: int | None = None
     per: Per = "head"
     drift: float | None = None
@@ -35,6 +34,7 @@ class SparseCache:
         None  # a sink rule as in study files; None: the paper's epsilon of 3, in column sums
     )
     seed: int = 0  # of random keys
+    blocks: int | Literal["all"] = 1
 
     def __post_init__(self) -> None:
         _need("keep", self.keep, "a share from 0 to 1", _number(self.keep) and 0 <= self.keep <= 1)
