@@ -38,12 +38,14 @@ WAYS = {
     "recent": ("nearest", "#999999", "^"), "random": ("random", "#E69F00", "D"),
     "no_sinks": ("strongest sinks dropped", "#D55E00", "v"),
     "once": ("most attended, one look per answer", "#56B4E9", "P"),
+    "elastic": ("most attended, a look when values drift", "#CC79A7", "X"),
 }  # fmt: skip
 SHARES = (1.0, 0.9375, 0.75, 0.5, 0.25, 0.125, 0.0625)
 NAMES = {1.0: "1", 0.9375: "15/16", 0.75: "3/4", 0.5: "1/2", 0.25: "1/4", 0.125: "1/8", 0.0625: "1/16"}
 # Who is compared with whom at the same share, beside everything with decoding without a cache.
 AGAINST = (
     ("received", "random"), ("received", "recent"), ("sinks", "recent"), ("no_sinks", "random"), ("once", "received"),
+    ("elastic", "received"),
 )  # fmt: skip
 
 
@@ -77,8 +79,10 @@ def read(runs: list[Path]) -> Points:
             model, condition = cell["model"], cell["condition"]
             key = ("none", 1.0)
             if condition["name"] != "none":
-                once = condition.get("blocks") == "all"
-                key = ("once" if once else condition.get("by", "received"), float(condition["keep"]))
+                by = condition.get("by", "received")
+                if condition.get("blocks") == "all":
+                    by = "once" if condition.get("drift") is None else "elastic"
+                key = (by, float(condition["keep"]))
             mine = rows.filter(
                 (pl.col("model") == model)
                 & (pl.col("condition") == cell["label"])
@@ -92,7 +96,7 @@ def read(runs: list[Path]) -> Points:
 
 def point(points: dict[tuple[str, float], Point], by: str, keep: float) -> Point | None:
     """All ways of choosing are one where everything is kept."""
-    return points.get(("received" if keep == 1 and by != "once" else by, keep))
+    return points.get(("received" if keep == 1 and by not in ("once", "elastic") else by, keep))
 
 
 # ---- what it costs ----
@@ -155,8 +159,8 @@ def cost(run: Path, batch: int, repeats: int) -> dict[str, dict[str, dict[str, f
 
 
 def label_of(by: str, keep: float) -> str:
-    once = " blocks=all" if by == "once" else ""
-    return "none" if by == "none" else f"sparse cache by {'received' if once else by} keep={keep:g}{once}"
+    seldom = {"once": " blocks=all", "elastic": " blocks=all drift=0.2"}.get(by, "")
+    return "none" if by == "none" else f"sparse cache by {'received' if seldom else by} keep={keep:g}{seldom}"
 
 
 # ---- the page ----

@@ -20,7 +20,7 @@ class SparseCache:
     nearest; all but the sinks, of which the strongest go first (the control); the nearest; random ones. recent: so many
     nearest keys are kept whatever `by` says. blocks: so many blocks share one look at the whole canvas.
     refresh: also after so many forwards. drift: also as soon as the value of the block's most attended key has turned by
-    more than this (1 − cosine, mean over layers).
+    more than this (1 − cosine, mean over layers; a batch is refreshed as a whole, by its mean).
     keep = 1 is the dual cache; with refresh = 1 it is decoding without a cache.
     """
 
