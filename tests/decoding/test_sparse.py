@@ -192,13 +192,14 @@ def test_keep_self_leaves_a_key_its_own_attention_in_a_window(model: Model) -> N
         assert float(own.max()) <= 1.001
 
 
-def test_masking_works_under_the_cache(model: Model) -> None:
-    ids = model.encode(PROMPTS[0])
+@pytest.mark.parametrize("blocks", [1, "all"])
+def test_masking_works_under_the_cache(model: Model, blocks: int | str) -> None:
+    ids, wanted = model.encode(PROMPTS[0]), settings(keep=0.5, blocks=blocks)
     with sk.intervene(model, sk.MaskSinks(k=0)):
-        same = decode(model, ids, settings(keep=0.5)).tokens
-    assert torch.equal(same, decode(model, ids, settings(keep=0.5)).tokens)
+        same = decode(model, ids, wanted).tokens
+    assert torch.equal(same, decode(model, ids, wanted).tokens)
     with sk.intervene(model, sk.MaskSinks(k=2)) as active:
-        decode(model, ids, settings(keep=0.5))
+        decode(model, ids, wanted)
     assert active.effect.keys > 0 and active.effect.leak == 0
 
 
