@@ -260,13 +260,15 @@ def page(points: Points, costs: dict[str, Any], runs: list[Path]) -> str:
     for run in runs:
         study = Study.load(run / "study.yaml")
         tasks = ", ".join(f"{task.problems} of {task.name}" for task in study.tasks)
-        asked.append(f"`sinkscope study cache` ({', '.join(study.models)}: {tasks})")
+        file = "cache" if run.name == "cache" else f"docs/results/cache/{run.name}.study.yaml"
+        asked.append(f"`sinkscope study {file}` ({', '.join(study.models)}: {tasks})")
     return "\n".join([
         "# A cache that knows the sinks", "",
-        f"{'; '.join(asked)}; then `python benchmarks/cache.py runs/cache --cost --write`. "
+        f"{'; '.join(asked)}; then `python benchmarks/cache.py {' '.join(f'runs/{run.name}' for run in runs)} --cost --write`. "
         f"Costs on {costs.get('machine', 'no machine')}.", "",
-        "The whole canvas is computed at the start of each block of 8; in between only the block, against its own keys and a "
-        "kept share of all others, chosen for each head by what that head did at the last look. A token per step. "
+        "The whole canvas is computed at the start of each block of 8, where not said otherwise; in between only the block, "
+        "against its own keys and a kept share of all others, chosen for each head by what that head did at the last look. "
+        "A token per step. "
         "Answers are compared with those without a cache, problem by problem, over the tasks that a model can do "
         "(≥ 10 % right without a cache); intervals are 95 %, p is McNemar's with Holm's correction over a model's conditions.",
         "", "![Right answers against the share of keys that is kept](cache/cache.png)", "",
@@ -303,7 +305,7 @@ def main() -> None:
         draw(points, folder / "cache.png")
         for run in asked.runs:
             name = "" if run.name == "cache" else f"{run.name}."
-            for file in ("study.yaml", "results.json", "results.parquet"):
+            for file in ("results.json", "results.parquet"):
                 shutil.copy(run / file, folder / f"{name}{file}")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dataclasses import replace
 
 from sinkscope.interventions.conditions import Condition
@@ -91,3 +93,17 @@ def test_the_effect_per_percent_of_attention_stands_under_the_accuracy() -> None
     ]
     lines = list(table_1(cells))
     assert any(line.strip() == "-1.25/%" for line in lines) and max(map(len, lines)) <= WIDTH
+
+
+@pytest.mark.parametrize(
+    ("labels", "shared"),
+    [
+        (["sparse cache by received keep=1", "sparse cache by random keep=1"], "sparse cache by "),
+        (["mask sinks K=1", "zero values K=1"], ""),
+        (["mask sinks K=1"], ""),
+    ],
+)
+def test_words_that_all_conditions_begin_with_are_said_once(labels: list[str], shared: str) -> None:
+    from sinkscope.study.summary import _shared
+
+    assert _shared(labels) == shared

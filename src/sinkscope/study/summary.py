@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 
 from sinkscope import paper
@@ -98,16 +99,25 @@ def _by_condition(results: Results, room: int) -> Iterator[str]:
     wide = 14
     name = WIDTH - 2 - wide * len(models)
     yield "Right answers in %; in brackets the change, 95 %:"
-    yield f"  {'':<{name}}" + "".join(f"{_cut(model, wide - 1):>{wide}}" for model in models)
+    shared = _shared(labels)
+    head = f"{shared.strip()} …" if shared else ""
+    yield f"  {head:<{name}}" + "".join(f"{_cut(model, wide - 1):>{wide}}" for model in models)
     bases = "".join(f"{_share(found.get(('none', model))):>{wide}}" for model in models)
     yield f"  {'nothing changed':<{name}}{bases}"
     lines = [
-        f"  {_cut(_usual(label), name - 1):<{name}}"
+        f"  {_cut(_usual(label.removeprefix(shared)), name - 1):<{name}}"
         + "".join(f"{_changed(found.get((label, m))):>{wide}}" for m in models)
         for label in labels
     ]
     room -= 3
     yield from lines if len(lines) <= room else [*lines[: room - 1], f"  … and {len(lines) - room + 1} lines more"]
+
+
+def _shared(labels: Sequence[str]) -> str:
+    """The words that all labels begin with."""
+    words = [label.split(" ") for label in labels]
+    same = list(takewhile(lambda place: len(set(place)) == 1, zip(*words, strict=False)))
+    return "".join(f"{place[0]} " for place in same) if len(labels) > 1 else ""
 
 
 def _usual(label: str) -> str:

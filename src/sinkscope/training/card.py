@@ -166,7 +166,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--scores", type=Path, required=True, help="what evaluate --out wrote")
     parser.add_argument("--zoo", type=Path, default=ZOO)
     parser.add_argument("--results", type=Path, default=None, help="folder for the curve and the scores")
-    parser.add_argument("--notes", type=Path, default=None, help="file with a passage for an adapter's card, in Markdown")
+    parser.add_argument(
+        "--notes", type=Path, default=None, help="file with a passage for an adapter's card, in Markdown"
+    )
     given = parser.parse_args(arguments)
     try:
         notes = "" if given.notes is None else given.notes.read_text(encoding="utf-8")
