@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from dataclasses import replace
+
+import pytest
 
 from sinkscope.interventions.conditions import Condition
 from sinkscope.study.analysis.rows import Cell, Control
