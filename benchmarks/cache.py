@@ -264,7 +264,8 @@ def page(points: Points, costs: dict[str, Any], runs: list[Path]) -> str:
         asked.append(f"`sinkscope study {file}` ({', '.join(study.models)}: {tasks})")
     return "\n".join([
         "# A cache that knows the sinks", "",
-        f"{'; '.join(asked)}; then `python benchmarks/cache.py {' '.join(f'runs/{run.name}' for run in runs)} --cost --write`. "
+        f"{'; '.join(asked)}; then `python benchmarks/cache.py {' '.join(f'runs/{run.name}' for run in runs)} --cost "
+        f"--batch {costs.get('batch', 10)} --write`. "
         f"Costs on {costs.get('machine', 'no machine')}.", "",
         "The whole canvas is computed at the start of each block of 8, where not said otherwise; in between only the block, "
         "against its own keys and a kept share of all others, chosen for each head by what that head did at the last look. "
