@@ -177,7 +177,9 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_odd_names(name: str, tmp_path: Path) -> None:
+def test_odd_names(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")  # what lies beside the project may be a model
     for words in (
         ["study", name], ["train", name], ["sinks", name], ["report", name], ["figures", name], ["merge", name],
         ["compare", name, name], ["generate", name, "hello"], ["check", name], ["study", name + ".yaml"],

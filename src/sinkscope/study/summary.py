@@ -100,7 +100,7 @@ def _by_condition(results: Results, room: int) -> Iterator[str]:
     name = WIDTH - 2 - wide * len(models)
     yield "Right answers in %; in brackets the change, 95 %:"
     shared = _shared(labels)
-    head = f"{shared.strip()} …" if shared else ""
+    head = _cut(f"{shared.strip()} …" if shared else "", name - 1)
     yield f"  {head:<{name}}" + "".join(f"{_cut(model, wide - 1):>{wide}}" for model in models)
     bases = "".join(f"{_share(found.get(('none', model))):>{wide}}" for model in models)
     yield f"  {'nothing changed':<{name}}{bases}"
