@@ -96,8 +96,9 @@ def shape_of(study: Study, unit: Unit, prompt: int, causal: bool) -> Shape:
     settings = Decode.from_dict(dict(unit.decode))
     if causal:
         return Shape(rows, 1, prompt + settings.length // 2, 1)
-    canvas = prompt + settings.length
-    return Shape(rows, canvas, canvas, max((settings.block or settings.length) // 2, 1))
+    canvas, block = prompt + settings.length, settings.block or settings.length
+    computed = block if settings.cache == "exact" else canvas  # over an exact cache a step computes its block alone
+    return Shape(rows, computed, canvas, max(block // 2, 1))
 
 
 def batches(unit: Unit) -> int:
