@@ -166,21 +166,27 @@ def _timed(name: str, model: Model, size: Size, dtype: torch.dtype) -> Callable[
 
     CPU time is counted, so that a busy machine does not count against the plan.
     """
+    from transformers import DynamicCache
+
     from sinkscope.interventions import MaskSinks, intervene
     from sinkscope.study.units.given import one_thread
 
     small = {layers: outline(name, layers, "cpu", dtype) for layers in (1, 2)}
-    known: dict[tuple[int, int], float] = {}
+    known: dict[tuple[int, int, int], float] = {}
 
-    def once(layers: int, rows: int, positions: int) -> float:
-        ids = torch.arange(rows * positions).reshape(rows, positions).remainder(min(model.vocabulary, 100))
+    def once(layers: int, rows: int, positions: int, before: int) -> float:
+        ids = torch.arange(rows * (before + positions)).reshape(rows, -1).remainder(min(model.vocabulary, 100))
         body: Any = small[layers].module.model
         words = small[layers].direction()
         with one_thread(), torch.inference_mode(), intervene(small[layers], MaskSinks(k=1)):
-            return _least(lambda: body(ids, use_cache=False, **words))
+            if not before:
+                return _least(lambda: body(ids, use_cache=False, **words))
+            cached = DynamicCache(config=small[layers].config)  # what a causal model has read is not computed again
+            body(ids[:, :before], past_key_values=cached, use_cache=True, **words)
+            return _least(lambda: body(ids[:, before:], past_key_values=cached, use_cache=True, **words))
 
     def seconds(shape: Shape) -> float:
-        key = (shape.rows, shape.positions)
+        key = (shape.rows, shape.positions, shape.keys - shape.positions if model.causal else 0)
         if key not in known:
             one, two = once(1, *key), once(2, *key)
             known[key] = max(two - one, 0.0) * size.layers + max(2 * one - two, 0.0)
