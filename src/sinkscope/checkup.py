@@ -95,13 +95,13 @@ def _checked(name: str, check: Callable[[_Examined], str], examined: _Examined) 
 
 
 def _keys(examined: _Examined) -> str:
-    model = examined.model
-    return f"{len(model.module.state_dict())} tensors, none missing, none left over"  # load refuses anything else
+    return (
+        f"{len(examined.model.module.state_dict())} tensors, none missing, none left over"  # load refuses anything else
+    )
 
 
 def _finite(examined: _Examined) -> str:
-    model = examined.model
-    for name, part in model.module.named_parameters():
+    for name, part in examined.model.module.named_parameters():
         if not is_finite(part):
             raise _FailedError(f"NaN or infinite numbers in {name}")
     return "every weight is a finite number"
@@ -140,8 +140,7 @@ def _tokenizer(examined: _Examined) -> str:
 
 
 def _attention(examined: _Examined) -> str:
-    model = examined.model
-    ids = examined.ids
+    model, ids = examined.model, examined.ids
     plain = model.logits(ids)
     with observe(model) as seen:
         watched = model.logits(ids)

@@ -37,8 +37,11 @@ class SparseForwards(Forwards):
         if self._looks(block):
             return 0, columns
         # At the start of a block the one before it once more: its last tokens were written after it was last computed.
-        first = self.block or block
-        return max(first[0] - int(self.shift), 0), block[1]
+        return self._span((self.block or block)[0], block[1])
+
+    def _span(self, start: int, stop: int) -> tuple[int, int]:
+        """The columns whose hidden states predict those from start to stop, and their own."""
+        return max(start - int(self.shift), 0), stop
 
     def _looks(self, block: tuple[int, int]) -> bool:
         """Whether the next forward is one over the whole canvas."""
@@ -67,7 +70,7 @@ class SparseForwards(Forwards):
             self.attention_mask = whole
         self.due = self._drifted()
         if moved:
-            self._lay_out((max(block[0] - int(self.shift), 0), block[1]))
+            self._lay_out(self._span(*block))
         return hidden
 
     def kept(self, layer: int) -> Kept | None:
@@ -85,7 +88,7 @@ class SparseForwards(Forwards):
         with listening(self.model.module, ranker) if self.settings.ranks else nullcontext():
             hidden = self._run(canvas, positions, self.cache)
         self.block, self.received = block, ranker.received
-        self._lay_out((max(block[0] - int(self.shift), 0), block[1]))
+        self._lay_out(self._span(*block))
         return hidden
 
     def _lay_out(self, window: tuple[int, int]) -> None:
