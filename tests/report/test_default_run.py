@@ -13,7 +13,7 @@ from sinkscope.interventions.conditions import Condition
 from sinkscope.report import write
 from sinkscope.sinks import head_dynamics, notable
 from sinkscope.study.schema import Study
-from sinkscope.study.unit import Facts, Unit
+from sinkscope.study.unit import ModelInfo, Unit
 from sinkscope.study.units.facts import FactsKind
 from sinkscope.study.units.trace import TraceKind
 from sinkscope.tracing import Trace
@@ -29,7 +29,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     plan = Study.load("paper").to_dict()
     trace = {**plan["trace"], "problems": 1}
     study = Study.from_dict({**plan, "models": [MODEL], "likelihood": {}, "expected": {}, "trace": trace})
-    facts = Facts(**FactsKind().perform(study, Unit("facts", MODEL, Condition("none"), shown=MODEL), folder))
+    facts = ModelInfo(**FactsKind().perform(study, Unit("facts", MODEL, Condition("none"), shown=MODEL), folder))
     for unit in TraceKind().plan(study, facts):
         if unit.task == "programs":
             TraceKind().perform(study, unit, folder)

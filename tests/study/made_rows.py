@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sinkscope.statistics import change_interval
-from sinkscope.study.analysis.rows import Able, Control, Interval, Likelihood, PooledCell
+from sinkscope.study.analysis.rows import Control, Interval, Likelihood, PooledCell, SolvableTasks
 from sinkscope.study.analysis.rows_traced import Dynamics, Heads, Layer, Mechanism
 
 
@@ -40,7 +40,8 @@ def cell(
     return PooledCell(
         model=model, family=family, causal=causal, task=task, setting=setting,
         condition={"name": name, "k": k, "rank": rank, "rows": rows, **condition}, label=name, **numbers, leak=0.0,
-        confidence=0.5, paper=None, p_primary=p_primary, weak=weak or {}, able=Able(**numbers) if accuracy >= 0.1 else None,
+        confidence=0.5, paper=None, p_primary=p_primary, weak=weak or {},
+        able=SolvableTasks(**numbers) if accuracy >= 0.1 else None,
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import sinkscope as sk
 from sinkscope.interventions.conditions import Condition, condition_from_dict
 from sinkscope.settings.decode import Decode
 from sinkscope.study.plan import units_of
-from sinkscope.study.unit import Facts, Unit
+from sinkscope.study.unit import ModelInfo, Unit
 from sinkscope.study.units import kinds
 
 
@@ -22,9 +22,9 @@ def study(conditions: list[Any], **more: Any) -> sk.Study:
     )
 
 
-def facts(made: sk.Study) -> Facts:
+def facts(made: sk.Study) -> ModelInfo:
     unit = Unit("facts", made.models[0], Condition("none"), shown=made.models[0])
-    return Facts(**kinds()["facts"].perform(made, unit, Path()))
+    return ModelInfo(**kinds()["facts"].perform(made, unit, Path()))
 
 
 def test_a_sweep_of_caches_is_planned_with_its_decode_settings() -> None:

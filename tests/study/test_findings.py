@@ -10,12 +10,12 @@ from sinkscope.interventions.conditions import Condition
 from sinkscope.statistics import paired
 from sinkscope.study.analysis import accuracy, answers
 from sinkscope.study.analysis.answers import Answers, Key
-from sinkscope.study.analysis.rows import Able
-from sinkscope.study.plan import Facts
+from sinkscope.study.analysis.rows import SolvableTasks
+from sinkscope.study.plan import ModelInfo
 from sinkscope.study.schema import Study
 
 NONE = Condition("none")
-FACTS = [Facts("m", "m", False, "llada", {}, {})]
+FACTS = [ModelInfo("m", "m", False, "llada", {}, {})]
 
 
 def answered(
@@ -64,7 +64,7 @@ def test_only_a_count_may_be_matched_by_another_ranking() -> None:
 def test_cells_say_whether_the_model_is_causal() -> None:
     made = dict([answered(NONE, {0})])
     for causal in (True, False):
-        facts = [Facts("m", "m", causal, "llama", {}, {})]
+        facts = [ModelInfo("m", "m", causal, "llama", {}, {})]
         assert accuracy.cells(Study.load("quick"), facts, made)[0].causal is causal
 
 
@@ -77,7 +77,9 @@ def test_pooled_cells_are_also_told_without_weak_tasks() -> None:
     whole = {row.label: row.to_dict() for row in both}
     row, alone = whole[sinks.label], cells(*easy)[sinks.label]
     assert row["n"] == 30 and row["difference"] == pytest.approx(-8 / 30)  # as before
-    assert row["weak"] == {"hard": 0.05} and row["able"] == {name: alone[name] for name in Able.__dataclass_fields__}
+    assert row["weak"] == {"hard": 0.05} and row["able"] == {
+        name: alone[name] for name in SolvableTasks.__dataclass_fields__
+    }
     assert "able" not in alone
     none = accuracy.pooled_cells(study, FACTS, pooled(["hard"], *hard))
     assert [row.able for row in none] == [None, None] and none[0].weak == {"hard": 0.05}

@@ -21,7 +21,7 @@ from sinkscope.errors import TraceError
 from sinkscope.interventions import intervene
 from sinkscope.interventions.conditions import Condition, condition_from_dict, names
 from sinkscope.interventions.settings import registered
-from sinkscope.sinks.columns import SoFar
+from sinkscope.sinks.columns import CumulativeColumns
 from sinkscope.study.analysis import behaviour
 from sinkscope.study.plan import Unit
 from sinkscope.study.run import run
@@ -133,7 +133,7 @@ def test_columns_so_far_are_means_over_the_rows_that_see_a_key(family: dict[str,
     heads = tuple((layer, head) for layer in range(2) for head in range(2))
     made = sk.trace(model, PROMPT, length=6, keep=Keep(maps=heads, dtype=torch.float32))
     assert made.maps is not None and made.received is not None
-    seen = SoFar(made)
+    seen = CumulativeColumns(made)
     assert seen.received is not None
     prompt = made.prompt_length
     for step in range(made.steps):
@@ -146,7 +146,7 @@ def test_columns_so_far_are_means_over_the_rows_that_see_a_key(family: dict[str,
                     mean = float(seen.received[step, layer, head, 1, key]) / len(rows)
                     assert mean == pytest.approx(sum(paid) / len(paid), abs=1e-4)
     with pytest.raises(TraceError, match="autoregressive"):
-        SoFar(sk.trace(sk.load(family["llada"]), PROMPT, length=4, steps=4))
+        CumulativeColumns(sk.trace(sk.load(family["llada"]), PROMPT, length=4, steps=4))
 
 
 def test_likelihood_without_masking_is_the_models_own(study: Study, family: dict[str, str]) -> None:

@@ -15,7 +15,7 @@ from sinkscope.errors import StudyError
 from sinkscope.interventions.conditions import Condition
 from sinkscope.settings.words import ID_LISTS
 from sinkscope.study.parts import TaskPlan
-from sinkscope.study.plan import Facts, Unit, units_of
+from sinkscope.study.plan import ModelInfo, Unit, units_of
 from sinkscope.study.schema import STUDIES, Study, shipped
 
 GOOD = """name: mine
@@ -37,9 +37,9 @@ rules:
 """
 
 
-def facts(study: Study, causal: bool) -> Facts:
+def facts(study: Study, causal: bool) -> ModelInfo:
     settings = {label: {"length": 8, "steps": 8, "label": label} for label, _ in study.settings()}
-    return Facts("a", "a", causal, "llama" if causal else "llada", {}, settings)
+    return ModelInfo("a", "a", causal, "llama" if causal else "llada", {}, settings)
 
 
 @pytest.mark.parametrize("name", shipped())
@@ -48,7 +48,7 @@ def test_shipped_studies_come_back_from_what_they_are_written_as(name: str) -> N
     assert study.name == name and study.about
     assert Study.from_dict(yaml.safe_load(study.to_yaml())) == study
     assert Study.load(f"{name}.yaml") == Study.load(STUDIES / f"{name}.yaml") == study
-    units = units_of(study, [facts(study, False), Facts("b", "b", True, "llama", {}, {"": {"length": 8}})])
+    units = units_of(study, [facts(study, False), ModelInfo("b", "b", True, "llama", {}, {"": {"length": 8}})])
     assert len({unit.id for unit in units}) == len(units)
 
 
@@ -281,7 +281,7 @@ def test_the_mechanism_looks_at_the_first_point_of_a_sweep_only() -> None:
 def test_a_model_that_takes_one_step_of_its_own_is_refused_for_the_mechanism() -> None:
     study = Study.from_dict(yaml.safe_load(GOOD))
     with pytest.raises(StudyError, match="at least 2 steps, and a decodes in 1"):
-        units_of(study, [Facts("a", "a", False, "llada", {}, {"": {"length": 1, "steps": 1}})])
+        units_of(study, [ModelInfo("a", "a", False, "llada", {}, {"": {"length": 1, "steps": 1}})])
 
 
 def test_a_long_name_of_a_unit_is_cut_and_stays_its_own() -> None:

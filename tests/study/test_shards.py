@@ -17,7 +17,7 @@ from sinkscope.study.run import run
 from sinkscope.study.schema import Study
 from sinkscope.study.shards import Shard, merge, run_shard
 from sinkscope.study.store import Store, digest
-from sinkscope.study.unit import Facts, Unit
+from sinkscope.study.unit import ModelInfo, Unit
 
 SAME = ("results.json", "results.parquet", "study.yaml")
 
@@ -129,7 +129,7 @@ def test_a_shard_shares_its_folder_with_other_shards_only(plan: Study, tmp_path:
 @given(st.integers(1, 40), st.integers(1, 9))
 def test_every_unit_is_in_one_shard(count: int, shards: int) -> None:
     units = [Unit("answers", "ab"[n % 2], Condition("none"), last=n % 5, chunk=n, shown="m") for n in range(count)]
-    facts = [Facts(name, name, False, "llada", {"parameters": 1 + place}, {}) for place, name in enumerate("ab")]
+    facts = [ModelInfo(name, name, False, "llada", {"parameters": 1 + place}, {}) for place, name in enumerate("ab")]
     found = [Shard(index, shards).of(units, facts) for index in range(1, shards + 1)]
     assert sorted(unit.chunk for part in found for unit in part) == list(range(count))
     assert max(map(len, found)) - min(map(len, found)) <= 1

@@ -22,7 +22,7 @@ _own = threading.local()
 KEPT = 1 << 23
 
 
-def share_out(work: Callable[[Iterator[Job]], None], jobs: Iterable[Job], threads: int) -> None:
+def run_parallel(work: Callable[[Iterator[Job]], None], jobs: Iterable[Job], threads: int) -> None:
     """Run `work` on each thread with an iterator over the jobs that it gets; they are handed out one at a time."""
     if threads == 1:
         work(iter(jobs))

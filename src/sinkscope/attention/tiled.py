@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sinkscope.attention.bias import AttentionBias, add_bias, attention_bias, drop_from
 from sinkscope.attention.inputs import Inputs, Result
-from sinkscope.attention.team import room, share_out
+from sinkscope.attention.team import room, run_parallel
 
 # A tile has at most so many scores (4 MB in fp32); beyond it, the last level of the cache no longer holds it all.
 TILE_SCORES = 1 << 20
@@ -67,7 +67,7 @@ def tiled(call: Inputs) -> Result:
     if head_at_a_time(call):
         heads = [(item, head) for item in range(call.batch) for head in range(call.heads)]
         threads = min(torch.get_num_threads(), len(heads)) if call.q.device.type == "cpu" else 1
-        share_out(lambda some: attend_heads(call, workspace, some, result), heads, threads)
+        run_parallel(lambda some: attend_heads(call, workspace, some, result), heads, threads)
     else:
         attend_chunks(call, workspace, result)
     return result

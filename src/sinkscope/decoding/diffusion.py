@@ -199,7 +199,7 @@ def _block_steps(state: Denoiser, block: Block) -> Iterator[Step]:
     if cached:
         state.fill_cache(block.span[0])
     rule = rule_named(state.settings.commit)(state, block)
-    while not bool(state.done.all()) and rule.goes_on():
+    while not bool(state.done.all()) and rule.unfinished():
         if state.step >= state.settings.most_steps:  # a step that commits the mask token leaves everything as it was
             raise DecodeError(
                 f"{state.model.name} is not done after {state.step} steps, the most that {state.settings.family} decoding "

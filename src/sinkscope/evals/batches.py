@@ -51,9 +51,9 @@ class Batch:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Batch:
-        told = {name: _frozen(value) for name, value in values.items() if name != "settings"}
+        known = {name: _frozen(value) for name, value in values.items() if name != "settings"}
         settings = values["settings"]
-        return cls(**told, settings=None if settings is None else Decode.from_dict(settings))
+        return cls(**known, settings=None if settings is None else Decode.from_dict(settings))
 
 
 def _frozen(value: Any) -> Any:
@@ -173,7 +173,7 @@ def total_effect(parts: Sequence[Mapping[str, Any]]) -> dict[str, float] | None:
 
 def answer(context: str, payload: str, folder: Path) -> dict[str, Any]:
     """A `Batch` as JSON under a `Job` as JSON → its outcome, or why there is none; what the Ray engine calls."""
-    return told(lambda: _answered(Job(**json.loads(context)), Batch.from_dict(json.loads(payload)["batch"])))
+    return error_envelope(lambda: _answered(Job(**json.loads(context)), Batch.from_dict(json.loads(payload)["batch"])))
 
 
 def _answered(job: Job, batch: Batch) -> dict[str, Any]:
@@ -194,7 +194,7 @@ def _model(name: str, dtype: str | None, device: str | None) -> Model:
     return load(name, dtype=dtype, device=device)
 
 
-def told(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def error_envelope(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """What the work gives, or why it gave nothing: an error of the user's, or a bug of ours.
 
     lacking: the model could not be loaded on this machine.
@@ -221,8 +221,10 @@ def condition_of(intervention: Any) -> tuple[Condition, int] | None:
         origin = getattr(entry.make, "origin", None)
         if origin == (type(intervention).__module__, type(intervention).__qualname__):
             plain = intervention.to_dict()
-            told = {one.name: one.freeze(plain[one.name]) for one in entry.settings if plain.get(one.name) is not None}
-            made = Condition(name, **told)
+            settings = {
+                one.name: one.freeze(plain[one.name]) for one in entry.settings if plain.get(one.name) is not None
+            }
+            made = Condition(name, **settings)
             if made.intervention(seed) == intervention:
                 return made, seed
     raise TaskError(

@@ -12,7 +12,7 @@ from sinkscope.interventions.memory import Map
 
 
 @dataclass(frozen=True)
-class OfKeys(Intervention):
+class SelectorIntervention(Intervention):
     """of: MaskSinks, MaskRandom, MaskPositions or CutContext: whose keys, not whether they are hidden."""
 
     of: Selector

@@ -22,7 +22,7 @@ from sinkscope.attention.context import COMMITTED, MASKED, PROMPT, Forward, forw
 from sinkscope.errors import InterventionError
 from sinkscope.interventions.base import Selector
 from sinkscope.interventions.memory import Memory
-from sinkscope.interventions.of import OfKeys
+from sinkscope.interventions.of import SelectorIntervention
 from sinkscope.interventions.positions import MaskPositions
 from sinkscope.interventions.random import MaskRandom
 from sinkscope.interventions.settings import Setting, among, register
@@ -49,7 +49,7 @@ class Donor:
 
 
 @dataclass(frozen=True)
-class _Patched(OfKeys):
+class _Patched(SelectorIntervention):
     """of: an intervention that picks keys, "sinks" for MaskSinks(1), or positions for MaskPositions(positions)."""
 
     of: Selector  # what __post_init__ makes of the other forms

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sinkscope.attention.calls import Call, Change
 from sinkscope.interventions.memory import Memory
-from sinkscope.interventions.of import OfKeys
+from sinkscope.interventions.of import SelectorIntervention
 from sinkscope.interventions.random import MaskRandom
 from sinkscope.interventions.settings import register
 from sinkscope.interventions.sinks import MaskSinks
@@ -20,7 +20,7 @@ WORDS = (K, RANK, ROWS, OF, ABOVE, BELOW, *WHICH)
 
 
 @dataclass(frozen=True)
-class _ChangedValues(OfKeys):
+class _ChangedValues(SelectorIntervention):
     @classmethod
     def from_settings(cls, values: dict[str, Any], seed: int) -> Self:
         words = {name: value for name, value in values.items() if name != "of"}

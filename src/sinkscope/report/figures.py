@@ -32,7 +32,7 @@ from sinkscope.report.drawing import (
 from sinkscope.report.result_figures import class_bars, masking_curves, mechanism_gaps, token_bars
 from sinkscope.report.sample import head_classes
 from sinkscope.sinks import Threshold, default_rule, head_dynamics, histogram, sweep
-from sinkscope.sinks.columns import SoFar, missing_keys, query_count, seen_by
+from sinkscope.sinks.columns import CumulativeColumns, missing_keys, query_count, seen_by
 from sinkscope.tracing import Trace
 
 __all__ = [
@@ -156,7 +156,7 @@ def _classes(trace: Trace) -> list[tuple[str, str | None]]:
     """Classes of heads as verdicts have them: of an autoregressive model by the columns so far."""
     if not trace.causal:
         return head_classes(trace)
-    table = head_dynamics(cast("Trace", SoFar(trace)))
+    table = head_dynamics(cast("Trace", CumulativeColumns(trace)))
     return list(zip(table["class"].to_list(), table["direction"].to_list(), strict=True))
 
 

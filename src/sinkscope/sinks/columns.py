@@ -51,7 +51,7 @@ class TraceLike(Protocol):
     def select(self, steps: slice | None = None, layers: slice | None = None) -> "TraceLike": ...
 
 
-class SoFar:
+class CumulativeColumns:
     """An autoregressive trace seen as a whole map grows: at each step the columns of all rows so far.
 
     One step of an ARM is one row, one step of a diffusion model is a whole map: rows alone would call any key that one row
@@ -120,7 +120,7 @@ def alive_keys(trace: TraceLike) -> Tensor:
 
     There, a token becomes a key at the step after its commit. Commits tell it also in a trace cut to some of its steps.
     """
-    if isinstance(trace, SoFar):
+    if isinstance(trace, CumulativeColumns):
         return trace.judged
     if _order(trace) is not None:  # block by block: what lies right of the active block is not there yet
         return torch.arange(trace.positions) < trace.blocks[:, 1:]
@@ -147,9 +147,9 @@ def seen_by(trace: TraceLike, group: str) -> Tensor | None:
     The prompt of an autoregressive trace has rows that see less than others: key k is seen by the rows from k on. Under
     block-causal attention without a cache it is seen by the rows from its block's start on.
     """
-    if not isinstance(trace, SoFar) and (order := _order(trace)) is not None:
+    if not isinstance(trace, CumulativeColumns) and (order := _order(trace)) is not None:
         return _seen_in_blocks(trace, group, order)
-    if not trace.causal or isinstance(trace, SoFar):
+    if not trace.causal or isinstance(trace, CumulativeColumns):
         return None
     later = trace.prompt_length - torch.arange(trace.positions)  # rows of the prompt from the key's own on
     by_prompt = torch.minimum(query_count(trace, "prompt")[:, None], later.clamp(min=0))

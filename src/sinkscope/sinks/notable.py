@@ -7,12 +7,12 @@ import itertools
 import polars as pl
 
 
-def liveliness() -> pl.Expr:
+def motion() -> pl.Expr:
     """presence × trend² × |drift| of a moving head: its sink is there at most steps, keeps to one way, and goes far."""
     return pl.col("presence") * pl.col("trend").fill_null(0) ** 2 * pl.col("drift").abs().fill_null(0)
 
 
-def firmness() -> pl.Expr:
+def stability() -> pl.Expr:
     """presence × strength: a sink that is there at most steps, and takes much."""
     return pl.col("presence").fill_null(0) * pl.col("strength").fill_null(0)
 
@@ -22,9 +22,9 @@ def notable(heads: pl.DataFrame, count: int) -> tuple[tuple[int, int], ...]:
 
     Heads of neither class come after both; of equals the earlier layer and head counts.
     """
-    moving = _ranked(heads.filter(pl.col("class") == "moving"), liveliness())
-    static = _ranked(heads.filter(pl.col("class") == "static"), firmness())
-    other = _ranked(heads.filter(~pl.col("class").is_in(["moving", "static"])), firmness())
+    moving = _ranked(heads.filter(pl.col("class") == "moving"), motion())
+    static = _ranked(heads.filter(pl.col("class") == "static"), stability())
+    other = _ranked(heads.filter(~pl.col("class").is_in(["moving", "static"])), stability())
     turns = itertools.chain.from_iterable(itertools.zip_longest(moving, static))
     return tuple([place for place in turns if place is not None] + other)[:count]
 

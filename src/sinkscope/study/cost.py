@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sinkscope.models.base import Model
 from sinkscope.settings.decode import Decode
 from sinkscope.study.schema import Study
-from sinkscope.study.unit import Facts, Unit
+from sinkscope.study.unit import ModelInfo, Unit
 
 GROUPS = 3  # of queries, that received attention is kept for
 PASSES = {"mechanism": 3}  # times that a unit of this kind goes over its canvas; all others once
@@ -106,7 +106,7 @@ def batches(unit: Unit) -> int:
     return unit.last - unit.first if unit.kind in ALONE else 1
 
 
-def rough_seconds(study: Study, unit: Unit, fact: Facts) -> float:
+def rough_seconds(study: Study, unit: Unit, fact: ModelInfo) -> float:
     """About how long a unit takes on one core: good for weighing units, not for promising anything."""
     shape = shape_of(study, unit, LIKELY_PROMPT, fact.causal)
     work = 2.0 * int(fact.identity["parameters"]) * shape.rows * shape.positions

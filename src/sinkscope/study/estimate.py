@@ -10,7 +10,7 @@ from typing import Any
 from sinkscope.interventions.conditions import Condition
 from sinkscope.settings.decode import Decode
 from sinkscope.study.engines.local import Local, cores
-from sinkscope.study.plan import Facts, Unit, units_of
+from sinkscope.study.plan import ModelInfo, Unit, units_of
 from sinkscope.study.progress import clock
 from sinkscope.study.run import models_of
 from sinkscope.study.schema import Study
@@ -74,13 +74,13 @@ def estimate(study: Study, workers: int | None = None) -> Estimate:
     )  # fmt: skip
 
 
-def _trace_bytes(fact: Facts) -> int:
+def _trace_bytes(fact: ModelInfo) -> int:
     settings = next(iter(fact.settings.values()))
     steps = int(settings["steps"] or settings["length"])
     return steps * int(fact.identity["layers"]) * int(fact.identity["heads"]) * 3 * (int(settings["length"]) + 48) * 2
 
 
-def _model_seconds(study: Study, fact: Facts, units: list[Unit]) -> float:
+def _model_seconds(study: Study, fact: ModelInfo, units: list[Unit]) -> float:
     """Seconds of computing for a model's units, from the time of a few forwards of one chunk under a mask."""
     from sinkscope.decoding import decode
     from sinkscope.interventions import MaskSinks, intervene

@@ -21,7 +21,7 @@ from sinkscope.study.devices import CORE, Device, device_of
 from sinkscope.study.plan import units_of
 from sinkscope.study.run import shown_names
 from sinkscope.study.schema import Study
-from sinkscope.study.unit import Facts, Unit
+from sinkscope.study.unit import ModelInfo, Unit
 
 RUNTIME = 450e6  # bytes that Python, torch and transformers take in a worker on a CPU
 CONTEXT = 800e6  # bytes that CUDA and its kernels take on a GPU
@@ -77,7 +77,7 @@ def forecast(study: Study, device: str = "cpu", measure: bool = False) -> Foreca
     gpu = device_of(device)
     if measure and gpu is not None:
         raise StudyError(f"--measure times this CPU, and the plan is for {gpu.name}; leave one of them out.")
-    names = shown_names([*study.models, *study.likely])
+    names = shown_names([*study.models, *study.likelihood_models])
     models = tuple(_model(study, name, short, gpu, measure) for name, short in names.items())
     kept = sum(m.trace * min(study.trace.keep, study.trace.problems) * len(study.tasks) for m in models)
     answers = sum(_answers(study, m.model) for m in models)
@@ -102,7 +102,7 @@ def _hours(total: float, longest: float, workers: int, models: tuple[ModelForeca
 
 def _answers(study: Study, name: str) -> int:
     conditions = len(study.conditions)
-    return 0 if name in study.likely else conditions * sum(task.problems for task in study.tasks)
+    return 0 if name in study.likelihood_models else conditions * sum(task.problems for task in study.tasks)
 
 
 def _model(study: Study, name: str, short: str, gpu: Device | None, measure: bool) -> ModelForecast:
@@ -111,14 +111,14 @@ def _model(study: Study, name: str, short: str, gpu: Device | None, measure: boo
     wanted = _dtype(study.dtype, "cpu" if gpu is None else None) if gpu is None or study.dtype else torch.bfloat16
     dtype = wanted if isinstance(wanted, torch.dtype) else torch.bfloat16
     model = outline(name, dtype=dtype)
-    likelihood = name in study.likely
+    likelihood = name in study.likelihood_models
     settings: dict[str, Any] = {}
     for label, words in [("", {"length": study.likelihood.scored})] if likelihood else study.settings():
         made = resolve_settings(model.defaults, model, 0, {**words, "noise": "per_row"}).to_dict()
         if made not in settings.values():
             settings[label] = made
     size = cost.size_of(model)
-    fact = Facts(name, short, model.causal, model.family, {"parameters": size.parameters}, settings, likelihood)
+    fact = ModelInfo(name, short, model.causal, model.family, {"parameters": size.parameters}, settings, likelihood)
     units = units_of(study, [fact])
     prompt = _prompt(study, model)
     shapes = {unit.id: cost.shape_of(study, unit, prompt, model.causal) for unit in units}

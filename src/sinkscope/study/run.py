@@ -21,7 +21,7 @@ from sinkscope.study.analysis.results import SCHEMA, Results
 from sinkscope.study.cost import rough_seconds
 from sinkscope.study.engines import Engine, engine_of
 from sinkscope.study.engines.ray import Ray
-from sinkscope.study.plan import Facts, Unit, units_of
+from sinkscope.study.plan import ModelInfo, Unit, units_of
 from sinkscope.study.progress import LOADING, Pace
 from sinkscope.study.schema import Study
 from sinkscope.study.stop import Stop
@@ -113,9 +113,9 @@ def run(
     return Run(store.folder, results)
 
 
-def models_of(study: Study, engine: Engine, folder: Path, on_message: OnMessage) -> list[Facts]:
+def models_of(study: Study, engine: Engine, folder: Path, on_message: OnMessage) -> list[ModelInfo]:
     """Every model loaded once, by the engine; extras last, so that the worker that has loaded one goes on with it."""
-    shown = shown_names([*study.models, *study.likely])
+    shown = shown_names([*study.models, *study.likelihood_models])
     units = [Unit("facts", name, Condition("none"), shown=short) for name, short in shown.items()]
     found: dict[str, dict[str, Any]] = {}
     on_message(f"{LOADING}{', '.join(shown.values())}")
@@ -128,7 +128,7 @@ def models_of(study: Study, engine: Engine, folder: Path, on_message: OnMessage)
         if "left_out" in found[name]:
             on_message(f"left out: {found[name]['left_out']}")
         else:
-            facts.append(Facts(**found[name]))
+            facts.append(ModelInfo(**found[name]))
     return facts
 
 
@@ -138,7 +138,7 @@ def shown_names(names: list[str]) -> dict[str, str]:
     return {name: short if list(last.values()).count(short) == 1 else name for name, short in last.items()}
 
 
-def about_run(study: Study, facts: list[Facts]) -> dict[str, Any]:
+def about_run(study: Study, facts: list[ModelInfo]) -> dict[str, Any]:
     """What run.json holds: everything that the results depend on, and the machine."""
     import torch
 
@@ -161,7 +161,7 @@ def work_through(
     study: Study,
     store: Store,
     units: list[Unit],
-    facts: list[Facts],
+    facts: list[ModelInfo],
     engine: Engine,
     on_message: OnMessage,
     on_progress: OnProgress,
@@ -213,7 +213,7 @@ def check(store: Store, unit: Unit, result: dict[str, Any]) -> None:
 
 
 def assemble(
-    study: Study, store: Store, facts: list[Facts], units: list[Unit], about: dict[str, Any]
+    study: Study, store: Store, facts: list[ModelInfo], units: list[Unit], about: dict[str, Any]
 ) -> dict[str, Any]:
     """All tables from the stored units; written as results.parquet and results.json."""
     results, table = analysed(study, facts, units, store.load, about)

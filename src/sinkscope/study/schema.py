@@ -120,7 +120,7 @@ class Study:
     @model_validator(mode="after")
     def _together(self, info: ValidationInfo) -> Study:
         """What no field can say alone."""
-        if not self.models and not self.likely:
+        if not self.models and not self.likelihood_models:
             raise refuse(info, ("models",), "must name at least one model")
         entries.task_names([task.name for task in self.tasks], info)
         for name in {*self.models, *self.forced.models} & {*self.likelihood.models} | {*self.models} & {
@@ -200,7 +200,7 @@ class Study:
         return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True, width=120, default_flow_style=None)
 
     @property
-    def likely(self) -> tuple[str, ...]:
+    def likelihood_models(self) -> tuple[str, ...]:
         """Models that write nothing: they are measured by likelihood, and left out where they are not installed."""
         return (*self.likelihood.models, *self.forced.models)
 
@@ -221,7 +221,7 @@ class Study:
         if models is not None:
             for part in ("likelihood", "forced"):
                 values[part]["models"] = [name for name in getattr(self, part).models if name in models]
-            values["models"] = [name for name in models if name not in self.likely]
+            values["models"] = [name for name in models if name not in self.likelihood_models]
             if self.expected:
                 values["expected"] = {name: told for name, told in self.expected.items() if name in models}
         if seed is not None:

@@ -21,7 +21,7 @@ from sinkscope.settings.decode import Decode
 from sinkscope.study.engines import Engine, engine_of
 from sinkscope.study.engines.ray import Ray
 from sinkscope.study.engines.scheduling import cost
-from sinkscope.study.plan import Facts, Unit, units_of
+from sinkscope.study.plan import ModelInfo, Unit, units_of
 from sinkscope.study.run import OnMessage, OnProgress, Run, about_run, assemble, check, models_of, work_through
 from sinkscope.study.schema import Study
 from sinkscope.study.store import Store, as_json, versions
@@ -51,7 +51,7 @@ class Shard:
             raise StudyError(f"Expected a shard such as 3/16, the third of sixteen, got {text!r}.")
         return cls(int(found[1]), int(found[2]))
 
-    def of(self, units: Sequence[Unit], facts: Sequence[Facts]) -> list[Unit]:
+    def of(self, units: Sequence[Unit], facts: Sequence[ModelInfo]) -> list[Unit]:
         """Every count-th unit, the longest first, so that shards take about the same time; run in the plan's order."""
         sizes = {fact.asked: int(fact.identity["parameters"]) for fact in facts}
         longest = sorted(range(len(units)), key=lambda place: -cost(units[place], sizes))
@@ -168,9 +168,9 @@ def _common(parts: Sequence[Store]) -> tuple[dict[str, Any], str]:
     return {name: value for name, value in first.items() if name not in ("finished", "seconds", "shards")}, text
 
 
-def facts_of(models: Any) -> list[Facts]:
+def facts_of(models: Any) -> list[ModelInfo]:
     """The models of run.json; whatever a plan reads of them is there, and of its kind."""
-    found = TypeAdapter(list[Facts]).validate_python(models)
+    found = TypeAdapter(list[ModelInfo]).validate_python(models)
     for fact in found:
         if type(fact.identity["parameters"]) is not int:
             raise TypeError("parameters of a model must be a whole number")
@@ -201,7 +201,7 @@ def _found(parts: Sequence[Store], units: Sequence[Unit]) -> dict[str, Store]:
 
 
 def _refuse_missing(
-    parts: Sequence[Store], units: Sequence[Unit], facts: Sequence[Facts], where: dict[str, Store]
+    parts: Sequence[Store], units: Sequence[Unit], facts: Sequence[ModelInfo], where: dict[str, Store]
 ) -> None:
     missing = {unit.id for unit in units if unit.id not in where}
     if not missing:

@@ -13,7 +13,7 @@ from sinkscope.study.reader import LONGEST_NAME
 
 
 @dataclass(frozen=True)
-class Facts:
+class ModelInfo:
     """What the plan must know of a model, found by loading it once."""
 
     asked: str  # as the study names it

@@ -18,14 +18,14 @@ RULES: dict[str, type[Rule]] = {}
 
 
 class Rule:
-    """The commits of one block. Subclass, write `goes_on` and `pick`, and put `@register("name")` above it."""
+    """The commits of one block. Subclass, write `unfinished` and `pick`, and put `@register("name")` above it."""
 
     def __init__(self, run: Denoiser, block: Block) -> None:
         self.run, self.block = run, block
         self.settings = run.settings
         self.step = 0  # forwards of this block so far
 
-    def goes_on(self) -> bool:
+    def unfinished(self) -> bool:
         """Whether the block needs another forward."""
         return bool((self.open() & self.block.inside).any())
 

@@ -27,8 +27,8 @@ class BlockQuota(Rule):
         self.steps = min(settings.steps, max(settings.length // (settings.minimal_topk or 1), 1))
         self.overwrites = settings.overwrite == "reference"
 
-    def goes_on(self) -> bool:
-        return self.step < self.steps and super().goes_on()
+    def unfinished(self) -> bool:
+        return self.step < self.steps and super().unfinished()
 
     def open(self) -> Tensor:
         return super().open() & self.block.inside

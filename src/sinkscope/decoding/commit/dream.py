@@ -25,7 +25,7 @@ class Schedule(Rule):
         self.steps = self.settings.steps // self.settings.blocks
         self.times = torch.linspace(1, self.settings.epsilon, self.steps + 1)
 
-    def goes_on(self) -> bool:
+    def unfinished(self) -> bool:
         return self.step < self.steps
 
     def pick(self, candidates: Tensor, confidence: Tensor) -> Picks:

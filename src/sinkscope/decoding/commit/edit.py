@@ -30,7 +30,7 @@ class Edit(Rule):
     def wanted(self) -> Tensor:
         return self.block.inside & self.run.canvas.real & ~self.settled.unsqueeze(1)
 
-    def goes_on(self) -> bool:
+    def unfinished(self) -> bool:
         assert self.settings.max_post_steps is not None
         self.post_steps += ~self.open().any(1)
         self.settled = self.settled | (self.post_steps > self.settings.max_post_steps)

@@ -24,7 +24,7 @@ class Quota(Rule):
         self.steps = self.settings.steps // self.settings.blocks
         self.masks: list[int] = (self.open() & block.inside).sum(1).tolist()
 
-    def goes_on(self) -> bool:
+    def unfinished(self) -> bool:
         return self.step < self.steps
 
     def pick(self, candidates: Tensor, confidence: Tensor) -> Picks:

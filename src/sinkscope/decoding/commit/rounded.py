@@ -29,9 +29,9 @@ class Rounded(Rule):
         steps = settings.steps_per_block or ceil(settings.steps / settings.blocks)
         masks = (self.open() & block.inside).sum(1).tolist()
         draw = run.noise.binomial if settings.stochastic else rounded
-        self.quotas = [share_out(count, steps, partial(draw, row)) for row, count in enumerate(masks)]
+        self.quotas = [even_quotas(count, steps, partial(draw, row)) for row, count in enumerate(masks)]
 
-    def goes_on(self) -> bool:
+    def unfinished(self) -> bool:
         return self.step < max(map(len, self.quotas), default=0)
 
     def pick(self, candidates: Tensor, confidence: Tensor) -> Picks:
@@ -44,7 +44,7 @@ def rounded(row: int, count: Tensor, share: Tensor) -> Tensor:
     return (count * share).round()
 
 
-def share_out(masks: int, steps: int, taken: Callable[[Tensor, Tensor], Tensor]) -> list[int]:
+def even_quotas(masks: int, steps: int, taken: Callable[[Tensor, Tensor], Tensor]) -> list[int]:
     """Quotas of a block with `masks` masks: at each step `taken` of the n that are left and the share 1 − s/t.
 
     s/t is a float32 of the authors' linear schedule, written as they write it: float64 rounds to other quotas.

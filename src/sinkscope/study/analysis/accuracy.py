@@ -10,22 +10,22 @@ from sinkscope import paper
 from sinkscope.interventions.conditions import Condition
 from sinkscope.statistics import holm, paired, wilson
 from sinkscope.study.analysis.answers import Answers, Key
-from sinkscope.study.analysis.rows import Able, Cell, Compared, Control, PooledCell, Setting
+from sinkscope.study.analysis.rows import Cell, Compared, Control, PooledCell, Setting, SolvableTasks
 from sinkscope.study.schema import Study
-from sinkscope.study.unit import Facts
+from sinkscope.study.unit import ModelInfo
 
 CONTROLLED = ("mask_sinks", "zero_values", "mean_values", "patch_values", "patch_keys")  # have a twin of random keys
 WEAK = 0.1  # accuracy with nothing masked below which a task has too little to lose
 
 
-def cells(study: Study, facts: Sequence[Facts], answers: dict[Key, Answers]) -> list[Cell]:
+def cells(study: Study, facts: Sequence[ModelInfo], answers: dict[Key, Answers]) -> list[Cell]:
     """One cell per model, task, setting and condition, in the order of the plan."""
     known = {fact.name: fact for fact in facts}
     made = [_cell(known[key[0]], answers, one) for key, one in answers.items()]
     return _primary(study, _corrected(made, answers), list(answers))
 
 
-def pooled_cells(study: Study, facts: Sequence[Facts], answers: dict[Key, Answers]) -> list[PooledCell]:
+def pooled_cells(study: Study, facts: Sequence[ModelInfo], answers: dict[Key, Answers]) -> list[PooledCell]:
     """The same of pooled answers, each also over those tasks only that the model can do."""
     weak = {key: _weak(answers[*key[:3], Condition("none")]) for key in answers}
     able = {
@@ -39,8 +39,8 @@ def pooled_cells(study: Study, facts: Sequence[Facts], answers: dict[Key, Answer
     ]
 
 
-def _able(cell: Cell) -> Able:
-    return Able(**{name: getattr(cell, name) for name in Able.__dataclass_fields__})
+def _able(cell: Cell) -> SolvableTasks:
+    return SolvableTasks(**{name: getattr(cell, name) for name in SolvableTasks.__dataclass_fields__})
 
 
 def _weak(base: Answers, other: Answers | None = None) -> dict[str, float]:
@@ -51,7 +51,7 @@ def _weak(base: Answers, other: Answers | None = None) -> dict[str, float]:
     return {task: share for task, share in shares.items() if share < WEAK}
 
 
-def _cell(fact: Facts, answers: dict[Key, Answers], one: Answers) -> Cell:
+def _cell(fact: ModelInfo, answers: dict[Key, Answers], one: Answers) -> Cell:
     condition, right = one.condition, one.right
     base = answers[one.model, one.setting, one.task, Condition("none")]
     low, high = wilson(sum(right), len(right))

@@ -13,11 +13,11 @@ from sinkscope.study.analysis.claims import claims
 from sinkscope.study.analysis.results import Results, RunFacts
 from sinkscope.study.analysis.verdicts import verdicts
 from sinkscope.study.schema import Study
-from sinkscope.study.unit import Facts, Unit
+from sinkscope.study.unit import ModelInfo, Unit
 
 
 def analysed(
-    study: Study, facts: Sequence[Facts], units: Sequence[Unit], load: Loaded, about: Mapping[str, Any]
+    study: Study, facts: Sequence[ModelInfo], units: Sequence[Unit], load: Loaded, about: Mapping[str, Any]
 ) -> tuple[Results, pl.DataFrame]:
     """All tables of a run, and every answer as a table of its own."""
     stored: dict[str, dict[str, Any]] = {}

@@ -10,13 +10,13 @@ from sinkscope.statistics import bootstrap, signed_rank
 from sinkscope.study.analysis.answers import Answers, Loaded
 from sinkscope.study.analysis.rows import FirstKey, Likelihood
 from sinkscope.study.schema import Study
-from sinkscope.study.unit import Facts, Unit
+from sinkscope.study.unit import ModelInfo, Unit
 
 Of = Literal["texts", "answers"]
 KINDS: Mapping[str, Of] = {"likelihood": "texts", "forced": "answers"}  # kind of unit → what is read
 
 
-def likelihoods(study: Study, facts: Sequence[Facts], units: Sequence[Unit], load: Loaded) -> list[Likelihood]:
+def likelihoods(study: Study, facts: Sequence[ModelInfo], units: Sequence[Unit], load: Loaded) -> list[Likelihood]:
     """Mean log-likelihood per token under each condition, and what the condition costs, paired text by text (nats)."""
     causal = {fact.name: fact.causal for fact in facts}
     found: dict[tuple[str, Condition, Of], list[dict[str, Any]]] = {}

@@ -50,7 +50,7 @@ class Control(Row):
 
 
 @dataclass(frozen=True)
-class Able(Row):
+class SolvableTasks(Row):
     """The numbers of a pooled cell over those tasks that the model can do."""
 
     n: int
@@ -108,7 +108,7 @@ class PooledCell(Cell):
     """A cell with all tasks together, and once more without those that the model can hardly do."""
 
     weak: Mapping[str, float]
-    able: Able | None
+    able: SolvableTasks | None
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from sinkscope.evals.batches import told
+from sinkscope.evals.batches import error_envelope
 from sinkscope.study.schema import Study
 from sinkscope.study.unit import Unit
 
@@ -44,7 +44,7 @@ def _listen(lines: queue.SimpleQueue[str]) -> None:
 
 def answer(study: str, unit: str, folder: Path) -> dict[str, Any]:
     """What `perform` gives for a unit, with the fingerprint of the weights that were used; or why it gave nothing."""
-    return told(lambda: _performed(_study(study), Unit.from_dict(json.loads(unit)), folder))
+    return error_envelope(lambda: _performed(_study(study), Unit.from_dict(json.loads(unit)), folder))
 
 
 def _performed(study: Study, unit: Unit, folder: Path) -> dict[str, Any]:

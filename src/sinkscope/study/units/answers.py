@@ -14,7 +14,7 @@ from sinkscope.decoding.run import Step
 from sinkscope.interventions import Active, intervene
 from sinkscope.settings.decode import Decode
 from sinkscope.study.schema import Study
-from sinkscope.study.unit import Facts, Unit
+from sinkscope.study.unit import ModelInfo, Unit
 from sinkscope.study.units.base import Kind, decode_of, wanted
 from sinkscope.study.units.given import asked, batch_of, model_for, row_seeds
 from sinkscope.tasks import Problem
@@ -28,7 +28,7 @@ class AnswersKind(Kind):
     unchanged = "tokens"
     what = "the answer to a problem of {task},"
 
-    def plan(self, study: Study, fact: Facts) -> list[Unit]:
+    def plan(self, study: Study, fact: ModelInfo) -> list[Unit]:
         if fact.likelihood:
             return []
         return [

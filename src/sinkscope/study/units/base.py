@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from sinkscope.errors import StudyError
 from sinkscope.interventions.conditions import Condition
 from sinkscope.study.schema import Study
-from sinkscope.study.unit import Facts, Unit
+from sinkscope.study.unit import ModelInfo, Unit
 
 REGISTERED: dict[str, Kind] = {}
 
@@ -28,7 +28,7 @@ class Kind(ABC):
         REGISTERED[cls.name] = cls()
 
     @abstractmethod
-    def plan(self, study: Study, fact: Facts) -> list[Unit]:
+    def plan(self, study: Study, fact: ModelInfo) -> list[Unit]:
         """The units that a model needs."""
 
     @abstractmethod
@@ -65,12 +65,12 @@ class Kind(ABC):
                 )
 
 
-def wanted(study: Study, fact: Facts) -> list[Condition]:
+def wanted(study: Study, fact: ModelInfo) -> list[Condition]:
     """The study's conditions that are for this model."""
     kind = "causal" if fact.causal else "diffusion"
     return [condition for condition, models in study.conditions if models in ("all", kind)]
 
 
-def decode_of(fact: Facts, setting: str, condition: Condition) -> dict[str, Any]:
+def decode_of(fact: ModelInfo, setting: str, condition: Condition) -> dict[str, Any]:
     """Decode settings of a model at a point of the sweep, under a condition that may change them."""
     return {**fact.settings[setting], **condition.decode}

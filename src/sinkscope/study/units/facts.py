@@ -9,7 +9,7 @@ from sinkscope.decoding import resolve_settings
 from sinkscope.errors import CheckpointError, DecodeError, StudyError
 from sinkscope.settings.decode import Decode
 from sinkscope.study.schema import Study
-from sinkscope.study.unit import Facts, Unit
+from sinkscope.study.unit import ModelInfo, Unit
 from sinkscope.study.units.base import Kind, decode_of, wanted
 from sinkscope.study.units.given import model_for
 
@@ -20,7 +20,7 @@ class FactsKind(Kind):
     name = "facts"
     order = 0
 
-    def plan(self, study: Study, fact: Facts) -> list[Unit]:
+    def plan(self, study: Study, fact: ModelInfo) -> list[Unit]:
         return []  # asked before there is a plan
 
     def perform(self, study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
@@ -43,12 +43,12 @@ class FactsKind(Kind):
             if made not in settings.values():  # decoding from left to right has no blocks: a sweep of them is one point
                 settings[label] = made
         identity = {**model.identity(), "name": unit.shown}
-        facts = Facts(unit.model, unit.shown, model.causal, model.family, identity, settings, likelihood)
+        facts = ModelInfo(unit.model, unit.shown, model.causal, model.family, identity, settings, likelihood)
         _check_conditions(study, facts)
         return facts.to_dict()
 
 
-def _check_conditions(study: Study, facts: Facts) -> None:
+def _check_conditions(study: Study, facts: ModelInfo) -> None:
     """Conditions that change the decode settings must fit those of this model."""
     for condition in () if facts.likelihood else wanted(study, facts):
         for setting in facts.settings if condition.decode else ():

@@ -19,7 +19,7 @@ from sinkscope.evals.likelihood import masked_scores
 from sinkscope.interventions import Active, intervene
 from sinkscope.models.base import Model
 from sinkscope.study.schema import Study
-from sinkscope.study.unit import Facts, Unit
+from sinkscope.study.unit import ModelInfo, Unit
 from sinkscope.study.units.base import Kind
 from sinkscope.study.units.given import asked, model_for, row_seeds
 from sinkscope.tasks import Problem
@@ -36,7 +36,7 @@ class ForcedKind(Kind):
     unchanged = "value"
     what = "the likelihood of the answer to a problem of {task},"
 
-    def plan(self, study: Study, fact: Facts) -> list[Unit]:
+    def plan(self, study: Study, fact: ModelInfo) -> list[Unit]:
         if fact.asked not in study.forced.models:
             return []
         return [

@@ -22,7 +22,7 @@ from sinkscope.errors import StudyError
 from sinkscope.interventions import intervene
 from sinkscope.models.base import Model
 from sinkscope.study.schema import Study
-from sinkscope.study.unit import Facts, Unit
+from sinkscope.study.unit import ModelInfo, Unit
 from sinkscope.study.units.base import Kind
 from sinkscope.study.units.given import model_for, row_seeds
 
@@ -37,7 +37,7 @@ class LikelihoodKind(Kind):
     unchanged = "value"
     what = "the likelihood of text"
 
-    def plan(self, study: Study, fact: Facts) -> list[Unit]:
+    def plan(self, study: Study, fact: ModelInfo) -> list[Unit]:
         plan = study.likelihood
         conditions = plan.conditions if fact.asked in plan.models else ()
         return [Unit("likelihood", fact.asked, one, shown=fact.name, last=plan.texts) for one in conditions]

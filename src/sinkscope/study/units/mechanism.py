@@ -30,7 +30,7 @@ from sinkscope.interventions.base import top
 from sinkscope.interventions.conditions import Condition
 from sinkscope.settings.decode import Decode
 from sinkscope.study.schema import LEAST_STEPS, Study
-from sinkscope.study.unit import Facts, Unit
+from sinkscope.study.unit import ModelInfo, Unit
 from sinkscope.study.units.base import Kind
 from sinkscope.study.units.given import asked, batch_of, model_for, row_seeds
 
@@ -48,7 +48,7 @@ class MechanismKind(Kind):
     name = "mechanism"
     order = 20
 
-    def plan(self, study: Study, fact: Facts) -> list[Unit]:
+    def plan(self, study: Study, fact: ModelInfo) -> list[Unit]:
         problems = study.mechanism.problems
         if fact.causal or fact.likelihood or not problems:
             return []

@@ -12,10 +12,10 @@ import torch
 from sinkscope.attention.context import seeded
 from sinkscope.settings.decode import Decode
 from sinkscope.sinks import find, head_dynamics, notable, rule_from_dict, sweep
-from sinkscope.sinks.columns import SoFar, alive_keys
+from sinkscope.sinks.columns import CumulativeColumns, alive_keys
 from sinkscope.sinks.shares import sink_counts
 from sinkscope.study.schema import Study
-from sinkscope.study.unit import Facts, Unit
+from sinkscope.study.unit import ModelInfo, Unit
 from sinkscope.study.units.base import Kind, decode_of, wanted
 from sinkscope.study.units.given import asked, model_for, row_seeds
 from sinkscope.tracing import trace
@@ -41,7 +41,7 @@ class TraceKind(Kind):
     order = 30
     holds = "generations"
 
-    def plan(self, study: Study, fact: Facts) -> list[Unit]:
+    def plan(self, study: Study, fact: ModelInfo) -> list[Unit]:
         conditions = [
             condition
             for condition in wanted(study, fact)
@@ -114,7 +114,7 @@ def measures(made: Trace, study: Study) -> dict[str, Any]:
         "keys": int(alive_keys(made).sum()) * made.layers * made.heads_count,
     }
     if made.causal:
-        found["columns"] = _heads(cast("Trace", SoFar(made)), rule)
+        found["columns"] = _heads(cast("Trace", CumulativeColumns(made)), rule)
     if study.trace.epsilons:
         curve = sweep(made, study.trace.epsilons, ("sum", "percent", "uniform"))
         found["curve"] = curve.select("unit", "epsilon", "sinks", "keys").rows()
