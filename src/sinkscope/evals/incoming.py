@@ -1,10 +1,9 @@
-"""What the harness hands in, checked: texts, stop strings, lengths, batch sizes; and a bar that counts requests."""
+"""What the harness hands in, checked: texts, stop strings, lengths, batch sizes."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sinkscope.errors import TaskError
@@ -71,17 +70,3 @@ def batched(names: Sequence[str], size: int) -> Iterator[Sequence[str]]:
     """Names in their order, so many at a time; the last batch may have fewer."""
     for start in range(0, len(names), size):
         yield names[start : start + size]
-
-
-@contextmanager
-def progress(total: int, disabled: bool, what: str) -> Iterator[Callable[[], None]]:
-    """A bar on the terminal's error stream, none elsewhere; what is yielded counts one request."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    silent = disabled or total == 0 or not console.is_terminal
-    with Progress(*columns, console=console, disable=silent) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda: bar.advance(task)

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from sinkscope import paper
 from sinkscope.interventions.conditions import condition_from_dict
+from sinkscope.io.progress import clock
 from sinkscope.study.analysis import pair
 from sinkscope.study.analysis.agreement import figure
 from sinkscope.study.analysis.decisions import able
 from sinkscope.study.analysis.losses import Model
 from sinkscope.study.analysis.results import Results
 from sinkscope.study.analysis.rows import Claim, Control, Likelihood, PooledCell
-from sinkscope.study.progress import clock
 
 WIDTH = 80
 LINES = 42  # the command adds where it wrote the page and the numbers

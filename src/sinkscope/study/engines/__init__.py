@@ -11,16 +11,16 @@ from sinkscope.study.engines.ray import Ray
 from sinkscope.study.schema import Study
 from sinkscope.study.unit import Unit
 
-Stop = Callable[[], bool]  # asked before a unit is begun: should no more be?
+ShouldStop = Callable[[], bool]  # asked before a unit is begun: should no more be?
 
 
 class Engine(Protocol):
     """Runs units somewhere."""
 
     def work(
-        self, study: Study, units: Sequence[Unit], folder: Path, stop: Stop
+        self, study: Study, units: Sequence[Unit], folder: Path, stop: ShouldStop
     ) -> Iterator[tuple[Unit, dict[str, Any]]]:
-        """Every unit with its result (`sinkscope.study.work.perform`), as they are finished.
+        """Every unit with its result (`sinkscope.study.units.perform`), as they are finished.
 
         folder: where traces are saved. When `stop()` turns true no further unit is begun; those that run are finished.
         Called twice in a run: to ask what the models are, then for the work itself.
@@ -31,7 +31,7 @@ class Engine(Protocol):
 
 
 def engine_of(
-    engine: str | Ray | Engine, workers: int | None = None, say: Callable[[str], object] | None = None
+    engine: str | Ray | Engine, workers: int | None = None, on_message: Callable[[str], object] | None = None
 ) -> Engine:
     """The engine of that name, or that `Ray` describes; anything that has `work` is an engine already."""
     if engine == "local":
@@ -52,5 +52,5 @@ def engine_of(
     if isinstance(engine, Ray):
         from sinkscope.study.engines.cluster import Cluster
 
-        return Cluster(engine, say)
+        return Cluster(engine, on_message)
     return engine

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from sinkscope.evals.batches import Batch, Job, Outcome
-from sinkscope.study.engines.cluster import Cluster, Said
+from sinkscope.study.engines.cluster import Cluster, OnMessage
 from sinkscope.study.engines.ray import Ray
 
 FUNCTION = "sinkscope.evals.batches:answer"
 
 
 @dataclass(frozen=True)
-class Piece:
+class BatchPiece:
     """A batch as the queue takes it."""
 
     batch: Batch
@@ -28,25 +28,19 @@ class Piece:
     def id(self) -> str:
         return f"{self.batch.kind}-{self.batch.id}"
 
-    @property
-    def decode(self) -> Mapping[str, Any]:
-        return {} if self.batch.settings is None else self.batch.settings.to_dict()
-
-    @property
-    def first(self) -> int:
-        return 0
-
-    @property
-    def last(self) -> int:
-        """Rows of the batch, or the samples of its likelihoods: what makes one longer than another."""
-        return len(self.batch.prompts) * (self.batch.samples if self.batch.kind == "score" else 1)
-
     def to_dict(self) -> dict[str, Any]:
         return {"batch": self.batch.to_dict()}
 
 
+def weigh_batch(job: SharedJob, piece: BatchPiece, info: object) -> float:
+    """Rows of a batch and their forwards, or the samples of its likelihoods: what makes one longer than another."""
+    batch = piece.batch
+    forwards = 1 if batch.settings is None else batch.settings.most_steps * (2 if batch.settings.guidance else 1)
+    return float(len(batch.prompts) * forwards * (batch.samples if batch.kind == "score" else 1))
+
+
 @dataclass(frozen=True)
-class Context:
+class SharedJob:
     """A job as the engine takes it."""
 
     job: Job
@@ -62,8 +56,8 @@ class Context:
 class Answering:
     """Workers that stay from one call to the next, with the model that they have loaded."""
 
-    def __init__(self, choice: Ray, say: Said) -> None:
-        self.cluster = Cluster(choice, say, FUNCTION)
+    def __init__(self, choice: Ray, on_message: OnMessage) -> None:
+        self.cluster = Cluster(choice, on_message, FUNCTION, weigh_batch)
 
     def run(self, job: Job, batches: Sequence[Batch]) -> Iterator[tuple[Batch, Outcome]]:
         """Every batch with its outcome, as they are finished."""
@@ -71,8 +65,8 @@ class Answering:
             return
         # Other weights than those that the requests were made for are told, and not used.
         self.cluster.prints[job.model] = job.fingerprint
-        context = Context(replace(job, threads=max(1, int(self.cluster.choice.cpus_per_worker))))
-        pieces = [Piece(batch, job.model) for batch in batches]
+        context = SharedJob(replace(job, threads=max(1, int(self.cluster.choice.cpus_per_worker))))
+        pieces = [BatchPiece(batch, job.model) for batch in batches]
         with tempfile.TemporaryDirectory() as folder:
             for piece, result in self.cluster.work(context, pieces, Path(folder), lambda: False):
                 yield piece.batch, json.loads(result["outcome"])
