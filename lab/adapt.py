@@ -5,9 +5,11 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,6 +33,12 @@ TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
+# Nothing before the user's own words.
+BARE = (
+    "{% for message in messages %}{{ message['content'] + '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+ENDS = (". ", ": ", "\n", " - ", ", ")
 
 
 def train_adapter(recipe: Adaptation, out: Path | str, resume: bool = True, quiet: bool = False) -> Path:
@@ -54,8 +62,9 @@ class AdapterRun:
         base = load(recipe.base)
         self.base_fingerprint = base.fingerprint
         self.tokenizer = base.require_tokenizer()
-        set_template(self.tokenizer)
+        set_template(self.tokenizer, recipe.prefix)
         self.coder = coder_of(self.tokenizer)
+        self.words = plain_words(self.tokenizer) if recipe.prefix == "varied" else []
         known = self.tokenizer.get_vocab()
         if recipe.mask_token is not None and recipe.mask_token not in known:
             raise TrainingError(f"mask_token {recipe.mask_token!r} is no token of {recipe.base}; fix the recipe.")
@@ -130,6 +139,9 @@ class AdapterRun:
         """The rows of this step, cut into chunks of like length, with the kind of each row."""
         recipe = self.recipe
         drawn = draw_problems(recipe, self.step)
+        if self.words:
+            varied = rng_of(recipe.seed, self.step, 3)
+            drawn = [replace(p, prompt=random_prefix(varied, self.words) + p.prompt) for p in drawn]
         drawn.sort(key=lambda p: len(p.prompt) + 2 * len(p.answer))
         rng = rng_of(recipe.seed, self.step, 1)
         size = recipe.batch // recipe.chunks
@@ -213,10 +225,24 @@ class AdapterRun:
         )
 
 
-def set_template(tokenizer: PreTrainedTokenizerBase) -> None:
+def set_template(tokenizer: PreTrainedTokenizerBase, prefix: str = "chat") -> None:
     """Give a base that has the markers for it the template that adapters are trained with."""
     if "<|im_start|>" in tokenizer.get_vocab():
-        tokenizer.chat_template = TEMPLATE
+        tokenizer.chat_template = TEMPLATE if prefix == "chat" else BARE
+
+
+def plain_words(tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """Lower-case words that are one token each, in the order of the alphabet."""
+    found = (token[1:] for token in tokenizer.get_vocab() if token.startswith("\u0120"))
+    return sorted(word for word in found if len(word) > 2 and word.isascii() and word.isalpha() and word.islower())
+
+
+def random_prefix(rng: np.random.Generator, words: list[str]) -> str:
+    """Nothing half of the time, else one to eight random words and an end."""
+    if rng.random() < 0.5:
+        return ""
+    drawn = rng.choice(words, size=int(rng.integers(1, 9)))
+    return " ".join(map(str, drawn)) + ENDS[int(rng.integers(len(ENDS)))]
 
 
 def coder_of(tokenizer: PreTrainedTokenizerBase) -> Coder:

@@ -23,6 +23,8 @@ class Adaptation:
     `frozen`: dtype of the frozen products while training. `keep`: steps whose adapters stay beside the last one.
     `canvas` in data: positions beyond the longest answer of a chunk, drawn for each chunk; a negative one stands for a
     canvas of that many positions after the prompt. `decode`: settings that the exported adapter asks for.
+    `prefix`: chat = every prompt begins with the user's header; varied = it begins with the problem itself, or, every
+    second time, with one to eight random words and one of a few ends, so that no token and no position is constant.
     """
 
     name: str
@@ -31,6 +33,7 @@ class Adaptation:
     steps: int
     start: str | None = None
     mask_token: str | None = None
+    prefix: str = "chat"
     rank: int = 12
     alpha: float = 24.0
     seed: int = 0
@@ -52,6 +55,8 @@ class Adaptation:
             )
         if (self.family == "dream") != (self.mask_token is not None):
             raise TrainingError("a dream adapter needs a mask_token, and a llama adapter has none; fix the recipe.")
+        if self.prefix not in ("chat", "varied"):
+            raise TrainingError(f"prefix must be chat or varied, not {short(repr(self.prefix), 80)}; fix the recipe.")
         if self.frozen not in ("bfloat16", "float32"):
             raise TrainingError(
                 f"frozen must be bfloat16 or float32, not {short(repr(self.frozen), 80)}; fix the recipe."
