@@ -11,8 +11,8 @@ from sinkscope.statistics import paired
 from sinkscope.study.analysis import accuracy, answers
 from sinkscope.study.analysis.answers import Answers, Key
 from sinkscope.study.analysis.rows import SolvableTasks
-from sinkscope.study.plan import ModelInfo
 from sinkscope.study.schema import Study
+from sinkscope.study.unit import ModelInfo
 
 NONE = Condition("none")
 FACTS = [ModelInfo("m", "m", False, "llada", {}, {})]

@@ -23,9 +23,9 @@ from sinkscope.interventions.conditions import Condition, condition_from_dict, n
 from sinkscope.interventions.settings import registered
 from sinkscope.sinks.columns import CumulativeColumns
 from sinkscope.study.analysis import behaviour
-from sinkscope.study.plan import Unit
 from sinkscope.study.run import run
 from sinkscope.study.schema import Study
+from sinkscope.study.unit import Unit
 from sinkscope.study.units import perform
 from sinkscope.study.units.given import asked, batch_of, row_seeds
 from sinkscope.study.units.likelihood import first_key_shares, held_out, likelihood, windows

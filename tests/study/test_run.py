@@ -17,10 +17,10 @@ import torch
 
 from sinkscope.errors import StudyError
 from sinkscope.interventions.conditions import Condition
-from sinkscope.study.plan import Unit
 from sinkscope.study.run import Run, run
 from sinkscope.study.schema import Study, shipped
 from sinkscope.study.store import Store, digest
+from sinkscope.study.unit import Unit
 from sinkscope.tracing import Trace
 
 
@@ -310,7 +310,7 @@ def test_a_lock_that_is_no_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_study_whose_models_are_all_left_out_is_refused(small: dict[str, Any], tmp_path: Path) -> None:
-    from sinkscope.study.estimate import estimate
+    from sinkscope.study.forecast import estimate
 
     missing = {**small["likelihood"], "models": [str(tmp_path / "nowhere")]}
     study = Study.from_dict({**small, "models": [], "likelihood": missing})

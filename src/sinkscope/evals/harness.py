@@ -76,7 +76,7 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         self.model = model
         self.intervention = intervention if intervention is not None else made_of_words(mask_sinks, mask_random, rank)
         self.asked: Decode | Mapping[str, Any] | None = words or settings
-        self.batch_size = incoming.whole(batch_size, max_batch_size)
+        self.batch_size = incoming.size_of_batch(batch_size, max_batch_size)
         self.samples, self.seed = incoming.count("samples", samples, 1), incoming.count("seed", seed, 0)
         settings_for(model, "", self.asked)  # wrong words are told now, and not at the first request
         self.tokenizer = model.require_tokenizer()

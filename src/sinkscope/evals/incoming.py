@@ -7,15 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sinkscope.errors import TaskError
+from sinkscope.fields import Allowed, need, whole
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
 
 
 def count(name: str, value: Any, least: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 1 << 63:
-        raise TaskError(f"Expected {name} as a whole number of at least {least}, got {value!r}.")
-    return value
+    need(name, value, Allowed(whole(least).expected, whole(least, (1 << 63) - 1)), TaskError)
+    return int(value)
 
 
 def text(value: Any) -> str:
@@ -48,7 +48,7 @@ def longest(asked: Any) -> int | None:
     return int(text)
 
 
-def whole(batch_size: int | str | None, most: int | None) -> int:
+def size_of_batch(batch_size: int | str | None, most: int | None) -> int:
     """The harness hands `None` or "auto" on where nobody gave a batch size."""
     asked = "8" if batch_size is None or str(batch_size).startswith("auto") else str(batch_size)
     if not (asked.isascii() and asked.isdecimal() and int(asked)):

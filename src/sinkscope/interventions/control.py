@@ -13,10 +13,11 @@ from torch import Tensor
 from sinkscope.attention.calls import Call, Change, Extra, Outcome, Tap
 from sinkscope.attention.capture import listening, module_of
 from sinkscope.errors import InterventionError
+from sinkscope.fields import need, number, whole
 from sinkscope.interventions.base import Intervention, limited, top
 from sinkscope.interventions.memory import Memory
 from sinkscope.interventions.ranked import Ranked
-from sinkscope.interventions.settings import REQUIRED, Setting, number, register, whole
+from sinkscope.interventions.settings import REQUIRED, Setting, register
 from sinkscope.interventions.words import ABOVE, BELOW, RANK, ROWS, WHICH, K
 
 WEIGHT = Setting("weight", 1.0, number(0, 1e6), "a number of at least 0", place=11, label=lambda weight: f"{weight:g}")
@@ -34,11 +35,6 @@ TOKEN = Setting(
 )
 
 
-def _number(name: str, value: object, low: float) -> None:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value < math.inf:
-        raise InterventionError(f"Expected {name} to be a number of at least {low:g}, got {value!r}.")
-
-
 @register("off_by_one", WEIGHT)
 @dataclass(frozen=True)
 class SoftmaxOffByOne(Intervention):
@@ -47,7 +43,7 @@ class SoftmaxOffByOne(Intervention):
     weight: float = 1.0
 
     def __post_init__(self) -> None:
-        _number("weight", self.weight, 0)
+        need("weight", self.weight, number(0), InterventionError)
 
     @property
     def is_noop(self) -> bool:
@@ -67,7 +63,7 @@ class Soften(Intervention):
     temperature: float
 
     def __post_init__(self) -> None:
-        _number("temperature", self.temperature, 0.01)
+        need("temperature", self.temperature, number(0.01), InterventionError)
 
     @property
     def is_noop(self) -> bool:
@@ -168,7 +164,7 @@ class PenaliseSinks(_Scored):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _number("penalty", self.penalty, 0)
+        need("penalty", self.penalty, number(0), InterventionError)
 
     @property
     def _gain(self) -> float:
@@ -184,7 +180,7 @@ class HoldSinks(_Scored):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _number("bonus", self.bonus, 0)
+        need("bonus", self.bonus, number(0), InterventionError)
 
     @property
     def _gain(self) -> float:

@@ -20,12 +20,13 @@ from sinkscope.attention.calls import Call, Change, Outcome, Tap
 from sinkscope.attention.capture import listening, module_of
 from sinkscope.attention.context import COMMITTED, MASKED, PROMPT, Forward, forward_context
 from sinkscope.errors import InterventionError
+from sinkscope.fields import among
 from sinkscope.interventions.base import Selector
 from sinkscope.interventions.memory import Memory
 from sinkscope.interventions.of import SelectorIntervention
 from sinkscope.interventions.positions import MaskPositions
 from sinkscope.interventions.random import MaskRandom
-from sinkscope.interventions.settings import Setting, among, register
+from sinkscope.interventions.settings import Setting, register
 from sinkscope.interventions.sinks import MaskSinks
 from sinkscope.interventions.words import ABOVE, BELOW, OF, RANK, ROWS, WHICH, K
 

@@ -12,9 +12,10 @@ from torch import Tensor
 from sinkscope.attention.calls import Call, Change
 from sinkscope.attention.listeners import Caught
 from sinkscope.errors import InterventionError
+from sinkscope.fields import among, number, whole
 from sinkscope.interventions.base import Intervention, Selector, at_least, chosen, limited, one_of, true_or_false
 from sinkscope.interventions.memory import Memory
-from sinkscope.interventions.settings import REQUIRED, Setting, among, number, register, whole
+from sinkscope.interventions.settings import REQUIRED, Setting, register
 
 
 def own_positions(call: Call) -> Tensor:

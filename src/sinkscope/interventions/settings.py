@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -45,7 +45,7 @@ class Setting:
     name: str
     default: Any
     check: Callable[[Any], bool]
-    expected: str  # what `check` wants, as it follows "must be …"
+    expected: str = ""  # what `check` wants, as it follows "must be …"; a check of `sinkscope.fields` says it itself
     label: Callable[[Any], str] = _text  # the words that the label of a condition has for a value
     place: int = 50  # labels put lower numbers first
     quiet: bool = False  # the default is left out of labels and of results
@@ -56,6 +56,9 @@ class Setting:
     freeze: Callable[[Any], Any] = _same  # plain value → one that can be compared and hashed
     thaw: Callable[[Any], Any] = _same  # … and back
     build: Callable[[Any], Any] = _same  # frozen value → what the intervention's constructor takes
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "expected", self.expected or getattr(self.check, "expected", "another value"))
 
 
 @dataclass(frozen=True)
@@ -144,22 +147,3 @@ def _load(point: Any) -> None:
             f"The package that adds the intervention {point.name} ({point.value}) cannot be imported "
             f"({type(error).__name__}: {error}); repair or uninstall it."
         ) from error
-
-
-# ---- checks that settings share ----
-
-
-def whole(least: int) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-def number(low: float, high: float) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
-
-
-def among(choices: Collection[Any]) -> Callable[[Any], bool]:
-    return lambda value: not isinstance(value, list | dict) and value in choices
-
-
-def truth(value: Any) -> bool:
-    return isinstance(value, bool)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sinkscope.interventions.settings import REQUIRED, Setting, among, truth, whole
+from sinkscope.fields import TRUTH, among, whole
+from sinkscope.interventions.settings import REQUIRED, Setting
 from sinkscope.sinks.rules import rule_from_dict
 from sinkscope.sinks.tokens import KINDS, kinds_named
 
@@ -63,5 +64,5 @@ VALUE_NORM = Setting(
     label=lambda norm: f"{norm} value norm",
 )
 ABOVE, BELOW = _rule("above", 90), _rule("below", 91)
-KEEP_SELF = Setting("keep_self", False, truth, "true or false", place=100, quiet=True, label=lambda _: "keep self")
+KEEP_SELF = Setting("keep_self", False, TRUTH, "true or false", place=100, quiet=True, label=lambda _: "keep self")
 WHICH = (KINDS_OF, VALUE_NORM, PER, SCORE)  # which keys compete, and how they are ranked

@@ -11,8 +11,8 @@ import polars as pl
 
 from sinkscope.errors import StudyError
 from sinkscope.statistics import paired
-from sinkscope.study.reader import parse, read
 from sinkscope.study.run import Run
+from sinkscope.study.study_file import read_yaml
 
 CELL = ["model", "setting", "condition", "task"]
 WIDTH = 42  # of a condition's name
@@ -74,7 +74,7 @@ def _drawn(folder: Path) -> dict[str, Any]:
     """What decides which problems a run has: seed, split, and the difficulty of every task."""
     path = folder / "study.yaml"
     try:
-        values, _ = parse(read(path), str(path))
+        values, _ = read_yaml(path, str(path))
         tasks = {task["name"]: task["difficulty"] for task in values["tasks"]}
         return {"seed": values["seed"], "split": values["split"], "difficulty": tasks}
     except (OSError, UnicodeDecodeError, KeyError, TypeError, StudyError):

@@ -71,7 +71,9 @@ class Size:
         """The most that is alive at once: one layer's hidden states, one tile of attention, and logits in three copies."""
         hidden = work.rows * work.positions * (6 * self.width + 3 * self.inner) * itemsize
         attention = work.rows * self.heads * min(work.positions, TILE) * work.keys * 4 * 3
-        maps = self.layers * work.rows * self.heads * work.keys * 4 * 2  # of the last forward, by which sinks are ranked
+        maps = (
+            self.layers * work.rows * self.heads * work.keys * 4 * 2
+        )  # of the last forward, by which sinks are ranked
         return hidden + attention + maps + work.rows * work.logits * self.vocabulary * 4 * 3
 
 

@@ -82,7 +82,9 @@ class Cluster:
         self.prints: dict[str, str] = {}  # model → fingerprint of the weights that the study was planned with
         self.lacking: dict[tuple[str, str], str] = {}  # (node, model) → why the node cannot have the model
 
-    def work(self, study: Shared, units: Sequence[P], folder: Path, stop: ShouldStop) -> Iterator[tuple[P, dict[str, Any]]]:
+    def work(
+        self, study: Shared, units: Sequence[P], folder: Path, stop: ShouldStop
+    ) -> Iterator[tuple[P, dict[str, Any]]]:
         self.choice.fit(study.device)
         self.pool.open(len(units))
         waiting: Waiting[Any] = Waiting(units, lambda unit: self.weigh(study, unit, self.models.get(unit.model)))
