@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sinkscope.study.cost import Size, weigh
-from sinkscope.study.engines import Engine, ShouldStop
-from sinkscope.study.engines.scheduling import Waiting
+from sinkscope.study.engines import Engine, ShouldStop, Waiting
 from sinkscope.study.schema import Study
 from sinkscope.study.unit import Unit
 

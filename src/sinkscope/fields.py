@@ -66,6 +66,6 @@ def _is_whole(value: Any) -> bool:
 
 def _is_finite(value: Any) -> bool:
     try:
-        return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(float(value))
+        return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(float(value))
     except OverflowError:  # a whole number that no float can hold
         return False

@@ -13,7 +13,7 @@ import yaml
 from sinkscope.decoding import Decode
 from sinkscope.errors import StudyError
 from sinkscope.interventions.conditions import Condition
-from sinkscope.settings.words import ID_LISTS
+from sinkscope.settings.choices import ID_LISTS
 from sinkscope.study.schema import STUDIES, Study, TaskPlan, shipped
 from sinkscope.study.unit import ModelInfo, Unit
 from sinkscope.study.units import units_of

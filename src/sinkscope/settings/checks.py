@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from sinkscope.errors import DecodeError
 from sinkscope.fields import need, shown
+from sinkscope.settings.choices import ALLOWED, ALWAYS, CHOICES, ID_LISTS, ONLY, TOKEN_ID
 from sinkscope.settings.sparse import SparseCache
-from sinkscope.settings.words import ALLOWED, ALWAYS, CHOICES, ID_LISTS, ONLY, TOKEN_ID
 from sinkscope.viewers import view
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from sinkscope.fields import Allowed, among, maybe, shown
 from sinkscope.interventions.conditions import MODELS, Condition, read_entry
 from sinkscope.interventions.settings import SettingError, registered
 from sinkscope.io.bounded_yaml import Path
-from sinkscope.settings import conditions as _caches  # noqa: F401 - conditions that change how a model decodes
+from sinkscope.settings import cache_conditions as _caches  # noqa: F401 - conditions that change how a model decodes
+from sinkscope.settings.choices import ALLOWED, CHOICES, DREAM_ALGORITHMS
 from sinkscope.settings.decode import Decode
-from sinkscope.settings.words import ALLOWED, CHOICES, DREAM_ALGORITHMS
 from sinkscope.study.study_file import refuse
 
 MOST = 1_000  # entries of a list, points of a sweep, conditions of a study

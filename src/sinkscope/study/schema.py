@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,6 +31,10 @@ STUDIES = Path(__file__).parent / "studies"
 LEAST_STEPS = 2  # of the mechanism: it compares what the second forward sees
 DEFAULT_RULE = {"rule": "threshold", "epsilon": 3.0, "unit": "uniform"}
 STRICT = ConfigDict(extra="forbid")
+WRITTEN = (  # the order of a study's fields in its file
+    "name", "about", "seed", "split", "chunk", "margin", "draws", "dtype", "device", "models", "tasks", "decode",
+    "conditions", "primary", "expected", "rules", "trace", "mechanism", "likelihood", "forced",
+)  # fmt: skip
 
 
 # ---- types of fields
@@ -244,13 +248,11 @@ class Study:
         if not self.models and not self.likelihood_models:
             raise refuse(info, ("models",), "must name at least one model")
         entries.task_names([task.name for task in self.tasks], info)
-        for name in {*self.models, *self.forced.models} & {*self.likelihood.models} | {*self.models} & {
-            *self.forced.models
-        }:
-            told = "it is measured by its answers, by text or by true answers, so take it out of all but one of them"
-            part = "likelihood" if name in self.likelihood.models else "forced"
-            other = "models" if name in self.models else "forced"
-            raise refuse(info, (part,), f"must not name {name}, which {other} names too; {told}")
+        named = {"models": self.models, "likelihood": self.likelihood.models, "forced": self.forced.models}
+        for (one, models), (other, more) in itertools.combinations(named.items(), 2):
+            for name in sorted({*models} & {*more}):
+                why = "it is measured by its answers, by text or by true answers, so take it out of all but one of them"
+                raise refuse(info, (other,), f"must not name {name}, which {one} names too; {why}")
         first = self.settings()[0][1]  # the mechanism takes the first point; without steps there are as many as tokens
         for word in ("steps", "length"):
             if self.mechanism.problems and first.get(word) is not None and first[word] < LEAST_STEPS:
@@ -291,31 +293,13 @@ class Study:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain YAML values; `from_dict` gives the same study back."""
-        plain = {
-            name: getattr(self, name)
-            for name in ("name", "about", "seed", "split", "chunk", "margin", "draws", "dtype", "device")
-        }
-        return {
-            **plain,
-            "models": list(self.models),
-            "tasks": [asdict(task) for task in self.tasks],
-            "decode": dict(self.decode),
-            "conditions": [condition.entry(models) for condition, models in self.conditions],
-            "primary": [condition.entry() for condition in self.primary],
-            **({"expected": {model: dict(told) for model, told in self.expected.items()}} if self.expected else {}),
-            "rules": [dict(rule) for rule in self.rules],
-            # A field that came later stands there only where it says something: older runs can be continued.
-            "trace": {n: _plain(v) for n, v in asdict(self.trace).items() if n != "lens" or v},
-            "mechanism": {name: _plain(value) for name, value in asdict(self.mechanism).items()},
-            "likelihood": {
-                **{name: _plain(value) for name, value in asdict(self.likelihood).items()},
-                "conditions": [condition.entry() for condition in self.likelihood.conditions],
-            },
-            "forced": {
-                **{name: _plain(value) for name, value in asdict(self.forced).items()},
-                "conditions": [condition.entry(models) for condition, models in self.forced.conditions],
-            },
-        }
+        found: dict[str, Any] = {name: _plain(getattr(self, name)) for name in WRITTEN}
+        # A field that came later stands there only where it says something: older runs can be continued.
+        if not self.expected:
+            del found["expected"]
+        if not self.trace.lens:
+            del found["trace"]["lens"]
+        return found
 
     def to_yaml(self) -> str:
         return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True, width=120, default_flow_style=None)
@@ -362,7 +346,16 @@ def shipped() -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    return [_plain(one) for one in value] if isinstance(value, tuple) else value
+    match value:
+        case Condition():
+            return value.entry()
+        case (Condition() as condition, str(models)):
+            return condition.entry(models)
+        case tuple() | list():
+            return [_plain(one) for one in value]
+        case Mapping():
+            return {name: _plain(one) for name, one in value.items()}
+    return {item.name: _plain(getattr(value, item.name)) for item in fields(value)} if is_dataclass(value) else value
 
 
 def _shown(value: Any) -> str:

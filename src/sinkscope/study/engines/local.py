@@ -19,8 +19,7 @@ from typing import IO, Any
 
 from sinkscope.errors import StudyError
 from sinkscope.study.cost import weigh
-from sinkscope.study.engines import ShouldStop
-from sinkscope.study.engines.scheduling import Waiting, known_models
+from sinkscope.study.engines import ShouldStop, Waiting, known_models
 from sinkscope.study.engines.worker import command
 from sinkscope.study.schema import Study
 from sinkscope.study.unit import ModelInfo, Unit
