@@ -104,3 +104,9 @@ def test_weights_are_within_a_factor_of_two_of_measured_units(name: str) -> None
     rows = [row for row in json.loads(TIMES.read_text())["units"] if row["unit"]["model"] == name]
     weighed = sum(cost.weigh(study, Unit.from_dict(row["unit"]), info) for row in rows)
     assert 0.5 <= weighed / sum(row["seconds"] for row in rows) <= 2
+
+
+def test_an_adapter_is_planned_as_the_family_that_it_makes() -> None:
+    """It was planned as its base: a diffusion model as an autoregressive one."""
+    made = outline("smol-dream")
+    assert not made.causal and made.family == "dream" and made.defaults.family != "autoregressive"
