@@ -13,14 +13,13 @@ from sinkscope.study.schema import Study
 from sinkscope.study.unit import ModelInfo, Unit
 
 ShouldStop = Callable[[], bool]  # asked before a unit is begun: should no more be?
+UnitResults = Iterator[tuple[Unit, dict[str, Any]]]
 
 
 class Engine(Protocol):
     """Runs units somewhere."""
 
-    def work(
-        self, study: Study, units: Sequence[Unit], folder: Path, stop: ShouldStop
-    ) -> Iterator[tuple[Unit, dict[str, Any]]]:
+    def work(self, study: Study, units: Sequence[Unit], folder: Path, stop: ShouldStop) -> UnitResults:
         """Every unit with its result (`sinkscope.study.units.perform`), as they are finished.
 
         folder: where traces are saved. When `stop()` turns true no further unit is begun; those that run are finished.

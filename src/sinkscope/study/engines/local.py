@@ -12,14 +12,14 @@ import queue
 import subprocess
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 from sinkscope.errors import StudyError
 from sinkscope.study.cost import weigh
-from sinkscope.study.engines import ShouldStop, Waiting, known_models
+from sinkscope.study.engines import ShouldStop, UnitResults, Waiting, known_models
 from sinkscope.study.engines.worker import command
 from sinkscope.study.schema import Study
 from sinkscope.study.unit import ModelInfo, Unit
@@ -37,17 +37,13 @@ class Local:
         self.pool: list[_Worker] = []
         self.models: dict[str, ModelInfo] = {}  # by name, known once their facts are
 
-    def work(
-        self, study: Study, units: Sequence[Unit], folder: Path, stop: ShouldStop
-    ) -> Iterator[tuple[Unit, dict[str, Any]]]:
+    def work(self, study: Study, units: Sequence[Unit], folder: Path, stop: ShouldStop) -> UnitResults:
         count = self.workers or cores()
         if study.device not in (None, "cpu") and self.workers is None:
             count = 1  # one process has the accelerator to itself
         return _here(study, units, folder, stop) if count <= 1 else self._apart(study, units, folder, stop, count)
 
-    def _apart(
-        self, study: Study, units: Sequence[Unit], folder: Path, stop: ShouldStop, count: int
-    ) -> Iterator[tuple[Unit, dict[str, Any]]]:
+    def _apart(self, study: Study, units: Sequence[Unit], folder: Path, stop: ShouldStop, count: int) -> UnitResults:
         hello = {"study": study.to_dict(), "folder": str(folder)}
         while len(self.pool) < min(count, len(units)):  # kept from call to call: starting one takes seconds
             self.pool.append(_Worker(len(self.pool), hello, self.answers))
@@ -91,7 +87,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _here(study: Study, units: Sequence[Unit], folder: Path, stop: ShouldStop) -> Iterator[tuple[Unit, dict[str, Any]]]:
+def _here(study: Study, units: Sequence[Unit], folder: Path, stop: ShouldStop) -> UnitResults:
     for unit in units:
         if stop():
             return
