@@ -217,9 +217,9 @@ def test_a_unit_file_without_its_own_result_is_not_done(tmp_path: Path, held: st
     assert {other.id for other in OTHERS} == {UNIT.id}
     store = Store(tmp_path)
     store.save(UNIT, {"rows": []})
-    assert store.done(UNIT)
+    assert store.find(UNIT) is not None
     (tmp_path / "units" / f"{UNIT.id}.json").write_text(held)
-    assert not store.done(UNIT)
+    assert store.find(UNIT) is None
     with pytest.raises(StudyError, match="run the study again"):
         store.load(UNIT)
 
