@@ -9,7 +9,7 @@ from typing import Any
 
 from lab.checks import read_yaml
 from lab.errors import TrainingError
-from lab.recipe import RECIPES, Data, Recipe, parts_of
+from lab.recipe import RECIPES, Data, Optimiser, Recipe, parts_of
 
 BLOCKS = RECIPES / "blocks"
 
@@ -46,6 +46,11 @@ class BlockRecipe:
                 raise TrainingError(f"{name} must be a whole number of at least 1, not {value!r}; fix the recipe.")
         if self.batch % self.chunks:
             raise TrainingError(f"batch {self.batch} must be a multiple of chunks {self.chunks}; fix the recipe.")
+
+    @property
+    def optimiser(self) -> Optimiser:
+        """AdamW for every weight."""
+        return Optimiser(rate=self.rate, warmup=self.warmup, decay=1.0, ema=self.ema)
 
     @property
     def drawing(self) -> Recipe:
