@@ -33,7 +33,9 @@ def _positions(value: Any) -> bool:
 
 def _short_name(given: Mapping[str, Any], causal: bool) -> str | None:
     places = given["positions"]
-    since = ("from the first row", "after the prefill") if causal else ("from the first forward", "from the second forward")
+    since = (
+        ("from the first row", "after the prefill") if causal else ("from the first forward", "from the second forward")
+    )
     where = f"position{'s' if len(places) > 1 else ''} {', '.join(map(str, places))}"
     return None if set(given) - {"positions", "since"} else f"{where} {since[given.get('since') == 'second']}"
 

@@ -65,7 +65,8 @@ ShortName = Callable[[Mapping[str, Any], bool], str | None]
 # A condition → the conditions that control for it, best first: random keys matched by count or by mass. Having any makes it a
 # test of sinks, which is charted.
 Controls = Callable[["Condition"], Mapping[Literal["count", "mass"], Sequence["Condition"]]]
-Aim = Literal["weaken", "hold"]  # what it is meant to do to sinks, beside masking: verdicts say whether it did, at what price
+# What it is meant to do to sinks, beside masking: verdicts say whether it did, and at what price.
+Aim = Literal["weaken", "hold"]
 
 
 @dataclass(frozen=True)

@@ -25,13 +25,13 @@ def _random_keys(condition: Condition) -> dict[Literal["count", "mass"], list[Co
     words = dict(condition.settings)
     count, mass = ([Condition("mask_random", **{**words, "match": match})] for match in ("count", "mass"))
     if not {"above", "below"} & set(words):
-        count += [Condition("mask_random", condition.k, "clean", rows, "count") for rows in (condition.rows, "last", "all")]
+        count += [
+            Condition("mask_random", condition.k, "clean", rows, "count") for rows in (condition.rows, "last", "all")
+        ]
     return {"count": count, "mass": mass}
 
 
-@register(
-    "mask_sinks", K, RANK, ROWS, ABOVE, KEEP_SELF, BELOW, *WHICH, short=ranked_keys, controls=_random_keys
-)
+@register("mask_sinks", K, RANK, ROWS, ABOVE, KEEP_SELF, BELOW, *WHICH, short=ranked_keys, controls=_random_keys)
 @dataclass(frozen=True)
 class MaskSinks(Ranked):
     """Hide the top-k sinks of the last forward, layer by layer and head by head (the paper's Table 1).

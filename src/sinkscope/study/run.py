@@ -210,9 +210,7 @@ def check(store: Store, unit: Unit, result: dict[str, Any]) -> None:
     kind.check(unit, result, store.load(twin) if twin is not None and store.done(twin) else None)
 
 
-def assemble(
-    study: Study, store: Store, facts: list[ModelInfo], units: list[Unit], about: dict[str, Any]
-) -> Results:
+def assemble(study: Study, store: Store, facts: list[ModelInfo], units: list[Unit], about: dict[str, Any]) -> Results:
     """All tables from the stored units; written as results.parquet and results.json."""
     results, table = analysed(study, facts, units, store.load, about)
     buffer = io.BytesIO()

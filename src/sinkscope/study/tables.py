@@ -49,9 +49,7 @@ def _block(cells: Sequence[Cell], title: str) -> Iterator[str]:
     yield from [f"{start}   {plain}"] if len(start) + len(plain) + 3 <= WIDTH else [start, f"  {plain}"]
     for first in range(0, len(ks), ACROSS):
         yield from _masked(cells, none, ks[first : first + ACROSS])
-    other = {
-        cell.label: cell for cell in cells if not cell.condition["k"] and not is_untouched(cell.condition)
-    }
+    other = {cell.label: cell for cell in cells if not cell.condition["k"] and not is_untouched(cell.condition)}
     names = short_names({label: cell.condition for label, cell in other.items()}, none.causal)
     for label, cell in other.items():
         line = f"  {names[label]:<44}{_accuracy(cell):>15}   {100 * cell.difference:+.1f}  {_per_percent(cell)}"

@@ -161,7 +161,9 @@ def short_names(conditions: Mapping[str, Settings], causal: bool, numbered: bool
 
     Rank and rows are said where the table has several. numbered: with its K, for tables that have no column per K.
     """
-    several = {word for word in ("rank", "rows") if len({one[word] for one in conditions.values() if one.get(word)}) > 1}
+    several = {
+        word for word in ("rank", "rows") if len({one[word] for one in conditions.values() if one.get(word)}) > 1
+    }
     found = {label: _short_name(condition, several, causal) or label for label, condition in conditions.items()}
     names = list(found.values())
     found = {label: name if names.count(name) == 1 else label for label, name in found.items()}

@@ -346,7 +346,9 @@ def _random_nats(costs: Costs) -> str:
 
 def _sink_of_an_arm(tables: Tables) -> Claim | None:
     """Fatal: half of the right answers are lost, or half of the probability per token of held-out text or true answers."""
-    base = {row.model: solvable(row).accuracy for row in tables.pooled if row.causal and row.condition["name"] == "none"}
+    base = {
+        row.model: solvable(row).accuracy for row in tables.pooled if row.causal and row.condition["name"] == "none"
+    }
     answers = [row for row in tables.pooled if row.causal and row.able is not None and _arm_test(row)]
     scored = [row for row in tables.likelihood if row.causal and _arm_test(row)]
     if not answers and not scored:

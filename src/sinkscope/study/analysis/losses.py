@@ -142,7 +142,9 @@ def collapse(of: ModelRows) -> Found:
     random = of.find(("last row's top key", "count"), ("top key", "count"))
     if not of.causal or last is None or first is None or random is None:
         return
-    told = f"the last row's top key {changed(last)}, position 0 alone {changed(first)}, one random key {changed(random)}"
+    told = (
+        f"the last row's top key {changed(last)}, position 0 alone {changed(first)}, one random key {changed(random)}"
+    )
     told += f", the column's top key {changed(column)}" if column else ""
     decision = decide(last, of.margin)
     if of.base.able is None:

@@ -21,7 +21,9 @@ Of = Literal["texts", "answers"]
 READ: Mapping[str, Of] = {"likelihood": "texts", "forced": "answers"}  # kind of unit → what is read
 
 
-def likelihoods(study: Study, models: Sequence[ModelInfo], units: Sequence[Unit], load: Loaded) -> list[LikelihoodChange]:
+def likelihoods(
+    study: Study, models: Sequence[ModelInfo], units: Sequence[Unit], load: Loaded
+) -> list[LikelihoodChange]:
     """Mean log-likelihood per token under each condition, and what the condition costs, paired text by text (nats)."""
     causal = {model.name: model.causal for model in models}
     found: dict[tuple[str, Condition, Of], list[dict[str, Any]]] = {}
@@ -108,7 +110,8 @@ def _free(study: Study, rows: Sequence[Mapping[str, Any]]) -> dict[str, Interval
 def _gaps(rows: Sequence[Mapping[str, Any]], what: str) -> list[npt.NDArray[np.float64]]:
     """The half that looked more less the other, a number per problem: under sinks, and under random keys."""
     return [
-        np.array([row[f"{what}_{keys}_high"] - row[f"{what}_{keys}_low"] for row in rows]) for keys in ("sinks", "random")
+        np.array([row[f"{what}_{keys}_high"] - row[f"{what}_{keys}_low"] for row in rows])
+        for keys in ("sinks", "random")
     ]
 
 

@@ -111,7 +111,7 @@ def _dynamics(
     keys = max(sum(one["keys"] for one in made), 1)
     rule = study.rules[0]
     return Dynamics(
-        *key, generations=len(made), **_heads(heads), sinks_found=total, non_sinks=1 - float(marked[0]) / keys,
+        *key, generations=len(made), **_heads(heads), sinks_found=int(total), non_sinks=1 - float(marked[0]) / keys,
         places={name: value / total if total else None for name, value in counts.items()},
         rules=[{**one, "sink_share": float(m) / keys} for one, m in zip(study.rules, marked, strict=True)],
         layers=[

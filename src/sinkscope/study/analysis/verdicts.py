@@ -218,5 +218,6 @@ def _dependence(row: Mechanism) -> str:
     return f"{told}; {row.problems} problems."
 
 
-JUDGES = (_sinks, losses.masking, _arm_like, losses.collapse, losses.tasks, _mechanism, losses.control)  # at the first point
+# Of the first point of a sweep, and of the whole sweep.
+JUDGES = (_sinks, losses.masking, _arm_like, losses.collapse, losses.tasks, _mechanism, losses.control)
 WHOLE = (losses.settings, _likelihood, _first_key)
