@@ -4,7 +4,7 @@ import { absent, draw, make, signed, visible } from "../dom.js";
 import { palette } from "../colours.js";
 import { lineChart } from "../chart.js";
 import { panel } from "../panel.js";
-import { BENCHMARKS, lookOf, paperLook, ROLES, sharedLegend } from "./series.js";
+import { BENCHMARKS, lookOf, paperLook, sharedLegend } from "./series.js";
 import { multiples, unique } from "./multiples.js";
 
 const TASKS = {
@@ -49,14 +49,14 @@ function point(cell) {
 }
 
 function seriesOf(cells, overview, model, task) {
-  const found = [];
-  for (const role of ROLES) {
+  const found = [], roles = Object.keys(overview.roles);
+  for (const role of roles) {
     const points = cells.filter((cell) => cell.role === role && !absent(cell.difference)).map(point).sort((a, b) =>
       a.x - b.x
     );
     if (!points.length) continue;
     const from = role === "position" ? [] : [{ x: 0, y: 0 }];
-    found.push({ name: overview.roles[role], role, points: [...from, ...points], ...lookOf(role) });
+    found.push({ name: overview.roles[role], role, points: [...from, ...points], ...lookOf(role, roles) });
   }
   for (const benchmark of TASKS[task] ?? []) {
     const values = overview.paper[model]?.[benchmark];
