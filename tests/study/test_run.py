@@ -233,15 +233,6 @@ def test_a_file_with_another_units_result_is_run_again(study: Study, family: dic
     assert run(plan, tmp_path, workers=1).results == before.results and masked.read_bytes() == whole
 
 
-def test_the_former_names_of_keywords_still_work(study: Study, family: dict[str, str], tmp_path: Path) -> None:
-    ticks: list[int] = []
-    with pytest.warns(DeprecationWarning, match="ticked is now called on_progress"):
-        run(cheap(study, [family["llada"]]), tmp_path, workers=1, ticked=lambda done, total: ticks.append(done))
-    assert ticks == list(range(len(ticks))) and len(ticks) > 1
-    with pytest.raises(StudyError, match="got both"):
-        run(study, tmp_path, said=print, on_message=print)
-
-
 def test_a_unit_in_which_one_number_was_changed_is_run_again(
     study: Study, family: dict[str, str], tmp_path: Path
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from sinkscope.interventions.settings import REQUIRED, Setting, among, truth, whole
 from sinkscope.sinks.rules import rule_from_dict
@@ -79,7 +79,7 @@ def ranked_keys(given: Mapping[str, Any], causal: bool = False) -> str | None:
     which = {name: value for name, value in given.items() if name not in ("k", "rank", "rows")}
     if not given.get("k") or len(which) > 1:
         return None
-    name, value = next(iter(which.items()), ("", None))
+    name, value = next(iter(which.items()), ("", cast("Any", None)))
     if name == "":
         words = "top key"
     elif name == "kinds":

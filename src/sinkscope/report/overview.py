@@ -61,7 +61,7 @@ def overview(
     tokens = tokens or [row for model, some in by_model.items() for row in _traced_tokens(model, some)]
     families = {
         **{model: str(some[0].model.get("family", "")) for model, some in by_model.items()},
-        **{shown_model(row): results.families[row.model] for row in [*tables.tokens, *tables.cells] if results},
+        **({} if results is None else _families(results)),
     }
     return {
         "lede": lede(claims, cells, known) + without_sinks(tables.likelihood),
@@ -82,6 +82,14 @@ def overview(
         "paper": {model: values for model, family in families.items() if (values := paper_values(family))},
         "paperTokens": {model: paper.TABLE_2[family] for model, family in families.items() if family in paper.TABLE_2},
     }
+
+
+def _families(results: Results) -> dict[str, str]:
+    """Model as it is shown → family."""
+    names = {shown_model(row): row.model for row in results.tokens} | {
+        shown_model(row): row.model for row in results.cells
+    }
+    return {shown: results.families[name] for shown, name in names.items()}
 
 
 def shown_model(row: Any) -> str:

@@ -88,12 +88,16 @@ def rules() -> list[dict[str, Any]]:
         found += [{**form, **{name: form[name].split() for name in ("scale", "limit")}} for form in forms]
         if not forms:
             about = f"not computed in the browser: trace.sinks(sk.{rule.__name__}()) marks its sinks"
-            found.append({"unit": rule.name, "label": f"{rule.name.replace('_', ' ')} (Python only)", "about": about, "limit": None})
+            label = f"{rule.name.replace('_', ' ')} (Python only)"
+            found.append({"unit": rule.name, "label": label, "about": about, "limit": None})
     return found
 
 
 def build(data: dict[str, Any], blobs: Iterable[str] = (), title: str = "sinkscope", remote: bool = False) -> str:
-    """The whole page. data: what `main.js` reads, beside the sink rules; blobs: a packed sample each; remote: samples come from the server."""
+    """The whole page. data: what `main.js` reads, without the sink rules; blobs: a packed sample each.
+
+    remote: samples come from the server.
+    """
     policy = "; ".join(
         [
             "default-src 'none'",

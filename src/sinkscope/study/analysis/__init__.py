@@ -46,5 +46,5 @@ def analysed(
         about=study.about, units=len(units), conditions=len(study.conditions), margin=study.margin,
     )  # fmt: skip
     margin = study.margin / 100
-    judged = {"verdicts": verdicts(tables, margin), "claims": claims(tables, margin)}
-    return Results(**vars(tables), **judged, run=facts), accuracy.answer_table(units, stored)
+    results = Results(**vars(tables), verdicts=verdicts(tables, margin), run=facts, claims=claims(tables, margin))
+    return results, accuracy.answer_table(units, stored)

@@ -14,7 +14,7 @@ from sinkscope.study import vocabulary
 from sinkscope.study.analysis.losses import decide, solvable
 from sinkscope.study.analysis.verdicts import FEW_HEADS, MAJORITY, STRONG, first_point, later, less_sure
 from sinkscope.study.analysis.wording import figure, loss, nats, percent, share, span
-from sinkscope.study.results import Claim, Dynamics, LikelihoodChange, Mechanism, PooledCell, Tables, Value
+from sinkscope.study.results import Claim, Dynamics, LikelihoodChange, Match, Mechanism, PooledCell, Tables, Value
 
 Word = Literal["agrees", "agrees in part", "disagrees", "undecided"]
 LEFT_OUT = 0.96  # share of the tokens that the paper's epsilon leaves out
@@ -31,6 +31,7 @@ KEYS = {
 JUDGED = {"structural key": "structural", "strong sink": "strong", "top key": "any top"}
 ARM_KEYS = {"last row's top key": "last row's top key", "top key": "column's top key", "position 0": "position 0"}
 HOLDS: Mapping[str, bool | None] = {"robust": True, "dependent": False, "undecided": None}
+MATCHES: Sequence[Match] = ("count", "mass")
 Row = PooledCell | LikelihoodChange
 
 
@@ -231,8 +232,8 @@ class Costs:
     answers: Mapping[vocabulary.Key, Sequence[PooledCell]]
     scored: Mapping[vocabulary.Key, Sequence[LikelihoodChange]]
 
-    def rows(self, key: str) -> list[Row]:
-        return [*self.answers.get((key, None), ()), *self.scored.get((key, None), ())]
+    def rows(self, key: str, match: Match | None = None) -> list[Row]:
+        return [*self.answers.get((key, match), ()), *self.scored.get((key, match), ())]
 
 
 def _costs_of_dlms(tables: Tables) -> Costs:
@@ -267,9 +268,8 @@ def _one_sink_of_a_dlm(tables: Tables, margin: float) -> Claim | None:
     values = [_value(name, row) for kind in (costs.answers, costs.scored)
               for key, name in KEYS.items() for row in kind.get((key, None), ())]  # fmt: skip
     for key, name in KEYS.items():
-        for match in ("count", "mass"):
-            random = [*costs.answers.get((key, match), ()), *costs.scored.get((key, match), ())]
-            values += [_value(name, row, f", {match}-matched random") for row in random]
+        for match in MATCHES:
+            values += [_value(name, row, f", {match}-matched random") for row in costs.rows(key, match)]
     told = ", ".join(
         f"{KEYS[key]} (at most {100 * max(row.mass_share or 0.0 for row in rows):.1f} % of attention taken): "
         f"{_counted(said[key])}"

@@ -43,11 +43,10 @@ CLASSES = {"static": "static", "moving": "moving", "flash": "flashing", "split":
 
 def verdicts(tables: Tables, margin: float = 0.05) -> list[Verdict]:
     """A row per model and verdict; margin: in shares."""
-    every = [*tables.pooled, *tables.dynamics, *tables.likelihood]
     found: list[Verdict] = []
-    for model in dict.fromkeys(row.model for row in every):
+    for model in dict.fromkeys([name for name, _ in _points(tables)] + [row.model for row in tables.likelihood]):
         mine = tables.of(model)
-        swept = list(dict.fromkeys(row.setting for row in [*mine.pooled, *mine.dynamics]))
+        swept = list(dict.fromkeys(setting for _, setting in _points(mine)))
         at = f"At {swept[0]}: " if len(swept) > 1 else ""
         for judge in JUDGES:
             for name, value, clause, because in judge(ModelRows(first_point(mine), margin)):
@@ -61,9 +60,14 @@ def verdicts(tables: Tables, margin: float = 0.05) -> list[Verdict]:
 def first_point(tables: Tables) -> Tables:
     """Of every model, the rows at the first point of a sweep, and those that belong to no point."""
     first: dict[str, str] = {}
-    for row in [*tables.pooled, *tables.dynamics]:
-        first.setdefault(row.model, row.setting)
+    for model, setting in _points(tables):
+        first.setdefault(model, setting)
     return tables.where(lambda row: getattr(row, "setting", None) in (None, first.get(row.model)))
+
+
+def _points(tables: Tables) -> list[tuple[str, str]]:
+    """Model and decode setting of what was answered and traced."""
+    return [(row.model, row.setting) for row in tables.pooled] + [(row.model, row.setting) for row in tables.dynamics]
 
 
 def plain_dynamics(rows: Sequence[Dynamics]) -> Dynamics | None:
