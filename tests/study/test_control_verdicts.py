@@ -8,8 +8,8 @@ import pytest
 from made_rows import cell, dynamics, heads, none, tables
 
 import sinkscope as sk
+from lab.experiments.donors import main, moved
 from sinkscope.study.analysis.verdicts import verdicts
-from sinkscope.study.donors import main, moved
 from sinkscope.study.results import Heads
 
 
