@@ -18,17 +18,8 @@ const ABOUT = "Change of accuracy when K keys per head are masked, on the same p
   "Random keys are the controls. Marks without a line are the paper’s 7–8B models.";
 const NAMES = { none: "nothing masked", noop: "no-op control" };
 
-export function conditionName({ condition, label }) {
-  if (label) return NAMES[label] ?? label;
-  const name = NAMES[condition.name] ?? condition.name.replaceAll("_", " ");
-  const random = condition.name === "mask_random";
-  const more = [
-    condition.k ? `K = ${condition.k}` : "",
-    condition.rank && !random ? condition.rank.replace("_", " ") : "",
-    condition.rows && condition.rows !== "all" ? `${condition.rows} row` : "",
-    random ? `${condition.match ?? "count"}-matched` : "",
-  ].filter(Boolean);
-  return more.length ? `${name} (${more.join(", ")})` : name;
+export function conditionName({ label }) {
+  return NAMES[label] ?? label;
 }
 
 function point(cell) {
