@@ -89,7 +89,7 @@ def _families(results: Results) -> dict[str, str]:
     names = {shown_model(row): row.model for row in results.tokens} | {
         shown_model(row): row.model for row in results.cells
     }
-    return {shown: results.families[name] for shown, name in names.items()}
+    return {shown: results.families.get(name, "") for shown, name in names.items()}
 
 
 def shown_model(row: Any) -> str:

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sinkscope.errors import ReportError
+from sinkscope.io.reading import damaged
 from sinkscope.report import figures as made
 from sinkscope.report.drawing import STYLE
 from sinkscope.report.highlight import liveliest
@@ -47,7 +48,8 @@ def figures(run: Path | str, out: Path | str | None = None, format: str = "pdf",
 
     _of_traces(keep, traces)
     if results is not None:
-        _of_results(keep, results)
+        with damaged(f"results.json of {run}", ReportError):
+            _of_results(keep, results)
     return written
 
 

@@ -457,7 +457,7 @@ class Results(Tables):
     @property
     def families(self) -> dict[str, str]:
         """Model → family, as the run recorded them."""
-        return {str(model["name"]): str(model["family"]) for model in self.run.models}
+        return {str(model.get("name")): str(model.get("family", "")) for model in self.run.models}
 
 
 def read_results(folder: Path, error: type[SinkscopeError] = StudyError) -> Results | None:
