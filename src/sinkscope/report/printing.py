@@ -14,7 +14,7 @@ from sinkscope.errors import ReportError
 from sinkscope.io.reading import damaged
 from sinkscope.report import figures as made
 from sinkscope.report.drawing import STYLE
-from sinkscope.report.highlight import liveliest
+from sinkscope.report.sample import liveliest
 from sinkscope.report.writing import is_trace, trace_files
 from sinkscope.study.results import Results, read_results
 from sinkscope.tracing import Trace

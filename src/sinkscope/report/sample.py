@@ -29,6 +29,7 @@ from sinkscope.sinks.columns import (
     on_one_core,
     query_count,
 )
+from sinkscope.sinks.notable import motion
 from sinkscope.sinks.rules import GROUPS, Columns
 from sinkscope.tracing import Trace
 
@@ -37,6 +38,8 @@ LONGEST_TOKEN = 400
 MAP_BYTES = 4 << 20  # raw size up to which kept attention maps go into the page
 LENS_BYTES = 4 << 20  # and the lens: top tokens per position, layer and step, as codes into a list of words
 LONGEST_WORD = 100  # characters of a token in the lens
+
+LONG = 10  # steps from which a way can be followed by the eye; shorter generations only where there is no longer one
 
 Floats = npt.NDArray[np.float32]
 
@@ -92,6 +95,22 @@ def head_classes(trace: Trace) -> list[tuple[str, str | None]]:
     """Class and direction of each head by the default rule, layer by layer."""
     table = head_table(trace)
     return list(zip(table["class"].to_list(), table["direction"].to_list(), strict=True))
+
+
+def liveliest(traces: Sequence[Trace]) -> dict[str, Any] | None:
+    """{"sample", "layer", "head", "way"} of the head whose sink goes furthest one way; None if none moves."""
+    best, found = (False, False, 0.0), None
+    for place, trace in enumerate(traces):
+        if trace.causal or trace.interventions or trace.steps < 2:
+            continue
+        moving = head_table(trace).filter(pl.col("class") == "moving").with_columns(motion().alias("score"))
+        for row in moving.iter_rows(named=True):
+            # A sink that only spreads to one side without its largest key ever changing does not look as if it moved.
+            rank = (trace.steps >= LONG, row["moves"] > 0, row["score"])
+            if row["score"] and rank > best:
+                best = rank
+                found = {"sample": place, "layer": row["layer"], "head": row["head"], "way": row["direction"]}
+    return found
 
 
 def canvas_codes(trace: Trace) -> npt.NDArray[np.uint32]:

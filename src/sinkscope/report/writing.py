@@ -11,8 +11,8 @@ from sinkscope import __version__
 from sinkscope.errors import ReportError
 from sinkscope.report import page, sample
 from sinkscope.report.coding import Blob
-from sinkscope.report.highlight import liveliest
 from sinkscope.report.overview import overview, overview_of
+from sinkscope.report.sample import liveliest
 from sinkscope.tracing import Trace
 
 LIMIT = 15_000_000  # bytes of a page

@@ -337,7 +337,7 @@ class Mechanism(ResultRow):
 
 
 @dataclass(frozen=True)
-class _Scored(ResultRow):
+class _ScoredUnder(ResultRow):
     model: str
     condition: Mapping[str, Any]
     label: str
@@ -350,7 +350,7 @@ class _Scored(ResultRow):
 
 
 @dataclass(frozen=True)
-class LikelihoodChange(_Taken, Difference, _Scored):
+class LikelihoodChange(_Taken, Difference, _ScoredUnder):
     """Mean log-likelihood per token under a condition, paired text by text with nothing masked."""
 
     of: Literal["texts", "answers"] = "texts"  # held-out text, or the true answers to problems

@@ -8,7 +8,7 @@ sinks       few: no more than a fifth of the heads have sinks; else what at leas
 place       start: more than half of the sinks are among the first four positions, or key 0 draws more than 0.3 of the
             attention; else spread
 masking     robust: the lower end of the interval of the difference is above −margin (5 points unless the study says
-            otherwise); dependent: the upper end is below it, and for a primary comparison Holm's p is below 5 %; undecided
+            otherwise); dependent: the upper end is below it, and for a primary comparison the corrected p is below 5 %; undecided
             otherwise, with the number of problems that would decide. "no control": no count-matched random keys were run
 arm_like    criteria met: one masked sink is dependent; sinks stand at the start; attention does not come back to sinks when
             the middle of the prompt is cut (where that was run)
@@ -19,7 +19,7 @@ mechanism   confidence falls more where a token depended on the masked keys, and
 weaker      of conditions meant to weaken sinks, those count under which sinks draw less than 80 % of the attention that they
             drew before. free: one of those is robust; at a price: all are dependent; undecided otherwise; no: none counts
 still       the same of conditions that hold sinks, which count where fewer than half as many heads have a moving one
-settings    points of a sweep that differ from the first (exact McNemar, Holm-corrected, at 5 %)
+settings    points of a sweep that differ from the first (exact McNemar, corrected over the points, at 5 %)
 """
 
 from __future__ import annotations
