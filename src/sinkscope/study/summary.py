@@ -12,7 +12,7 @@ from sinkscope.interventions.conditions import condition_from_dict
 from sinkscope.study import vocabulary
 from sinkscope.study.analysis.losses import ModelRows, solvable
 from sinkscope.study.analysis.verdicts import first_point
-from sinkscope.study.analysis.wording import figure
+from sinkscope.study.analysis.wording import cut, figure
 from sinkscope.study.progress import clock
 from sinkscope.study.results import Claim, Control, LikelihoodChange, PooledCell, Results
 
@@ -99,12 +99,12 @@ def _by_condition(results: Results, room: int) -> Iterator[str]:
     name = WIDTH - 2 - wide * len(models)
     yield "Right answers in %; in brackets the change, 95 %:"
     shared = _shared(labels)
-    head = _cut(f"{shared.strip()} …" if shared else "", name - 1)
-    yield f"  {head:<{name}}" + "".join(f"{_cut(model, wide - 1):>{wide}}" for model in models)
+    head = cut(f"{shared.strip()} …" if shared else "", name - 1)
+    yield f"  {head:<{name}}" + "".join(f"{cut(model, wide - 1):>{wide}}" for model in models)
     bases = "".join(f"{_share(found.get(('none', model))):>{wide}}" for model in models)
     yield f"  {'nothing changed':<{name}}{bases}"
     lines = [
-        f"  {_cut(vocabulary.without_defaults(label.removeprefix(shared)), name - 1):<{name}}"
+        f"  {cut(vocabulary.without_defaults(label.removeprefix(shared)), name - 1):<{name}}"
         + "".join(f"{_changed(found.get((label, m))):>{wide}}" for m in models)
         for label in labels
     ]
@@ -138,7 +138,7 @@ def _line(name: str, base: PooledCell, rows: Mapping[int, PooledCell], ks: Seque
         "".join(f"{_share(rows[k].controls.get(match) if k in rows else None):>4}" for k in ks)
         for match in ("count", "mass")
     )
-    line = f"  {_cut(name, 11):<11}{100 * base.accuracy:>5.0f}{told:>15}{sinks}|{random}| {_paper(base, ks)}"
+    line = f"  {cut(name, 11):<11}{100 * base.accuracy:>5.0f}{told:>15}{sinks}|{random}| {_paper(base, ks)}"
     return line.rstrip(" |")
 
 
@@ -161,7 +161,7 @@ def _pair(results: Results) -> Iterator[str]:
     if not models:
         return
     yield "Nats per token of true answers; change [95 %], and share of the attention taken:"
-    yield f"  {'one key per head':<18}" + "".join(f"{f'{_cut(name, 16)} ({kinds[name]})':>28}" for name in models)
+    yield f"  {'one key per head':<18}" + "".join(f"{f'{cut(name, 16)} ({kinds[name]})':>28}" for name in models)
     for name, rows in vocabulary.side_by_side(results.likelihood).items():
         if name in SHOWN:
             yield f"  {name:<18}" + "".join(f"{_nats(rows.get(model)):>28}" for model in models)
@@ -194,7 +194,3 @@ def _more(results: Results, folder: Path | None) -> Iterator[str]:
         command = f"sinkscope report {folder} --text --full"
         yield "All tables and verdicts:"
         yield f"  {command if len(command) <= WIDTH - 2 else 'sinkscope report FOLDER --text --full'}"
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"

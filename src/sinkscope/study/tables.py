@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from sinkscope import paper
 from sinkscope.statistics import CORRECTION
-from sinkscope.study.analysis.wording import nats, rule
+from sinkscope.study.analysis.wording import cut, nats, rule
 from sinkscope.study.results import Cell, Curve, Dynamics, LikelihoodChange, Results, TokenShare, Verdict
 from sinkscope.study.vocabulary import is_untouched, series, short_names
 
@@ -116,7 +116,7 @@ def _likelihoods(rows: Sequence[LikelihoodChange]) -> Iterator[str]:
             yield f"  {row.model}: {row.value:.2f} nats per token ({size})"
             continue
         mass = f"{100 * row.mass_share:.0f} %" if row.mass_share else ""
-        yield f"    {_short(names.get(row.label, row.label), 40):<41}{nats(row):>21}{row.p:>7.3f}{mass:>6}".rstrip()
+        yield f"    {cut(names.get(row.label, row.label), 40):<41}{nats(row):>21}{row.p:>7.3f}{mass:>6}".rstrip()
 
 
 def table_2(
@@ -136,7 +136,7 @@ def table_2(
         for row in [row for row in tokens if (row.model, row.setting) == (model, setting)][:most]:
             span = f"[{row.low:.3f}, {row.high:.3f}]"
             times = f"{row.enrichment:.1f} ×" if row.enrichment is not None else ""
-            yield f"    {_short(row.token, 20):<22}{row.kind:<13}{row.share:.3f}  {span:<17}{times:>8}"
+            yield f"    {cut(row.token, 20):<22}{row.kind:<13}{row.share:.3f}  {span:<17}{times:>8}"
         if theirs := paper.TABLE_2.get(families.get(model, "")):
             told = ", ".join(f"{token} {share:.3f}" for token, share in theirs)
             yield from textwrap.wrap(f"paper: {told}", WIDTH, initial_indent="    ", subsequent_indent="      ")
@@ -166,10 +166,6 @@ def dynamics_table(rows: Sequence[Dynamics]) -> Iterator[str]:
             name = ""
         ways = f"{100 * heads.left:.0f}/{100 * heads.right:.0f}"
         yield f"  {name:<20}{counts}{life:>6}{places[0]:>7}{places[1]:>6}{ways:>7}"
-
-
-def _short(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def curve_table(rows: Sequence[Curve]) -> Iterator[str]:

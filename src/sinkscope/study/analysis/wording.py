@@ -63,5 +63,9 @@ def rule(row: Dynamics) -> str:
     return f"{row.rule} {row.epsilon:g} in {row.unit}" if row.epsilon is not None else row.rule
 
 
+def cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def figure(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1].rstrip()}…"
