@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -160,7 +160,7 @@ def made_results(**more: Any) -> dict[str, Any]:
         "units": 1,
         "conditions": 1,
     }
-    models = [
+    models: list[Mapping[str, Any]] = [
         {"name": name, "family": name.removeprefix("made-")} for name in ("made-llada", "made-dream", "made-llama")
     ]
     run = RunFacts(seed=0, models=models, **about)

@@ -60,8 +60,10 @@ def results(*right: tuple[Condition, int]) -> Results:
         answers["m", "", "arithmetic", condition] = AnswerSet()
         rows = [{"problem": i, "correct": i < count, "confidence": 0.5} for i in range(100)]
         answers["m", "", "arithmetic", condition].add({"rows": rows, "effect": {"mass": 1.0, "mass_seen": 10.0}})
-    study, base = Study.load("quick"), dict.fromkeys(("moving", "absorption"), 0.4)
-    traced = [dynamics(**base)] + [dynamics(condition=one.label, moving=0.4, absorption=0.1) for one, _ in right[1:]]
+    study = Study.load("quick")
+    traced = [dynamics(moving=0.4, absorption=0.4)] + [
+        dynamics(condition=one.label, moving=0.4, absorption=0.1) for one, _ in right[1:]
+    ]
     made = tables(
         cells=cells(study, [MODEL], answers), pooled=pooled_cells(study, [MODEL], pooled(answers, ["arithmetic"])),
         dynamics=traced,
