@@ -35,7 +35,7 @@ TOKEN = Setting(
 )
 
 
-@register("off_by_one", WEIGHT)
+@register("off_by_one", WEIGHT, aim="weaken")
 @dataclass(frozen=True)
 class SoftmaxOffByOne(Intervention):
     """`weight` is added to the denominator of every softmax, so that a head may attend to nothing; 0 is the plain softmax."""
@@ -55,7 +55,7 @@ class SoftmaxOffByOne(Intervention):
         return Change(extra=Extra(*nothing, bias=math.log(self.weight)))
 
 
-@register("soften", TEMPERATURE)
+@register("soften", TEMPERATURE, aim="weaken")
 @dataclass(frozen=True)
 class Soften(Intervention):
     """Scores are divided by `temperature` before the softmax: above 1 attention spreads out, below it gathers."""
@@ -73,7 +73,7 @@ class Soften(Intervention):
         return Change(temperature=self.temperature)
 
 
-@register("add_sink_token", TOKEN)
+@register("add_sink_token", TOKEN, aim="weaken")
 @dataclass(frozen=True)
 class AddSinkToken(Intervention):
     """One more key that every query sees: a token that stands at position 0 and sees nothing but itself.
@@ -155,7 +155,7 @@ class _Scored(Ranked):
         return self.k == 0 or self._gain == 0
 
 
-@register("penalise_sinks", K, PENALTY, RANK, ROWS, ABOVE, BELOW, *WHICH, masks=False)
+@register("penalise_sinks", K, PENALTY, RANK, ROWS, ABOVE, BELOW, *WHICH, masks=False, aim="weaken")
 @dataclass(frozen=True)
 class PenaliseSinks(_Scored):
     """The scores of the top keys are lowered by `penalty` (nats) before the softmax: e^penalty times less, not nothing."""
@@ -171,7 +171,7 @@ class PenaliseSinks(_Scored):
         return -self.penalty
 
 
-@register("hold_sinks", K, BONUS, RANK, ROWS, ABOVE, BELOW, *WHICH, masks=False)
+@register("hold_sinks", K, BONUS, RANK, ROWS, ABOVE, BELOW, *WHICH, masks=False, aim="hold")
 @dataclass(frozen=True)
 class HoldSinks(_Scored):
     """The keys that were on top after the first forward keep `bonus` (nats) on their scores: sinks that do not move."""

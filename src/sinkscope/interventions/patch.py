@@ -28,7 +28,7 @@ from sinkscope.interventions.positions import MaskPositions
 from sinkscope.interventions.random import MaskRandom
 from sinkscope.interventions.settings import Setting, register
 from sinkscope.interventions.sinks import MaskSinks
-from sinkscope.interventions.words import ABOVE, BELOW, OF, RANK, ROWS, WHICH, K
+from sinkscope.interventions.words import ABOVE, BELOW, OF, RANK, ROWS, WHICH, K, of_random
 
 if TYPE_CHECKING:
     from sinkscope.sinks.columns import TraceLike
@@ -133,7 +133,7 @@ class _Patched(SelectorIntervention):
         """What the call is asked for, given what was moved."""
 
 
-@register("patch_values", *WORDS)
+@register("patch_values", *WORDS, controls=of_random)
 class PatchValues(_Patched):
     """The picked keys carry the values of the source's picked keys; what they draw stays as it is.
 
@@ -147,7 +147,7 @@ class PatchValues(_Patched):
         return Change(values=lambda values: moved, touched=touched)
 
 
-@register("patch_keys", *WORDS)
+@register("patch_keys", *WORDS, controls=of_random)
 class PatchKeys(_Patched):
     """The picked keys are looked for as the source's picked keys are; what they carry stays as it is.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Literal
@@ -31,6 +32,15 @@ def _positions(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(map(whole(-(10**9)), value))
 
 
+def _short_name(given: Mapping[str, Any], causal: bool) -> str | None:
+    places = given["positions"]
+    since = (
+        ("from the first row", "after the prefill") if causal else ("from the first forward", "from the second forward")
+    )
+    where = f"position{'s' if len(places) > 1 else ''} {', '.join(map(str, places))}"
+    return None if set(given) - {"positions", "since"} else f"{where} {since[given.get('since') == 'second']}"
+
+
 @register(
     "mask_positions",
     Setting(
@@ -41,6 +51,7 @@ def _positions(value: Any) -> bool:
         "since", "first", among(("first", "second")), "first or second",
         label=lambda since: "since the second forward" if since == "second" else "",
     ),
+    short=_short_name,
 )  # fmt: skip
 @dataclass(frozen=True)
 class MaskPositions(Selector):

@@ -58,11 +58,7 @@ def _compared(mine: list[pl.DataFrame], same: bool) -> dict[str, Any]:
 
 
 def _changed_verdicts(runs: list[Run]) -> list[dict[str, Any]]:
-    try:
-        first, second = ({(row["model"], row["name"]): row["value"] for row in run.results["verdicts"]} for run in runs)
-    except (KeyError, TypeError):
-        folders = " or ".join(str(run.folder) for run in runs)
-        raise StudyError(f"Expected verdicts in results.json of {folders}, got none; run the study again.") from None
+    first, second = ({(row.model, row.name): row.value for row in run.found.verdicts} for run in runs)
     return [
         {"model": model, "name": name, "first": value, "second": second[model, name]}
         for (model, name), value in first.items()

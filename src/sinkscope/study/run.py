@@ -8,19 +8,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
-
-from pydantic import TypeAdapter, ValidationError
 
 from sinkscope.errors import StudyError
 from sinkscope.interventions.conditions import Condition
 from sinkscope.io.progress import LOADING
-from sinkscope.study.analysis.assemble import analysed
-from sinkscope.study.analysis.results import SCHEMA, Results
+from sinkscope.study.analysis import analysed
 from sinkscope.study.cost import Pace, weigh
 from sinkscope.study.engines import Engine, engine_of
 from sinkscope.study.engines.ray import Ray
+from sinkscope.study.results import SCHEMA, Results, read_results
 from sinkscope.study.schema import Study
 from sinkscope.study.stop import Stop
 from sinkscope.study.store import Store, as_json, machine, versions
@@ -36,7 +35,16 @@ class Run:
     """A finished run."""
 
     folder: Path
-    results: dict[str, Any]
+    found: Results
+
+    @cached_property
+    def results(self) -> dict[str, Any]:
+        """The results as plain JSON values."""
+        return self.found.to_dict()
+
+    def typed(self) -> Results:
+        """The results as rows with named fields."""
+        return self.found
 
     def summary(self, full: bool = False) -> str:
         """What came out, as at most 42 lines of 80 columns; full: every table and every verdict with its numbers."""
@@ -44,13 +52,13 @@ class Run:
         from sinkscope.study.tables import tables
 
         if full:
-            return tables(self.typed())
+            return tables(self.found)
         seconds = (Store(self.folder).read("run.json") or {}).get("seconds")
-        return summary(self.typed(), self.folder, seconds if isinstance(seconds, int | float) else None)
+        return summary(self.found, self.folder, seconds if isinstance(seconds, int | float) else None)
 
     def unexpected(self, study: Study) -> list[str]:
         """Where the verdicts are not those that the study expects, a line each."""
-        found = {(row["model"], row["name"]): row["value"] for row in self.results["verdicts"]}
+        found = {(row.model, row.name): row.value for row in self.found.verdicts}
         return [
             f"{model} {name}: expected {value}, came {found.get((model, name), 'no such verdict')}"
             for model, told in study.expected.items()
@@ -58,23 +66,13 @@ class Run:
             if not str(found.get((model, name), "")).startswith(value)
         ]
 
-    def typed(self) -> Results:
-        """The results as rows with named fields."""
-        try:
-            return TypeAdapter(Results).validate_python(self.results)
-        except ValidationError as error:
-            place = ".".join(map(str, error.errors()[0]["loc"]))
-            raise StudyError(
-                f"{self.folder}/results.json is damaged at {place[:80]}; run the study again to write it anew."
-            ) from None
-
     @classmethod
     def load(cls, folder: Path | str) -> Run:
         """Read a run that is finished."""
-        results = Store(folder).read("results.json", schema=True)
-        if results is None:
+        found = read_results(Path(folder))
+        if found is None:
             raise StudyError(f"Expected a finished run, and {folder} has no results.json; run the study to its end.")
-        return cls(Path(folder), results)
+        return cls(Path(folder), found)
 
 
 def run(
@@ -225,14 +223,11 @@ def check(store: Store, unit: Unit, result: dict[str, Any]) -> None:
     kind.check(unit, result, None if control is None else store.find(control))
 
 
-def assemble(
-    study: Study, store: Store, models: list[ModelInfo], units: list[Unit], about: dict[str, Any]
-) -> dict[str, Any]:
+def assemble(study: Study, store: Store, models: list[ModelInfo], units: list[Unit], about: dict[str, Any]) -> Results:
     """All tables from the stored units; written as results.parquet and results.json."""
     results, table = analysed(study, models, units, store.load, about)
     buffer = io.BytesIO()
     table.write_parquet(buffer)
     store.write("results.parquet", buffer.getvalue())
-    plain = results.to_dict()
-    store.write("results.json", as_json(plain))
-    return plain
+    store.write("results.json", as_json(results.to_dict()))
+    return results

@@ -21,7 +21,7 @@ from typing import IO, Any
 from sinkscope import io
 from sinkscope.errors import StudyError
 from sinkscope.io.reading import read_object, read_text
-from sinkscope.study.analysis.results import SCHEMA
+from sinkscope.study.results import SCHEMA
 from sinkscope.study.unit import Unit
 from sinkscope.study.units import kind_of
 
