@@ -18,7 +18,8 @@ from sinkscope.report.sample import head_classes
 from sinkscope.sinks import sweep, token_shares
 from sinkscope.sinks.classes import NAMES as CLASSES
 from sinkscope.statistics import CORRECTION
-from sinkscope.study import vocabulary
+from sinkscope.study import matrix, vocabulary
+from sinkscope.study.analysis import with_claims
 from sinkscope.study.analysis.wording import nats
 from sinkscope.study.results import (
     LARGEST,
@@ -35,7 +36,6 @@ from sinkscope.study.results import (
 from sinkscope.tracing import Trace
 
 EPSILONS = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0)
-AGREEMENT = ("agrees", "agrees in part", "disagrees", "undecided")
 SCORED = ("difference", "difference_low", "difference_high", "mass_share", "n")
 Rows = list[dict[str, Any]]
 
@@ -44,7 +44,8 @@ def overview_of(run: Path, traces: Sequence[Trace]) -> dict[str, Any]:
     """All of the overview of a run's folder."""
     about = read_object(run / "run.json", LARGEST, ReportError) if (run / "run.json").is_file() else {}
     with damaged(f"results.json or run.json of {run}", ReportError):
-        return overview(read_results(run, ReportError), about, traces)
+        results = read_results(run, ReportError)
+        return overview(None if results is None else with_claims(results), about, traces)
 
 
 def overview(
@@ -65,7 +66,8 @@ def overview(
     }
     return {
         "lede": lede(claims, cells, known) + without_sinks(tables.likelihood),
-        "claims": [claim.to_dict() for claim in claims],
+        "claims": [{**claim.to_dict(), "figure": matrix.figure(claim)} for claim in claims],
+        "claimNames": matrix.SHORT,
         "verdicts": verdict_rows(results.verdicts if results is not None else []),
         "cells": cells,
         "roles": {role: vocabulary.role_name(role) for role in _roles(cells)},
@@ -123,16 +125,10 @@ def lede(claims: Sequence[Claim], cells: Rows, about: Mapping[str, Any]) -> str:
     """The one sentence under the title: what came out, or what was run."""
     models = list(dict.fromkeys(str(cell["model"]) for cell in cells))
     if claims:
-        counts = {word: sum(claim.verdict == word for claim in claims) for word in AGREEMENT}
-        said = ", ".join(f"{count} {_plural(word, count)}" for word, count in counts.items() if count)
-        return f"The paper makes {len(claims)} claims that {_some(models)} can speak to: {said}."
+        return matrix.counted(claims)
     if models:
         return f"What masking attention sinks does to {_some(models)}, with random keys masked as controls."
     return str(about.get("about") or "")
-
-
-def _plural(word: str, count: int) -> str:
-    return word.replace("agrees", "agree") if count != 1 else word
 
 
 def _some(models: Sequence[str]) -> str:

@@ -10,33 +10,26 @@ from pathlib import Path
 from sinkscope import paper
 from sinkscope.interventions.conditions import condition_from_dict
 from sinkscope.io.progress import clock
-from sinkscope.study import vocabulary
+from sinkscope.study import matrix, vocabulary
 from sinkscope.study.analysis.losses import ModelRows, solvable
 from sinkscope.study.analysis.verdicts import first_point
-from sinkscope.study.analysis.wording import cut, figure
+from sinkscope.study.analysis.wording import cut
 from sinkscope.study.results import Claim, Control, LikelihoodChange, PooledCell, Results
 
 WIDTH = 80
-LINES = 42  # the command adds where it wrote the page and the numbers
+LINES = 38  # the command adds where it wrote the page and the numbers
 SMALL = 100_000_000  # parameters below which a model is no language model that anyone would use
-# Claims in a few words, by their names.
-SHORT = {
-    "sinks_exist": "sinks in every DLM", "moving": "DLM sinks move, ARM's stand", "one_sink": "one sink costs a DLM little",
-    "arm_sink": "its sink is vital to an ARM", "structural": "sinks are structural", "threshold": "ε = 3 leaves 96 % out",
-    "deeper": "deeper: fewer, stronger", "confidence": "less sure, hence later",
-}  # fmt: skip
 # Of the models scored on true answers, the lines that there is room for.
-BY_ANSWERS = ("one_sink", "arm_sink")  # claims that more problems can decide
+MASKING = ("strong_sink", "one_sink", "arm_sink")  # claims about what masking costs
 SHOWN = ("top key", "strong sink", "content key", "random, ≤ its mass", "position 0")
 
 
 def summary(results: Results, folder: Path | None = None, seconds: float | None = None) -> str:
-    """At most 42 lines of 80 columns; what does not fit is in the full tables, and the summary says how to see them."""
-    head = [*_ran(results, seconds), "", *_claims(results.claims or [])]
-    if scored := list(_pair(results)):
-        head += ["", *scored]
+    """At most 40 lines of 80 columns; what does not fit is in the full tables, and the summary says how to see them."""
+    claims = results.claims or []
+    head = [*_conclusion(claims), "", *_ran(results, seconds), "", *matrix.lines(claims)]
     tail = ["", *_controls(results), *_more(results, folder)]
-    table = list(_table(results, LINES - len(head) - len(tail) - 1))
+    table = list(_pair(results)) or list(_table(results, LINES - len(head) - len(tail) - 1))
     return "\n".join([*head, *([""] if table else []), *table, *tail]) + "\n"
 
 
@@ -54,19 +47,16 @@ def _ran(results: Results, seconds: float | None) -> Iterator[str]:
         )  # fmt: skip
 
 
-def _claims(claims: list[Claim]) -> Iterator[str]:
-    if not claims:
-        yield "The paper's claims were not judged in this run."
-        return
-    yield "The paper's claims, and this run (intervals are 95 %):"
-    for claim in claims:
-        short = SHORT.get(claim.name, claim.name)
-        line = f"  {claim.verdict:<15}{short}: {claim.figure}"
-        if len(line) <= WIDTH:
-            yield line
-        else:
-            yield f"  {claim.verdict:<15}{short}:"
-            yield f"  {'':<15}{figure(claim.figure)}"
+def _conclusion(claims: Sequence[Claim]) -> Iterator[str]:
+    """What masking sinks cost where it was tested, model by model; then how the tests are spread."""
+    found = matrix.cells(claims)
+    told = [
+        f"{row.model} ({matrix.SHORT[row.name]}): {matrix.figure(row)} at {100 * (row.dose or 0):.0f} % of its attention."
+        for row in found.values()
+        if row.name in MASKING and row.verdict != "no test"
+    ]
+    if claims:
+        yield from textwrap.wrap(" ".join([matrix.counted(claims), *told[:2]]), WIDTH)
 
 
 def _table(results: Results, room: int) -> Iterator[str]:
@@ -187,9 +177,9 @@ def _controls(results: Results) -> Iterator[str]:
 
 
 def _more(results: Results, folder: Path | None) -> Iterator[str]:
-    undecided = sum(claim.verdict == "undecided" and claim.name in BY_ANSWERS for claim in results.claims or [])
-    if undecided:
-        yield f"Undecided claims need more problems: sinkscope study {results.run.study} -n 340"
+    needed = [row.needed for row in results.claims or [] if row.needed]
+    if needed:
+        yield f"Undecided claims need more problems: sinkscope study {results.run.study} -n {max(needed)}"
     if folder is not None:
         command = f"sinkscope report {folder} --text --full"
         yield "All tables and verdicts:"
