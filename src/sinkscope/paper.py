@@ -38,6 +38,12 @@ TABLE_2 = {
 }
 
 
-def accuracy(family: str, task: str, k: int) -> float | None:
-    """The paper's accuracy for the family's model on the benchmark that the task is a miniature of."""
-    return TABLE_1.get((family, BENCHMARKS.get(task, "")), {}).get(k)
+def family(model: str) -> str:
+    """The family of the paper's model that one of ours stands for: a key of the tables; empty where it stands for none."""
+    stands_for = STANDS_FOR.get(model)
+    return next((name for name, theirs in MODELS.items() if theirs == stands_for), "")
+
+
+def accuracy(model: str, task: str, k: int) -> float | None:
+    """The paper's accuracy for the model that ours stands for, on the benchmark that the task is a miniature of."""
+    return TABLE_1.get((family(model), BENCHMARKS.get(task, "")), {}).get(k)

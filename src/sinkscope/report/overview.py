@@ -60,10 +60,8 @@ def overview(
     cells = cell_rows([*tables.pooled, *tables.cells])
     tokens = [{**row.to_dict(), "model": shown_model(row)} for row in tables.tokens if row.condition == "none"]
     tokens = tokens or [row for model, some in by_model.items() for row in _traced_tokens(model, some)]
-    families = {
-        **{model: str(some[0].model.get("family", "")) for model, some in by_model.items()},
-        **({} if results is None else _families(results)),
-    }
+    measured = {shown_model(row): row.model for row in [*tables.tokens, *tables.cells]}
+    models = {**{model: model for model in by_model}, **measured}  # as it is shown → its name
     return {
         "lede": lede(claims, cells, known) + without_sinks(tables.likelihood),
         "claims": [{**claim.to_dict(), "figure": matrix.figure(claim)} for claim in claims],
@@ -81,17 +79,11 @@ def overview(
         "method": list(method.METHOD) if cells else [],
         "caveats": method.caveats(known, [cell["n"] for cell in cells]) if cells else [],
         "facts": method.facts(known),
-        "paper": {model: values for model, family in families.items() if (values := paper_values(family))},
-        "paperTokens": {model: paper.TABLE_2[family] for model, family in families.items() if family in paper.TABLE_2},
+        "paper": {shown: values for shown, model in models.items() if (values := paper_values(model))},
+        "paperTokens": {
+            shown: theirs for shown, model in models.items() if (theirs := paper.TABLE_2.get(paper.family(model)))
+        },
     }
-
-
-def _families(results: Results) -> dict[str, str]:
-    """Model as it is shown → family."""
-    names = {shown_model(row): row.model for row in results.tokens} | {
-        shown_model(row): row.model for row in results.cells
-    }
-    return {shown: results.families.get(name, "") for shown, name in names.items()}
 
 
 def shown_model(row: Any) -> str:
@@ -161,9 +153,9 @@ def curve_rows(curves: Sequence[Curve]) -> Rows:
     ]
 
 
-def paper_values(family: str) -> dict[str, dict[int, float]]:
-    """The paper's accuracies for a family: benchmark → K → accuracy."""
-    return {task: values for (name, task), values in paper.TABLE_1.items() if name == family}
+def paper_values(model: str) -> dict[str, dict[int, float]]:
+    """The paper's accuracies for the model that this one stands for: benchmark → K → accuracy."""
+    return {task: values for (name, task), values in paper.TABLE_1.items() if name == paper.family(model)}
 
 
 # ---- models that were scored on the same true answers ----

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from sinkscope.study.analysis.wording import cut
 from sinkscope.study.results import Claim
 
 MARKS = {"supports": "+", "contradicts": "−", "undecided": "?", "no test": "·"}
@@ -25,7 +26,14 @@ SHORT = {
     "confidence": "confidence falls",
     "later": "commits come later",
 }
-NAME, CELL, WIDTH = 22, 7, 80
+COUNTED = {
+    "supports": "supported",
+    "contradicts": "contradicted",
+    "undecided": "undecided",
+    "no test": "without a test",
+}
+NAME, WIDTH = 22, 80
+NARROW, WIDE = 7, 12  # columns of the matrix
 
 
 def cells(claims: Sequence[Claim]) -> dict[tuple[str, str], Claim]:
@@ -48,12 +56,16 @@ def figure(row: Claim) -> str:
 
 def counted(claims: Sequence[Claim]) -> str:
     """One sentence that counts the cells and judges nothing."""
+    return f"The paper's claims are {counted_cells(claims)}"
+
+
+def counted_cells(claims: Sequence[Claim]) -> str:
+    """supported in 24 cells, contradicted in 15, undecided in 11, without a test in 16."""
     count = Counter(row.verdict for row in cells(claims).values())
-    tests = sum(count.values()) - count["no test"]
-    return (
-        f"Of {tests} tests of the paper's claims, {count['supports']} support it, {count['contradicts']} contradict it and "
-        f"{count['undecided']} are undecided; {count['no test']} more are no test."
-    )
+    parts = [f"{word} in {count[verdict]}" for verdict, word in COUNTED.items() if count[verdict]]
+    first, *rest = parts
+    cell = "cell" if first.endswith(" in 1") else "cells"
+    return ", ".join([f"{first} {cell}", *rest]) + "."
 
 
 def lines(claims: Sequence[Claim], width: int = WIDTH) -> Iterator[str]:
@@ -63,22 +75,27 @@ def lines(claims: Sequence[Claim], width: int = WIDTH) -> Iterator[str]:
         return
     found = cells(claims)
     models = list(dict.fromkeys(row.model for row in claims))
-    shown = models[: (width - NAME) // CELL]
+    shown = models[: (width - NAME) // NARROW]
+    wide = min(WIDE, (width - NAME) // len(shown))
     stands_for = {row.model: row.paper_model for row in claims}
     yield "The paper's claims by model: + supports, − contradicts, ? undecided, · no test."
-    for part in (0, 1):
-        yield f"{'':<{NAME}}" + "".join(f"{_halves(model)[part]:^{CELL}}" for model in shown).rstrip()
+    for line in zip(*column_heads(shown, wide - 1), strict=True):
+        yield f"{'':<{NAME}}" + "".join(f"{part:^{wide}}" for part in line).rstrip()
     names = [str(stands_for[model] or "–").split("-")[0] for model in shown]
-    yield f"{'stands for':<{NAME}}" + "".join(f"{name:^{CELL}}" for name in names).rstrip()
+    yield f"{'stands for':<{NAME}}" + "".join(f"{cut(name, wide - 1):^{wide}}" for name in names).rstrip()
     for name, short in SHORT.items():
         marks = [MARKS[row.verdict] if (row := found.get((name, model))) else "" for model in shown]
         if any(marks):
-            yield f"{short:<{NAME}}" + "".join(f"{mark:^{CELL}}" for mark in marks).rstrip()
+            yield f"{short:<{NAME}}" + "".join(f"{mark:^{wide}}" for mark in marks).rstrip()
     if len(models) > len(shown):
         yield f"… and {len(models) - len(shown)} models more"
 
 
-def _halves(model: str) -> tuple[str, str]:
-    """A model's name on two lines of a narrow column."""
-    first, dash, rest = model.partition("-")
-    return (first + dash)[: CELL - 1], rest[: CELL - 1]
+def column_heads(models: Sequence[str], room: int) -> list[tuple[str, str]]:
+    """Each model's name on two lines of a narrow column; names that look alike once they are cut end in their number."""
+    split = [model.rpartition("/")[2].partition("-") for model in models]
+    heads = [(cut(first + dash, room), cut(rest, room)) for first, dash, rest in split]
+    return [
+        (first, f"{rest[: room - 1 - len(str(place))]}#{place}" if heads.count((first, rest)) > 1 else rest)
+        for place, (first, rest) in enumerate(heads, 1)
+    ]

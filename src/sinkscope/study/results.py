@@ -463,11 +463,6 @@ class Results(Tables):
         made = super().to_dict()
         return {"schema": self.schema, "claims": made.pop("claims", []), **made}
 
-    @property
-    def families(self) -> dict[str, str]:
-        """Model → family, as the run recorded them."""
-        return {str(model.get("name")): str(model.get("family", "")) for model in self.run.models}
-
 
 def read_results(folder: Path, error: type[SinkscopeError] = StudyError) -> Results | None:
     """results.json of a run, read and checked once; None where there is none."""
