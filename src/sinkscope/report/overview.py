@@ -64,8 +64,9 @@ def overview(
     models = {**{model: model for model in by_model}, **measured}  # as it is shown → its name
     return {
         "lede": lede(claims, cells, known) + without_sinks(tables.likelihood),
-        "claims": [{**claim.to_dict(), "figure": matrix.figure(claim)} for claim in claims],
+        "claims": [_claim(row) for row in claims],
         "claimNames": matrix.SHORT,
+        "claimMarks": matrix.MARKS,
         "verdicts": verdict_rows(results.verdicts if results is not None else []),
         "cells": cells,
         "roles": {role: vocabulary.role_name(role) for role in _roles(cells)},
@@ -127,6 +128,12 @@ def _some(models: Sequence[str]) -> str:
     if len(models) > 4:
         return f"{len(models)} models"
     return " and ".join([", ".join(models[:-1]), models[-1]] if len(models) > 1 else models) or "this run"
+
+
+def _claim(row: Claim) -> dict[str, Any]:
+    """A row with its figures as the terminal prints them."""
+    control = {"controlFigure": matrix.control_figure(row)} if row.control else {}
+    return {**row.to_dict(), "figure": matrix.figure(row), **control}
 
 
 def class_rows(dynamics: Sequence[Dynamics]) -> Rows:

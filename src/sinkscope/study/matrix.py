@@ -46,12 +46,19 @@ def cells(claims: Sequence[Claim]) -> dict[tuple[str, str], Claim]:
 
 def figure(row: Claim) -> str:
     """−7.0 [−11.6, −3.6] points"""
-    places, sign = (1, "+") if row.unit in ("points", "points of share") else (2, "+")
-    if row.unit.startswith("%"):
-        places, sign = 0, ""
-    numbers = (f"{value:{sign}.{places}f}" for value in (row.estimate, row.low, row.high))
-    value, low, high = numbers
-    return f"{value} [{low}, {high}] {row.unit}".replace("-", "−")
+    return _written(row.estimate, row.low, row.high, row.unit)
+
+
+def control_figure(row: Claim) -> str:
+    """The same of its control: random keys in place of the sinks."""
+    found = row.control
+    return "" if found is None else f"{found.condition}, {_written(found.estimate, found.low, found.high, row.unit)}"
+
+
+def _written(estimate: float, low: float, high: float, unit: str) -> str:
+    form = ".0f" if unit.startswith("%") else "+.1f" if unit.startswith("points") else "+.2f"
+    first, *ends = (f"{value:{form}}".replace("-", "−") for value in (estimate, low, high))
+    return f"{first} [{', '.join(ends)}] {unit}"
 
 
 def counted(claims: Sequence[Claim]) -> str:

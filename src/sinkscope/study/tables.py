@@ -195,15 +195,14 @@ def claim_lines(rows: Sequence[Claim]) -> Iterator[str]:
         mine = [row for row in rows if row.name == name]
         if mine:
             yield from textwrap.wrap(
-                f"{mine[0].claim} It is {matrix.counted_cells(mine)}", WIDTH, subsequent_indent="  "
+                f"{mine[0].claim[:-1]}: {matrix.counted_cells(mine)}", WIDTH, subsequent_indent="  "
             )
         for row in mine:
             where = "" if row.condition == "none" else f" ({row.condition})"
             dose = "" if row.dose is None else f", {100 * row.dose:.0f} % of the attention taken"
             told = f"{row.model}{where}: {row.verdict}. {matrix.figure(row)}, n = {row.n}{dose}. "
             if row.control:
-                one = row.control
-                told += f"{one.condition}: {one.estimate:+.1f} [{one.low:+.1f}, {one.high:+.1f}]. "
+                told += f"Control: {matrix.control_figure(row)}. "
             yield from textwrap.wrap(told + row.because, WIDTH, initial_indent="    ", subsequent_indent="      ")
 
 

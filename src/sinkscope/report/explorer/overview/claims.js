@@ -3,103 +3,101 @@
 import { make, visible } from "../dom.js";
 import { panel } from "../panel.js";
 
-const MARKS = {
-  supports: ["yes", "+"],
-  contradicts: ["no", "−"],
-  undecided: ["open", "?"],
-  "no test": ["none", "·"],
-};
+const KINDS = { supports: "yes", contradicts: "no", undecided: "open", "no test": "none" }; // verdict → class
+const FIELDS = [
+  "name",
+  "claim",
+  "paper_model",
+  "model",
+  "condition",
+  "verdict",
+  "estimate",
+  "low",
+  "high",
+  "unit",
+  "n",
+  "dose",
+  "because",
+];
+
+const share = (dose) => dose === null || dose === undefined ? "" : `, ${(100 * dose).toFixed(0)} % of attention taken`;
+
+function condition(row) {
+  const parts = [`${visible(row.figure, 80)}, n = ${row.n}${share(row.dose)}.`];
+  if (row.control) parts.push(`Control: ${visible(row.controlFigure, 200)}${share(row.control.dose)}.`);
+  return [
+    make("p", {}, make("strong", { text: `${row.verdict}: ` }), parts.join(" ")),
+    make("p", { text: visible(row.because, 400) }),
+    row.condition === "none" ? null : make("p", { class: "note", text: `Condition: ${visible(row.condition, 120)}` }),
+  ];
+}
 
 function detail(rows) {
-  return make(
-    "div",
-    { class: "claim-detail", role: "status" },
-    rows.map((row) =>
-      make(
-        "p",
-        {},
-        make("strong", { text: `${visible(row.model, 60)}: ${visible(row.claim, 200)} ` }),
-        `${row.verdict}. ${visible(row.figure, 80)}, n = ${row.n}`,
-        row.dose === null || row.dose === undefined ? "" : `, ${(100 * row.dose).toFixed(0)} % of the attention taken`,
-        row.condition === "none" ? ". " : ` (${visible(row.condition, 120)}). `,
-        row.control
-          ? `${visible(row.control.condition, 120)}: ${row.control.estimate.toFixed(1)} [${
-            row.control.low.toFixed(1)
-          }, ${row.control.high.toFixed(1)}]. `
-          : "",
-        visible(row.because, 400),
-      )
-    ),
-  );
+  const title = `${visible(rows[0].model, 60)}: ${visible(rows[0].claim, 200)}`;
+  return [make("h3", { text: title }), ...rows.flatMap(condition)];
 }
 
 export function createClaims(overview) {
-  if (!overview.claims.length) return null;
-  const models = [...new Set(overview.claims.map((row) => row.model))];
-  const names = Object.keys(overview.claimNames).filter((name) => overview.claims.some((row) => row.name === name));
-  const shown = make("div", {});
-  const rows = names.map((name) =>
-    make(
-      "tr",
-      {},
-      make("th", { scope: "row", text: overview.claimNames[name] }),
-      models.map((model) => {
-        const mine = overview.claims.filter((row) => row.name === name && row.model === model);
-        if (!mine.length) return make("td", {});
-        const [kind, sign] = MARKS[mine[0].verdict];
-        return make(
-          "td",
-          {},
-          make("button", {
-            class: `badge ${kind}`,
-            title: `${mine[0].verdict}: ${mine[0].figure}`,
-            "aria-label": `${model}, ${overview.claimNames[name]}: ${mine[0].verdict}`,
-            text: sign,
-            onclick: () => shown.replaceChildren(detail(mine)),
-          }),
-        );
-      }),
-    )
-  );
-  const standsFor = models.map((model) => overview.claims.find((row) => row.model === model).paper_model ?? "–");
+  const { claims, claimNames, claimMarks } = overview;
+  if (!claims.length) return null;
+  const models = [...new Set(claims.map((row) => row.model))];
+  const names = Object.keys(claimNames).filter((name) => claims.some((row) => row.name === name));
+  const shown = make("div", { class: "claim-detail", role: "status" });
+  const open = (button, rows) => {
+    for (const one of table.querySelectorAll("button")) one.setAttribute("aria-pressed", one === button);
+    shown.replaceChildren(...detail(rows).filter(Boolean));
+  };
+  const cell = (name, model) => {
+    const mine = claims.filter((row) => row.name === name && row.model === model);
+    if (!mine.length) return make("td");
+    const { verdict, figure } = mine[0]; // of several conditions the first, which is the paper's own
+    const label = `${visible(model, 60)}, ${claimNames[name]}: ${verdict}`;
+    const about = {
+      class: `badge ${KINDS[verdict]}`,
+      title: `${verdict}: ${visible(figure, 80)}`,
+      "aria-label": label,
+    };
+    const button = make("button", { ...about, "aria-pressed": "false", text: claimMarks[verdict] });
+    button.addEventListener("click", () => open(button, mine));
+    return make("td", {}, button);
+  };
+  const standsFor = (model) => claims.find((row) => row.model === model).paper_model ?? "–";
   const table = make(
     "table",
-    { class: "claims matrix" },
+    { class: "matrix" },
     make(
       "thead",
       {},
-      make("tr", {}, make("th", {}), models.map((model) => make("th", { scope: "col", text: visible(model, 40) }))),
-      make("tr", {}, make("th", { scope: "row", text: "stands for" }), standsFor.map((text) => make("td", { text }))),
+      make("tr", {}, make("td"), models.map((model) => make("th", { scope: "col", text: visible(model, 40) }))),
+      make(
+        "tr",
+        {},
+        make("th", { scope: "row", text: "stands for" }),
+        models.map((model) => make("td", { text: visible(standsFor(model), 40) })),
+      ),
     ),
-    make("tbody", {}, rows),
+    make(
+      "tbody",
+      {},
+      names.map((name) =>
+        make(
+          "tr",
+          {},
+          make("th", { scope: "row", text: claimNames[name] }),
+          models.map((model) => cell(name, model)),
+        )
+      ),
+    ),
   );
-  const legend = make("p", {
-    class: "note",
-    text: "+ supports the paper, − contradicts it, ? undecided, · no test. Choose a mark to see its figure.",
-  });
-  const fields = [
-    "name",
-    "claim",
-    "paper_model",
-    "model",
-    "condition",
-    "verdict",
-    "estimate",
-    "low",
-    "high",
-    "unit",
-    "n",
-    "dose",
-    "because",
-  ];
+  const legend = Object.entries(KINDS).map(([verdict, kind]) =>
+    make("li", {}, make("span", { class: `badge ${kind}`, text: claimMarks[verdict] }), verdict)
+  );
   const frame = panel(
     "claims",
     "The paper’s claims, by model",
-    "",
-    make("div", {}, make("div", { class: "scroll" }, table), legend, shown),
-    {
-      rows: () => ({ names: fields, rows: overview.claims.map((row) => fields.map((field) => row[field])) }),
-    },
+    "Choose a mark to see its figure, its control and the rule.",
+    make("div", {}, make("ul", { class: "shared" }, legend), make("div", { class: "scroll" }, table), shown),
+    { rows: () => ({ names: FIELDS, rows: claims.map((row) => FIELDS.map((field) => row[field])) }) },
   );
   return { element: frame.element, draw: () => {} };
 }
