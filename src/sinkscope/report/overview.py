@@ -60,8 +60,9 @@ def overview(
     cells = cell_rows([*tables.pooled, *tables.cells])
     tokens = [{**row.to_dict(), "model": shown_model(row)} for row in tables.tokens if row.condition == "none"]
     tokens = tokens or [row for model, some in by_model.items() for row in _traced_tokens(model, some)]
-    measured = {shown_model(row): row.model for row in [*tables.tokens, *tables.cells]}
-    models = {**{model: model for model in by_model}, **measured}  # as it is shown → its name
+    models = {model: model for model in by_model}  # as it is shown → its name
+    models |= {shown_model(row): row.model for row in tables.tokens}
+    models |= {shown_model(row): row.model for row in tables.cells}
     return {
         "lede": lede(claims, cells, known) + without_sinks(tables.likelihood),
         "claims": [_claim(row) for row in claims],

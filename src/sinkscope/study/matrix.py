@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from sinkscope.study.analysis.wording import cut
-from sinkscope.study.results import Claim
+from sinkscope.study.results import Claim, ClaimVerdict
 
-MARKS = {"supports": "+", "contradicts": "−", "undecided": "?", "no test": "·"}
+MARKS: dict[ClaimVerdict, str] = {"supports": "+", "contradicts": "−", "undecided": "?", "no test": "·"}
 # Claims in a few words, in the order of the matrix.
 SHORT = {
     "sinks_exist": "has sinks",
@@ -26,7 +26,7 @@ SHORT = {
     "confidence": "confidence falls",
     "later": "commits come later",
 }
-COUNTED = {
+COUNTED: dict[ClaimVerdict, str] = {
     "supports": "supported",
     "contradicts": "contradicted",
     "undecided": "undecided",

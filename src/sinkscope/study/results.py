@@ -18,6 +18,7 @@ from sinkscope.io.reading import read_object, short
 
 SCHEMA = 2  # 1: claims over all models at once
 LARGEST = 128 << 20  # bytes of results.json
+ClaimVerdict = Literal["supports", "contradicts", "no test", "undecided"]
 Match = Literal["count", "mass"]  # what random keys share with the keys that they stand for
 
 
@@ -396,7 +397,7 @@ class Claim(ResultRow):
     paper_model: str | None  # the model of the paper that this one stands for
     model: str
     condition: str
-    verdict: Literal["supports", "contradicts", "no test", "undecided"]
+    verdict: ClaimVerdict
     estimate: float
     low: float
     high: float

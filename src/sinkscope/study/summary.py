@@ -196,8 +196,11 @@ def _controls(results: Results) -> Iterator[str]:
 
 def _more(results: Results, folder: Path | None) -> Iterator[str]:
     if folder is not None:
-        yield f"Open the page: {activation()}sinkscope view {folder}"
-        yield f"All tables:    sinkscope report {folder} --text --full"
+        for told in (
+            f"Open the page: {activation()}sinkscope view {folder}",
+            f"All tables:    sinkscope report {folder} --text --full",
+        ):
+            yield told if len(told) <= WIDTH else told.replace(str(folder), "FOLDER")
     needed = [row.needed for row in results.claims or [] if row.needed]
     if needed:
         yield f"Undecided claims need more problems: sinkscope study {results.run.study} -n {max(needed)}"

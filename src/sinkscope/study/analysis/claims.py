@@ -11,7 +11,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
 
 from sinkscope import paper
 from sinkscope.statistics import problems_needed
@@ -21,6 +20,7 @@ from sinkscope.study.results import (
     Cell,
     Claim,
     ClaimControl,
+    ClaimVerdict,
     Curve,
     Dynamics,
     Interval,
@@ -40,8 +40,6 @@ DOSE = 0.02  # share of the attention that must be taken before anything is said
 GENERATIONS = 3  # fewer decide nothing
 TEXTS = 3
 PROBLEMS = 20
-
-Word = Literal["supports", "contradicts", "no test", "undecided"]
 
 TEXT = {
     "sinks_exist": "It has sinks.",
@@ -79,7 +77,7 @@ class Test:
     needed: int | None = None  # problems that would decide it, where that can be said
 
     @property
-    def verdict(self) -> Word:
+    def verdict(self) -> ClaimVerdict:
         if self.lacks:
             return "no test"
         if self.low > self.limit:
