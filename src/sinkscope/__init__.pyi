@@ -29,6 +29,7 @@ from .interventions import intervene as intervene
 from .models.base import Model as Model
 from .models.load import load as load
 from .models.load import register as register
+from .reading import activations as activations
 from .reading import lens as lens
 from .settings import Decode as Decode
 from .settings import SparseCache as SparseCache

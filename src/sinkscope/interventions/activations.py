@@ -37,13 +37,14 @@ class ActivationIntervention(Intervention):
     def act(self, activation: Tensor, context: HookContext, memory: Memory) -> Tensor | None:
         """What stands in the activation's place; None leaves it."""
 
-    def due(self, context: HookContext, forward: int) -> bool:
-        """Whether it acts in this forward of the generation, of which so many came before."""
-        if self.steps is None:
-            return True
-        first, last = self.steps
-        now = [_now(bound, context, forward) for bound in self.steps]
-        return (first is None or now[0] >= first) and (last is None or now[1] < last)
+
+def within(steps: Steps | None, context: HookContext, forward: int) -> bool:
+    """Whether this forward of a generation, of which so many came before, is in `steps`."""
+    if steps is None:
+        return True
+    first, last = steps
+    now = [_now(bound, context, forward) for bound in steps]
+    return (first is None or now[0] >= first) and (last is None or now[1] < last)
 
 
 def _now(bound: float | None, context: HookContext, forward: int) -> float:
@@ -63,10 +64,12 @@ def valid_steps(value: Any) -> bool:
         return True
     if not isinstance(value, tuple | list) or len(value) != 2:
         return False
-    given = [bound for bound in value if bound is not None]
-    whole = all(type(bound) is int and bound >= 0 for bound in given)
-    shares = all(type(bound) is float and 0 <= bound <= 1 for bound in given)
-    return (whole or shares) and (len(given) < 2 or given[0] <= given[1])
+    first, last = value
+    fits = all(
+        bound is None or (type(bound) is int and bound >= 0) or (type(bound) is float and 0 <= bound <= 1)
+        for bound in value
+    )
+    return fits and (type(first) is not type(last) or first is None or bool(first < last))
 
 
 def check_steps(intervention: Any) -> None:

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from sinkscope.attention.calls import Call, Change, Outcome, Tap
 from sinkscope.attention.capture import listening, module_of
 from sinkscope.attention.selection import Shape
 from sinkscope.errors import InterventionError
-from sinkscope.interventions.activations import ActivationIntervention
+from sinkscope.interventions.activations import ActivationIntervention, within
 from sinkscope.interventions.base import Intervention
 from sinkscope.interventions.hooks import HookContext, hook
 from sinkscope.interventions.memory import Memory
@@ -71,10 +72,14 @@ class Active(Tap):
         forward = (
             self.memory.steps.get(context.layer, 1) - 1
         )  # its places are behind the attention, which is counted already
-        made = each.act(activation, context, self.memory) if each.due(context, forward) else None
-        if made is not None:
-            before = activation[: context.rows].detach().float()
-            self.effect.moved += float((made[: context.rows].detach().float() - before).square().sum())
+        made = each.act(
+            activation, context, self.memory
+        )  # at every step: what it keeps must not depend on when it acts
+        if made is None or not within(each.steps, context, forward):
+            return None
+        with torch.no_grad():
+            before = activation[: context.rows].float()
+            self.effect.moved += float((made[: context.rows].float() - before).square().sum())
             self.effect.moved_seen += float(before.square().sum())
         return made
 

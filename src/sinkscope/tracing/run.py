@@ -173,6 +173,8 @@ def cut_row(
         map_heads=recorder.keep.maps,
         lens_tokens=tokens,
         lens_probability=sure,
+        channels=None if recorder.channels is None else recorder.channels.channels[row, :steps].clone(),
+        channel_values=part(None if recorder.channels is None else recorder.channels.values),
         edits=None if recorder.edits is None else recorder.edits[row, real].clone(),
     )
 

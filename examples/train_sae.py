@@ -1,0 +1,63 @@
+"""Train a small sparse autoencoder on a diffusion model's activations, and say how well it reconstructs them at each step.
+
+    python examples/train_sae.py --prompts 64 --out sae-activations
+
+Takes the residual stream behind the middle layer of smol-dream at masked positions. Any SAE library can read the shards.
+"""
+
+import argparse
+
+import torch
+from torch import nn
+
+import sinkscope as sk
+
+
+class SparseAutoencoder(nn.Module):
+    """TopK: the k largest features of each vector are kept."""
+
+    def __init__(self, width: int, features: int, k: int) -> None:
+        super().__init__()
+        self.encoder, self.decoder, self.k = nn.Linear(width, features), nn.Linear(features, width), k
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        active = self.encoder(x - self.decoder.bias).relu().topk(self.k, dim=-1)
+        return self.decoder(torch.zeros(len(x), self.encoder.out_features).scatter(-1, active.indices, active.values))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="smol-dream")
+    parser.add_argument("--prompts", type=int, default=64)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--out", default="sae-activations")
+    given = parser.parse_args()
+    torch.manual_seed(0)
+    model = sk.load(given.model)
+    layer = model.config.num_hidden_layers // 2
+    prompts = [problem.prompt for problem in sk.tasks.problems("arithmetic", n=given.prompts, split="train", seed=0)]
+    shards = sk.activations(model, prompts, layers=[layer], at="masked", out=given.out, length=32, steps=16)
+    place, sae = (
+        f"layers.{layer}.resid_post",
+        SparseAutoencoder(model.config.hidden_size, 4 * model.config.hidden_size, k=32),
+    )
+    optimiser = torch.optim.Adam(sae.parameters(), lr=1e-3)
+    for epoch in range(given.epochs):
+        for number, shard in enumerate(shards):  # one in memory at a time; the last prompts are held out
+            held_out = number == len(shards) - 1
+            for batch in [] if held_out else shard[place].float()[torch.randperm(len(shard[place]))].split(512):
+                loss = (sae(batch) - batch).square().sum() / (batch - batch.mean(0)).square().sum()
+                optimiser.zero_grad()
+                loss.backward()
+                optimiser.step()
+        print(f"epoch {epoch}: share of variance not reconstructed {loss.item():.3f}")
+    with torch.no_grad():
+        vectors, steps = shard[place].float(), shard["step"]
+        for step in steps.unique().tolist():
+            here = vectors[steps == step]
+            left = (sae(here) - here).square().sum() / (here - vectors.mean(0)).square().sum()
+            print(f"step {step}: {len(here)} held-out vectors, share of variance not reconstructed {left.item():.3f}")
+
+
+if __name__ == "__main__":
+    main()
