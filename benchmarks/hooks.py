@@ -50,9 +50,8 @@ def main() -> None:
     plain = times["none"]
     for name, found in times.items():
         ratios = [one / other for one, other in zip(found, plain, strict=True)]
-        print(
-            f"{given.model}, {name}: {1000 * statistics.median(found):.0f} ms CPU, {statistics.median(ratios):.3f} × (median of {given.rounds})"
-        )
+        cost = f"{1000 * statistics.median(found):.0f} ms CPU, {statistics.median(ratios):.3f} ×"
+        print(f"{given.model}, {name}: {cost} (median of {given.rounds})")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,8 @@ import sinkscope as sk
 from sinkscope.errors import ReadingError
 
 PROMPTS = ["Tom has 3 apples.", "Ann has 12 pears. How many are left?", "1 + 2 ="]
-WORDS: dict[str, Any] = {"length": 8, "block": 4, "steps": 8}
+SETTINGS = sk.Decode.llada(length=8, block=4, steps=8)
+WORDS: dict[str, Any] = {"settings": SETTINGS}
 
 
 def whole(found: Any) -> dict[str, torch.Tensor]:
@@ -39,7 +40,7 @@ def test_vectors_and_what_stands_beside_them(model: sk.Model, tmp_path: Path) ->
         ["layers.1.resid_post", "layers.3.resid_post"],
         lambda x, c: seen.__setitem__((c.step, c.layer), x[0].clone()),
     ):
-        trace = sk.trace(model, PROMPTS[1], **WORDS)
+        trace = sk.trace(model, PROMPTS[1], SETTINGS)
     for step in range(trace.steps):
         here = (table["prompt"] == 1) & (table["step"] == step)
         assert table["token"][here].tolist() == trace.canvas[step].tolist()

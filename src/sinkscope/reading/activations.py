@@ -87,8 +87,8 @@ def activations(
     Beside each vector stand the prompt's number, the step, the position, its state (0 masked, 1 committed, 2 prompt) and the
     token on the canvas. steps: (from, to), half-open; floats are shares of the generation. at: all, masked, committed or
     prompt positions. batch: prompts decoded together; they are taken from `prompts` as they are needed. shard: bytes of
-    vectors that are held before they are written. settings, words: how to decode. Called again with the same arguments, it
-    goes on where it was stopped.
+    vectors that are held before they are written. settings, words (length=32, …): how to decode. Called again with the same
+    arguments, it goes on where it was stopped.
     """
     numbers = range(int(model.config.num_hidden_layers)) if layers is None else layers
     places = [f"layers.{number}.{where}" for number in numbers]
