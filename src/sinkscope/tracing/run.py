@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast, overload
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from sinkscope.attention.capture import listening
 from sinkscope.decoding import checked_mask, decode, resolve_settings
@@ -93,6 +93,10 @@ def _refuse_native(settings: Any, mask: Any, interventions: Any, on_step: Any) -
 
 def _check(model: Any, settings: Any, interventions: Any, keep: Any, on_step: Any) -> None:
     """Arguments of another kind are told in our words, and before anything is put into the model."""
+    if isinstance(model, nn.Module):
+        raise TraceError(
+            f"Expected a model from sk.load, got the torch module {type(model).__name__}; use sk.wrap(model) first."
+        )
     if not isinstance(model, Model):
         raise TraceError(f"Expected a model from sk.load, or its name, got {model!r}.")
     if not isinstance(settings, Decode | None):
