@@ -91,7 +91,7 @@ def test_what_cannot_be_wrapped_is_told(tmp_path: Path) -> None:
         with pytest.raises(sk.SinkscopeError, match=said) as caught:
             sk.wrap(model, **words)
         assert "\n" not in str(caught.value)
-    with pytest.raises(TraceError, match="sk.wrap") as told:
+    with pytest.raises(TraceError, match=r"sk\.wrap") as told:
         sk.trace(module, IDS)
     assert len(str(told.value)) < 200
     assert issubclass(CheckpointError, sk.SinkscopeError)

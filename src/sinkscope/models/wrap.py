@@ -12,7 +12,6 @@ from sinkscope.errors import CheckpointError
 from sinkscope.models.adapters import set_direction
 from sinkscope.models.base import Model
 from sinkscope.models.family import FAMILIES, Family
-from sinkscope.models.load import _assemble, _self_tested
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -32,6 +31,8 @@ def wrap(
     model in a native class, which is made bidirectional; without it the model is autoregressive. mask_id: its mask token,
     where neither its config nor the tokenizer names one.
     """
+    from sinkscope.models.load import _assemble, _self_tested  # it imports this file, as every other here
+
     module = _module(model)
     kind = _family(module, family, mask_id)
     config = {**module.config.to_dict(), **({} if mask_id is None else {"mask_token_id": mask_id})}
