@@ -36,7 +36,7 @@ def main() -> None:
     model = sk.load(given.model)
     layer = model.config.num_hidden_layers // 2
     prompts = [problem.prompt for problem in sk.tasks.problems("arithmetic", n=given.prompts, split="train", seed=0)]
-    shards = sk.activations(model, prompts, layers=[layer], at="masked", out=given.out, length=32)
+    shards = sk.activations(model, prompts, layers=[layer], at="masked", out=given.out, batch=4, length=32)
     place, sae = (
         f"layers.{layer}.resid_post",
         SparseAutoencoder(model.config.hidden_size, 4 * model.config.hidden_size, k=32),

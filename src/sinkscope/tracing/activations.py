@@ -90,7 +90,7 @@ def activations(
     vectors that are held before they are written. settings, words (length=32, …): how to decode. Called again with the same
     arguments, it goes on where it was stopped.
     """
-    numbers = range(int(model.config.num_hidden_layers)) if layers is None else layers
+    numbers = range(int(model.config.num_hidden_layers)) if layers is None else sorted(layers)
     places = [f"layers.{number}.{where}" for number in numbers]
     find_places(model.module, places)
     if (
@@ -111,7 +111,7 @@ def activations(
         "shard": shard, "dtype": str(dtype).removeprefix("torch."), "settings": settings and settings.to_dict(), "words": words,
     }  # fmt: skip
     _claim(folder, json.loads(json.dumps(asked, default=str)))
-    source, number = iter(prompts), 0
+    source, number = iter([prompts] if isinstance(prompts, str) else prompts), 0
     while texts := list(islice(source, batch)):
         _batch(model, texts, number, places, folder, (settings, words, steps, at, shard, dtype))
         number += len(texts)
@@ -141,15 +141,20 @@ def _batch(model: Model, texts: list[str], first: int, places: list[str], folder
     padding = (mask == 0).sum(1)
     held, written = _Shard(), 0
 
+    def write(last: bool) -> None:
+        nonlocal held, written
+        held.write(folder / f"{first:08d}-{written:04d}.safetensors", digest, last)
+        held, written = _Shard(), written + 1
+
     def take(activation: Tensor, context: HookContext) -> None:
         if context.kind != "denoise" or not within(steps, context, context.step or 0):
             return
         picked = positions(at, activation, context)
         assert picked is not None and context.groups is not None and context.canvas is not None
-        picked = picked[: context.rows]
-        vectors = activation[: context.rows][picked].flatten(1).to("cpu", dtype)
-        held.vectors.setdefault(f"layers.{context.layer}.{context.place}", []).append(vectors)
-        if f"layers.{context.layer}.{context.place}" == places[0]:
+        picked, place = picked[: context.rows], f"layers.{context.layer}.{context.place}"
+        if place == places[0]:
+            if held.size() >= most:  # only now: the last shard of a batch is never an empty one
+                write(last=False)
             rows, columns = (part.cpu() for part in picked.nonzero().unbind(1))
             at_column = columns + context.columns.start
             values = (
@@ -157,16 +162,12 @@ def _batch(model: Model, texts: list[str], first: int, places: list[str], folder
                 context.groups[: context.rows][picked].cpu(), context.canvas.cpu()[rows, at_column],
             )  # fmt: skip
             held.beside.append(torch.stack([value.to(torch.int32) for value in values]))
-
-    def flush(last: bool = False) -> None:
-        nonlocal held, written
-        if last or held.size() >= most:
-            held.write(folder / f"{first:08d}-{written:04d}.safetensors", digest, last)
-            held, written = _Shard(), written + 1
+        vectors = activation[: context.rows][picked].flatten(1).to("cpu", dtype)
+        held.vectors.setdefault(place, []).append(vectors)
 
     with hook(model, places, take):
-        decode(model, ids, chosen, attention_mask=mask, history=False, on_step=lambda step: flush())
-    flush(last=True)
+        decode(model, ids, chosen, attention_mask=mask, history=False)
+    write(last=True)
 
 
 def _finished(folder: Path, first: int, digest: str) -> bool:

@@ -71,9 +71,9 @@ def trace(
             on_step(step)
 
     with Bar(chosen.steps or chosen.length, f"tracing {loaded.name}", asked=progress) as bar, ExitStack() as stack:
-        recorder.hooks(stack)
         if interventions:
             stack.enter_context(intervene(loaded, *interventions))
+        recorder.hooks(stack)  # behind interventions on activations: what is recorded is what they leave
         stack.enter_context(listening(loaded.module, recorder))
         done = decode(loaded, ids, chosen, attention_mask=mask, history=False, on_step=both)
     texts = [prompt] if isinstance(prompt, str) else [None] * len(ids) if isinstance(prompt, Tensor) else prompt

@@ -70,10 +70,10 @@ class Why:
 class _States(Tap):
     """Queries, keys and values of one layer, as attention gets them."""
 
-    def __init__(self, layer: int) -> None:
-        self.layer, self.call = layer, None
+    call: Call | None = None
 
-    call: Call | None
+    def __init__(self, layer: int) -> None:
+        self.layer = layer
 
     def done(self, call: Call) -> None:
         if call.layer == self.layer:
@@ -91,7 +91,8 @@ def why(trace: Trace, model: Model, step: int, layer: int, head: int, key: int) 
     if key >= ids.shape[1]:
         raise TraceError(f"Expected a key that is there at step {step}, one of {ids.shape[1]}, got {key}.")
     matched = _matched(trace, step, layer, head, key, ids.shape[1])
-    states, parts = _States(layer), {}
+    states = _States(layer)
+    parts: dict[tuple[int, str], Tensor] = {}
     places = [f"layers.{layer}.resid_pre", "layers.0.resid_pre"]
     places += [f"layers.{below}.{place}" for below in range(layer) for place in ("attn_out", "mlp_out")]
     with listening(model.module, states), hook(model, places, lambda x, c: parts.__setitem__((c.layer, c.place), x)):

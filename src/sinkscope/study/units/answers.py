@@ -72,7 +72,8 @@ class Commits:
             return {}
         now = vars(self.active.effect)
         taken = {name: now[name] - self.first.get(name, 0) for name in ("keys", "keys_seen", "mass", "mass_seen")}
-        return {**taken, "leak": now["leak"]}
+        moved = {"moved": self.active.effect.moved_share} if now["moved_seen"] else {}
+        return {**taken, "leak": now["leak"], **moved}
 
 
 def answers(study: Study, unit: Unit) -> dict[str, Any]:
