@@ -2,7 +2,7 @@
 
     python examples/train_sae.py --prompts 64 --out sae-activations
 
-Takes the residual stream behind the middle layer of smol-dream at masked positions. Any SAE library can read the shards.
+Vectors are of the middle layer at masked positions. Any SAE library can read the shards.
 """
 
 import argparse
@@ -34,13 +34,10 @@ def main() -> None:
     given = parser.parse_args()
     torch.manual_seed(0)
     model = sk.load(given.model)
-    layer = model.config.num_hidden_layers // 2
+    layer, width = model.config.num_hidden_layers // 2, model.config.hidden_size
     prompts = [problem.prompt for problem in sk.tasks.problems("arithmetic", n=given.prompts, split="train", seed=0)]
     shards = sk.activations(model, prompts, layers=[layer], at="masked", out=given.out, batch=4, length=32)
-    place, sae = (
-        f"layers.{layer}.resid_post",
-        SparseAutoencoder(model.config.hidden_size, 4 * model.config.hidden_size, k=32),
-    )
+    place, sae = f"layers.{layer}.resid_post", SparseAutoencoder(width, 4 * width, k=32)
     optimiser = torch.optim.Adam(sae.parameters(), lr=1e-3)
     for epoch in range(given.epochs):
         for number, shard in enumerate(shards):  # one in memory at a time; the last prompts are held out
@@ -52,9 +49,9 @@ def main() -> None:
                 optimiser.step()
         print(f"epoch {epoch}: share of variance not reconstructed {loss.item():.3f}")
     with torch.no_grad():
-        vectors, steps = shard[place].float(), shard["step"]
-        for step in steps.unique().tolist():
-            here = vectors[steps == step]
+        vectors = shard[place].float()
+        for step in shard["step"].unique().tolist():
+            here = vectors[shard["step"] == step]
             left = (sae(here) - here).square().sum() / (here - vectors.mean(0)).square().sum()
             print(f"step {step}: {len(here)} held-out vectors, share of variance not reconstructed {left.item():.3f}")
 
