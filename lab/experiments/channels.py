@@ -3,7 +3,7 @@
     python -m lab.experiments.channels tiny-llada tiny-llama -n 32 --out FOLDER
 
 Every problem is traced untouched, without its largest channel (and with as much taken from a random one), and without its
-strong sinks (and without random keys of their mass). Writes MODEL.json for each model: per layer the largest channel, its
+top key in every head (and without random keys of their mass). Writes MODEL.json for each model: per layer the largest channel, its
 size at sinks and at other positions; per condition the change, paired over problems with a 95 % bootstrap interval, of
   top key      share of a head's attention on its top key, mean over steps, layers and heads
   strong       share of heads and steps whose top key has more than 0.3
@@ -24,13 +24,12 @@ import torch
 import sinkscope as sk
 from sinkscope.statistics import bootstrap
 
-STRONG = sk.HeadShare(0.3)
 CONDITIONS: dict[str, list[Any]] = {
     "none": [],
     "without the top channel": [sk.AblateChannels(top=1)],
     "without as much of a random channel": [sk.AblateChannels(top=1, of="random")],
-    "without strong sinks": [sk.MaskSinks(k=1, above=STRONG)],
-    "without random keys of their mass": [sk.MaskRandom(k=1, above=STRONG, match="mass")],
+    "without the top key": [sk.MaskSinks(k=1)],
+    "without random keys of its mass": [sk.MaskRandom(k=1, match="mass")],
 }
 KEEP = sk.Keep(channels=8, hidden_norms=True)
 
@@ -57,7 +56,7 @@ def layers_of(traces: list[sk.Trace]) -> list[dict[str, Any]]:
     tables = [trace.outliers() for trace in traces]
     found = []
     for layer in range(traces[0].layers):
-        first = torch.cat([trace.channels[:, layer, 0] for trace in traces])  # type: ignore[index]
+        first = torch.cat([trace.channels[: 1 if trace.causal else None, layer, 0] for trace in traces])  # type: ignore[index]
         channel = int(first.mode().values)
         count = int((first == channel).sum())
         rows = [table.filter((table["layer"] == layer) & (table["channel"] == channel)) for table in tables]

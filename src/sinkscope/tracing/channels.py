@@ -49,7 +49,8 @@ def outliers(trace: Trace, rule: Rule | None = None) -> pl.DataFrame:
     """A row per layer and channel: in which share of steps it is among the largest, and its size at sinks and elsewhere.
 
     Sizes are root mean squares over the steps in which it is kept. A position counts as a sink of a layer's output where it
-    is one in any head of the next layer, whose keys are made of it (of the last layer: in its own heads).
+    is one in any head of the next layer, whose keys are made of it (of the last layer: in its own heads). Of a causal trace
+    the prompt is looked at, and a position that is a sink at any step.
     """
     import polars as pl
 
@@ -61,13 +62,16 @@ def outliers(trace: Trace, rule: Rule | None = None) -> pl.DataFrame:
         )
     seen: Any = CumulativeColumns(trace) if trace.causal else trace
     marks = torch.cat([marks for _, _, _, marks in marks_by_layer(seen, rule or default_rule(trace))], 1).any(2)
+    channels, all_values = trace.channels, trace.channel_values
+    if trace.causal:  # later steps compute one position each, and leave the prompt's states as they are
+        channels, all_values, marks = channels[:1], all_values[:1], marks.any(0, keepdim=True)
     rows = []
     for layer in range(trace.layers):
         at = marks[:, min(layer + 1, trace.layers - 1)]  # [step, position]
-        there = trace.channel_values[:, layer].abs().sum(1) > 0  # what the step computed
-        for channel in trace.channels[:, layer].unique().tolist():
-            kept = trace.channels[:, layer] == channel  # [step, n]
-            values = trace.channel_values[:, layer][kept]  # [kept step, position]
+        there = all_values[:, layer].abs().sum(1) > 0  # what the step computed
+        for channel in channels[:, layer].unique().tolist():
+            kept = channels[:, layer] == channel  # [step, n]
+            values = all_values[:, layer][kept]  # [kept step, position]
             steps = kept.any(1)
             sizes = [_size(values[where[steps]]) for where in (at & there, ~at & there)]
             rows.append((layer, channel, float(steps.float().mean()), *sizes))
