@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -45,7 +45,7 @@ class AblateChannels(ActivationIntervention):
     channels: tuple[int, ...] | None = None
     top: int | None = None
     layers: tuple[int, ...] | None = None
-    steps: Steps | None = None
+    steps: Steps | None = field(default=None, kw_only=True)
     of: Literal["channels", "random"] = "channels"
     seed: int = 0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -50,7 +50,7 @@ class ZeroAttention(ActivationIntervention):
     """
 
     heads: tuple[tuple[int, int], ...]
-    steps: Steps | None = None
+    steps: Steps | None = field(default=None, kw_only=True)
     of: Literal["heads", "random"] = "heads"
     seed: int = 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -64,7 +64,7 @@ class Steer(ActivationIntervention):
     vector: Vector
     layers: tuple[int, ...] | None = None
     strength: float = 1.0
-    steps: Steps | None = None
+    steps: Steps | None = field(default=None, kw_only=True)
     at: str = "all"
     of: Literal["vector", "random"] = "vector"
     seed: int = 0
