@@ -27,10 +27,9 @@ KEEP = sk.Keep()
 def row(found: Any) -> dict[str, float]:
     lead = found.score - found.matched_score
     content = found.content - found.matched_content
-    made = {
-        str(part): sum(one["score"] - one["matched"] for one in found.sources.iter_rows(named=True) if one["source"].startswith(part))
-        for part in ("embedding", "attention", "mlp", "bias")
-    }  # fmt: skip
+    gains = [(one["source"], one["score"] - one["matched"]) for one in found.sources.iter_rows(named=True)]
+    parts = ("embedding", "attention", "mlp", "bias")
+    made = {part: sum(gain for source, gain in gains if source.startswith(part)) for part in parts}
     return {
         "lead": lead, "by angle": found.by_angle, "by norm": found.by_norm, "content": content, "rotary": lead - content,
         "value norm ratio": found.value_norm / max(found.matched_value_norm, 1e-9), **made,
