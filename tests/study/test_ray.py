@@ -19,10 +19,10 @@ from sinkscope.errors import StudyError
 from sinkscope.interventions.conditions import Condition
 from sinkscope.study.engines.cluster import Cluster
 from sinkscope.study.engines.ray import Ray
-from sinkscope.study.plan import units_of
 from sinkscope.study.run import Run, models_of, run
 from sinkscope.study.schema import Study
 from sinkscope.study.unit import Unit
+from sinkscope.study.units import units_of
 
 os.environ["RAY_raylet_start_wait_time_s"] = "180"  # noqa: SIM112  read when ray is imported; a busy machine is slow
 ray = pytest.importorskip("ray", reason="the extra ray is not installed")

@@ -11,10 +11,11 @@ from torch import Tensor
 from sinkscope.attention.calls import Call, Change
 from sinkscope.attention.selection import Shape
 from sinkscope.errors import InterventionError
+from sinkscope.fields import among
 from sinkscope.interventions.base import Intervention
 from sinkscope.interventions.hooks import HookContext
 from sinkscope.interventions.memory import Memory
-from sinkscope.interventions.settings import Setting, among
+from sinkscope.interventions.settings import Setting
 
 PRIME = 1_000_003
 AT = ("all", "masked", "committed", "prompt", "sinks")

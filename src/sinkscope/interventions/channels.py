@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sinkscope.attention.selection import Shape, numbers
 from sinkscope.errors import InterventionError
+from sinkscope.fields import among, whole
 from sinkscope.interventions.activations import (
     LAYERS,
     STEPS,
@@ -23,7 +24,7 @@ from sinkscope.interventions.activations import (
 from sinkscope.interventions.base import at_least, chosen, one_of
 from sinkscope.interventions.hooks import HookContext
 from sinkscope.interventions.memory import Memory
-from sinkscope.interventions.settings import Setting, among, register, whole
+from sinkscope.interventions.settings import Setting, register
 
 
 @register(

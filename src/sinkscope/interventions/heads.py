@@ -11,6 +11,7 @@ from torch import Tensor
 from sinkscope.attention.listeners import Caught
 from sinkscope.attention.selection import Shape, check
 from sinkscope.errors import InterventionError
+from sinkscope.fields import among
 from sinkscope.interventions.activations import (
     STEPS,
     ActivationIntervention,
@@ -23,7 +24,7 @@ from sinkscope.interventions.activations import (
 from sinkscope.interventions.base import at_least, one_of
 from sinkscope.interventions.hooks import HookContext
 from sinkscope.interventions.memory import Memory
-from sinkscope.interventions.settings import REQUIRED, Setting, among, register
+from sinkscope.interventions.settings import REQUIRED, Setting, register
 
 
 def _is_pairs(value: Any) -> bool:

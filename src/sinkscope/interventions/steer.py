@@ -13,6 +13,7 @@ from torch import Tensor
 
 from sinkscope.attention.selection import Shape
 from sinkscope.errors import InterventionError
+from sinkscope.fields import among, number
 from sinkscope.interventions.activations import (
     AT,
     AT_SETTING,
@@ -29,7 +30,7 @@ from sinkscope.interventions.activations import (
 from sinkscope.interventions.base import at_least, chosen, one_of
 from sinkscope.interventions.hooks import HookContext
 from sinkscope.interventions.memory import Memory
-from sinkscope.interventions.settings import REQUIRED, Setting, among, number, register
+from sinkscope.interventions.settings import REQUIRED, Setting, register
 
 if TYPE_CHECKING:
     Vector = Tensor | Sequence[float] | str | Path
