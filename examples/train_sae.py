@@ -19,9 +19,10 @@ class SparseAutoencoder(nn.Module):
     def __init__(self, width: int, features: int, k: int) -> None:
         super().__init__()
         self.encoder, self.decoder, self.k = nn.Linear(width, features), nn.Linear(features, width), k
+        self.decoder.weight.data = self.encoder.weight.data.mT.clone()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        active = self.encoder(x - self.decoder.bias).relu().topk(self.k, dim=-1)
+        active = self.encoder(x).relu().topk(self.k, dim=-1)
         return self.decoder(torch.zeros(len(x), self.encoder.out_features).scatter(-1, active.indices, active.values))
 
 
@@ -39,20 +40,21 @@ def main() -> None:
     shards = sk.activations(model, prompts, layers=[layer], at="masked", out=given.out, batch=4, length=32)
     place, sae = f"layers.{layer}.resid_post", SparseAutoencoder(width, 4 * width, k=32)
     optimiser = torch.optim.Adam(sae.parameters(), lr=1e-3)
+    first = next(iter(shards))[place].float()
+    mean, scale = first.mean(0), first.std(0) + 1e-6  # outlier channels would be all that it learns
     for epoch in range(given.epochs):
         for number, shard in enumerate(shards):  # one in memory at a time; the last prompts are held out
-            held_out = number == len(shards) - 1
-            for batch in [] if held_out else shard[place].float()[torch.randperm(len(shard[place]))].split(512):
-                loss = (sae(batch) - batch).square().sum() / (batch - batch.mean(0)).square().sum()
+            vectors = (shard[place].float() - mean) / scale
+            for batch in vectors[torch.randperm(len(vectors))].split(128) if number < len(shards) - 1 else []:
+                loss = (sae(batch) - batch).square().sum() / batch.square().sum()
                 optimiser.zero_grad()
                 loss.backward()
                 optimiser.step()
         print(f"epoch {epoch}: share of variance not reconstructed {loss.item():.3f}")
     with torch.no_grad():
-        vectors = shard[place].float()
         for step in shard["step"].unique().tolist():
             here = vectors[shard["step"] == step]
-            left = (sae(here) - here).square().sum() / (here - vectors.mean(0)).square().sum()
+            left = (sae(here) - here).square().sum() / here.square().sum()
             print(f"step {step}: {len(here)} held-out vectors, share of variance not reconstructed {left.item():.3f}")
 
 
