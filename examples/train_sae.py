@@ -1,6 +1,6 @@
 """Train a small sparse autoencoder on a diffusion model's activations, and say how well it reconstructs them at each step.
 
-    python examples/train_sae.py --prompts 64 --out sae-activations
+python examples/train_sae.py --prompts 64 --out sae-activations
 """
 
 import argparse
