@@ -110,6 +110,33 @@ def test_the_planted_channel_is_found_and_taken_and_its_control_matches_in_norm(
     assert torch.allclose(*lengths, rtol=1e-5)
 
 
+def test_the_control_takes_once_what_the_residual_stream_keeps(tmp_path: Path, batch: Any) -> None:
+    """In a model whose layers write nothing, the control's channel has lost the loud one's value behind every layer."""
+    made = sk.load(make_llada(tmp_path / "still"))
+    module: Any = made.module
+    with torch.no_grad():
+        module.model.embed_tokens.weight[:, LOUD] = 40.0
+        for layer in module.model.layers:
+            layer.self_attn.o_proj.weight.zero_()
+            layer.mlp.down_proj.weight.zero_()
+    embedded = module.model.embed_tokens(batch[0])
+    for _ in range(2):  # the second forward begins anew
+        seen: list[Tensor] = []
+        with (
+            sk.intervene(made, sk.AblateChannels(top=1, of="random")),
+            sk.hook(made, "resid_post", lambda x, _: seen.append(x)),
+        ):
+            made.logits(batch[0])
+            made.logits(batch[0])
+        for state in seen:
+            lost = (state - embedded).abs().amax((0, 1))
+            assert lost.nonzero().numel() == 1 and float(lost.max()) == pytest.approx(40.0) and float(lost[LOUD]) == 0
+    steered: list[Tensor] = []
+    with sk.intervene(made, sk.Steer(ONES, of="random")), sk.hook(made, "resid_post", lambda x, _: steered.append(x)):
+        made.logits(batch[0])
+    assert torch.allclose(steered[1] - embedded, 2 * (steered[0] - embedded), atol=1e-4)
+
+
 def test_the_idle_head_is_found_and_no_other(model: sk.Model, batch: Any) -> None:
     plain = model.logits(batch[0])
     idle = []

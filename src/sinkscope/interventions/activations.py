@@ -128,13 +128,16 @@ def positions(at: str, activation: Tensor, context: HookContext) -> Tensor | Non
     return wanted.to(activation.device)
 
 
-def drawn(context: HookContext, seed: int, rows: int, size: int, normal: bool = False) -> Tensor:
-    """Random numbers of this layer, [batch, size]: anew for each row where the decoder names a seed per row."""
+def drawn(context: HookContext, seed: int, rows: int, size: int, normal: bool = False, layer: int = 0) -> Tensor:
+    """Random numbers [batch, size]: anew for each row where the decoder names a seed per row.
+
+    layer: 0 draws the same for all layers, since what is written into the residual stream adds up along them.
+    """
     seeds = None if context.forward is None else context.forward.row_seeds
     make = torch.randn if normal else torch.rand
 
     def draw(row: int) -> Tensor:
-        mixed = ((seed * PRIME + row) * PRIME + context.layer) % (2**63 - 1)
+        mixed = ((seed * PRIME + row) * PRIME + layer) % (2**63 - 1)
         return make(size, generator=torch.Generator().manual_seed(mixed))
 
     if seeds is None:

@@ -40,7 +40,8 @@ class AblateChannels(ActivationIntervention):
 
     top: instead of `channels`, the n largest by root mean square over the positions of a row, found in each layer at the
     first forward of a generation and kept. of="random": the control, matched in norm. What the ablation would take from its
-    channels is taken from as many random others: the same change, in another place.
+    channels is taken from as many random others, the same in all layers: the same change, in another place. The residual
+    stream keeps a change, so that in each layer only what was not yet taken is.
     """
 
     channels: tuple[int, ...] | None = None
@@ -83,7 +84,16 @@ class AblateChannels(ActivationIntervention):
             raise InterventionError(f"Expected at most half of the {activation.shape[-1]} channels with of='random'.")
         chance = drawn(context, self.seed, len(activation), activation.shape[-1]).to(activation.device)
         others = chance.scatter(-1, picked[:, 0], -1.0).topk(picked.shape[-1], dim=-1).indices
-        return activation.scatter_add(-1, others[:, None].expand_as(picked), -taken)
+        left = taken - self._taken_below(taken, others, context, memory)
+        return activation.scatter_add(-1, others[:, None].expand_as(picked), -left)
+
+    def _taken_below(self, taken: Tensor, others: Tensor, context: HookContext, memory: Memory) -> Tensor:
+        """What this forward's lower layers have taken from these channels already, [batch, position, n]."""
+        key, none = (id(self), "taken"), torch.zeros_like(taken)
+        forward, layer, where, before = memory.own.get(key, (None, 0, others, none))
+        memory.own[key] = context.forward, context.layer, others, taken
+        same = forward is context.forward and layer < context.layer and torch.equal(where, others)
+        return before if same else none
 
     def _picked(self, activation: Tensor, context: HookContext, memory: Memory) -> Tensor:
         """[batch, n]: the channels of each row."""

@@ -90,6 +90,6 @@ class ZeroAttention(ActivationIntervention):
                 raise InterventionError(
                     f"Expected at most half of a layer's {heads} heads with of='random', got {count}."
                 )
-            chance = drawn(context, self.seed, rows, heads).masked_fill(named, -1.0)
+            chance = drawn(context, self.seed, rows, heads, layer=context.layer).masked_fill(named, -1.0)
             picked = torch.zeros(rows, heads, dtype=torch.bool).scatter(1, chance.topk(count, dim=1).indices, True)
         return activation.masked_fill(picked.to(activation.device)[:, None, :, None], 0.0)

@@ -163,6 +163,10 @@ def _batch(model: Model, texts: list[str], first: int, places: list[str], folder
             )  # fmt: skip
             held.beside.append(torch.stack([value.to(torch.int32) for value in values]))
         vectors = activation[: context.rows][picked].flatten(1).to("cpu", dtype)
+        if not bool(torch.isfinite(vectors).all()):
+            raise ReadingError(
+                f"Activations at {place} are too large for {dtype}; pass dtype=torch.float32 and another folder."
+            )
         held.vectors.setdefault(place, []).append(vectors)
 
     with hook(model, places, take):
