@@ -120,17 +120,14 @@ def test_the_control_takes_once_what_the_residual_stream_keeps(tmp_path: Path, b
             layer.self_attn.o_proj.weight.zero_()
             layer.mlp.down_proj.weight.zero_()
     embedded = module.model.embed_tokens(batch[0])
-    for _ in range(2):  # the second forward begins anew
-        seen: list[Tensor] = []
-        with (
-            sk.intervene(made, sk.AblateChannels(top=1, of="random")),
-            sk.hook(made, "resid_post", lambda x, _: seen.append(x)),
-        ):
+    seen: list[Tensor] = []
+    control = sk.AblateChannels(top=1, of="random")
+    with sk.intervene(made, control), sk.hook(made, "resid_post", lambda x, _: seen.append(x)):
+        for _ in range(2):  # the second forward begins anew
             made.logits(batch[0])
-            made.logits(batch[0])
-        for state in seen:
-            lost = (state - embedded).abs().amax((0, 1))
-            assert lost.nonzero().numel() == 1 and float(lost.max()) == pytest.approx(40.0) and float(lost[LOUD]) == 0
+    for state in seen:
+        lost = (state - embedded).abs().amax((0, 1))
+        assert lost.nonzero().numel() == 1 and float(lost.max()) == pytest.approx(40.0) and float(lost[LOUD]) == 0
     steered: list[Tensor] = []
     with sk.intervene(made, sk.Steer(ONES, of="random")), sk.hook(made, "resid_post", lambda x, _: steered.append(x)):
         made.logits(batch[0])
