@@ -51,7 +51,10 @@ def continue_text(
         labels = torch.full((batch, column - start), PROMPT if index == 0 else COMMITTED, device=prompt.device)
         labels = labels.masked_fill(~real[:, start:column] | (finished.unsqueeze(1) & (index > 0)), -1)
         left = padding if padded else None
-        with forward_context(Forward(identity, index, labels, batch, start, left, width, ids=canvas[:, :column])):
+        forward = Forward(
+            identity, index, labels, batch, start, left, width, ids=canvas[:, :column], most=settings.most_steps
+        )
+        with forward_context(forward):
             output = module(
                 canvas[:, start:column], attention_mask=real[:, :column].to(torch.int64) if padded else None,
                 position_ids=positions[:, start:column], past_key_values=cache, use_cache=True, logits_to_keep=1,

@@ -225,7 +225,7 @@ def _undamaged(model: Model) -> Model:
             "correct mask_token_id in config.json, or pass mask_id=…."
         )
     for key, parameter in model.module.named_parameters():
-        if not is_finite(parameter):
+        if parameter.is_floating_point() and not is_finite(parameter):
             raise CheckpointError(
                 f"{model.name} has NaN or infinite numbers in {key}; the checkpoint is damaged: fetch it again."
             )

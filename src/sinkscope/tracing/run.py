@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast, overload
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from sinkscope.attention.capture import listening
 from sinkscope.decoding import checked_mask, decode, resolve_settings
@@ -71,9 +71,9 @@ def trace(
             on_step(step)
 
     with StepBar(chosen.steps or chosen.length, f"tracing {loaded.name}", asked=progress) as bar, ExitStack() as stack:
-        recorder.hooks(stack)
         if interventions:
             stack.enter_context(intervene(loaded, *interventions))
+        recorder.hooks(stack)  # behind interventions on activations: what is recorded is what they leave
         stack.enter_context(listening(loaded.module, recorder))
         done = decode(loaded, ids, chosen, attention_mask=mask, history=False, on_step=both)
     texts = [prompt] if isinstance(prompt, str) else [None] * len(ids) if isinstance(prompt, Tensor) else prompt
@@ -93,6 +93,10 @@ def _refuse_native(settings: Any, mask: Any, interventions: Any, on_step: Any) -
 
 def _check(model: Any, settings: Any, interventions: Any, keep: Any, on_step: Any) -> None:
     """Arguments of another kind are told in our words, and before anything is put into the model."""
+    if isinstance(model, nn.Module):
+        raise TraceError(
+            f"Expected a model from sk.load, got the torch module {type(model).__name__}; use sk.wrap(model) first."
+        )
     if not isinstance(model, Model):
         raise TraceError(f"Expected a model from sk.load, or its name, got {model!r}.")
     if not isinstance(settings, Decode | None):
@@ -173,6 +177,8 @@ def cut_row(
         map_heads=recorder.keep.maps,
         lens_tokens=tokens,
         lens_probability=sure,
+        channels=None if recorder.channels is None else recorder.channels.channels[row, :steps].clone(),
+        channel_values=part(None if recorder.channels is None else recorder.channels.values),
         edits=None if recorder.edits is None else recorder.edits[row, real].clone(),
     )
 
