@@ -91,7 +91,7 @@ class Denoiser:
             padding = None if padding is None else torch.cat([padding, padding])
         forward = Forward(
             self.identity, self.step, labels, self.canvas.batch, start, padding, max(self.canvas.answers), kind=kind,
-            ids=tokens,
+            ids=tokens, most=self.settings.most_steps,
         )  # fmt: skip
         if isinstance(self.forwards, BlockForwards):
             several = stop - start > self.forwards.size

@@ -8,6 +8,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from sinkscope.interventions.active import Active, Effect, intervene
+from sinkscope.interventions.attenuate import Attenuate
 from sinkscope.interventions.base import Intervention, Selector
 from sinkscope.interventions.conditions import Condition, condition_from_dict
 from sinkscope.interventions.control import (
@@ -18,6 +19,7 @@ from sinkscope.interventions.control import (
     Soften,
     SoftmaxOffByOne,
 )
+from sinkscope.interventions.instead import MaskInstead
 from sinkscope.interventions.patch import PatchKeys, PatchValues
 from sinkscope.interventions.positions import CutContext, MaskPositions, Window
 from sinkscope.interventions.random import MaskRandom
@@ -31,11 +33,13 @@ for _found in iter_modules(__path__):  # what none of the lines above names regi
 __all__ = [
     "Active",
     "AddSinkToken",
+    "Attenuate",
     "Condition",
     "CutContext",
     "Effect",
     "HoldSinks",
     "Intervention",
+    "MaskInstead",
     "MaskPositions",
     "MaskRandom",
     "MaskSinks",

@@ -15,6 +15,7 @@ from sinkscope.attention.selection import Shape
 from sinkscope.errors import InterventionError
 from sinkscope.interventions.base import Intervention
 from sinkscope.interventions.memory import Memory
+from sinkscope.interventions.steps import within
 from sinkscope.sinks.tokens import KindsOf
 
 
@@ -52,8 +53,18 @@ class Active(Tap):
 
     def change(self, call: Call) -> list[Change]:
         self.memory.open(call)
-        changes = (each.change(call, self.memory) for each in self.interventions if not each.is_noop)
-        return [change for change in changes if change is not None]
+        # Every intervention is asked at every step: what it keeps must not depend on when it acts.
+        changes = [
+            (each.change(call, self.memory), within(each.steps, call, self.memory.step(call)))
+            for each in self.interventions
+            if not each.is_noop
+        ]
+        found = [change for change, acts in changes if acts and change is not None]
+        for removed in (change.removed for change in found if change.removed is not None):
+            rows = slice(None) if call.forward is None else slice(call.forward.rows)
+            self.effect.keys += int((removed[rows] > 0).sum())
+            self.effect.mass += float(removed[rows].sum())
+        return found
 
     def ranks(self, call: Call) -> bool:
         return any(each.maps() for each in self.interventions if not each.is_noop)

@@ -92,6 +92,9 @@ def _check_ids(settings: Decode) -> None:
         value = getattr(settings, name)
         if not isinstance(value, tuple) or not all(map(_is_id, value)):
             raise DecodeError(f"Expected {name} to be a tuple of token ids, got {_short(value)}.")
+    delete: object = settings.delete
+    if not isinstance(delete, tuple) or not all(type(one) is int for one in delete):
+        raise DecodeError(f"Expected delete to be a tuple of positions of the prompt, got {_short(delete)}.")
 
 
 def _is_id(value: object) -> bool:

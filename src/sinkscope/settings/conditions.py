@@ -1,4 +1,4 @@
-"""Conditions of a study that change how a model decodes, not what its attention does: its cache.
+"""Conditions of a study that change how a model decodes, not what its attention does: its cache, or a deleted token.
 
 They stand beside `none` like interventions do, so that answers with and without a cache are compared problem by problem.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, get_args
 
 from sinkscope.errors import SinkscopeError
+from sinkscope.interventions.positions import POSITIONS
 from sinkscope.interventions.settings import Registered, Setting, add, among, number, whole
 from sinkscope.settings.sparse import By, Per, SparseCache
 
@@ -42,6 +43,15 @@ BLOCKS = Setting(
 PER = Setting("per", "head", among(get_args(Per)), "head or layer", lambda v: f"per {v}", 45, quiet=True)
 DRIFT = Setting("drift", None, _open(number(0, 2)), "a number from 0 to 2, or null", lambda v: f"drift={v:g}", 47)
 
+# A token taken out of the prompt is no change of attention, so it is a decode setting: nobody reads it, nothing stands there.
+add(
+    Registered(
+        "delete_positions",
+        (POSITIONS,),
+        lambda values, seed: None,
+        decode=lambda values: {"delete": list(values["positions"])},
+    )
+)
 add(Registered("cache", (KIND,), lambda values, seed: None, decode=lambda values: {"cache": values["kind"]}))
 add(
     Registered(

@@ -71,7 +71,7 @@ SEEDS = 1 << 64  # what a generator of torch takes
 ALWAYS = ("length", "seed", "temperature", "guidance", "epsilon")  # None means nothing for these
 IDS = ("eos_id", "eot_id", "pad_id")
 ID_LISTS = ("stop_ids", "guidance_keep", "suppress", "begin_suppress")
-FLAGS = ("forbid_eos", "late_eos", "block_causal", "stochastic", "shift")
+FLAGS = ("forbid_eos", "late_eos", "block_causal", "stochastic", "shift", "recompute")
 
 # Settings that have a meaning in these families only; elsewhere they would be ignored, so they are refused.
 ONLY: dict[str, tuple[str, ...]] = {
@@ -89,4 +89,5 @@ ONLY: dict[str, tuple[str, ...]] = {
     "suppress": ("mdlm", "bd3lm"),
     "begin_suppress": ("mdlm", "bd3lm"),
     "shift": ("mdlm", "bd3lm", "llada", "mmada", "dream", "parallel"),
+    "recompute": ("autoregressive",),
 }
