@@ -235,6 +235,23 @@ def _masked(model: Model, change: Intervention) -> list[Tensor]:
     return active.masked
 
 
+def test_many_random_keys_that_avoid_only_the_main_sink() -> None:
+    model = sk.load("tiny-llada")
+    layers, keys = model.config.num_hidden_layers, model.encode(QUESTION).shape[1] + LENGTH
+    main = _masked(model, sk.MaskSinks(1, per="model"))[layers]
+    most = _masked(model, sk.MaskRandom(keys - 1, per="model", persist=True, aligned=True, avoid=1))[layers]
+    assert torch.equal(most, ~main)
+    assert not bool(_masked(model, sk.MaskRandom(keys - 1, per="model"))[layers][0, 0].sum() > 1)
+
+
+def test_recompute_is_left_out_where_all_rows_are_computed_anyway() -> None:
+    model = sk.load("tiny-llada")
+    plain = model.generate(QUESTION, length=16)
+    assert model.generate(QUESTION, length=16, recompute=True) == plain
+    with pytest.raises(DecodeError, match="recompute"):
+        model.generate(QUESTION, length=16, recompute=True, cache="prefix")
+
+
 def test_a_prefix_cache_under_masking_by_hand() -> None:
     """The diffusion model under the autoregressive protocol: rows before the block stay as they were computed."""
     model = sk.load("tiny-llada")

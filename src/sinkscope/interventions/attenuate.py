@@ -18,7 +18,7 @@ from sinkscope.interventions.positions import POSITIONS, MaskPositions
 from sinkscope.interventions.random import MaskRandom
 from sinkscope.interventions.settings import Setting, among, number, register
 from sinkscope.interventions.sinks import MaskSinks
-from sinkscope.interventions.words import ABOVE, ALIGNED, BELOW, MATCH, OF, PERSIST, RANK, ROWS, WHICH, K
+from sinkscope.interventions.words import ABOVE, ALIGNED, AVOID, BELOW, MATCH, OF, PERSIST, RANK, ROWS, WHICH, K
 
 OFS = ("sinks", "random", "positions", "instead")
 SHARE = "a share from 0 to 1"
@@ -37,6 +37,7 @@ WORDS = (
     replace(POSITIONS, default=None, quiet=True, check=lambda value: value is None or POSITIONS.check(value),
             label=lambda positions: "at " + POSITIONS.label(positions)),
     replace(MATCH, quiet=True), replace(RANK, quiet=True), replace(ROWS, quiet=True), ABOVE, BELOW, *WHICH, PERSIST, ALIGNED,
+    AVOID,
 )  # fmt: skip
 
 
@@ -67,7 +68,7 @@ class Attenuate(SelectorIntervention):
     @classmethod
     def from_settings(cls, values: dict[str, Any], seed: int) -> Self:
         words = {name: value for name, value in values.items() if name not in ("to", "by", "of", "positions")}
-        sinks = {name: value for name, value in words.items() if name not in ("match", "persist", "aligned")}
+        sinks = {name: value for name, value in words.items() if name not in ("match", "persist", "aligned", "avoid")}
         of, positions = values.get("of", "sinks"), values.get("positions", ())
         chosen: Selector
         if of == "random":
@@ -83,7 +84,7 @@ class Attenuate(SelectorIntervention):
         of = values.get("of")
         if (values.get("positions") is not None) != (of in ("positions", "instead")):
             return "positions", "must be given with of: positions or of: instead, and only with them"
-        for name, default in (("persist", False), ("aligned", False), ("match", "count")):
+        for name, default in (("persist", False), ("aligned", False), ("avoid", None), ("match", "count")):
             if values.get(name, default) != default and of != "random":
                 return name, "has an effect with of: random only"
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -13,12 +13,12 @@ from sinkscope.interventions.base import at_least, limited, one_of, true_or_fals
 from sinkscope.interventions.memory import Memory, received_now
 from sinkscope.interventions.ranked import Ranked
 from sinkscope.interventions.settings import register
-from sinkscope.interventions.words import ABOVE, ALIGNED, BELOW, KEEP_SELF, MATCH, PERSIST, RANK, ROWS, WHICH, K
+from sinkscope.interventions.words import ABOVE, ALIGNED, AVOID, BELOW, KEEP_SELF, MATCH, PERSIST, RANK, ROWS, WHICH, K
 
 PRIME = 1_000_003
 
 
-@register("mask_random", K, RANK, ROWS, MATCH, KEEP_SELF, ABOVE, BELOW, *WHICH, PERSIST, ALIGNED)
+@register("mask_random", K, RANK, ROWS, MATCH, KEEP_SELF, ABOVE, BELOW, *WHICH, PERSIST, ALIGNED, AVOID)
 @dataclass(frozen=True)
 class MaskRandom(Ranked):
     """Hide random keys with the budget of MaskSinks of the same settings, head by head, from the second forward on.
@@ -27,7 +27,7 @@ class MaskRandom(Ranked):
     norms, where those are given. match: "count" hides as many keys (the count-matched control); "mass" hides keys in random
     order until they draw, at this very forward, what the sinks draw there (the mass-matched control; where all other keys
     draw less, all). A key cannot be hidden by halves: the last one is hidden with the chance that makes the mean right.
-    avoid_sinks: never the sinks themselves.
+    avoid_sinks: never the sinks themselves: the top `avoid` keys, as many as k unless given.
     persist: one draw per generation: keys are taken in the same random order at every step, avoiding the sinks of the first
     ranking, so that count-matched keys stay the same. aligned: one draw for all heads of all layers. Each head avoids its own
     sinks; with per="model" all avoid the same ones, and hide the same keys: as a sink does that is one token for all heads.
@@ -39,6 +39,7 @@ class MaskRandom(Ranked):
     avoid_sinks: bool = True
     persist: bool = False
     aligned: bool = False
+    avoid: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -46,6 +47,8 @@ class MaskRandom(Ranked):
         one_of("match", self.match, ("count", "mass"))
         for name in ("avoid_sinks", "persist", "aligned"):
             true_or_false(name, getattr(self, name))
+        if self.avoid is not None:
+            at_least("avoid", self.avoid, 0)
 
     def select(self, call: Call, memory: Memory) -> Tensor | None:
         ranking = self.ranking(call, memory)
@@ -69,6 +72,9 @@ class MaskRandom(Ranked):
 
     def _avoided(self, sinks: Tensor, call: Call, memory: Memory) -> Tensor:
         """bool [batch, head, key]: the sinks of this step, or of the first one that was ranked."""
+        if self.avoid is not None:
+            ranking = replace(self, k=self.avoid).ranking(call, memory)
+            sinks = sinks if ranking is None else ranking.sinks
         if not self.persist:
             return sinks
         first: Tensor = memory.own.setdefault((id(self), call.layer), sinks)
