@@ -25,7 +25,7 @@ def grade(problem: Problem, text: str) -> Grade:
 
     right: the final line is (whatever the steps are). wrong operand: the first step that differs takes other numbers or
     another sign; wrong value: the same, with another result, or all steps are right and the final line is not. one step too
-    many: every step is right, and more follow. cut short: what is there is right, and steps or the final line are missing.
+    many: every step is right, and more follows than the final line, be it well-formed or not. cut short: what is there is right, and steps or the final line are missing.
     malformed: the first line that differs is no step.
     """
     if problem.kind not in GRADED:
@@ -52,8 +52,7 @@ def grade(problem: Problem, text: str) -> Grade:
             unfinished = not marker and right == len(lines) - 1  # the answer ended within this line
             return found("cut short" if unfinished else "malformed")
         return found("wrong value" if one.groups()[:3] == other.groups()[:3] else "wrong operand")
-    if len(lines) > len(expected):
-        return found("one step too many" if given[len(expected)] or not marker else "malformed")
-    if len(lines) < len(expected) or not marker:
-        return found("cut short")
-    return found("wrong value")
+    last = final(text)
+    if len(lines) > len(expected) or (right == len(expected) and "=" in (last or "")):
+        return found("one step too many")
+    return found("wrong value" if last and right == len(expected) else "cut short")
