@@ -77,12 +77,16 @@ def main() -> None:
     given = parser.parse_args()
     page = [
         "# Error types of the committed answers to sums", "",
-        "Made by `python -m lab.experiments.error_types`. Percent of the answers of a condition [95 %, Wilson], by the *first* error of each answer",
-        "(`sinkscope.tasks.grading`): other numbers or another sign than the step needs, a wrong result, all steps right and then one more, steps or the final",
-        "line missing, no step at all. Last column: right, with answers forgiven that only had a step too many.", "",
+        "Made by `python -m lab.experiments.error_types`. Percent of the answers of a condition [95 %, Wilson], by the *first*",
+        "error of each answer (`sinkscope.tasks.grading`): other numbers or another sign than the step needs, a wrong result, all",
+        "steps right and then one more, steps or the final line missing, no step at all. Last column: right, with answers",
+        "forgiven that only had a step too many.", "",
     ]  # fmt: skip
     left_out, frames = [], []
+    table_of_all = given.out.with_suffix(".parquet")
     for path in sorted(RESULTS.rglob("*.parquet"), key=lambda path: (path.parent != PAIR, str(path))):
+        if path == table_of_all:
+            continue
         table = graded(path)
         name = str(path.relative_to(RESULTS))
         if table is None:
@@ -100,7 +104,7 @@ def main() -> None:
         "",
     ]
     given.out.write_text("\n".join(page), encoding="utf-8")
-    pl.concat(frames).write_parquet(given.out.with_suffix(".parquet"), compression="zstd")
+    pl.concat(frames).write_parquet(table_of_all, compression="zstd")
     print(
         f"{given.out}: {sum(frame.height for frame in frames)} answers of {len(frames)} runs, {len(left_out)} tables left out"
     )
