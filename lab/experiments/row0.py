@@ -124,7 +124,8 @@ def main() -> None:
     head = ["model", "mask", "n", "% on position 0", "% of heads whose largest key it is", "% on the largest key",
             "% of heads with a key above 0.3", "nats per token"]  # fmt: skip
     command = f"python -m lab.experiments.row0 {' '.join(Path(name).name for name in given.models)} -n {given.n}"
-    page = ["# Surgery on row 0", "", f"Made by `{command}`; intervals of 95 % over texts.", "", *__doc__.strip().split("\n")[2:], "",
+    page = ["# Surgery on row 0", "", f"Made by `{command}`; intervals of 95 % over texts.", "",
+            *__doc__.strip().split("\n")[2:], "",
             f"| {' | '.join(head)} |", "|" + "---|" * len(head),
             *(line(part) for table in tables for _, part in table.group_by("mask", maintain_order=True)), ""]  # fmt: skip
     given.out.write_text("\n".join(page), encoding="utf-8")
