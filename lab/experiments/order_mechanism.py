@@ -173,7 +173,7 @@ def line(table: pl.DataFrame) -> str:
     n = table.height
     low, high = change_interval(lost, won, n)
     cells = [
-        f"{100 * table['clean'].mean():.0f} %",  # type: ignore[operator]
+        f"{100 * int(table['clean'].sum()) / n:.0f} %",
         f"{100 * (won - lost) / n:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]",
     ]
     for name, scale in (("confidence", 100.0), ("delay", 1.0)):

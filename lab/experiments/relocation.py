@@ -25,11 +25,18 @@ KEPT = ("layer", "head", "class", "relocating", "main_keys", "standing", "moves"
 def look(name: str, count: int, length: int, block: int) -> pl.DataFrame:
     """A row per problem, rule, layer and head; half of the problems are sums, half programs."""
     model = sk.load(name, dtype="bfloat16" if name.startswith("smol") else None)
-    parts = []
+    parts: list[pl.DataFrame] = []
     for task in ("arithmetic", "programs"):
         for number, problem in enumerate(problems(task, n=count // 2, difficulty=3)):
-            words = {"length": length, "block": block, "steps": length, "commit": "quota", "confidence": "probability"}
-            trace = sk.trace(model, problem.prompt, **words)
+            trace = sk.trace(
+                model,
+                problem.prompt,
+                length=length,
+                block=block,
+                steps=length,
+                commit="quota",
+                confidence="probability",
+            )
             for rule, measure in RULES.items():
                 table = trace.heads(measure).select(KEPT)
                 told = {"model": name, "task": task, "problem": number, "rule": rule, "steps": trace.steps}
@@ -37,14 +44,16 @@ def look(name: str, count: int, length: int, block: int) -> pl.DataFrame:
     return pl.concat(parts)
 
 
+def percent(marks: pl.Series) -> float:
+    return 100 * int(marks.sum()) / len(marks)
+
+
 def row(table: pl.DataFrame) -> str:
     """Shares over heads and problems, in percent; the interval is over problems."""
     by_problem = table.group_by("task", "problem", maintain_order=True).agg(pl.col("relocating").mean())["relocating"]
     low, high = bootstrap(by_problem.to_list())
-    share = 100 * table["relocating"].mean()  # type: ignore[operator]
-    classes = [
-        f"{100 * (table['class'] == name).mean():.1f}" for name in ("static", "moving", "flash", "split", "none")
-    ]  # type: ignore[operator]
+    share = percent(table["relocating"])
+    classes = [f"{percent(table['class'] == name):.1f}" for name in ("static", "moving", "flash", "split", "none")]
     moving = table.filter(pl.col("class") == "moving")
     stays = f"{int((moving['main_keys'] < 2).sum())} of {moving.height}"
     heads = table.height

@@ -75,7 +75,7 @@ def likelihood(model: Model, ids: Tensor, start: int, name: str) -> float | None
     asked, copies = ids.repeat(len(places), 1), may.repeat(len(places), 1, 1, 1)  # one row of the batch per token
     if model.causal:
         copies[:, :, 0] &= (torch.arange(ids.shape[1]) < places[:, None])[:, None]  # row 0 sees what is written so far
-    else:
+    elif model.mask_id is not None:
         asked[torch.arange(len(places)), places] = model.mask_id
     sources = places - 1 if model.shift else places
     rows = torch.cat([
