@@ -10,13 +10,14 @@ from torch import Tensor
 
 from sinkscope.attention.calls import Call, Change
 from sinkscope.errors import InterventionError
+from sinkscope.fields import among, number
 from sinkscope.interventions.base import Selector
 from sinkscope.interventions.instead import MaskInstead
 from sinkscope.interventions.memory import Memory
 from sinkscope.interventions.of import SelectorIntervention
 from sinkscope.interventions.positions import POSITIONS, MaskPositions
 from sinkscope.interventions.random import MaskRandom
-from sinkscope.interventions.settings import Setting, among, number, register
+from sinkscope.interventions.settings import Setting, register
 from sinkscope.interventions.sinks import MaskSinks
 from sinkscope.interventions.words import ABOVE, ALIGNED, AVOID, BELOW, MATCH, OF, PERSIST, RANK, ROWS, WHICH, K
 

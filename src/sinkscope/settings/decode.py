@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 from sinkscope.errors import DecodeError
 from sinkscope.settings.checks import check
+from sinkscope.settings.choices import DREAM_ALGORITHMS, Cache, Choice, Confidence, Kind, Layout, Noise, Stop
 from sinkscope.settings.samplers import sampler
 from sinkscope.settings.sparse import SparseCache
-from sinkscope.settings.words import DREAM_ALGORITHMS, Cache, Choice, Confidence, Kind, Layout, Noise, Stop
 
 Ids = Sequence[int] | None
 
@@ -61,9 +61,7 @@ class Decode:
     guidance_keep: tuple[int, ...] = ()  # tokens that the unconditional copy still sees
     suppress: tuple[int, ...] = ()  # never chosen
     begin_suppress: tuple[int, ...] = ()  # taken out after the choice, so that only confidences change
-    recompute: bool = (
-        False  # left to right: every step computes all rows again, as a diffusion model does, with no cache
-    )
+    recompute: bool = False  # left to right: every step computes all rows again, and keeps no cache
     delete: tuple[
         int, ...
     ] = ()  # positions of each prompt that are taken out before it is read; negative: from its end

@@ -5,12 +5,14 @@ They stand beside `none` like interventions do, so that answers with and without
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from collections.abc import Callable
+from typing import Any
 
 from sinkscope.errors import SinkscopeError
+from sinkscope.fields import among
 from sinkscope.interventions.positions import POSITIONS
-from sinkscope.interventions.settings import Registered, Setting, add, among, number, whole
-from sinkscope.settings.sparse import By, Per, SparseCache
+from sinkscope.interventions.settings import Registered, Setting, add
+from sinkscope.settings.sparse import ALLOWED, SparseCache
 
 
 def _sparse(values: dict[str, Any]) -> dict[str, Any]:
@@ -25,23 +27,20 @@ def _wrong(values: dict[str, Any]) -> tuple[str, str] | None:
     return None
 
 
-def _open(check: Any) -> Any:
-    return lambda value: value is None or check(value)
+def _setting(name: str, default: Any, label: Callable[[Any], str], place: int, quiet: bool = False) -> Setting:
+    return Setting(name, default, ALLOWED[name], label=label, place=place, quiet=quiet)
 
 
-KIND = Setting("kind", "dual", among(("prefix", "dual")), "prefix or dual")
-BY = Setting("by", "received", among(get_args(By)), f"one of {', '.join(get_args(By))}", lambda v: f"by {v}", 10)
-KEEP = Setting("keep", 0.25, number(0, 1), "a share from 0 to 1", lambda v: f"keep={v:g}", 20)
-RECENT = Setting("recent", 0, whole(0), "a whole number of at least 0", lambda v: f"recent={v}", 30, quiet=True)
-REFRESH = Setting(
-    "refresh", None, _open(whole(1)), "a whole number of at least 1, or null", lambda v: f"refresh={v}", 40
+KIND = Setting("kind", "dual", among(("prefix", "dual")))
+SPARSE = (
+    _setting("by", "received", lambda by: f"by {by}", 10),
+    _setting("keep", 0.25, lambda keep: f"keep={keep:g}", 20),
+    _setting("recent", 0, lambda count: f"recent={count}", 30, quiet=True),
+    _setting("blocks", 1, lambda count: f"blocks={count}", 35, quiet=True),
+    _setting("refresh", None, lambda count: f"refresh={count}", 40),
+    _setting("per", "head", lambda per: f"per {per}", 45, quiet=True),
+    _setting("drift", None, lambda drift: f"drift={drift:g}", 47),
 )
-BLOCKS = Setting(
-    "blocks", 1, lambda value: value == "all" or whole(1)(value), "a whole number of at least 1, or all",
-    lambda v: f"blocks={v}", 35, quiet=True,
-)  # fmt: skip
-PER = Setting("per", "head", among(get_args(Per)), "head or layer", lambda v: f"per {v}", 45, quiet=True)
-DRIFT = Setting("drift", None, _open(number(0, 2)), "a number from 0 to 2, or null", lambda v: f"drift={v:g}", 47)
 
 # A token taken out of the prompt is no change of attention, so it is a decode setting: nobody reads it, nothing stands there.
 add(
@@ -56,7 +55,7 @@ add(Registered("cache", (KIND,), lambda values, seed: None, decode=lambda values
 add(
     Registered(
         "sparse_cache",
-        (BY, KEEP, RECENT, BLOCKS, REFRESH, PER, DRIFT),
+        SPARSE,
         lambda values, seed: None,
         contradiction=_wrong,
         decode=_sparse,
