@@ -62,9 +62,7 @@ class Decode:
     suppress: tuple[int, ...] = ()  # never chosen
     begin_suppress: tuple[int, ...] = ()  # taken out after the choice, so that only confidences change
     recompute: bool = False  # left to right: every step computes all rows again, and keeps no cache
-    delete: tuple[
-        int, ...
-    ] = ()  # positions of each prompt that are taken out before it is read; negative: from its end
+    delete: tuple[int, ...] = ()  # positions of the prompt that are taken out before it is read
 
     @classmethod
     @sampler
