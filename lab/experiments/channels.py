@@ -67,7 +67,7 @@ def layers_of(traces: list[sk.Trace]) -> list[dict[str, Any]]:
             "layer": layer, "channel": channel, "largest in": count / len(first), "problems": len(pairs),
             "at sinks": float(np.mean([at for at, _ in pairs])) if pairs else None,
             "elsewhere": float(np.mean([other for _, other in pairs])) if pairs else None,
-            "ratio": [float(np.exp(x)) for x in (log_ratio.mean(), *bootstrap(log_ratio, 2000, 0))] if len(pairs) > 1 else None,
+            "ratio": [float(np.exp(x)) for x in (log_ratio.mean(), *bootstrap(log_ratio.tolist(), 2000, 0))] if len(pairs) > 1 else None,
         })  # fmt: skip
     return found
 

@@ -7,9 +7,11 @@ from .errors import SinkscopeError as SinkscopeError
 from .evals.harness import HarnessLM as HarnessLM
 from .interventions import AblateChannels as AblateChannels
 from .interventions import AddSinkToken as AddSinkToken
+from .interventions import Attenuate as Attenuate
 from .interventions import CutContext as CutContext
 from .interventions import HoldSinks as HoldSinks
 from .interventions import HookContext as HookContext
+from .interventions import MaskInstead as MaskInstead
 from .interventions import MaskPositions as MaskPositions
 from .interventions import MaskRandom as MaskRandom
 from .interventions import MaskSinks as MaskSinks

@@ -44,6 +44,11 @@ class Forward:
     row_seeds: tuple[int, ...] | None = None  # one per row that counts: random choices are drawn anew for each
     most: int | None = None  # steps that the generation can take at most; None where nobody knows
 
+    @property
+    def share(self) -> float | None:
+        """Share of the generation that is behind: this step over the most that its settings can take."""
+        return self.step / self.most if self.most else None
+
 
 _running: ContextVar[Forward | None] = ContextVar("sinkscope_forward", default=None)
 _seeds: ContextVar[tuple[int, ...] | None] = ContextVar("sinkscope_row_seeds", default=None)

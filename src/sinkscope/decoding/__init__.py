@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sinkscope.decoding.delete import delete_positions
 from sinkscope.decoding.fit import check_kinds, resolve_settings
 from sinkscope.decoding.run import Decoded, OnStep, Run, Step
 from sinkscope.errors import DecodeError, PromptError
@@ -44,6 +45,7 @@ def decode(
             f"got a prompt of {prompt.shape[1]} and length {settings.length}; shorten one of them."
         )
     mask = checked_mask(attention_mask, prompt, settings)
+    prompt, mask = delete_positions(prompt, mask, settings.delete)
     run = Run(history)
     way = continue_text if settings.family == "autoregressive" else denoise
     return run.finish(*way(model, prompt, settings, mask, run, on_step))

@@ -8,6 +8,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from sinkscope.interventions.active import Active, Effect, intervene
+from sinkscope.interventions.attenuate import Attenuate
 from sinkscope.interventions.base import Intervention, Selector
 from sinkscope.interventions.channels import AblateChannels
 from sinkscope.interventions.conditions import Condition, condition_from_dict
@@ -21,6 +22,7 @@ from sinkscope.interventions.control import (
 )
 from sinkscope.interventions.heads import ZeroAttention
 from sinkscope.interventions.hooks import HookContext, hook
+from sinkscope.interventions.instead import MaskInstead
 from sinkscope.interventions.patch import PatchKeys, PatchValues
 from sinkscope.interventions.positions import CutContext, MaskPositions, Window
 from sinkscope.interventions.random import MaskRandom
@@ -36,12 +38,14 @@ __all__ = [
     "AblateChannels",
     "Active",
     "AddSinkToken",
+    "Attenuate",
     "Condition",
     "CutContext",
     "Effect",
     "HoldSinks",
     "HookContext",
     "Intervention",
+    "MaskInstead",
     "MaskPositions",
     "MaskRandom",
     "MaskSinks",

@@ -19,13 +19,10 @@ from sinkscope.interventions.settings import Setting
 
 PRIME = 1_000_003
 AT = ("all", "masked", "committed", "prompt", "sinks")
-Steps = tuple[int | float | None, int | float | None]
 
 
 class ActivationIntervention(Intervention):
     """Subclasses say where they act, and what they make of an activation there; `steps` says when."""
-
-    steps: Steps | None
 
     def change(self, call: Call, memory: Memory) -> Change | None:
         return None  # attention itself is left alone
@@ -37,50 +34,6 @@ class ActivationIntervention(Intervention):
     @abstractmethod
     def act(self, activation: Tensor, context: HookContext, memory: Memory) -> Tensor | None:
         """What stands in the activation's place; None leaves it."""
-
-
-def within(steps: Steps | None, context: HookContext, forward: int) -> bool:
-    """Whether this forward of a generation, of which so many came before, is in `steps`."""
-    if steps is None:
-        return True
-    first, last = steps
-    now = [_now(bound, context, forward) for bound in steps]
-    return (first is None or now[0] >= first) and (last is None or now[1] < last)
-
-
-def _now(bound: float | None, context: HookContext, forward: int) -> float:
-    """How far the generation is, in the unit of this bound."""
-    if not isinstance(bound, float):
-        return forward
-    if context.share is None:
-        raise InterventionError(
-            "Steps as shares of the generation need a decoder that knows its steps; generate with sk.decode."
-        )
-    return context.share
-
-
-def valid_steps(value: Any) -> bool:
-    """None, or (from, to): whole numbers are forwards, floats are shares of the generation, None is open."""
-    if value is None:
-        return True
-    if not isinstance(value, tuple | list) or len(value) != 2:
-        return False
-    first, last = value
-    fits = all(
-        bound is None or (type(bound) is int and bound >= 0) or (type(bound) is float and 0 <= bound <= 1)
-        for bound in value
-    )
-    return fits and (type(first) is not type(last) or first is None or bool(first < last))
-
-
-def check_steps(intervention: Any) -> None:
-    """`steps` of a frozen dataclass: checked, and made a tuple."""
-    if not valid_steps(intervention.steps):
-        raise InterventionError(
-            "Expected steps as (from, to), two forwards such as (0, 8) or two shares of the generation such as (0.0, 0.25), "
-            f"got {intervention.steps!r}."
-        )
-    object.__setattr__(intervention, "steps", None if intervention.steps is None else tuple(intervention.steps))
 
 
 def listed(value: Any) -> Any:
@@ -105,10 +58,6 @@ def numbers_setting(name: str, default: Any, place: int, label: Any) -> Setting:
     )  # fmt: skip
 
 
-STEPS = Setting(
-    "steps", None, valid_steps, "[from, to], two forwards or two shares of the generation", sweeps=False, quiet=True,
-    freeze=listed, thaw=thawed, place=70, label=lambda steps: f"steps {steps[0]}–{steps[1]}",
-)  # fmt: skip
 LAYERS = numbers_setting("layers", None, 60, lambda layers: f"layers {','.join(map(str, layers))}")
 AT_SETTING = Setting("at", "all", among(AT), ", ".join(AT), place=55, quiet=True, label=lambda at: f"at {at}")
 

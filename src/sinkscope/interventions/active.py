@@ -15,10 +15,11 @@ from sinkscope.attention.calls import Call, Change, Outcome, Tap
 from sinkscope.attention.capture import listening, module_of
 from sinkscope.attention.selection import Shape
 from sinkscope.errors import InterventionError
-from sinkscope.interventions.activations import ActivationIntervention, within
+from sinkscope.interventions.activations import ActivationIntervention
 from sinkscope.interventions.base import Intervention
 from sinkscope.interventions.hooks import HookContext, hook
 from sinkscope.interventions.memory import Memory
+from sinkscope.interventions.steps import within
 from sinkscope.sinks.tokens import KindsOf
 
 
@@ -64,8 +65,21 @@ class Active(Tap):
 
     def change(self, call: Call) -> list[Change]:
         self.memory.open(call)
-        changes = (each.change(call, self.memory) for each in self.interventions if not each.is_noop)
-        return [change for change in changes if change is not None]
+        # Every intervention is asked at every step: what it keeps must not depend on when it acts.
+        changes = [
+            (
+                each.change(call, self.memory),
+                within(each.steps, self.memory.step(call), None if call.forward is None else call.forward.share),
+            )
+            for each in self.interventions
+            if not each.is_noop
+        ]
+        found = [change for change, acts in changes if acts and change is not None]
+        for removed in (change.removed for change in found if change.removed is not None):
+            rows = slice(None) if call.forward is None else slice(call.forward.rows)
+            self.effect.keys += int((removed[rows] > 0).sum())
+            self.effect.mass += float(removed[rows].sum())
+        return found
 
     def act(self, each: ActivationIntervention, activation: Tensor, context: HookContext) -> Tensor | None:
         """What an intervention on activations makes of one, counted."""
@@ -75,7 +89,7 @@ class Active(Tap):
         made = each.act(
             activation, context, self.memory
         )  # at every step: what it keeps must not depend on when it acts
-        if made is None or not within(each.steps, context, forward):
+        if made is None or not within(each.steps, forward, context.share):
             return None
         with torch.no_grad():
             before = activation[: context.rows].float()

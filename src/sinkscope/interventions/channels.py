@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -13,10 +13,7 @@ from sinkscope.errors import InterventionError
 from sinkscope.fields import among, whole
 from sinkscope.interventions.activations import (
     LAYERS,
-    STEPS,
     ActivationIntervention,
-    Steps,
-    check_steps,
     drawn,
     numbers_setting,
     positions,
@@ -32,7 +29,7 @@ from sinkscope.interventions.settings import Setting, register
     numbers_setting("channels", None, 10, lambda channels: ",".join(map(str, channels))),
     Setting("top", None, whole(1), "a whole number of at least 1", place=11, quiet=True, label=lambda top: f"top {top}"),
     Setting("of", "channels", among(("channels", "random")), "channels or random", place=12, quiet=True, label=str),
-    LAYERS, STEPS,
+    LAYERS,
 )  # fmt: skip
 @dataclass(frozen=True)
 class AblateChannels(ActivationIntervention):
@@ -47,7 +44,6 @@ class AblateChannels(ActivationIntervention):
     channels: tuple[int, ...] | None = None
     top: int | None = None
     layers: tuple[int, ...] | None = None
-    steps: Steps | None = field(default=None, kw_only=True)
     of: Literal["channels", "random"] = "channels"
     seed: int = 0
 
@@ -59,7 +55,6 @@ class AblateChannels(ActivationIntervention):
             at_least("top", self.top, 0)
         one_of("of", self.of, ("channels", "random"))
         at_least("seed", self.seed, 0)
-        check_steps(self)
         chosen(self, "layers")
 
     @staticmethod

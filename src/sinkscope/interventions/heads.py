@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -13,10 +13,7 @@ from sinkscope.attention.selection import Shape, check
 from sinkscope.errors import InterventionError
 from sinkscope.fields import among
 from sinkscope.interventions.activations import (
-    STEPS,
     ActivationIntervention,
-    Steps,
-    check_steps,
     drawn,
     listed,
     thawed,
@@ -41,7 +38,6 @@ def _is_pairs(value: Any) -> bool:
         thaw=thawed, place=10, label=lambda heads: ",".join(f"{layer}.{head}" for layer, head in heads),
     ),
     Setting("of", "heads", among(("heads", "random")), "heads or random", place=12, quiet=True, label=str),
-    STEPS,
 )  # fmt: skip
 @dataclass(frozen=True)
 class ZeroAttention(ActivationIntervention):
@@ -51,7 +47,6 @@ class ZeroAttention(ActivationIntervention):
     """
 
     heads: tuple[tuple[int, int], ...]
-    steps: Steps | None = field(default=None, kw_only=True)
     of: Literal["heads", "random"] = "heads"
     seed: int = 0
 
@@ -63,7 +58,6 @@ class ZeroAttention(ActivationIntervention):
         object.__setattr__(self, "heads", listed(self.heads))
         one_of("of", self.of, ("heads", "random"))
         at_least("seed", self.seed, 0)
-        check_steps(self)
 
     @property
     def is_noop(self) -> bool:

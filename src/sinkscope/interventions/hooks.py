@@ -43,7 +43,7 @@ class HookContext:
     @property
     def share(self) -> float | None:
         """Share of the generation that is behind: this step over the most that its settings can take."""
-        return None if self.forward is None or not self.forward.most else self.forward.step / self.forward.most
+        return None if self.forward is None else self.forward.share
 
     @property
     def kind(self) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,10 +18,7 @@ from sinkscope.interventions.activations import (
     AT,
     AT_SETTING,
     LAYERS,
-    STEPS,
     ActivationIntervention,
-    Steps,
-    check_steps,
     drawn,
     listed,
     positions,
@@ -50,7 +47,7 @@ def _is_vector(value: Any) -> bool:
     ),
     Setting("strength", 1.0, number(-1e6, 1e6), "a number", place=11, label=lambda strength: f"by {strength:g}"),
     Setting("of", "vector", among(("vector", "random")), "vector or random", place=12, quiet=True, label=str),
-    AT_SETTING, LAYERS, STEPS,
+    AT_SETTING, LAYERS,
 )  # fmt: skip
 @dataclass(frozen=True)
 class Steer(ActivationIntervention):
@@ -65,7 +62,6 @@ class Steer(ActivationIntervention):
     vector: Vector
     layers: tuple[int, ...] | None = None
     strength: float = 1.0
-    steps: Steps | None = field(default=None, kw_only=True)
     at: str = "all"
     of: Literal["vector", "random"] = "vector"
     seed: int = 0
@@ -88,7 +84,6 @@ class Steer(ActivationIntervention):
         one_of("at", self.at, AT)
         one_of("of", self.of, ("vector", "random"))
         at_least("seed", self.seed, 0)
-        check_steps(self)
         chosen(self, "layers")
 
     @property

@@ -69,7 +69,7 @@ ALLOWED: dict[str, Allowed] = {
     **dict.fromkeys(("eos_id", "eot_id", "pad_id"), TOKEN_ID),
     **dict.fromkeys(("temperature", "factor", "algorithm_temperature", "guidance"), number(0)),
     **dict.fromkeys(("top_p", "threshold", "epsilon", "editing_threshold"), number(0, 1)),
-    **dict.fromkeys(("forbid_eos", "late_eos", "block_causal", "stochastic", "shift"), TRUTH),
+    **dict.fromkeys(("forbid_eos", "late_eos", "block_causal", "stochastic", "shift", "recompute"), TRUTH),
 }
 
 # Settings that have a meaning in these families only; elsewhere they would be ignored, so they are refused.
@@ -88,4 +88,5 @@ ONLY: dict[str, tuple[str, ...]] = {
     "suppress": ("mdlm", "bd3lm"),
     "begin_suppress": ("mdlm", "bd3lm"),
     "shift": ("mdlm", "bd3lm", "llada", "mmada", "dream", "parallel"),
+    "recompute": ("autoregressive",),
 }

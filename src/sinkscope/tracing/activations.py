@@ -19,8 +19,9 @@ from sinkscope import io
 from sinkscope.attention.places import find_places
 from sinkscope.decoding import decode, resolve_settings
 from sinkscope.errors import ReadingError
-from sinkscope.interventions.activations import AT, Steps, positions, valid_steps, within
+from sinkscope.interventions.activations import AT, positions
 from sinkscope.interventions.hooks import HookContext, hook
+from sinkscope.interventions.steps import Steps, is_steps, within
 from sinkscope.models.base import Model, pad
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def activations(
     find_places(model.module, places)
     if (
         at not in AT[:-1]
-        or not valid_steps(steps)
+        or not (steps is None or is_steps(steps))
         or type(batch) is not int
         or batch < 1
         or type(shard) is not int
@@ -147,7 +148,7 @@ def _batch(model: Model, texts: list[str], first: int, places: list[str], folder
         held, written = _Shard(), written + 1
 
     def take(activation: Tensor, context: HookContext) -> None:
-        if context.kind != "denoise" or not within(steps, context, context.step or 0):
+        if context.kind != "denoise" or not within(steps, context.step or 0, context.share):
             return
         picked = positions(at, activation, context)
         assert picked is not None and context.groups is not None and context.canvas is not None

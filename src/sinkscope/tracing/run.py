@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast, overload
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from sinkscope.attention.capture import listening
 from sinkscope.decoding import checked_mask, decode, resolve_settings
+from sinkscope.decoding.delete import delete_positions
 from sinkscope.decoding.run import Decoded, OnStep, Step
 from sinkscope.errors import DecodeError, InterventionError, PromptError, TraceError
 from sinkscope.interventions import Intervention, intervene
@@ -62,7 +64,8 @@ def trace(
         if words or settings is None
         else settings
     )
-    recorder = Recorder(loaded, ids, chosen, keep or Keep(), checked_mask(mask, ids, chosen))
+    ids, mask = delete_positions(ids, checked_mask(mask, ids, chosen), chosen.delete)
+    recorder = Recorder(loaded, ids, chosen, keep or Keep(), mask)
 
     def both(step: Step) -> None:
         recorder.on_step(step)
@@ -75,7 +78,7 @@ def trace(
             stack.enter_context(intervene(loaded, *interventions))
         recorder.hooks(stack)  # behind interventions on activations: what is recorded is what they leave
         stack.enter_context(listening(loaded.module, recorder))
-        done = decode(loaded, ids, chosen, attention_mask=mask, history=False, on_step=both)
+        done = decode(loaded, ids, replace(chosen, delete=()), attention_mask=mask, history=False, on_step=both)
     texts = [prompt] if isinstance(prompt, str) else [None] * len(ids) if isinstance(prompt, Tensor) else prompt
     traces = [cut_row(recorder, row, done, text, interventions) for row, text in enumerate(texts)]
     return traces[0] if isinstance(prompt, str) or (isinstance(prompt, Tensor) and len(ids) == 1) else traces
