@@ -7,8 +7,9 @@ import torch
 from harness_models import FAMILIES, random_model
 
 from sinkscope.errors import InterventionError, TaskError
-from sinkscope.evals.conditions import described, grid, made_of_words
+from sinkscope.evals.masking import described, grid, label, made_of_words, parse_condition
 from sinkscope.interventions import MaskRandom, MaskSinks
+from sinkscope.interventions.conditions import Condition, read_entry
 
 pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed (extra: eval)")
 from lm_eval.api.instance import Instance
@@ -89,11 +90,57 @@ def test_grid_has_every_control():
     each = [("mask_sinks", "clean"), ("mask_sinks", "as_run"), ("mask_random", "clean")]
     assert labels == [("none", 0, None, None), *((name, k, rank, "all") for k in (1, 5) for name, rank in each)]
     causal = grid(True, (1,))
-    assert [one.positions for one in causal if one.name == "mask_positions"] == [(0,)]
+    first_keys = [one for one in causal if one.name == "mask_positions"]
+    assert [(one.positions, one.since) for one in first_keys] == [((0,), "second"), ((0,), "first")]
+    assert [label(one) for one in first_keys] == [
+        "mask position 0 after the prefill",
+        "mask position 0 from the first row on",
+    ]
     assert {one.rows for one in causal if one.name == "mask_sinks"} == {"all", "last"}
-    assert len({one.key for one in causal}) == len(causal) == 8
+    assert len({one.key for one in causal}) == len(causal) == 9
     with pytest.raises(TaskError, match="at least 1"):
         grid(False, (0,))
+
+
+def test_position_0_after_the_prefill_leaves_the_reading_of_the_prompt_alone():
+    """The test that the paper makes of an autoregressive model: its prompt was read with the sink in place."""
+    model = random_model(FAMILIES["llama"]())
+    settings = settings_for(model, "t", {"length": 12})
+    prompt = [torch.tensor([HarnessLM(model).tok_encode("The quick brown fox")])]
+    after, start = (one.intervention(0) for one in grid(True, (1,)) if one.name == "mask_positions")
+    (plain,), (late,), (early,) = (HarnessLM(model, one).tokens(prompt, settings) for one in (None, after, start))
+    assert late[0] == plain[0] and late != plain  # the first token comes from the prefill
+    assert early != late
+    request = Instance("loglikelihood", {}, ("the cat sat", " on"), 0)
+    values = [HarnessLM(model, one).loglikelihood([request], disable_tqdm=True)[0][0] for one in (None, after)]
+    assert values[0] != values[1], "an intervention from the second forward on was never in force"
+
+
+@pytest.mark.parametrize(
+    ("text", "condition"),
+    [
+        ("noop", Condition("noop")),
+        ("mask_sinks:k=5,rank=as_run", Condition("mask_sinks", 5, "as_run", "all")),
+        ("mask_positions: positions=[0, 1], since=second", Condition("mask_positions", positions=(0, 1), since="second")),
+        ("mask_sinks:k=2,above={rule: threshold, epsilon: 3.0, unit: sum}", None),
+        ("mask_sinks:k=1,kinds='structural'", None),
+    ],
+)  # fmt: skip
+def test_a_condition_on_the_command_line(text, condition):
+    found = parse_condition(text)
+    if condition is not None:
+        assert found.intervention(0) == condition.intervention(0)
+    assert read_entry({"name": found.name, **found.entry()}) == [found]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", ":", "mask_sinks:", "mask_sinks:k", "mask_sinks:k=", "mask_sinks:k=[1,2]", "mask_sinks:k=1,k=2", "mask_sinks:k={",
+     "mask_sinks:k=1,,", "mask_sinks:k=1,name=noop", "nothing:k=1", "mask_positions:positions=0", "mask_sinks:k=&a [*a]"],
+)  # fmt: skip
+def test_a_wrong_condition_is_one_sentence(text):
+    with pytest.raises(TaskError):
+        parse_condition(text)
 
 
 def test_table1_runs_the_grid_and_resumes(tmp_path):
@@ -101,7 +148,7 @@ def test_table1_runs_the_grid_and_resumes(tmp_path):
     words = {"tasks": ["sinkscope_logic"], "ks": (1,), "problems": 3, "settings": {"length": 16}, "traced": 1}
     lines: list[str] = []
     results = table1(models, tmp_path / "t", on_message=lines.append, **words)
-    assert len(results["cells"]) == 4 + 8
+    assert len(results["cells"]) == 4 + 9
     for cell in results["cells"]:
         assert cell["n"] == 3
         assert cell["low"] <= cell["accuracy"] <= cell["high"]
@@ -111,11 +158,11 @@ def test_table1_runs_the_grid_and_resumes(tmp_path):
     assert json.loads((tmp_path / "t" / "results.json").read_text())["cells"] == results["cells"]
     table = (tmp_path / "t" / "table1.md").read_text()
     assert table == as_markdown(results["cells"])
-    assert table.count("\n") == 2 + 12
+    assert table.count("\n") == 2 + 13
     assert any("temperature=" in line for line in lines)
     stores = sorted((tmp_path / "t").rglob("requests.jsonl"))
     before = [store.read_bytes() for store in stores]
-    assert len(stores) == 12
+    assert len(stores) == 13
     again = table1(models, tmp_path / "t", **words)
     assert [cell["effect"] for cell in again["cells"]] == [cell["effect"] for cell in results["cells"]]
     assert again["cells"][1]["effect"]["leak"] == 0

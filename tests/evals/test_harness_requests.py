@@ -9,9 +9,9 @@ import pytest
 import torch
 from harness_models import FAMILIES, random_model
 
-from sinkscope.evals.answering import text_of
-from sinkscope.evals.likelihood import chain_likelihoods, masked_likelihood
+from sinkscope.evals.batches import text_of
 from sinkscope.evals.presets import PRESETS, in_full, settings_for
+from sinkscope.evals.scoring import chain_likelihoods, masked_likelihood
 
 lm_eval = pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed (extra: eval)")
 from lm_eval.api.instance import Instance  # noqa: E402

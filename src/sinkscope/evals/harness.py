@@ -13,12 +13,21 @@ from torch import Tensor
 
 from sinkscope.decoding import Decode
 from sinkscope.errors import TaskError
-from sinkscope.evals import incoming
-from sinkscope.evals.answering import answer_tokens
-from sinkscope.evals.answers import Answers, key
-from sinkscope.evals.batches import Batch, Job, Outcome, RunBatches, attention_of, intervened, run_batch, total_effect
-from sinkscope.evals.conditions import described, made_of_words
+from sinkscope.evals import requests as incoming
+from sinkscope.evals.batches import (
+    Batch,
+    Job,
+    Outcome,
+    RunBatches,
+    answer_tokens,
+    attention_of,
+    intervened,
+    run_batch,
+    total_effect,
+)
+from sinkscope.evals.masking import described, made_of_words
 from sinkscope.evals.presets import settings_for
+from sinkscope.evals.requests import Answers, key
 from sinkscope.models.base import Model
 from sinkscope.models.template import rendered
 

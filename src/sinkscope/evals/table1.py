@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from sinkscope import io
 from sinkscope.errors import TaskError
 from sinkscope.evals.batches import Batch, run_batch
-from sinkscope.evals.conditions import grid
 from sinkscope.evals.evaluation import evaluate, job_of, loaded_for, right_answers, workers_of
+from sinkscope.evals.masking import grid, label
 from sinkscope.evals.presets import benchmark_of, settings_for
 from sinkscope.paper import TABLE_1
 from sinkscope.renamed import renamed
@@ -63,7 +63,7 @@ def table1(
             names = tasks or ("gsm8k", "humaneval_instruct" if chatty else "humaneval")
             whole: dict[str, Any] | None = None
             for condition in grid(model.causal, ks):
-                message(f"{model.name}: {condition.label}")
+                message(f"{model.name}: {label(condition)}")
                 summary = evaluate(
                     model, names, intervention=condition.intervention(seed, model.causal), settings=settings,
                     data=data, limit=limit, fewshot=fewshot, chat=chat, batch_size=batch_size,
@@ -163,7 +163,7 @@ def as_markdown(cells: list[dict[str, Any]]) -> str:
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for cell in cells:
-        condition = condition_from_dict(cell["condition"]).label
+        condition = label(condition_from_dict(cell["condition"]))
         span = "" if cell["low"] is None else f"{cell['low']:.3f}–{cell['high']:.3f}"
         shift = (
             f"{cell['difference']:+.3f} ({cell['difference_low']:+.3f} … {cell['difference_high']:+.3f})"

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from sinkscope.errors import SinkscopeError, TrainingError
-from sinkscope.evals.likelihood import chain_likelihoods, masked_likelihood
+from sinkscope.evals.scoring import chain_likelihoods, masked_likelihood
 from sinkscope.models.base import Model
 from sinkscope.models.load import load
 from sinkscope.statistics import bootstrap

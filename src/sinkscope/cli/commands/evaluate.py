@@ -75,7 +75,7 @@ def evaluate_model(
 
     The options of lm-evaluation-harness work too: --tasks, --limit, --num_fewshot, --batch_size, --output_path.
     """
-    from sinkscope.evals.conditions import made_of_words
+    from sinkscope.evals.masking import made_of_words
     from sinkscope.evals.evaluation import evaluate
 
     names = listed(tasks, "at least one task", "gsm8k")

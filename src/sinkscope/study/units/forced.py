@@ -15,7 +15,7 @@ import torch
 from transformers import DynamicCache
 
 from sinkscope.attention.context import COMMITTED, PROMPT, Forward, forward_context, seeded
-from sinkscope.evals.likelihood import masked_scores
+from sinkscope.evals.scoring import masked_scores
 from sinkscope.interventions import Active, intervene
 from sinkscope.models.base import Model
 from sinkscope.study.schema import Study
