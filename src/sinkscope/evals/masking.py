@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from sinkscope.errors import InterventionError, TaskError
@@ -89,6 +89,16 @@ def _split(text: str) -> Iterator[str]:
             start = index + 1
     if text[start:].strip() or start:
         yield text[start:]
+
+
+def decode_words(condition: Condition) -> dict[str, Any]:
+    """Settings that a condition puts over the decoder's, such as its cache; none for what changes attention."""
+    words = dict(condition.decode)
+    if isinstance(words.get("cache"), Mapping):
+        from sinkscope.settings.sparse import SparseCache
+
+        words["cache"] = SparseCache.from_dict(words["cache"])
+    return words
 
 
 def made_of_words(mask_sinks: int | None = None, mask_random: int | None = None, rank: str | None = None) -> Any:

@@ -138,8 +138,13 @@ def batched(names: Sequence[str], size: int) -> Iterator[Sequence[str]]:
 
 
 @contextmanager
-def progress(total: int, disabled: bool, what: str) -> Iterator[Callable[[], None]]:
-    """A bar on the terminal's error stream, none elsewhere; what is yielded counts one request."""
+def progress(
+    total: int, disabled: bool, what: str, on_answers: Callable[[int], object] | None
+) -> Iterator[Callable[[int], object]]:
+    """What is yielded counts requests: for `on_answers`, else with a bar on a terminal's error stream."""
+    if on_answers is not None:
+        yield on_answers
+        return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -148,4 +153,4 @@ def progress(total: int, disabled: bool, what: str) -> Iterator[Callable[[], Non
     silent = disabled or total == 0 or not console.is_terminal
     with Progress(*columns, console=console, disable=silent) as bar:
         task = bar.add_task(what, total=total)
-        yield lambda: bar.advance(task)
+        yield lambda count: bar.advance(task, count)

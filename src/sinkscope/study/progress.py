@@ -19,8 +19,8 @@ LOADING = "loading "  # how a message begins that says what is waited for
 class Log:
     """Lines such as "37 of 400 units, 0:52 gone, about 8:20 left"."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self.stream = stream
+    def __init__(self, stream: TextIO, what: str = "units") -> None:
+        self.stream, self.what = stream, what
         self.clock = Clock()
         self.last = time.monotonic()
 
@@ -32,7 +32,9 @@ class Log:
         now = time.monotonic()
         if done == total or now - self.last >= EVERY:
             self.last = now
-            self.say(f"{done} of {total} units, {clock(self.clock.gone)} gone{self.clock.left(done, total, left)}")
+            self.say(
+                f"{done} of {total} {self.what}, {clock(self.clock.gone)} gone{self.clock.left(done, total, left)}"
+            )
 
     def __enter__(self) -> Self:
         return self
@@ -44,7 +46,7 @@ class Log:
 class Bar:
     """A bar of rich."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, what: str = "units") -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
         self.progress = Progress(
@@ -52,7 +54,7 @@ class Bar:
             TextColumn("{task.fields[left]}"), console=console, transient=True,
         )  # fmt: skip
         self.task = self.progress.add_task("loading models", total=None, left="")
-        self.clock = Clock()
+        self.clock, self.what = Clock(), what
 
     def say(self, line: str) -> None:
         if line.startswith(LOADING):
@@ -63,7 +65,7 @@ class Bar:
     def tick(self, done: int, total: int, left: float | None = None) -> None:
         self.clock.note(done)
         told = self.clock.left(done, total, left).strip(", ")
-        self.progress.update(self.task, description="units", completed=done, total=total, left=told)
+        self.progress.update(self.task, description=self.what, completed=done, total=total, left=told)
 
     def __enter__(self) -> Self:
         self.progress.start()
