@@ -1,5 +1,6 @@
 """Benchmarks under interventions: same answers in a batch and alone, effects told, Table 1 as a grid that resumes."""
 
+import itertools
 import json
 
 import pytest
@@ -14,9 +15,11 @@ from sinkscope.interventions.conditions import Condition, read_entry
 pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed (extra: eval)")
 from lm_eval.api.instance import Instance
 
+from sinkscope.evals.divergence import divergences
 from sinkscope.evals.harness import HarnessLM
-from sinkscope.evals.presets import settings_for
-from sinkscope.evals.table1 import as_markdown, table1
+from sinkscope.evals.protocol import settings_for
+from sinkscope.evals.shift import shift
+from sinkscope.evals.table1 import OTHER_SEED, Stopping, as_markdown, table1
 
 PROMPTS = ["a", "The quick brown fox", "0123456789" * 4, "def f(x):\n    return"]
 
@@ -146,25 +149,116 @@ def test_a_wrong_condition_is_one_sentence(text):
 def test_table1_runs_the_grid_and_resumes(tmp_path):
     models = [random_model(FAMILIES[family](), context=384) for family in ("llada", "llama")]
     words = {"tasks": ["sinkscope_logic"], "ks": (1,), "problems": 3, "settings": {"length": 16}, "traced": 1}
-    lines: list[str] = []
-    results = table1(models, tmp_path / "t", on_message=lines.append, **words)
-    assert len(results["cells"]) == 4 + 9
+    own = [parse_condition("mask_positions:positions=[0,1],since=second")]
+    lines, ticks = [], []
+    results = table1(
+        models, tmp_path / "t", conditions=own, on_message=lines.append, on_progress=lambda *t: ticks.append(t), **words
+    )
+    assert len(results["cells"]) == 5 + 10
     for cell in results["cells"]:
         assert cell["n"] == 3
         assert cell["low"] <= cell["accuracy"] <= cell["high"]
-        assert {"difference", "p"} <= cell.keys()
+        assert {"difference", "p", "label", "shift"} <= cell.keys()
+        assert cell["paper"] is None and cell["published"] == [] and cell["protocol"] is None
     assert results["tokens"]
     assert sum(row["heads"] for row in results["dynamics"] if row["model"] == "test-llada") == 8
-    assert json.loads((tmp_path / "t" / "results.json").read_text())["cells"] == results["cells"]
+    assert [row["commits"] for row in results["order"]] == [16, 16]
+    written = json.loads((tmp_path / "t" / "results.json").read_text())
+    assert written["cells"] == results["cells"]
     table = (tmp_path / "t" / "table1.md").read_text()
-    assert table == as_markdown(results["cells"])
-    assert table.count("\n") == 2 + 13
+    assert table == as_markdown(results)
+    machine = results["run"]["machine"]
+    assert (machine["batch_size"], machine["device"], machine["dtype"]) == (8, "cpu", ["float32"])
+    assert {"cuda", "torch", "transformers", "lm_eval"} <= machine.keys() and "batch_size 8" in table
     assert any("temperature=" in line for line in lines)
+    assert [line for line in lines if "condition" in line][:2] == [
+        "test-llada: condition 1 of 5, none",
+        "test-llada: condition 2 of 5, mask sinks K=1 clean by all rows",
+    ]
+    assert ticks[-1][0] == ticks[-1][1] and all(a[0] <= b[0] for a, b in itertools.pairwise(ticks))
     stores = sorted((tmp_path / "t").rglob("requests.jsonl"))
     before = [store.read_bytes() for store in stores]
-    assert len(stores) == 13
-    again = table1(models, tmp_path / "t", **words)
-    assert [cell["effect"] for cell in again["cells"]] == [cell["effect"] for cell in results["cells"]]
+    assert len(stores) == 15
+    again = table1(models, tmp_path / "t", conditions=own, **words)
     assert again["cells"][1]["effect"]["leak"] == 0
     assert [store.read_bytes() for store in stores] == before
-    assert [cell["accuracy"] for cell in again["cells"]] == [cell["accuracy"] for cell in results["cells"]]
+    assert again["cells"] == results["cells"]
+
+
+def test_the_noise_of_sampling_is_measured_where_there_is_any(tmp_path):
+    model = random_model(FAMILIES["llada"](), context=384)
+    words = {"tasks": ["sinkscope_logic"], "ks": (), "problems": 3, "traced": 0}
+    still = table1([model], tmp_path / "still", settings={"length": 16}, **words)
+    noisy = table1([model], tmp_path / "noisy", settings={"length": 16, "temperature": 1.0}, **words)
+    assert [cell["label"] for cell in still["cells"]] == ["none"]
+    assert [cell["label"] for cell in noisy["cells"]] == ["none", OTHER_SEED]
+    assert noisy["cells"][1]["condition"]["name"] == "noop"
+    assert noisy["cells"][1]["shift"]["changed"] > 0
+
+
+def test_a_comparison_stops_when_it_is_decided(tmp_path):
+    """A random model is always wrong: after a few rounds no difference above 20 points is possible."""
+    model = random_model(FAMILIES["llama"](), context=384)
+    words = {"tasks": ["sinkscope_logic"], "ks": (1,), "problems": 100, "settings": {"length": 1}, "traced": 0}
+    results = table1([model], tmp_path / "t", sequential=Stopping(margin=20.0, round=20), **words)
+    none, *others = results["cells"]
+    assert none["n"] == 20 and "sequential" not in none
+    for cell in others:
+        assert cell["sequential"]["decision"] == "inside" and 20 <= cell["n"] < 100
+        assert -0.2 < cell["sequential"]["low"] <= cell["difference"] <= cell["sequential"]["high"] < 0.2
+    with pytest.raises(TaskError, match="margin"):
+        Stopping(margin=0)
+
+
+def test_fast_decoding_must_agree_first(tmp_path):
+    model = random_model(FAMILIES["llada"](), context=384)
+    words = {"tasks": ["sinkscope_logic"], "ks": (), "settings": {"length": 16}, "traced": 0}
+    with pytest.raises(TaskError, match="does not agree"):  # three problems cannot show it
+        table1([model], tmp_path / "few", fast=3, problems=3, **words)
+    results = table1([model], tmp_path / "many", fast=80, problems=80, batch_size=40, **words)
+    (run,) = results["run"]["runs"]
+    assert run["settings"]["sinkscope_logic"]["commit"] == "threshold"
+
+
+def test_shift_of_answers():
+    def made(text, ids, steps=None):
+        return {"text": text, "ids": ids, **({} if steps is None else {"steps": steps})}
+
+    before = [made("ab", [1, 2, 3, 4], [0, 1, 2, 3]), made("c", [7, 8], [0, 1])]
+    same = shift(before, before, [(True, True), (False, False)])
+    assert (same["changed"], same["first_change"], same["reordered"], same["same_verdict"]) == (0, 1, 0, 0)
+    after = [made("ax", [1, 2, 9, 4], [3, 2, 1, 0]), made("c", [7, 8], [0, 1])]
+    found = shift(before, after, [(True, True), (False, False)])
+    assert (found["changed"], found["first_change"], found["same_verdict"]) == (0.125, 0.75, 0.5)
+    assert found["reordered"] == 0.5  # all pairs of the first, none of the second
+    assert shift([made("", [])], [made("a", [1])], [(False, True)])["changed"] == 1
+    assert shift([made("a", [1])], [made("b", [2])], [(False, True)])["reordered"] is None
+
+
+@pytest.mark.parametrize("family", ["llada", "dream", "llama"])
+def test_divergence_is_nothing_without_masking_and_something_with_it(family):
+    model = random_model(FAMILIES[family]())
+    settings = settings_for(model, "t", {"length": 8})
+    prompts = [[5, 6, 7, 8, 9], [11, 12, 13]]
+    still = divergences(model, MaskSinks(k=0), prompts, settings)
+    assert all(one == {"kl": 0.0, "flipped": 0.0, "commits": 8} or one["commits"] < 8 for one in still)
+    moved = divergences(model, MaskSinks(k=2), prompts, settings)
+    assert all(one["kl"] > 0 for one in moved)
+    cached = settings_for(model, "t", {"length": 8, "cache": "prefix"}) if family == "llada" else None
+    if cached is not None:
+        assert divergences(model, MaskSinks(k=2), prompts, cached)[0]["kl"] is None
+
+
+def test_answers_do_not_depend_on_the_batch_they_were_made_in(tmp_path):
+    """Ids and steps are cut where the answer ends: a longer neighbour lets a row go on."""
+    model = random_model(FAMILIES["llada"]())
+    requests = [
+        Instance("generate_until", {}, (text, {"until": ["e", "a"]}), n, ("t", n, 1)) for n, text in enumerate(PROMPTS)
+    ]
+    found = []
+    for size in (1, 4):
+        lm = HarnessLM(model, None, {"length": 32, "block": 8}, batch_size=size)
+        lm.generate_until(requests, disable_tqdm=True)
+        found.append(lm.answered("t"))
+    assert found[0] == found[1]
+    assert all(len(one["ids"]) == len(one["steps"]) <= 32 for one in found[0][0])

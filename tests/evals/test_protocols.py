@@ -1,5 +1,7 @@
 """Protocols: read, chosen by the exact checkpoint, rendered with the real tokenizers; programs taken out of answers."""
 
+# ruff: noqa: E501 - answers of models stand on one line each
+
 import json
 import os
 from pathlib import Path
@@ -106,7 +108,9 @@ def test_decode_settings_are_the_protocols():
     changed = settings_for(big, "gsm8k", {"length": 64, "steps": 32})
     assert (changed.length, changed.steps, changed.block) == (64, 32, 32)
     assert settings_for(big, "other", None, 48).length == 48 - 48 % (big.defaults.block or 1)
-    small = settings_for(random_model(FAMILIES["llada"](), context=256), "humaneval", None, None, read_protocol("paper"))
+    small = settings_for(
+        random_model(FAMILIES["llada"](), context=256), "humaneval", None, None, read_protocol("paper")
+    )
     assert (small.length, small.steps, small.block) == (128, 128, 32)
     # A form of the benchmark that the protocol does not run is the harness's, whatever the checkpoint.
     dream.name = DREAM
@@ -184,12 +188,14 @@ def test_worked_examples_are_read_and_never_run(tmp_path, examples, monkeypatch)
     rounds = "".join(
         f"dict(role='HUMAN', prompt={row['user']!r}), dict(role='BOT', prompt={row['assistant']!r}), " for row in WORKED
     )
-    config.write_text(f"raise SystemExit\nx = dict(round=[{rounds}dict(role='HUMAN', prompt='Question: {{question}}')])\n")
+    config.write_text(
+        f"raise SystemExit\nx = dict(round=[{rounds}dict(role='HUMAN', prompt='Question: {{question}}')])\n"
+    )
     wanted = [{"user": row["user"], "target": row["assistant"]} for row in WORKED]
     assert worked_examples(config, 4, "llada-authors") == worked_examples(examples, 4, "llada-authors") == wanted
     with pytest.raises(TaskError, match="got 4"):
         worked_examples(examples, 5, "llada-authors")
-    with pytest.raises(TaskError, match="opencompass.*--examples.*--protocol paper"):
+    with pytest.raises(TaskError, match=r"opencompass.*--examples.*--protocol paper"):
         worked_examples(None, 4, "llada-authors")
     package = tmp_path / "opencompass"
     (package / "configs" / "datasets" / "gsm8k").mkdir(parents=True)
@@ -219,7 +225,9 @@ def real(family):
 def prompts(family, protocol, examples=None):
     found = read_protocol(protocol)
     tasks = tuple(name for name in BENCHMARKS if found.setup(name, "", family) is not None)
-    return {one["task"]: one for one in shown_prompts(real(family), Choices(tasks, protocol, data=DATA, examples=examples))}
+    return {
+        one["task"]: one for one in shown_prompts(real(family), Choices(tasks, protocol, data=DATA, examples=examples))
+    }
 
 
 @pytest.mark.parametrize("protocol", ["llada-authors", "llada-pure", "llada15-authors"])
@@ -252,7 +260,9 @@ def test_prompts_of_llada_under_the_harness_fast_dllm_and_the_paper():
     code = paper["humaneval"]
     assert [turn["role"] for turn in code["turns"]] == ["user", "assistant"]
     begun = code["text"].partition(HEADER)[2]
-    assert begun.startswith("Here is the completed function:\n```python\nfrom typing import List\n") and END not in begun
+    assert (
+        begun.startswith("Here is the completed function:\n```python\nfrom typing import List\n") and END not in begun
+    )
     base = prompts("llada", "llada-base")
     assert base["gsm8k"]["text"].count("Question: ") == 6 and START not in base["gsm8k"]["text"]
     assert base["humaneval"]["text"].startswith("from typing import List")
@@ -330,7 +340,18 @@ def test_a_protocols_stops_and_extraction_reach_the_task(data, examples):
     (task,) = load_tasks(["gsm8k"], data=data, setups={"gsm8k": setup}, examples=examples).values()
     assert task.get_config("generation_kwargs")["until"] == ["Question:"]
     assert task.get_config("num_fewshot") == 4 and task.config.task == "gsm8k"
+    (data / "gsm8k_train.jsonl").unlink()
     with pytest.raises(TaskError, match="gsm8k_train"):
-        (data / "gsm8k_train.jsonl").unlink()
         load_tasks(["gsm8k"], data=data, setups={"gsm8k": Setup("gsm8k", "gsm8k", examples=5)})
     assert checkpoint_of("tiny-llada") == "tiny-llada"
+
+
+def test_the_page_of_protocols_is_what_its_command_writes(monkeypatch):
+    import importlib.util
+
+    path = Path(__file__).parents[2] / "docs" / "protocols.py"
+    spec = importlib.util.spec_from_file_location("docs_protocols", path)
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    real("llada"), real("dream")
+    assert made.PAGE.read_text(encoding="utf-8") == made.page(DATA), "run: python docs/protocols.py --data DATA"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -237,10 +238,12 @@ class Asked:
         some: dict[str, Any] = {"limit": limit}
         if order is not None:
             some = {"samples": {name: sorted(self.drawn(name, order, limit))}}  # it takes them for sorted
-        found: dict[str, Any] = run_harness(
-            lm, {"tasks": {name: task}}, **some, bootstrap_iters=0, log_samples=True,
-            apply_chat_template=turns != "plain", fewshot_as_multiturn=turns == "multi",
-            system_instruction=setup.system if setup else None,
+        found: dict[str, Any] = _quietly(
+            lambda: run_harness(
+                lm, {"tasks": {name: task}}, **some, bootstrap_iters=0, log_samples=True,
+                apply_chat_template=turns != "plain", fewshot_as_multiturn=turns == "multi",
+                system_instruction=setup.system if setup else None,
+            )
         )  # fmt: skip
         return found
 
@@ -283,11 +286,15 @@ def check_numbers(**numbers: Any) -> None:
 
 
 def _quietly(call: Callable[[], Any]) -> Any:
-    """Without the harness's advice on options that we set ourselves."""
-    logger = logging.getLogger("lm_eval")
+    """Without the harness's advice on options that we set ourselves, and without its bar over the prompts."""
+    import lm_eval.api.task
+
+    logger, bar = logging.getLogger("lm_eval"), lm_eval.api.task.tqdm
     level = logger.level
     logger.setLevel(logging.ERROR)
+    lm_eval.api.task.tqdm = functools.partial(bar, disable=True)
     try:
         return call()
     finally:
         logger.setLevel(level)
+        lm_eval.api.task.tqdm = bar

@@ -45,11 +45,13 @@ class Answers:
         for number, line in enumerate(data[:whole].splitlines(), 1):
             try:
                 record = json.loads(line)
-                self._found[record["key"]] = record
-            except (ValueError, KeyError, TypeError):
+            except ValueError:
+                record = None
+            if not _is_finished(record):
                 raise TaskError(
                     f"Expected a finished request in line {number} of {path}, got something else; take another folder."
-                ) from None
+                )
+            self._found[record["key"]] = record
 
     def get(self, name: str) -> dict[str, Any] | None:
         return self._found.get(name)
@@ -72,6 +74,23 @@ class Answers:
 
     def __len__(self) -> int:
         return len(self._found)
+
+
+# What a record must hold, by what it is: a generation, a likelihood, or what an intervention took away in a batch.
+KINDS: tuple[dict[str, Any], ...] = (
+    {"text": str},
+    {"value": int | float, "error": int | float, "greedy": bool},
+    dict.fromkeys(("keys", "keys_seen", "mass", "mass_seen", "leak"), int | float),
+)
+LISTS = ("ids", "steps")  # of a generation, where they are kept
+
+
+def _is_finished(record: Any) -> bool:
+    if not isinstance(record, dict) or not isinstance(record.get("key"), str):
+        return False
+    lists = [record[name] for name in LISTS if name in record]
+    plain = all(isinstance(one, list) and all(type(value) is int for value in one) for one in lists)
+    return plain and any(all(isinstance(record.get(name), kind) for name, kind in one.items()) for one in KINDS)
 
 
 # ---- what the harness hands in

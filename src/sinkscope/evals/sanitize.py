@@ -51,7 +51,7 @@ def by_entry_point(text: str, name: str) -> str | None:
             needed.add(one)
             parts = [part for node in defined.get(one, []) for part in ast.walk(node)]
             waiting += [part.id for part in parts if isinstance(part, ast.Name) and part.id in defined]
-    kept = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    kept: list[ast.stmt] = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
     kept += [node for one in needed for node in defined[one]]
     lines = {number for node in kept for number in range(_first_line(node), (node.end_lineno or 0) + 1)}
     return "".join(line + "\n" for number, line in enumerate(code.split("\n"), 1) if number in lines)

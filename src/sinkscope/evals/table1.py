@@ -279,7 +279,7 @@ class _Table:
     ) -> list[_Done]:
         summary, lm = answered
         before = {one.cell["task"]: one for one in plain}
-        found = []
+        found: list[_Done] = []
         for task, entry in summary["tasks"].items():
             score = entry["scores"][entry["metric"]]
             cell: dict[str, Any] = {
