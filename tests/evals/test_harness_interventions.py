@@ -17,9 +17,10 @@ from lm_eval.api.instance import Instance
 
 from sinkscope.evals.divergence import divergences
 from sinkscope.evals.harness import HarnessLM
+from sinkscope.evals.model_table import OTHER_SEED, Stopping
 from sinkscope.evals.protocol import settings_for
 from sinkscope.evals.shift import shift
-from sinkscope.evals.table1 import OTHER_SEED, Stopping, as_markdown, table1
+from sinkscope.evals.table1 import as_markdown, table1
 
 PROMPTS = ["a", "The quick brown fox", "0123456789" * 4, "def f(x):\n    return"]
 
@@ -202,7 +203,7 @@ def test_a_comparison_stops_when_it_is_decided(tmp_path):
     words = {"tasks": ["sinkscope_logic"], "ks": (1,), "problems": 100, "settings": {"length": 1}, "traced": 0}
     results = table1([model], tmp_path / "t", sequential=Stopping(margin=20.0, round=20), **words)
     none, *others = results["cells"]
-    assert none["n"] == 20 and "sequential" not in none
+    assert none["n"] == max(cell["n"] for cell in others) and "sequential" not in none
     for cell in others:
         assert cell["sequential"]["decision"] == "inside" and 20 <= cell["n"] < 100
         assert -0.2 < cell["sequential"]["low"] <= cell["difference"] <= cell["sequential"]["high"] < 0.2

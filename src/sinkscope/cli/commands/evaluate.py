@@ -9,6 +9,7 @@ import typer
 
 from sinkscope.cli.options import (
     MOST,
+    Base,
     BatchSize,
     DataFolder,
     Device,
@@ -75,6 +76,7 @@ def evaluate_model(
     seed: Annotated[int, typer.Option(help="Seed of the random numbers.", min=0, max=MOST)] = 0,
     dtype: Dtype = None,
     device: Device = None,
+    base: Base = None,
     engine: EngineOption = "local",
     address: AddressOption = None,
     workers: WorkersOption = None,
@@ -113,9 +115,14 @@ def evaluate_model(
         refuse_together(TaskError, "with --condition", {"--mask-sinks": mask_sinks, "--mask-random": mask_random})
         named = parse_condition(condition)
         change, words = named.intervention(seed), {**(words or {}), **decode_words(named)} or None
+    asked_model: Any = model
+    if base is not None:
+        from sinkscope.models.load import load
+
+        asked_model = load(model, dtype=dtype, device=device, base=base)
     with following("answers") as shown:
         found = evaluate(
-            model, names, intervention=change, protocol=protocol, settings=words, data=data, examples=examples, out=out,
+            asked_model, names, intervention=change, protocol=protocol, settings=words, data=data, examples=examples, out=out,
             limit=problems, fewshot=fewshot, chat=chat, batch_size=batch_size, repeats=repeats, pass_at=counts(pass_at),
             samples=samples, problems=problems or 100, seed=seed, dtype=dtype, device=device, engine=chosen,
             on_message=shown.say, on_progress=shown.tick,

@@ -89,7 +89,7 @@ def table1(
     Every request is kept as soon as it is answered: the same command goes on after a break.
     """
     from sinkscope.evals.masking import parse_condition
-    from sinkscope.evals.table1 import Stopping
+    from sinkscope.evals.model_table import Stopping
     from sinkscope.evals.table1 import table1 as run
 
     names = listed([*(models or []), *(more or [])], "models", "tiny-llada")
