@@ -7,7 +7,7 @@ import pytest
 import torch
 from harness_models import FAMILIES, random_model
 
-from sinkscope.errors import InterventionError, TaskError
+from sinkscope.errors import InterventionError, StudyError, TaskError
 from sinkscope.evals.masking import described, grid, label, made_of_words, parse_condition
 from sinkscope.interventions import MaskRandom, MaskSinks
 from sinkscope.interventions.conditions import Condition, read_entry
@@ -184,6 +184,16 @@ def test_table1_runs_the_grid_and_resumes(tmp_path):
     assert again["cells"][1]["effect"]["leak"] == 0
     assert [store.read_bytes() for store in stores] == before
     assert again["cells"] == results["cells"]
+    from sinkscope.study.compare import compare
+
+    folder = tmp_path / "t"
+    same = compare(folder, folder)
+    assert len(same["cells"]) == 15 and all(row["paired"] == 3 and row["difference"] == 0 for row in same["cells"])
+    pair = compare(folder, folder, {"test-llama": "test-llada"})["cells"]
+    assert {row["model"] for row in pair} == {"test-llama → test-llada"} and pair[0]["paired"] == 3
+    (folder / results["cells"][0]["folder"] / "samples_sinkscope_logic.jsonl").unlink()
+    with pytest.raises(StudyError, match="damaged"):
+        compare(folder, folder)
 
 
 def test_the_noise_of_sampling_is_measured_where_there_is_any(tmp_path):

@@ -11,7 +11,6 @@ from sinkscope.errors import TaskError
 from sinkscope.evals.asked import Choices, OnMessage, OnProgress, Place, check_numbers
 from sinkscope.evals.protocol import Protocol, in_full, settings_for
 from sinkscope.evals.scores import right_answers, summarise
-from sinkscope.renamed import renamed
 from sinkscope.settings.decode import Decode
 
 if TYPE_CHECKING:
@@ -45,7 +44,6 @@ def evaluate(
     engine: Elsewhere | RunBatches | None = None,
     on_message: OnMessage | None = None,
     on_progress: OnProgress | None = None,
-    say: OnMessage | None = None,
 ) -> dict[str, Any]:
     """Score a model on harness tasks; with `out`, a killed run goes on where it was, and its score is the same.
 
@@ -58,10 +56,10 @@ def evaluate(
     protocol's turns. repeats, pass_at: answers per problem, and the k of pass@k, for humaneval. samples: maskings in a
     diffusion model's likelihood. problems: size of each task of our suite. engine: a `Ray`, whose workers answer the
     requests in place of this process; the model is then a name, which this process loads too, on its CPU, for its
-    tokenizer and its settings. on_message: is given one line for each thing worth printing (say: its former name);
+    tokenizer and its settings. on_message: is given one line for each thing worth printing;
     on_progress: how many answers are there, of how many.
     """
-    message = renamed("say", say, "on_message", on_message, TaskError) or (lambda line: None)
+    message = on_message or (lambda line: None)
     chosen = Choices(
         tuple(name.strip() for name in tasks if name.strip()), protocol, settings, data, examples, fewshot, chat,
         batch_size, repeats, tuple(pass_at), samples, problems, seed,

@@ -116,9 +116,10 @@ class ModelTable:
 
     def _answered(
         self, index: int | None, count: int, condition: Condition, settings: Any, limit: int | None
-    ) -> tuple[dict[str, Any], HarnessLM]:
+    ) -> tuple[dict[str, Any], HarnessLM, str]:
         """index: of the condition, for the progress; None: it was counted before."""
-        place = replace(self.place, out=(self.place.out or Path()) / self._key(condition, settings))
+        own = (self.place.out or Path()) / self._key(condition, settings)
+        place = replace(self.place, out=own)
         number, models = self.model_of
 
         def tick(done: int, total: int) -> None:
@@ -131,7 +132,10 @@ class ModelTable:
         elif settings is None:
             settings = self.fast
         change = condition.intervention(self.seed, self.model.causal)
-        return self.asked.run(change, place, limit=limit, order=self._order(), settings=settings, on_progress=tick)
+        summary, lm = self.asked.run(
+            change, place, limit=limit, order=self._order(), settings=settings, on_progress=tick
+        )
+        return summary, lm, f"{own.parent.name}/{own.name}"
 
     def _order(self) -> list[int] | None:
         """A sequence of problems that is looked at as it grows must be drawn at random."""
@@ -186,9 +190,9 @@ class ModelTable:
     # ---- results
 
     def _cells(
-        self, answered: tuple[dict[str, Any], HarnessLM], name: str, condition: Condition, plain: Sequence[Done]
+        self, answered: tuple[dict[str, Any], HarnessLM, str], name: str, condition: Condition, plain: Sequence[Done]
     ) -> list[Done]:
-        summary, lm = answered
+        summary, lm, folder = answered
         before = {one.cell["task"]: one for one in plain}
         found: list[Done] = []
         for task, entry in summary["tasks"].items():
@@ -198,7 +202,7 @@ class ModelTable:
                 "metric": entry["metric"], "n": entry["n"], "correct": score.get("correct"), "accuracy": score["value"],
                 "low": score.get("low"), "high": score.get("high"), "effect": summary["sinkscope"]["effect"],
                 "protocol": entry.get("protocol"), "published": entry.get("published", []) if name == "none" else [],
-                "paper": self._paper(task, name, condition),
+                "paper": self._paper(task, name, condition), "folder": folder,
             }  # fmt: skip
             records, prompts = lm.answered(task)
             own = Done(cell, condition, records, prompts, score.get("right"), summary["sinkscope"], not found)

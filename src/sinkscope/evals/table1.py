@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sinkscope import io
-from sinkscope.errors import TaskError
 from sinkscope.evals import shift
 from sinkscope.evals.asked import Choices, OnMessage, Place, check_numbers
 from sinkscope.evals.evaluation import loaded_for, workers_of
@@ -17,7 +16,6 @@ from sinkscope.evals.masking import grid, label
 from sinkscope.evals.model_table import ModelTable, OnTick, Stopping
 from sinkscope.evals.protocol import OTHERWISE, Protocol, protocol_for, read_protocol
 from sinkscope.interventions.conditions import Condition, condition_from_dict
-from sinkscope.renamed import renamed
 from sinkscope.settings.decode import Decode
 
 if TYPE_CHECKING:
@@ -50,7 +48,6 @@ def table1(
     engine: Elsewhere | None = None,
     on_message: OnMessage | None = None,
     on_progress: OnTick | None = None,
-    say: OnMessage | None = None,
 ) -> dict[str, Any]:
     """Run models × tasks × {none, k sinks by clean and as_run ranking, k random keys}; returns what results.json holds.
 
@@ -62,7 +59,7 @@ def table1(
     condition along the unmasked path, for the divergence of the logits. The other words are `evaluate`'s.
     """
     check_numbers(limit=limit, fast=fast)
-    message = renamed("say", say, "on_message", on_message, TaskError) or (lambda line: None)
+    message = on_message or (lambda line: None)
     folder = Path(out)
     names = {str(getattr(model, "name", model)): model for model in models}
     choices = partial(
