@@ -148,7 +148,7 @@ def test_a_wrong_condition_is_one_sentence(text):
 
 
 def test_table1_runs_the_grid_and_resumes(tmp_path):
-    models = [random_model(FAMILIES[family](), context=384) for family in ("llada", "llama")]
+    models = [random_model(FAMILIES[family](), context=384) for family in ("llama", "llada")]
     words = {"tasks": ["sinkscope_logic"], "ks": (1,), "problems": 3, "settings": {"length": 16}, "traced": 1}
     own = [parse_condition("mask_positions:positions=[0,1],since=second")]
     lines, ticks = [], []
@@ -173,15 +173,15 @@ def test_table1_runs_the_grid_and_resumes(tmp_path):
     assert {"cuda", "torch", "transformers", "lm_eval"} <= machine.keys() and "batch_size 8" in table
     assert any("temperature=" in line for line in lines)
     assert [line for line in lines if "condition" in line][:2] == [
-        "test-llada: condition 1 of 5, none",
-        "test-llada: condition 2 of 5, mask sinks K=1 clean by all rows",
+        "test-llama: condition 1 of 10, none",
+        "test-llama: condition 2 of 10, mask position 0 after the prefill",
     ]
     assert ticks[-1][0] == ticks[-1][1] and all(a[0] <= b[0] for a, b in itertools.pairwise(ticks))
     stores = sorted((tmp_path / "t").rglob("requests.jsonl"))
     before = [store.read_bytes() for store in stores]
     assert len(stores) == 15
     again = table1(models, tmp_path / "t", conditions=own, **words)
-    assert again["cells"][1]["effect"]["leak"] == 0
+    assert again["cells"][3]["effect"]["leak"] == 0
     assert [store.read_bytes() for store in stores] == before
     assert again["cells"] == results["cells"]
     from sinkscope.study.compare import compare

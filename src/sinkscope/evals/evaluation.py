@@ -67,6 +67,7 @@ def evaluate(
     check_numbers(limit=limit)
     from sinkscope.evals.harness import HarnessLM  # noqa: F401 - checks for lm_eval before anything is loaded
 
+    check_named(engine, model)
     chosen.find_data(model if isinstance(model, str) else model.name)
     loaded = loaded_for(engine, model, dtype, device)
     with workers_of(engine, device, message) as run:
@@ -114,18 +115,23 @@ def loaded_for(
 
     if engine is None:
         return load(model, dtype=dtype, device=device) if isinstance(model, str) else model
+    check_named(engine, model)
     if not isinstance(model, str):
-        if not hasattr(engine, "answering"):
-            return model  # it was loaded for these workers
-        raise TaskError(
-            f"Expected the name of a model for other machines, got {model.name} as an object; name a zoo model, a folder "
-            "or a Hub id."
-        )
+        return model  # it was loaded for these workers
     if dtype is None and device not in (None, "cpu"):
         raise TaskError(
             f"Expected a dtype for workers on {device}, so that this process loads the same numbers; add dtype bfloat16."
         )
     return load(model, dtype=dtype)
+
+
+def check_named(engine: Elsewhere | RunBatches | None, model: str | Model) -> None:
+    """Other machines find a model by its name."""
+    if hasattr(engine, "answering") and not isinstance(model, str):
+        raise TaskError(
+            f"Expected the name of a model for other machines, got {model.name} as an object; name a zoo model, a folder "
+            "or a Hub id."
+        )
 
 
 def workers_of(

@@ -69,7 +69,8 @@ class ModelTable:
     stopping: Stopping | None
     message: OnMessage
     on_progress: OnTick | None
-    model_of: tuple[int, int]  # number of the model, and how many there are
+    before: int  # answers of the models before this one
+    later: int  # models after it, which are taken to have as many answers each
     fast: dict[str, Any] | None = None
 
     @property
@@ -120,12 +121,12 @@ class ModelTable:
         """index: of the condition, for the progress; None: it was counted before."""
         own = (self.place.out or Path()) / self._key(condition, settings)
         place = replace(self.place, out=own)
-        number, models = self.model_of
+        each = self.asked.count(self.limit)
 
         def tick(done: int, total: int) -> None:
-            if self.on_progress is not None and index is not None:  # models are taken to have as many answers each
-                whole = self.asked.count(self.limit) * count
-                self.on_progress(number * whole + index * (whole // count) + done, whole * models)
+            if self.on_progress is not None and index is not None:
+                whole = self.before + each * count * (1 + self.later)
+                self.on_progress(self.before + each * index + done, whole)
 
         if words := decode_words(condition):
             settings = self._with(words)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sinkscope import io
 from sinkscope.evals import shift
 from sinkscope.evals.asked import Choices, OnMessage, Place, check_numbers
-from sinkscope.evals.evaluation import loaded_for, workers_of
+from sinkscope.evals.evaluation import check_named, loaded_for, workers_of
 from sinkscope.evals.masking import grid, label
 from sinkscope.evals.model_table import ModelTable, OnTick, Stopping
 from sinkscope.evals.protocol import OTHERWISE, Protocol, protocol_for, read_protocol
@@ -66,20 +66,24 @@ def table1(
         Choices, protocol=protocol, settings=settings, data=data, examples=examples, fewshot=fewshot, chat=chat,
         batch_size=batch_size, problems=problems, seed=seed,
     )  # fmt: skip
-    for name in names:  # whatever is missing is told before the first model is loaded
+    for name, given in names.items():  # whatever is missing is told before the first model is loaded
+        check_named(engine, given)
         choices(_tasks(name, tasks, protocol, chatty=False)).find_data(name)
     results: dict[str, Any] = {"schema": 1, "cells": [], "tokens": [], "dynamics": [], "order": [], "verdicts": []}
     runs: list[dict[str, Any]] = []
     with workers_of(engine, device, message) as run:
-        for number, (name, given) in enumerate(names.items()):
+        answers = 0
+        for number, (name, given) in enumerate(names.items(), 1):
             model = loaded_for(engine, given, dtype, device)
             chatty = model.chat_template is not None if chat is None else chat
             asked = choices(_tasks(name, tasks, protocol, chatty)).build(model, message)
             place = Place(folder / _safe(model.name), dtype, device, run)
-            table = ModelTable(asked, place, limit, seed, sequential, message, on_progress, (number, len(names)))
+            later = len(names) - number
+            table = ModelTable(asked, place, limit, seed, sequential, message, on_progress, answers, later)
             if fast is not None and not model.causal:
                 table = table.faster(fast)
             done = table.run([*grid(model.causal, ks), *conditions])
+            answers += asked.count(limit) * len({one.cell["label"] for one in done})
             if traced:
                 message(f"{model.name}: tracing {traced} problems per task")
                 for kind, rows in table.look_inside(done, traced).items():
