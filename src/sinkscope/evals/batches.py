@@ -218,7 +218,9 @@ def _ends(model: Model, stops: Sequence[str]) -> set[int | None]:
 def _scored(model: Model, intervention: Any, batch: Batch) -> list[dict[str, Any]]:
     # What ranks the forward before, or starts at the second, needs two forwards of each canvas.
     changes = [one for one in as_list(intervention) if not one.is_noop]
-    settle = any(one.maps() or getattr(one, "since", None) == "second" for one in changes)
+    settle = any(
+        one.maps() or getattr(one, "since", None) == "second" or getattr(one, "steps", None) for one in changes
+    )
     pairs = [(list(prompt), list(answer)) for prompt, answer in zip(batch.prompts, batch.answers, strict=True)]
     found: list[Likelihood]
     if model.causal:

@@ -23,28 +23,32 @@ from sinkscope.settings.decode import Decode
 def divergences(model: Model, intervention: Any, prompts: list[list[int]], settings: Decode) -> list[dict[str, Any]]:
     """Per prompt KL(unmasked ‖ intervened) in nats, averaged over the commits, how often the likeliest token is another,
     and the number of commits; None where decoding has no canvas of its own (guidance, caches, block-causal models)."""
-    from sinkscope.evals.batches import intervened
-
     if not model.causal and (settings.guidance or settings.cache or settings.layout != "answer"):
         return [{"kl": None, "flipped": None, "commits": 0} for _ in prompts]
-    found = []
-    for prompt in prompts:
-        ids = torch.tensor([prompt], device=model.device)
-        steps: list[Step] = []
-        done = decode(model, ids, settings, history=True, on_step=steps.append)
-        assert done.history is not None
-        canvases = done.history[: len(steps), 0].to(model.device)  # [step, position]
-        commits = torch.stack([step.committed[0] for step in steps])  # bool [step, position]
-        path = _causal_path if model.causal else _canvas_path
-        before = path(model, canvases, commits, len(prompt), steps)
-        with intervened(model, intervention):
-            after = path(model, canvases, commits, len(prompt), steps)
-        gap = torch.where(before.isfinite(), before.exp() * (before - after), 0.0).sum(-1)
-        flipped = before.argmax(-1) != after.argmax(-1)
-        found.append(
-            {"kl": float(gap.double().mean()), "flipped": float(flipped.double().mean()), "commits": len(before)}
-        )
-    return found
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # sums depend on the number of threads, and workers elsewhere have one
+    try:
+        return [_divergence(model, intervention, prompt, settings) for prompt in prompts]
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _divergence(model: Model, intervention: Any, prompt: list[int], settings: Decode) -> dict[str, Any]:
+    from sinkscope.evals.batches import intervened
+
+    ids = torch.tensor([prompt], device=model.device)
+    steps: list[Step] = []
+    done = decode(model, ids, settings, history=True, on_step=steps.append)
+    assert done.history is not None
+    canvases = done.history[: len(steps), 0].to(model.device)  # [step, position]
+    commits = torch.stack([step.committed[0] for step in steps])  # bool [step, position]
+    path = _causal_path if model.causal else _canvas_path
+    before = path(model, canvases, commits, len(prompt), steps)
+    with intervened(model, intervention):
+        after = path(model, canvases, commits, len(prompt), steps)
+    gap = torch.where(before.isfinite(), before.exp() * (before - after), 0.0).sum(-1)
+    flipped = before.argmax(-1) != after.argmax(-1)
+    return {"kl": float(gap.double().mean()), "flipped": float(flipped.double().mean()), "commits": len(before)}
 
 
 def _canvas_path(model: Model, canvases: Tensor, commits: Tensor, width: int, steps: list[Step]) -> Tensor:
