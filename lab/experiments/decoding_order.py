@@ -12,6 +12,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 
 import torch
 
@@ -22,16 +23,14 @@ from sinkscope.tracing.order import decoding_order
 MODELS = ("tiny-dream", "smol-dream", "tiny-llada")
 LENGTH = 48
 # One commit per step in all of them; tiny-llada has LLaDA's confidence and one block of the whole answer.
+DREAM, LLADA = partial(sk.Decode.dream, LENGTH, LENGTH, top_k=None), partial(sk.Decode.llada, LENGTH, LENGTH, LENGTH)
 WAYS = {
     "dream": {
-        "T = 0.1": {"algorithm": "entropy", "temperature": 0.1, "top_p": 0.9},
-        "T = 0": {"algorithm": "entropy", "temperature": 0.0},
-        "random order": {"algorithm": "origin", "temperature": 0.0},
+        "T = 0.1": DREAM(algorithm="entropy", temperature=0.1, top_p=0.9),
+        "T = 0": DREAM(algorithm="entropy", temperature=0.0),
+        "random order": DREAM(algorithm="origin", temperature=0.0),
     },
-    "llada": {
-        "T = 0": {"block": LENGTH, "temperature": 0.0},
-        "random order": {"block": LENGTH, "confidence": "random"},
-    },
+    "llada": {"T = 0": LLADA(), "random order": LLADA(confidence="random")},
 }
 FIELDS = ("ties", "leftmost", "follows_leftmost", "follows_rightmost", "sink_to_leftmost")
 
@@ -59,11 +58,10 @@ def rows(name: str, problems: int) -> list[str]:
     found = []
     thirds = int(model.config.num_hidden_layers) // 3
     parts = {"first third": slice(0, thirds), "last third": slice(-thirds, None)}
-    for way, words in WAYS[model.family].items():
+    for way, settings in WAYS[model.family].items():
         traces = []
         for problem in sk.tasks.problems("arithmetic", n=problems, split="test", seed=0):
-            trace = sk.trace(model, problem.prompt, length=LENGTH, steps=LENGTH, noise="per_row", **words)
-            traces.append(trace)
+            traces.append(sk.trace(model, problem.prompt, settings))
         for part, layers in parts.items():
             each = [measured(trace, layers) for trace in traces]
             cells = [shown([one[field] for one in each]) for field in (*FIELDS, "drift")]
