@@ -57,7 +57,7 @@ def _matched(tables: list[pl.DataFrame], match: Mapping[str, str] | None) -> tup
     """Answers of models that are compared, under one name: "base → fine-tune"."""
     if match is None:
         return tables[0], tables[1]
-    for index, names in enumerate((match.keys(), match.values())):
+    for index, names in enumerate((list(match), list(match.values()))):
         there = tables[index]["model"].unique(maintain_order=True).to_list()
         if missing := [name for name in names if name not in there]:
             which = ("first", "second")[index]
