@@ -7,12 +7,9 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
-
-if TYPE_CHECKING:
-    from sinkscope.study.progress import Bar, Log
 
 
 def output() -> Console:
@@ -55,14 +52,6 @@ def waiting(what: str) -> Iterator[None]:
         return
     with console.status(printable(what)):
         yield
-
-
-def following(what: str) -> Bar | Log:
-    """A bar where someone is watching, and a line now and then where nobody is; use it in a `with`."""
-    from sinkscope.study.progress import Bar, Log
-
-    console = progress()
-    return Bar(console, what) if console.is_terminal else Log(sys.stderr, what)
 
 
 def printable(text: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import bisect
 import functools
 import json
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.decoding import Step, decode
-from sinkscope.errors import CheckpointError, SinkscopeError, TaskError
+from sinkscope.errors import TaskError, error_envelope
 from sinkscope.evals.masking import as_list
 from sinkscope.evals.requests import key
 from sinkscope.evals.scoring import Likelihood, chain_likelihoods, masked_likelihood
@@ -301,21 +300,6 @@ def _model(name: str, dtype: str | None, device: str | None) -> Model:
     from sinkscope.models.load import load
 
     return load(name, dtype=dtype, device=device)
-
-
-def error_envelope(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What the work gives, or why it gave nothing: an error of the user's, or a bug of ours.
-
-    lacking: the model could not be loaded on this machine.
-    """
-    try:
-        return work()
-    except CheckpointError as error:
-        return {"error": str(error), "lacking": True}
-    except SinkscopeError as error:
-        return {"error": str(error)}
-    except Exception:
-        return {"bug": traceback.format_exc()}
 
 
 def job_of(model: Model, dtype: str | None, device: str | None, intervention: Any) -> Job:

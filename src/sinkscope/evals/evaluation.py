@@ -73,7 +73,9 @@ def evaluate(
     with workers_of(engine, device, message) as run:
         asked = chosen.build(loaded, message)
         if examples is not None and not any(setup.worked for setup in asked.setups.values()):
-            raise TaskError(f"The protocol {asked.protocol.name} takes no worked examples from elsewhere; leave them out.")
+            raise TaskError(
+                f"The protocol {asked.protocol.name} takes no worked examples from elsewhere; leave them out."
+            )
         place = Place(Path(out) if out is not None else None, dtype, device, run)
         return asked.run(intervention, place, limit=limit, on_progress=on_progress)[0]
 

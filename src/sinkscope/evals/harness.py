@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -28,6 +29,7 @@ from sinkscope.evals.batches import (
 from sinkscope.evals.masking import described, made_of_words
 from sinkscope.evals.protocol import Protocol, settings_for, setup_for
 from sinkscope.evals.requests import Answers, key
+from sinkscope.io.progress import request_bar
 from sinkscope.models.base import Model
 from sinkscope.models.template import rendered
 
@@ -87,7 +89,7 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         self.model = model
         self.intervention = intervention if intervention is not None else made_of_words(mask_sinks, mask_random, rank)
         self.asked: Decode | Mapping[str, Any] | None = words or settings
-        self.batch_size = incoming.whole(batch_size, max_batch_size)
+        self.batch_size = incoming.size_of_batch(batch_size, max_batch_size)
         self.samples, self.seed = incoming.count("samples", samples, 1), incoming.count("seed", seed, 0)
         settings_for(model, "", self.asked)  # wrong words are told now, and not at the first request
         self.tokenizer = model.require_tokenizer()
@@ -273,7 +275,8 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         """Answer the batches, here or elsewhere; each is kept whole, with what was taken away in it, as it is done."""
         prefix = self._effects()
         total = sum(len(batch.names) for batch in batches)
-        with incoming.progress(total, silent, what, self.on_answers) as advance:
+        counting = nullcontext(self.on_answers) if self.on_answers else request_bar(total, silent, what)
+        with counting as advance:
             for batch, outcome in self._outcomes(batches):
                 effect = outcome["effect"]
                 self.answers.add_all(

@@ -8,12 +8,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sinkscope.errors import TaskError
+from sinkscope.fields import Allowed, need, whole
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
@@ -97,9 +97,8 @@ def _is_finished(record: Any) -> bool:
 
 
 def count(name: str, value: Any, least: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 1 << 63:
-        raise TaskError(f"Expected {name} as a whole number of at least {least}, got {value!r}.")
-    return value
+    need(name, value, Allowed(whole(least).expected, whole(least, (1 << 63) - 1)), TaskError)
+    return int(value)
 
 
 def text(value: Any) -> str:
@@ -132,7 +131,7 @@ def longest(asked: Any) -> int | None:
     return int(text)
 
 
-def whole(batch_size: int | str | None, most: int | None) -> int:
+def size_of_batch(batch_size: int | str | None, most: int | None) -> int:
     """The harness hands `None` or "auto" on where nobody gave a batch size."""
     asked = "8" if batch_size is None or str(batch_size).startswith("auto") else str(batch_size)
     if not (asked.isascii() and asked.isdecimal() and int(asked)):
@@ -154,22 +153,3 @@ def batched(names: Sequence[str], size: int) -> Iterator[Sequence[str]]:
     """Names in their order, so many at a time; the last batch may have fewer."""
     for start in range(0, len(names), size):
         yield names[start : start + size]
-
-
-@contextmanager
-def progress(
-    total: int, disabled: bool, what: str, on_answers: Callable[[int], object] | None
-) -> Iterator[Callable[[int], object]]:
-    """What is yielded counts requests: for `on_answers`, else with a bar on a terminal's error stream."""
-    if on_answers is not None:
-        yield on_answers
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    silent = disabled or total == 0 or not console.is_terminal
-    with Progress(*columns, console=console, disable=silent) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda count: bar.advance(task, count)

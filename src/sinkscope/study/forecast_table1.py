@@ -13,9 +13,9 @@ from sinkscope.evals.masking import grid
 from sinkscope.evals.protocol import OTHERWISE, Protocol, checkpoint_of, protocol_for, read_protocol, settings_for
 from sinkscope.models.base import Model
 from sinkscope.models.outline import outline
-from sinkscope.study import cost
-from sinkscope.study.devices import CORE, Device, device_of
+from sinkscope.study.cost import CORE, Device, Size, device_of
 from sinkscope.study.forecast import CONTEXT, RUNTIME
+from sinkscope.study.units import Workload
 
 PROBLEMS = {"gsm8k": 1319, "humaneval": 164}
 # Mean tokens by LLaDA's tokenizer (60 a question, 188 a worked example, 146 a stub), and some 20 of the chat's markers.
@@ -54,13 +54,13 @@ def forecast_table1(
     settings: Mapping[str, Any] | None = None,
 ) -> list[Row]:
     """Every benchmark of every model under its protocol; nothing is loaded, nothing is run."""
-    gpu = device_of(device)
-    kind = getattr(torch, dtype) if dtype else torch.float32 if gpu is None else torch.bfloat16
+    place = device_of(device)
+    kind = getattr(torch, dtype) if dtype else torch.float32 if place is CORE else torch.bfloat16
     found: list[Row] = []
     for name in models:
         model = outline(name, dtype=kind)
         chosen = read_protocol(protocol) if protocol else protocol_for(name)
-        own = [_row(model, name, chosen, task, gpu, kind, ks, limit, batch_size, settings)
+        own = [_row(model, name, chosen, task, place, kind, ks, limit, batch_size, settings)
                for task in chosen.benchmarks(checkpoint_of(name), model.family)]  # fmt: skip
         if not own:
             raise TaskError(
@@ -71,7 +71,7 @@ def forecast_table1(
 
 
 def _row(
-    model: Model, name: str, protocol: Protocol, task: str, gpu: Device | None, dtype: torch.dtype, ks: Sequence[int],
+    model: Model, name: str, protocol: Protocol, task: str, place: Device, dtype: torch.dtype, ks: Sequence[int],
     limit: int | None, batch_size: int, settings: Mapping[str, Any] | None,
 ) -> Row:  # fmt: skip
     setup = protocol.setup(task, checkpoint_of(name), model.family)
@@ -79,22 +79,19 @@ def _row(
     shots = OWN_EXAMPLES.get(setup.task, 0) if setup.examples is None else setup.examples
     used = settings_for(model, task, settings, None, protocol)
     prompt = min(QUESTION[task] + AGAIN.get(setup.task, 0) + shots * EXAMPLE, model.context - used.length)
-    size, block = cost.size_of(model), used.block or used.length
+    size, block = Size.of(model), used.block or used.length
     canvas, problems = prompt + used.length, min(limit or PROBLEMS[task], PROBLEMS[task])
     rows = min(batch_size, problems)
-    shape = cost.Shape(rows, canvas, canvas, max(block // 2, 1))
+    forwards = used.most_steps * (2 if used.guidance else 1) * -(-problems // rows)
+    work = Workload(forwards, rows, canvas, canvas, max(block // 2, 1))
     if model.causal:
-        shape = cost.Shape(rows, 1, prompt + used.length // 2, 1)
-    work = cost.flops(size, shape)
-    one = gpu.seconds(work, cost.moved(size, dtype.itemsize), size.layers, dtype.itemsize < 4) if gpu else work / CORE
-    steps = used.most_steps * (2 if used.guidance else 1)
-    batches = -(-problems // rows)
-    memory = size.parameters * dtype.itemsize + cost.activation_bytes(size, shape, dtype.itemsize)
-    memory += int(RUNTIME if gpu is None else CONTEXT)
+        work = Workload(forwards, rows, 1, prompt + used.length // 2, 1)
+    memory = size.parameters * dtype.itemsize + size.activation_bytes(work, dtype.itemsize)
+    memory += int(RUNTIME if place is CORE else CONTEXT)
     count = len(grid(model.causal, ks)) + (used.temperature > 0)
     return Row(
-        name, protocol.name, task, problems, prompt, used.length, steps * batches, count, one * steps * batches, memory,
-        None if gpu is None else memory < gpu.memory,
+        name, protocol.name, task, problems, prompt, used.length, forwards, count,
+        forwards * place.seconds(size, work, dtype.itemsize), memory, None if place is CORE else memory < place.memory,
     )  # fmt: skip
 
 

@@ -32,7 +32,7 @@ from sinkscope.cli.scale import (
     WorkersOption,
     workers_from,
 )
-from sinkscope.cli.screen import following, output, print_json, printable
+from sinkscope.cli.screen import output, print_json, printable, progress
 from sinkscope.errors import TaskError
 
 
@@ -92,6 +92,7 @@ def evaluate_model(
     from sinkscope.evals.asked import Choices
     from sinkscope.evals.evaluation import evaluate, shown_prompts
     from sinkscope.evals.masking import decode_words, made_of_words, parse_condition
+    from sinkscope.io.progress import unit_progress
 
     names = listed(tasks, "at least one task", "gsm8k")
     if names is None:
@@ -120,12 +121,12 @@ def evaluate_model(
         from sinkscope.models.load import load
 
         asked_model = load(model, dtype=dtype, device=device, base=base)
-    with following("answers") as shown:
+    with unit_progress(progress(), "answers") as shown:
         found = evaluate(
             asked_model, names, intervention=change, protocol=protocol, settings=words, data=data, examples=examples, out=out,
             limit=problems, fewshot=fewshot, chat=chat, batch_size=batch_size, repeats=repeats, pass_at=counts(pass_at),
             samples=samples, problems=problems or 100, seed=seed, dtype=dtype, device=device, engine=chosen,
-            on_message=shown.say, on_progress=shown.tick,
+            on_message=shown.on_message, on_progress=shown.on_progress,
         )  # fmt: skip
     if as_json:
         print_json(found)

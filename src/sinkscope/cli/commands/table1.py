@@ -31,7 +31,7 @@ from sinkscope.cli.scale import (
     WorkersOption,
     workers_from,
 )
-from sinkscope.cli.screen import following, output, print_json, printable
+from sinkscope.cli.screen import output, print_json, printable, progress
 from sinkscope.errors import TaskError
 
 
@@ -91,19 +91,20 @@ def table1(
     from sinkscope.evals.masking import parse_condition
     from sinkscope.evals.model_table import Stopping
     from sinkscope.evals.table1 import table1 as run
+    from sinkscope.io.progress import unit_progress
 
     names = listed([*(models or []), *(more or [])], "models", "tiny-llada")
     if names is None:
         raise TaskError("Expected models for table1, such as --models GSAI-ML/LLaDA-8B-Instruct, got none.")
     chosen = workers_from(engine, address, workers, gpus_per_worker, cpus_per_worker)
     further = [parse_condition(text) for text in condition or []]
-    with following("answers") as shown:
+    with unit_progress(progress(), "answers") as shown:
         found = run(
             names, out, tasks=listed(tasks, "tasks", "gsm8k"), ks=counts(ks), conditions=further, protocol=protocol,
             data=data, examples=examples, limit=problems, fewshot=fewshot, chat=chat, settings=settings_of(settings),
             fast=fast_problems if fast else None, batch_size=batch_size, traced=traced, problems=problems or 100,
             sequential=None if sequential is None else Stopping(sequential, round_size), seed=seed, dtype=dtype,
-            device=device, engine=chosen, on_message=shown.say, on_progress=shown.tick,
+            device=device, engine=chosen, on_message=shown.on_message, on_progress=shown.on_progress,
         )  # fmt: skip
     if as_json:
         print_json(found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, get_args
 
+from sinkscope.fields import TRUTH, Allowed, number, whole
 from sinkscope.settings.sparse import SparseCache
 
 # native: the model's own generate in transformers, which is traced and never decoded here.
@@ -51,27 +52,25 @@ CHOICES: dict[str, Any] = {
     "choice": (None, *get_args(Choice)),
     "overwrite": ("never", "reference"),
 }
-RANGES: tuple[tuple[str, float, float | None], ...] = (
-    ("temperature", 0, None),
-    ("top_p", 0, 1),
-    ("threshold", 0, 1),
-    ("factor", 0, None),
-    ("algorithm_temperature", 0, None),
-    ("epsilon", 0, 1),
-    ("guidance", 0, None),
-    ("editing_threshold", 0, 1),
-)
-WHOLE: dict[str, int] = {  # whole numbers, and the least that each may be
-    "length": 1, "block": 1, "steps": 1, "top_k": 1, "minimal_topk": 1, "num_to_transfer": 1, "steps_per_block": 1,
-    "sub_block": 1, "max_post_steps": 0,
-}  # fmt: skip
 LONGEST = 1 << 24  # tokens, steps and the like: far above any context, and small enough to count with
 LAST_ID = (1 << 31) - 1
 SEEDS = 1 << 64  # what a generator of torch takes
 ALWAYS = ("length", "seed", "temperature", "guidance", "epsilon")  # None means nothing for these
-IDS = ("eos_id", "eot_id", "pad_id")
 ID_LISTS = ("stop_ids", "guidance_keep", "suppress", "begin_suppress")
-FLAGS = ("forbid_eos", "late_eos", "block_causal", "stochastic", "shift")
+TOKEN_ID = Allowed(f"a token id from 0 to {LAST_ID}", whole(0, LAST_ID))
+COUNT = whole(1, LONGEST)
+
+# What a setting may be beside None; those of CHOICES and ID_LISTS are not here.
+ALLOWED: dict[str, Allowed] = {
+    **dict.fromkeys(("length", "block", "steps", "top_k", "minimal_topk"), COUNT),
+    **dict.fromkeys(("num_to_transfer", "steps_per_block", "sub_block"), COUNT),
+    "max_post_steps": whole(0, LONGEST),
+    "seed": whole(0, SEEDS - 1),
+    **dict.fromkeys(("eos_id", "eot_id", "pad_id"), TOKEN_ID),
+    **dict.fromkeys(("temperature", "factor", "algorithm_temperature", "guidance"), number(0)),
+    **dict.fromkeys(("top_p", "threshold", "epsilon", "editing_threshold"), number(0, 1)),
+    **dict.fromkeys(("forbid_eos", "late_eos", "block_causal", "stochastic", "shift"), TRUTH),
+}
 
 # Settings that have a meaning in these families only; elsewhere they would be ignored, so they are refused.
 ONLY: dict[str, tuple[str, ...]] = {
