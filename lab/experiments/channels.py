@@ -63,11 +63,12 @@ def layers_of(traces: list[sk.Trace]) -> list[dict[str, Any]]:
         sizes = [row.row(0, named=True) for row in rows if len(row)]
         pairs = [(one["at_sinks"], one["elsewhere"]) for one in sizes if one["at_sinks"] and one["elsewhere"]]
         log_ratio = np.log([at / elsewhere for at, elsewhere in pairs])
+        spread = (log_ratio.mean(), *bootstrap(log_ratio.tolist(), 2000, 0)) if len(pairs) > 1 else None
         found.append({
             "layer": layer, "channel": channel, "largest in": count / len(first), "problems": len(pairs),
             "at sinks": float(np.mean([at for at, _ in pairs])) if pairs else None,
             "elsewhere": float(np.mean([other for _, other in pairs])) if pairs else None,
-            "ratio": [float(np.exp(x)) for x in (log_ratio.mean(), *bootstrap(log_ratio.tolist(), 2000, 0))] if len(pairs) > 1 else None,
+            "ratio": spread and [float(np.exp(x)) for x in spread],
         })  # fmt: skip
     return found
 
