@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import nn
 
-from sinkscope.errors import CheckpointError
 from sinkscope.models.family import Family, family
+from sinkscope.models.qwen import refuse
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -67,12 +67,7 @@ class LLaDA(Family):
     def native_config(self, config: dict[str, Any]) -> PretrainedConfig:
         from transformers import LlamaConfig
 
-        for field, expected in LLAMA_LIKE.items():
-            if field in config and config[field] != expected:
-                raise CheckpointError(
-                    f"Expected {field} = {expected!r} in config.json, got {config[field]!r}; "
-                    "this variant of LLaDA computes something else than Llama does and is not supported."
-                )
+        refuse(config, LLAMA_LIKE, "LLaDA")
         heads = int(config["n_heads"])
         kv_heads = config.get("n_kv_heads") or (1 if config.get("multi_query_attention") else heads)
         return LlamaConfig(
