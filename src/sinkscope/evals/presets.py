@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from sinkscope.models.base import Model
 
 # LLaDA: block 32, 256 tokens for GSM8K and 512 for HumanEval. Dream: its authors' lengths, temperature .1, top-p .9,
-# entropy. MMaDA has LLaDA's sampler. One commit per step everywhere: the paper does not say how many it used.
+# entropy. MMaDA has LLaDA's sampler. LLaDA-1.5: its authors' blocks, end tokens committed last. One commit per step
+# everywhere: the paper does not say how many it used.
 PRESETS: dict[tuple[str, str], Decode] = {
     ("llada", "gsm8k"): Decode.llada(length=256, block=32, steps=256),
     ("llada", "humaneval"): Decode.llada(length=512, block=32, steps=512),
@@ -26,6 +27,8 @@ PRESETS: dict[tuple[str, str], Decode] = {
     ("dream", "humaneval"): Decode.dream(
         length=768, steps=768, algorithm="entropy", temperature=0.1, top_p=0.9, top_k=None
     ),
+    ("llada-1.5", "gsm8k"): Decode.llada(length=256, block=16, steps=256, late_eos=True),
+    ("llada-1.5", "humaneval"): Decode.llada(length=512, block=32, steps=512, late_eos=True),
     ("llama", "gsm8k"): Decode.autoregressive(length=256),
     ("llama", "humaneval"): Decode.autoregressive(length=512),
 }
@@ -50,7 +53,8 @@ def settings_for(
     words = dict(asked or {})
     if strange := sorted(set(words) - {field.name for field in fields(Decode)} - {"algorithm"}):
         raise DecodeError(f"Expected decode settings such as length, steps or block, got {', '.join(strange)}.")
-    found = PRESETS.get((model.family, benchmark_of(task) or ""))
+    kind = "llada-1.5" if model.family == "llada" and model.defaults.late_eos else model.family
+    found = PRESETS.get((kind, benchmark_of(task) or ""))
     base = found or model.defaults
     room = model.context // 2
     if "length" not in words:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -96,6 +97,9 @@ class LLaDA(Family):
             rotate_in_float32(module)
 
     def defaults(self, model: Model) -> Decode:
+        """1.5 holds end tokens back, as its authors do; nothing but its name tells it."""
         from sinkscope.settings.decode import Decode
 
+        if re.search(r"llada[-_]?1[._]5", model.name, re.IGNORECASE) and model.eot_id is not None:
+            return Decode.llada(length=256, block=16, steps=256, late_eos=True)
         return Decode.llada(length=128, block=32, steps=128)
