@@ -40,17 +40,20 @@ def continue_text(
         else RowNoise(settings.seed, padding, canvas.shape[1])
     )
     chooser = choice_of(settings)(settings, noise, model.eos_id, model.eot_id)
-    ends = torch.tensor(model.eos_ids, device=prompt.device)
+    # Nemotron's own rule (batch_eos): rows go on until all of them write end-of-text at once.
+    together, deaf = settings.stop == "batch_eos", settings.mode is not None and settings.stop == "never"
+    ids_of_end = () if deaf else model.eos_ids if settings.eos_id is None else (settings.eos_id,)
+    ends = torch.tensor(ids_of_end, dtype=torch.int64, device=prompt.device)
     finished = torch.zeros(batch, dtype=torch.bool, device=prompt.device)
     cache = DynamicCache(config=model.config)
     identity = object()
     module: Any = model.module
-    run.start(canvas)
     for index, column in enumerate(range(width, canvas.shape[1])):
         start = 0 if index == 0 else column - 1
         labels = torch.full((batch, column - start), PROMPT if index == 0 else COMMITTED, device=prompt.device)
         labels = labels.masked_fill(~real[:, start:column] | (finished.unsqueeze(1) & (index > 0)), -1)
         left = padding if padded else None
+        run.note(canvas)
         with forward_context(Forward(identity, index, labels, batch, start, left, width, ids=canvas[:, :column])):
             output = module(
                 canvas[:, start:column], attention_mask=real[:, :column].to(torch.int64) if padded else None,
@@ -59,6 +62,9 @@ def continue_text(
         where = torch.arange(batch, device=prompt.device) * canvas.shape[1] + column
         ids, sure = chooser.choose(output.logits[:, -1], where)
         run.forwards += 1
+        if settings.max_thinking_tokens is not None and index >= settings.max_thinking_tokens:
+            ended = (canvas[:, width:column] == settings.end_think_id).any(1)
+            ids = torch.where(ended, ids, torch.full_like(ids, settings.end_think_id or 0))
         ids = ids.masked_fill(finished, fill)
         canvas = canvas.index_put(
             (torch.arange(batch, device=prompt.device), torch.tensor(column, device=prompt.device)), ids
@@ -68,10 +74,11 @@ def continue_text(
         confidence = torch.full(canvas.shape, torch.nan, device=canvas.device)
         confidence[:, column] = sure.float().masked_fill(finished, torch.nan)
         step = Step(index, canvas, confidence, committed, (column, column + 1))
-        run.note(step)
         if on_step is not None:
             on_step(step)
-        finished = finished | torch.isin(ids, ends)
+        over = torch.isin(ids, ends)
+        finished = finished | (over.all() if together else over)
         if bool(finished.all()):
             break
-    return canvas, list(canvas[:, width:])
+    run.note(canvas)
+    return canvas, list(canvas[:, width : column + 1 if settings.mode else None])

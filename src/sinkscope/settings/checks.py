@@ -138,17 +138,24 @@ def _check_combination(settings: Decode) -> None:
         raise DecodeError(
             f"A {settings.cache} cache goes with Decode.parallel or Decode.llada, not with {settings.family}."
         )
+    heat: Any = settings.temperatures
+    if heat is not None and not (
+        isinstance(heat, tuple) and len(heat) == 2 and all(map(_is_number, heat)) and min(heat) > 0
+    ):
+        raise DecodeError(f"Expected temperatures as two numbers above 0, got {_short(heat)}.")
+    if settings.end_think_id is None and settings.max_thinking_tokens is not None:
+        raise DecodeError("max_thinking_tokens needs end_think_id, the token that is written then; give it.")
     if isinstance(settings.cache, str) and (settings.cache == "exact") != settings.block_causal:
         raise DecodeError(
             f"Expected cache='exact' with block-causal decoders and 'prefix' or 'dual' with the others, got "
             f"{settings.cache!r} for {settings.family}."
         )
-    if settings.family in ("llada2", "llada21", "sdar", "fast_dllm2") and settings.guidance > 0:
+    if settings.guidance > 0 and (settings.block_causal or settings.family == "rnd1") and settings.family != "bd3lm":
         raise DecodeError(f"Guidance is no part of {settings.family} decoding; leave it out.")
     needs = {"threshold": ("threshold", "dynamic", "edit", "sub_blocks"), "factor": ("factor",)}
     for name, rules in needs.items():
         given = getattr(settings, name)
-        if given is not None and settings.commit not in rules:
+        if given is not None and settings.commit not in (*rules, "continued", "accepted"):  # which may do without
             raise DecodeError(
                 f"Expected {name} with a commit rule that reads it ({', '.join(rules)}), got {name}={given} with "
                 f"commit={settings.commit!r}; leave it out, or choose such a rule."

@@ -6,24 +6,28 @@ from typing import Any, Literal, get_args
 
 from sinkscope.settings.sparse import SparseCache
 
-# native: the model's own generate in transformers, which is traced and never decoded here.
+# native: DiffusionGemma's own generate in transformers.
 Kind = Literal[
     "llada", "dream", "mmada", "parallel", "autoregressive", "llada2", "llada21", "sdar", "mdlm", "bd3lm", "fast_dllm2",
-    "native",
+    "nemotron", "wedlm", "rnd1", "native",
 ]  # fmt: skip
 Confidence = Literal["probability", "margin", "entropy", "random"]
 Noise = Literal["reference", "per_row"]
-Choice = Literal["gumbel", "draw", "block_draw"]
+Choice = Literal["gumbel", "draw", "block_draw", "likeliest", "entropy"]
+Mode = Literal["diffusion", "autoregressive", "self_speculation"]  # of a checkpoint that decodes in several ways
 Cache = Literal["prefix", "dual", "exact"] | SparseCache | None
 
 # answer: blocks from the end of a left-padded prompt. rows: from the end of each row's own prompt, padded on either side.
 # grid: from column 0, the first block holding the end of the prompt. left: prompts padded at the left to whole blocks.
-Layout = Literal["answer", "rows", "grid", "left"]
+# aligned: as answer, with padding on either side and blocks that need not divide the length. ahead: as aligned, with room
+# for a draft beyond the length. total: one stretch of masks, which may have more text behind it.
+Layout = Literal["answer", "rows", "grid", "left", "aligned", "ahead", "total"]
 
 # eot: a row is done when a block ends in end-of-turn. eos: when a finished block leaves end-of-text in the answer.
 # early_eos: also within a block, as soon as nothing before the first end-of-text is masked. ids: after a block with one
-# of stop_ids. row_eos: when all rows have end-of-text.
-Stop = Literal["never", "eot", "eos", "early_eos", "ids", "row_eos"]
+# of stop_ids. row_eos: when all rows have end-of-text. batch_eos: so too, and a block ends for all rows as soon as one of
+# them has end-of-text with nothing masked before it.
+Stop = Literal["never", "eot", "eos", "early_eos", "ids", "row_eos", "batch_eos"]
 
 DREAM_ALGORITHMS: dict[str, tuple[Confidence, str]] = {
     "origin": ("probability", "origin"),
@@ -37,6 +41,7 @@ DREAM_ALGORITHMS: dict[str, tuple[Confidence, str]] = {
 COMMITS: list[str] = [
     "quota", "threshold", "factor", "schedule", "origin", "next",
     "dynamic", "static", "sequential", "edit", "rounded", "p2", "sub_blocks",
+    "best", "continued", "entropy", "entropy_bounded", "accepted",
 ]  # fmt: skip
 
 CHOICES: dict[str, Any] = {
@@ -50,6 +55,7 @@ CHOICES: dict[str, Any] = {
     "layout": get_args(Layout),
     "choice": (None, *get_args(Choice)),
     "overwrite": ("never", "reference"),
+    "mode": (None, *get_args(Mode)),
 }
 RANGES: tuple[tuple[str, float, float | None], ...] = (
     ("temperature", 0, None),
@@ -60,18 +66,20 @@ RANGES: tuple[tuple[str, float, float | None], ...] = (
     ("epsilon", 0, 1),
     ("guidance", 0, None),
     ("editing_threshold", 0, 1),
+    ("gamma", 0, None),
 )
 WHOLE: dict[str, int] = {  # whole numbers, and the least that each may be
     "length": 1, "block": 1, "steps": 1, "top_k": 1, "minimal_topk": 1, "num_to_transfer": 1, "steps_per_block": 1,
-    "sub_block": 1, "max_post_steps": 0,
+    "sub_block": 1, "max_post_steps": 0, "total_length": 2, "infill_length": 1, "max_thinking_tokens": 0,
+    "stability": 0,
 }  # fmt: skip
 LONGEST = 1 << 24  # tokens, steps and the like: far above any context, and small enough to count with
 LAST_ID = (1 << 31) - 1
 SEEDS = 1 << 64  # what a generator of torch takes
 ALWAYS = ("length", "seed", "temperature", "guidance", "epsilon")  # None means nothing for these
-IDS = ("eos_id", "eot_id", "pad_id")
-ID_LISTS = ("stop_ids", "guidance_keep", "suppress", "begin_suppress")
-FLAGS = ("forbid_eos", "late_eos", "block_causal", "stochastic", "shift")
+IDS = ("eos_id", "eot_id", "pad_id", "end_think_id")
+ID_LISTS = ("stop_ids", "guidance_keep", "suppress", "begin_suppress", "suffix")
+FLAGS = ("forbid_eos", "late_eos", "block_causal", "stochastic", "shift", "causal_context", "greedy", "eos_at_end")
 
 # Settings that have a meaning in these families only; elsewhere they would be ignored, so they are refused.
 ONLY: dict[str, tuple[str, ...]] = {
@@ -89,4 +97,11 @@ ONLY: dict[str, tuple[str, ...]] = {
     "suppress": ("mdlm", "bd3lm"),
     "begin_suppress": ("mdlm", "bd3lm"),
     "shift": ("mdlm", "bd3lm", "llada", "mmada", "dream", "parallel"),
+    "mode": ("nemotron", "autoregressive"),
+    "causal_context": ("nemotron",),
+    "max_thinking_tokens": ("nemotron", "autoregressive"),
+    "end_think_id": ("nemotron", "autoregressive"),
+    **dict.fromkeys(("total_length", "suffix", "infill_length", "eos_at_end", "greedy"), ("rnd1",)),
+    "gamma": ("rnd1", "native"),
+    **dict.fromkeys(("temperatures", "stability"), ("native",)),
 }
