@@ -34,9 +34,6 @@ class Forward:
     start: int  # column of the first query
     padding: Tensor | None  # [batch]: padded columns at the left; None where there are none
     prompt: int  # columns of the prompt, padding included
-    block: int | None = (
-        None  # block length of block-causal attention, blocks counted from column 0; None: full or causal
-    )
     real: Tensor | None = None  # bool [batch, key]: keys that are not padding, where padding is not only at the left
     kind: str = "denoise"  # "prefill" and "store" fill a cache and belong to no step; "encode": nor is it listened to
     ids: Tensor | None = None  # [batch, column]: the tokens that stand on the canvas during this forward

@@ -97,9 +97,6 @@ class Denoiser:
             self.identity, self.step, labels, self.canvas.batch, start, padding, max(self.canvas.answers), kind=kind,
             ids=tokens,
         )  # fmt: skip
-        if isinstance(self.forwards, BlockForwards):
-            several = stop - start > self.forwards.size
-            forward = replace(forward, block=self.forwards.size if several else None)
         if self.padded and not self._only_left_padded():
             forward = replace(forward, real=real)
         if isinstance(self.forwards, SparseForwards):
