@@ -61,10 +61,6 @@ class SandboxError(SinkscopeError):
     """Generated code cannot be run safely on this machine."""
 
 
-class TrainingError(SinkscopeError):
-    """A recipe is wrong, or a training folder cannot be used."""
-
-
 class StudyError(SinkscopeError):
     """A study file or a run folder cannot be used."""
 

@@ -8,9 +8,9 @@ import pytest
 from made_rows import cell, dynamics, heads, none
 
 import sinkscope as sk
+from lab.experiments.donors import main, moved
 from sinkscope.study.analysis import verdicts
 from sinkscope.study.analysis.rows_traced import Heads
-from sinkscope.study.donors import main, moved
 
 
 def judged(
