@@ -26,6 +26,7 @@ class BlockRecipe:
     name: str
     start: str
     steps: int
+    family: str = "sdar"  # or "nemotron"
     block: int = 4
     seed: int = 0
     batch: int = 32
@@ -44,6 +45,8 @@ class BlockRecipe:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise TrainingError(f"{name} must be a whole number of at least 1, not {value!r}; fix the recipe.")
+        if self.family not in ("sdar", "nemotron"):
+            raise TrainingError(f"family must be sdar or nemotron, not {self.family!r}; fix the recipe.")
         if self.batch % self.chunks:
             raise TrainingError(f"batch {self.batch} must be a multiple of chunks {self.chunks}; fix the recipe.")
 
@@ -63,7 +66,8 @@ class BlockRecipe:
 
     def fingerprint(self) -> dict[str, Any]:
         """What must be equal for a run to go on: all but how often it saves and logs. The rate depends on the length."""
-        return {key: value for key, value in self.to_dict().items() if key not in ("save_every", "log_every", "decode")}
+        left_out = ("save_every", "log_every", "decode", *(["family"] if self.family == "sdar" else []))
+        return {key: value for key, value in self.to_dict().items() if key not in left_out}
 
 
 def block_recipe_names() -> list[str]:

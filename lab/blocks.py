@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from lab import checkpoint
+from lab import checkpoint, nemotron
 from lab.block_recipe import BlockRecipe
 from lab.data import Coder, chunks_of, rng_of
 from lab.export import DTYPE
@@ -135,7 +135,8 @@ class BlockRun:
     def __init__(self, recipe: BlockRecipe, out: Path, start: Path | None = None) -> None:
         self.recipe, self.out = recipe, out
         self.source = load(str(start or recipe.start))
-        self.module, self.config = start_module(recipe, self.source)
+        begin = nemotron.start_module if recipe.family == "nemotron" else start_module
+        self.module, self.config = begin(recipe, self.source)
         self.coder = Coder.of(self.source.require_tokenizer(), recipe.data.begin)
         self.mean = {name: part.detach().clone() for name, part in self.module.named_parameters()}
         self.optimiser = torch.optim.AdamW(
@@ -171,9 +172,9 @@ class BlockRun:
         self.optimiser.zero_grad()
         chunks = chunks_of(recipe.drawing, self.coder, step)
         rng = rng_of(recipe.seed, step, 2)
-        total = 0.0
+        total, objective = 0.0, nemotron.loss_of if recipe.family == "nemotron" else loss_of
         for rows in chunks:
-            loss = loss_of(recipe, self.module, rows, self.config["mask_token_id"], rng) / len(chunks)
+            loss = objective(recipe, self.module, rows, self.config["mask_token_id"], rng) / len(chunks)
             loss.backward()
             total += float(loss.detach())
         nn.utils.clip_grad_norm_(self.module.parameters(), 1.0)
@@ -204,9 +205,10 @@ class BlockRun:
             }
 
     def export(self, folder: Path) -> Path:
-        """The running mean of the weights in SDAR's own format, with the tokenizer of the model that it began as."""
+        """The running mean of the weights in the family's own format, with the tokenizer of the model that it began as."""
         folder.mkdir(parents=True, exist_ok=True)
-        stored = {name: part.to(DTYPE).contiguous() for name, part in self.mean.items()}
+        named = nemotron.stored_name if self.recipe.family == "nemotron" else str
+        stored = {named(name): part.to(DTYPE).contiguous() for name, part in self.mean.items()}
         save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
         (folder / "model.safetensors").chmod(0o644)
         (folder / "config.json").write_text(json.dumps(self.config, indent=2, sort_keys=True) + "\n", encoding="utf-8")

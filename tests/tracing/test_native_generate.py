@@ -104,7 +104,7 @@ def test_the_trace_has_sinks_and_survives_a_file(gemma: Any, ids: Tensor, tmp_pa
 @pytest.mark.parametrize(
     ("words", "match"),
     [
-        ({"settings": sk.Decode.llada(length=8)}, "no mask token"),
+        ({"settings": sk.Decode.llada(length=8)}, "Decode.diffusion_gemma"),
         ({"no_such_word": 3}, "no_such_word"),
         ({"steps": 0}, "steps"),
         ({"keep": sk.Keep(budget=10)}, "budget"),

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from sinkscope.models.base import Model
-from sinkscope.models.blocks import block_mask, counted
+from sinkscope.models.blocks import block_mask, counted, reordered_mask
 
 
 class BlockForwards:
@@ -83,4 +83,4 @@ class ReorderedForwards(BlockForwards):
 
     def visible(self, tokens: Tensor, real: Tensor | None, window: tuple[int, int], keep: bool) -> Tensor | None:
         there = None if real is None else real[:, : window[1]]
-        return self.model.recipe.visible(self.model, tokens[:, : window[1]], there)
+        return reordered_mask(tokens[:, : window[1]] != self.model.mask_id, there)

@@ -37,9 +37,9 @@ def resolve_settings(settings: Decode, model: Model, prompt_length: int, words: 
         words.pop("block", None)
         return replace(settings, **{**words, "length": length})
     if settings.layout == "total":
-        words = {"total_length": None, **words, "length": length, "steps": words.get("steps") or length}
+        sized = {"total_length": None, "length": length, "steps": length} if "length" in words else {"length": length}
         words.pop("block", None)
-        return replace(settings, **words)
+        return replace(settings, **{**sized, **words})
     if settings.layout != "answer":
         return replace(settings, **{**words, **_sizes(settings, length, words)})
     block = words.get("block", settings.block)

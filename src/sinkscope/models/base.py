@@ -210,6 +210,7 @@ class Model:
             "parameters": sum(parameter.numel() for parameter in self.module.parameters()),
             "layers": int(self.config.num_hidden_layers),
             "heads": int(self.config.num_attention_heads),
+            **({} if self.mode is None else {"mode": self.mode}),
         }
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.attention.context import Forward, forward_context
-from sinkscope.errors import CheckpointError, DecodeError
+from sinkscope.errors import CheckpointError
 from sinkscope.models.family import Family, family
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ class DiffusionGemma(Family):
     """google/diffusiongemma-26B-A4B-it."""
 
     name: ClassVar[str] = "diffusion_gemma"
+    decoders: ClassVar[tuple[str, ...]] = ("native",)
+    constructor: ClassVar[str] = "diffusion_gemma"
     tested: ClassVar[str] = "golden"
     native_class: ClassVar[str | None] = NATIVE
     end_of_turn: ClassVar[str | None] = "<turn|>"
@@ -47,12 +49,6 @@ class DiffusionGemma(Family):
 
     def mask_id(self, config: dict[str, Any], tokenizer: PreTrainedTokenizerBase | None) -> int | None:
         return None
-
-    def check_settings(self, settings: Decode) -> None:
-        if settings.family != "native":
-            raise DecodeError(
-                f"DiffusionGemma has no mask token, which {settings.family} decoding needs; use Decode.diffusion_gemma."
-            )
 
     def cap(self, module: Any, logits: Tensor) -> Tensor:
         most = module.final_logit_softcapping

@@ -27,8 +27,12 @@ class Family:
     asked: ClassVar[int] = 50  # families are asked in this order whether they know a config.json; the catch-all is last
     tested: ClassVar[str] = "untested"  # "golden": token for token; "loads": logits; see docs/reference/models.md
     native_class: ClassVar[str | None] = None  # transformers class, where the native config does not lead to it
+    constructor: ClassVar[str] = ""  # of Decode, where `decoders` are named
     shift: ClassVar[bool] = False
     causal: ClassVar[bool] = False
+    decoders: ClassVar[
+        tuple[str, ...]
+    ] = ()  # kinds of Decode that read as it was trained to; (): all with a mask token
     modes: ClassVar[tuple[str, ...]] = ()  # ways in which the same weights decode, the usual one first; (): one way
     mask_token: ClassVar[str | None] = None  # text of the mask token, where config.json and tokenizer do not name it
     end_of_turn: ClassVar[str | None] = None  # text of the token that closes a chat turn
@@ -64,8 +68,12 @@ class Family:
 
     def check_settings(self, settings: Decode) -> None:
         """Refuse decode settings that mean something else to this family."""
-        if settings.family == "native":
+        if settings.family == "native" and "native" not in self.decoders:
             raise DecodeError("These settings are of DiffusionGemma's own generate, which no other model has.")
+        if self.decoders and settings.family not in self.decoders:
+            raise DecodeError(
+                f"A {self.name} model does not read as {settings.family} decoding does; use Decode.{self.constructor}."
+            )
 
     def adapt(self, module: nn.Module, config: dict[str, Any]) -> None:
         """Last changes to the loaded module, for what the native class does differently."""

@@ -92,8 +92,8 @@ def _loaded(asked: str, device: str | torch.device | None, mask_id: int | None, 
         raise CheckpointError(
             f"config.json of {asked} lacks {error}, which every {family.name} checkpoint has; fetch the file again."
         ) from None
-    if not family.causal_module:
-        native.is_causal = False
+    if family.causal or not family.causal_module:
+        native.is_causal = family.causal
     check_against_weights(family, native, files, [checkpoint.read_header(path) for path in files], asked)
     refuse_unless_fits(asked, files, wanted, on_cpu=_on_cpu(device))
     tokenizer = _tokenizer(family, folder)

@@ -26,6 +26,8 @@ class Nemotron(Family):
     """
 
     name: ClassVar[str] = "nemotron_labs_diffusion"
+    decoders: ClassVar[tuple[str, ...]] = ("nemotron", "autoregressive")
+    constructor: ClassVar[str] = "nemotron"
     tested: ClassVar[str] = "golden"
     modes: ClassVar[tuple[str, ...]] = ("diffusion", "autoregressive", "self_speculation")
     end_of_turn: ClassVar[str | None] = "<|im_end|>"

@@ -44,8 +44,8 @@ def _outlined(asked: str, layers: int | None, device: str, dtype: torch.dtype) -
     if adapters.is_adapter(folder):
         return outline(adapters.read_adapter(folder).base, layers, device, dtype)
     family, native, config = _described(folder, asked)
-    if not family.causal_module:
-        native.is_causal = False
+    if family.causal or not family.causal_module:
+        native.is_causal = family.causal
     if layers is not None:
         native.num_hidden_layers = layers
     import transformers

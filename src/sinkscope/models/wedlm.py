@@ -26,6 +26,8 @@ class WeDLM(Family):
     """
 
     name: ClassVar[str] = "wedlm"
+    decoders: ClassVar[tuple[str, ...]] = ("wedlm",)
+    constructor: ClassVar[str] = "wedlm"
     tested: ClassVar[str] = "golden"
     end_of_turn: ClassVar[str | None] = "<|im_end|>"
 
