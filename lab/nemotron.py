@@ -64,7 +64,7 @@ def loss_of(recipe: BlockRecipe, module: Any, rows: Rows, mask_id: int, rng: np.
         torch.cat([rows.ids, ids], 1), attention_mask=visible, position_ids=positions, use_cache=False, is_causal=False
     ).last_hidden_state
     later = next_token(rows, Objective()).weight[:, 1:]  # [row, column − 1]
-    total = hidden.new_zeros(())
+    total = torch.zeros(())
     for states, labels, share in (
         (hidden[:, length:], rows.ids[:, start:], weight),
         (hidden[:, : length - 1], rows.ids[:, 1:], later / len(rows)),

@@ -63,8 +63,9 @@ def continue_text(
         ids, sure = chooser.choose(output.logits[:, -1], where)
         run.forwards += 1
         if settings.max_thinking_tokens is not None and index >= settings.max_thinking_tokens:
-            ended = (canvas[:, width:column] == settings.end_think_id).any(1)
-            ids = torch.where(ended, ids, torch.full_like(ids, settings.end_think_id or 0))
+            marker = settings.end_think_id or 0
+            ended = canvas[:, width:column].eq(marker).any(1)
+            ids = ids.masked_fill(~ended, marker)
         ids = ids.masked_fill(finished, fill)
         canvas = canvas.index_put(
             (torch.arange(batch, device=prompt.device), torch.tensor(column, device=prompt.device)), ids

@@ -83,4 +83,4 @@ class ReorderedForwards(BlockForwards):
 
     def visible(self, tokens: Tensor, real: Tensor | None, window: tuple[int, int], keep: bool) -> Tensor | None:
         there = None if real is None else real[:, : window[1]]
-        return reordered_mask(tokens[:, : window[1]] != self.model.mask_id, there)
+        return reordered_mask(tokens[:, : window[1]].ne(self.model.require_mask()), there)

@@ -17,10 +17,8 @@ from sinkscope.settings import Decode
 
 def lay_out(model: Model, prompt: Tensor, settings: Decode, attention_mask: Tensor | None) -> Canvas:
     """prompt [batch, position] and its mask → the canvas before the first step."""
-    if model.mask_id is None:
-        raise DecodeError(f"{model.name} is autoregressive and has no mask token; use Decode.autoregressive.")
     real = torch.ones_like(prompt, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
-    return LAYOUTS[settings.layout](model, prompt, real, settings, model.mask_id)
+    return LAYOUTS[settings.layout](model, prompt, real, settings, model.require_mask())
 
 
 def blocks(canvas: Canvas, settings: Decode) -> Iterator[Block]:

@@ -33,6 +33,7 @@ class _Watched:
         self.prompt, self.width = prompt.shape[1], prompt.shape[1] + settings.answer_length
         self.blank = model.pad_id or 0  # stands where no canvas is yet
         self.identity, self.step, self.before = object(), 0, -1
+        self.taken = 0  # steps of this canvas so far
         self.accepted: Tensor | None = None  # bool [batch, canvas], after the last step of this canvas
         self.pending: Step | None = None  # the last step, until it is known whether its canvas goes on
         self.open = ExitStack()
@@ -50,7 +51,7 @@ class _Watched:
         canvas = words["decoder_input_ids"] if "decoder_input_ids" in words else args[0]
         before = self.text.shape[1]
         if before != self.before:  # what was ranked on another canvas is of other tokens
-            self.before, self.identity, self.accepted = before, object(), None
+            self.before, self.identity, self.accepted, self.taken = before, object(), None, 0
         self.emit()
         ids = torch.cat([self.text, canvas], 1)
         self.run.forwards += 1
@@ -65,16 +66,15 @@ class _Watched:
     def score(self, _: nn.Module, args: Any, output: Tensor) -> None:
         """The output head's hook: which positions the sampler is about to accept, recomputed as it computes them."""
         config, first, last = self.generation, self.before, self.before + output.shape[1]
-        left = config.max_denoising_steps - (0 if self.accepted is None else self.taken)
-        heat = config.t_min + (config.t_max - config.t_min) * (left / config.max_denoising_steps)
+        left = 1 - self.taken / config.max_denoising_steps
+        heat = config.t_min + (config.t_max - config.t_min) * left
         logs = (self.model.recipe.cap(self.model.module, output) / heat).log_softmax(-1)
         entropy = -(logs.exp() * logs).sum(-1)  # [batch, canvas]
         ordered, order = entropy.sort(-1)
         within = ordered.cumsum(-1) - ordered <= config.sampler_config.entropy_bound
         accepted = torch.zeros_like(within).scatter(-1, order, within)
         lost = torch.zeros_like(accepted) if self.accepted is None else self.accepted & ~accepted
-        self.taken = 1 if self.accepted is None else self.taken + 1
-        self.accepted = accepted
+        self.taken, self.accepted = self.taken + 1, accepted
         canvas = self.whole(torch.cat([self.text, logs.argmax(-1)], 1))
         confidence = torch.full(canvas.shape, torch.nan, device=canvas.device)
         confidence[:, first:last] = -entropy
@@ -104,7 +104,7 @@ class _Watched:
 
     @contextmanager
     def hooked(self, generation: Any) -> Iterator[None]:
-        self.generation, self.taken = generation, 0
+        self.generation = generation
         module: Any = self.model.module
         encoder, decoder, head = module.model.encoder, module.model.decoder, module.get_output_embeddings()
         with ExitStack() as hooks:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 import torch
 from torch import Tensor, nn
 
-from sinkscope.errors import CheckpointError, PromptError, TokenizerError
+from sinkscope.errors import CheckpointError, DecodeError, PromptError, TokenizerError
 from sinkscope.models.blocks import block_mask, counted
 from sinkscope.models.boundary import one_sentence, shown
 
@@ -172,6 +172,11 @@ class Model:
                 break
             kept.append(token)
         return str(tokenizer.decode(kept, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+    def require_mask(self) -> int:
+        if self.mask_id is None:
+            raise DecodeError(f"{self.name} is autoregressive and has no mask token; use Decode.autoregressive.")
+        return self.mask_id
 
     def require_tokenizer(self) -> PreTrainedTokenizerBase:
         if self.tokenizer is None:

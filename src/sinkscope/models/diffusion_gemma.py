@@ -51,7 +51,7 @@ class DiffusionGemma(Family):
         return None
 
     def cap(self, module: Any, logits: Tensor) -> Tensor:
-        most = module.final_logit_softcapping
+        most = float(module.final_logit_softcapping)
         return torch.tanh(logits.float() / most) * most
 
     def logits(self, model: Model, ids: Tensor, mask: Tensor | None) -> Tensor | None:
@@ -71,7 +71,8 @@ class DiffusionGemma(Family):
     def defaults(self, model: Model) -> Decode:
         from sinkscope.settings.decode import Decode
 
-        canvas = int(getattr(model.module.config, "canvas_length", 256))  # type: ignore[arg-type]
+        config: Any = model.module.config
+        canvas = int(config.canvas_length)
         return Decode.diffusion_gemma(length=canvas, block=canvas)
 
 

@@ -42,10 +42,10 @@ class ILLaDA(Family):
 
     def check_settings(self, settings: Decode) -> None:
         super().check_settings(settings)
-        named = {settings.eos_id, settings.eot_id} & set(LLADA_ENDS)
+        named = [one for one in LLADA_ENDS if one in (settings.eos_id, settings.eot_id)]
         if named and (settings.forbid_eos or settings.late_eos):
             raise DecodeError(
-                f"{min(named)} is LLaDA's end token and an unrelated one in iLLaDA's vocabulary; leave eos_id and eot_id out, "
+                f"{named[0]} is LLaDA's end token and an unrelated one in iLLaDA's vocabulary; leave eos_id and eot_id out, "
                 "or give iLLaDA's."
             )
 

@@ -62,7 +62,6 @@ class Nemotron(Family):
         """NVIDIA's settings; each row ends by itself, where their code lets the rows of a batch wait for each other."""
         from sinkscope.settings import Decode
 
-        return Decode.nemotron(
-            length=128, block=32, threshold=None if model.mode == "self_speculation" else 0.9, mode=model.mode,
-            stop="early_eos",
-        )  # type: ignore[arg-type] # fmt: skip
+        mode: Any = model.mode or "diffusion"
+        threshold = None if mode == "self_speculation" else 0.9
+        return Decode.nemotron(length=128, block=32, threshold=threshold, mode=mode, stop="early_eos")

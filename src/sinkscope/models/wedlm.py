@@ -44,7 +44,7 @@ class WeDLM(Family):
         return None if attention_mask is None else counted(attention_mask.bool())
 
     def visible(self, model: Model, ids: Tensor, real: Tensor | None) -> Tensor | None:
-        return reordered_mask(ids != model.mask_id, real)
+        return reordered_mask(ids.ne(model.require_mask()), real)
 
     def defaults(self, model: Model) -> Decode:
         from sinkscope.settings import Decode

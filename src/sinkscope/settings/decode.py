@@ -237,8 +237,8 @@ class Decode:
         draft is one forward, and the text may become up to a block longer than length. stop="batch_eos" is the authors'
         rule, in which rows of a batch wait for each other; "early_eos" ends each row by itself, "never" reads no end token.
         """
-        shared = {"eos_id": eos_id, "max_thinking_tokens": max_thinking_tokens, "end_think_id": end_think_id,
-                  "mode": mode, "stop": "batch_eos"}  # fmt: skip
+        shared: dict[str, Any] = {"eos_id": eos_id, "max_thinking_tokens": max_thinking_tokens, "mode": mode,
+                                  "end_think_id": end_think_id, "stop": "batch_eos"}  # fmt: skip
         if mode == "autoregressive":
             return cls.autoregressive(length, temperature, **{**shared, **more})
         drafts = mode == "self_speculation"
@@ -290,8 +290,9 @@ class Decode:
         block is the checkpoint's canvas length; whole canvases are written. gamma is its entropy_bound, temperatures its
         (t_min, t_max), threshold its confidence_threshold (entropy at which a stable canvas is done); None: as it has them.
         """
+        heat: Any = tuple(temperatures) if isinstance(temperatures, Sequence) else temperatures
         return cls("native", length, block, steps, commit="accepted", gamma=gamma, threshold=threshold, eos_id=eos_id,
-                   temperatures=None if temperatures is None else tuple(temperatures), stability=stability,
+                   temperatures=heat, stability=stability,
                    **{"stop": "eos", "cache": "exact", "layout": "grid", "block_causal": True, **more})  # fmt: skip
 
     @property
