@@ -40,10 +40,7 @@ def continue_text(
         else RowNoise(settings.seed, padding, canvas.shape[1])
     )
     chooser = choice_of(settings)(settings, noise, model.eos_id, model.eot_id)
-    # Nemotron's own rule (batch_eos): rows go on until all of them write end-of-text at once.
-    together, deaf = settings.stop == "batch_eos", settings.mode is not None and settings.stop == "never"
-    ids_of_end = () if deaf else model.eos_ids if settings.eos_id is None else (settings.eos_id,)
-    ends = torch.tensor(ids_of_end, dtype=torch.int64, device=prompt.device)
+    ends = torch.tensor(_ends(model, settings), dtype=torch.int64, device=prompt.device)
     finished = torch.zeros(batch, dtype=torch.bool, device=prompt.device)
     cache = DynamicCache(config=model.config)
     identity = object()
@@ -62,10 +59,7 @@ def continue_text(
         where = torch.arange(batch, device=prompt.device) * canvas.shape[1] + column
         ids, sure = chooser.choose(output.logits[:, -1], where)
         run.forwards += 1
-        if settings.max_thinking_tokens is not None and index >= settings.max_thinking_tokens:
-            marker = settings.end_think_id or 0
-            ended = canvas[:, width:column].eq(marker).any(1)
-            ids = ids.masked_fill(~ended, marker)
+        ids = _thinking_ended(ids, canvas[:, width:column], settings)
         ids = ids.masked_fill(finished, fill)
         canvas = canvas.index_put(
             (torch.arange(batch, device=prompt.device), torch.tensor(column, device=prompt.device)), ids
@@ -78,8 +72,24 @@ def continue_text(
         if on_step is not None:
             on_step(step)
         over = torch.isin(ids, ends)
-        finished = finished | (over.all() if together else over)
+        # Nemotron's own rule (batch_eos): rows go on until all of them write end-of-text at once.
+        finished = finished | (over.all() if settings.stop == "batch_eos" else over)
         if bool(finished.all()):
             break
     run.note(canvas)
     return canvas, list(canvas[:, width : column + 1 if settings.mode else None])
+
+
+def _ends(model: Model, settings: Decode) -> tuple[int, ...]:
+    """The tokens that end a row; Nemotron's settings may name one, or none."""
+    if settings.mode is not None and settings.stop == "never":
+        return ()
+    return model.eos_ids if settings.eos_id is None else (settings.eos_id,)
+
+
+def _thinking_ended(ids: Tensor, written: Tensor, settings: Decode) -> Tensor:
+    """The next ids [row], or the marker that ends thinking in rows [row, position] that go on without it for too long."""
+    most, marker = settings.max_thinking_tokens, settings.end_think_id
+    if most is None or marker is None or written.shape[1] < most:
+        return ids
+    return ids.masked_fill(~written.eq(marker).any(1), marker)
