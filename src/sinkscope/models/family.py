@@ -25,7 +25,9 @@ class Family:
 
     name: ClassVar[str]
     asked: ClassVar[int] = 50  # families are asked in this order whether they know a config.json; the catch-all is last
-    tested: ClassVar[str] = "untested"  # "golden": token for token; "loads": logits; see docs/reference/models.md
+    tested: ClassVar[str] = (
+        "untested"  # "golden": token for token; "loads": logits; "refused"; see docs/reference/models.md
+    )
     native_class: ClassVar[str | None] = None  # transformers class, where the native config does not lead to it
     constructor: ClassVar[str] = ""  # of Decode, where `decoders` are named
     shift: ClassVar[bool] = False

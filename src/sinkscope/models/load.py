@@ -157,8 +157,9 @@ def family_of(config: dict[str, Any], folder: Path) -> Family:
     for family in FAMILIES:
         if family.knows(config, folder):
             return family
+    known = ", ".join(family.name for family in FAMILIES if family.tested != "refused")
     raise UnknownFamilyError(
-        f"Expected a config.json of a known family ({', '.join(family.name for family in FAMILIES)}, or a causal model "
+        f"Expected a config.json of a known family ({known}, or a causal model "
         f"that transformers has), got model_type {config.get('model_type')!r}; "
         "write a Family and hand it to sinkscope.models.register (see help(sinkscope.models.Family))."
     )

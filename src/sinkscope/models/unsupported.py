@@ -49,6 +49,7 @@ class Unsupported(Family):
     """Stable-DiffCoder, BD3-LM and LLaDA2.2."""
 
     name: ClassVar[str] = "unsupported"
+    tested: ClassVar[str] = "refused"
     asked: ClassVar[int] = 10
 
     def knows(self, config: dict[str, Any], folder: Path) -> bool:
