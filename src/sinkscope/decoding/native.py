@@ -123,10 +123,9 @@ def generate_natively(
     from transformers.models.diffusion_gemma.generation_diffusion_gemma import EntropyBoundSamplerConfig
 
     module: Any = model.module
-    low, high = settings.temperatures or (None, None)
     ends = settings.eos_id if settings.eos_id is not None else list(model.eos_ids) or None
     asked = {
-        "max_denoising_steps": settings.steps, "t_min": low, "t_max": high, "stability_threshold": settings.stability,
+        "max_denoising_steps": settings.steps, "t_min": settings.t_min, "t_max": settings.t_max, "stability_threshold": settings.stability,
         "confidence_threshold": settings.threshold,
         "sampler_config": None if settings.gamma is None else EntropyBoundSamplerConfig(entropy_bound=settings.gamma),
     }  # fmt: skip

@@ -138,11 +138,6 @@ def _check_combination(settings: Decode) -> None:
         raise DecodeError(
             f"A {settings.cache} cache goes with Decode.parallel or Decode.llada, not with {settings.family}."
         )
-    heat: Any = settings.temperatures
-    if heat is not None and not (
-        isinstance(heat, tuple) and len(heat) == 2 and all(map(_is_number, heat)) and min(heat) > 0
-    ):
-        raise DecodeError(f"Expected temperatures as two numbers above 0, got {_short(heat)}.")
     if settings.end_think_id is None and settings.max_thinking_tokens is not None:
         raise DecodeError("max_thinking_tokens needs end_think_id, the token that is written then; give it.")
     if isinstance(settings.cache, str) and (settings.cache == "exact") != settings.block_causal:

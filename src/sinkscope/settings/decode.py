@@ -71,7 +71,8 @@ class Decode:
     eos_at_end: bool = False  # RND1: the column reserved for end-of-text holds it, and not padding
     greedy: bool = True  # RND1: the likeliest token, whatever the temperature
     gamma: float | None = None  # RND1, DiffusionGemma: entropy that the commits of one step may add up to
-    temperatures: tuple[float, float] | None = None  # DiffusionGemma: at the last step of a canvas and at its first
+    t_min: float | None = None  # DiffusionGemma: temperature at the last step of a canvas
+    t_max: float | None = None  # … and at its first
     stability: int | None = None  # DiffusionGemma: steps over which a finished canvas stays the same
 
     @classmethod
@@ -281,18 +282,18 @@ class Decode:
     @classmethod
     @sampler
     def diffusion_gemma(
-        cls, length: int, block: int = 256, steps: int = 48, gamma: float | None = None,
-        temperatures: tuple[float, float] | None = None, threshold: float | None = None, stability: int | None = None,
+        cls, length: int, block: int = 256, steps: int = 48, gamma: float | None = None, t_min: float | None = None,
+        t_max: float | None = None, threshold: float | None = None, stability: int | None = None,
         eos_id: int | None = None, **more: Any,
     ) -> Decode:  # fmt: skip
         """DiffusionGemma's own generate: canvases of `block` random tokens, each denoised in at most `steps` forwards.
 
-        block is the checkpoint's canvas length; whole canvases are written. gamma is its entropy_bound, temperatures its
-        (t_min, t_max), threshold its confidence_threshold (entropy at which a stable canvas is done); None: as it has them.
+        block is the checkpoint's canvas length; whole canvases are written. gamma is its entropy_bound, threshold
+        its confidence_threshold (entropy at which a stable canvas is done), stability its stability_threshold; None: as it
+        has them.
         """
-        heat: Any = tuple(temperatures) if isinstance(temperatures, Sequence) else temperatures
         return cls("native", length, block, steps, commit="accepted", gamma=gamma, threshold=threshold, eos_id=eos_id,
-                   temperatures=heat, stability=stability,
+                   t_min=t_min, t_max=t_max, stability=stability,
                    **{"stop": "eos", "cache": "exact", "layout": "grid", "block_causal": True, **more})  # fmt: skip
 
     @property

@@ -67,6 +67,8 @@ RANGES: tuple[tuple[str, float, float | None], ...] = (
     ("guidance", 0, None),
     ("editing_threshold", 0, 1),
     ("gamma", 0, None),
+    ("t_min", 0, None),
+    ("t_max", 0, None),
 )
 WHOLE: dict[str, int] = {  # whole numbers, and the least that each may be
     "length": 1, "block": 1, "steps": 1, "top_k": 1, "minimal_topk": 1, "num_to_transfer": 1, "steps_per_block": 1,
@@ -103,5 +105,5 @@ ONLY: dict[str, tuple[str, ...]] = {
     "end_think_id": ("nemotron", "autoregressive"),
     **dict.fromkeys(("total_length", "suffix", "infill_length", "eos_at_end", "greedy"), ("rnd1",)),
     "gamma": ("rnd1", "native"),
-    **dict.fromkeys(("temperatures", "stability"), ("native",)),
+    **dict.fromkeys(("t_min", "t_max", "stability"), ("native",)),
 }
