@@ -157,7 +157,8 @@ class NewestGolden(Golden):
     def _diffusion_gemma(self, case: dict[str, Any], used: dict[str, Any], seed: int) -> Decode:
         return Decode.diffusion_gemma(
             length=used["max_new_tokens"], block=self.model.module.config.canvas_length, seed=seed, t_min=used.get("t_min"),
-            t_max=used.get("t_max"), steps=used["max_denoising_steps"], gamma=used.get("entropy_bound"), eos_id=used.get("eos_token_id"),
+            t_max=used.get("t_max"), steps=used["max_denoising_steps"], gamma=used.get("entropy_bound"),
+            eos_id=used.get("eos_token_id"),
             threshold=used.get("confidence_threshold"), stability=used.get("stability_threshold"),
             **({"stop": "never"} if used.get("eos_token_id") is None else {}),
         )  # fmt: skip

@@ -125,8 +125,8 @@ def generate_natively(
     module: Any = model.module
     ends = settings.eos_id if settings.eos_id is not None else list(model.eos_ids) or None
     asked = {
-        "max_denoising_steps": settings.steps, "t_min": settings.t_min, "t_max": settings.t_max, "stability_threshold": settings.stability,
-        "confidence_threshold": settings.threshold,
+        "max_denoising_steps": settings.steps, "t_min": settings.t_min, "t_max": settings.t_max,
+        "stability_threshold": settings.stability, "confidence_threshold": settings.threshold,
         "sampler_config": None if settings.gamma is None else EntropyBoundSamplerConfig(entropy_bound=settings.gamma),
     }  # fmt: skip
     words: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
