@@ -157,7 +157,9 @@ class Recorder(Tap):
             self.queries[:, step] = (forward.labels[:rows].cpu()[:, :, None] == groups).sum(1).to(torch.int32)
             self.backend = call.backend
         if self.values is not None:
-            self.values[:, step, layer, :, :keys] = call.v[:rows].float().norm(dim=-1).cpu()
+            norms = call.v[:rows].float().norm(dim=-1).cpu()  # [batch, kv head, key]
+            norms = norms.repeat_interleave(self.values.shape[3] // norms.shape[1], dim=1)
+            self.values[:, step, layer, :, :keys] = norms
         if self.maps is not None:
             self._keep_maps(call, outcome, step, rows)
 
@@ -244,4 +246,6 @@ def _zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def _kv_heads(model: Model) -> int:
-    return int(getattr(model.config, "num_key_value_heads", None) or model.config.num_attention_heads)
+    """The most that a layer has: DiffusionGemma's are of two kinds."""
+    layers = getattr(model.config, "per_layer_config", None) or [model.config]
+    return max(int(getattr(one, "num_key_value_heads", None) or one.num_attention_heads) for one in layers)
