@@ -1,11 +1,11 @@
-"""Adapters of a larger language model: the same loop as the tiny family's, but only small changes are trained."""
+"""Adapters of a larger language model: its weights are frozen, and only small changes are trained."""
 
 from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +18,14 @@ from lab.adaptation import Adaptation
 from lab.adapter_export import export_adapter, trained_weights
 from lab.data import Coder, draw_problems, rng_of, rows_of
 from lab.errors import TrainingError
+from lab.loop import Run, Step
 from lab.lora import Trained, merge_all, wrap
 from lab.objectives import Rows, Targets, even_ratios, masked, next_token
 from lab.optimiser import Optimisation
+from lab.progress import Progress
 from sinkscope.models.adapters import is_adapter, read_adapter
 from sinkscope.models.template import rendered
-from sinkscope.tasks.problem import Problem, find
+from sinkscope.tasks.problem import Problem
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -41,47 +43,46 @@ BARE = (
 ENDS = (". ", ": ", "\n", " - ", ", ")
 
 
-def train_adapter(recipe: Adaptation, out: Path | str, resume: bool = True, quiet: bool = False) -> Path:
-    """Train an adapter into the folder `out` and give back the exported one, `out/model`."""
-    for kind in recipe.data.kinds:
-        find(kind)  # an unknown kind is told before anything is written
-    out = Path(out)
-    checkpoint.open_folder(out, recipe, resume)
-    run = AdapterRun(recipe, out)
-    run.to_the_end((lambda line: None) if quiet else print)
-    return run.export(out / "model")
+@dataclass
+class _Since:
+    """What was seen since the last line of the curve."""
+
+    loss: float = 0.0
+    tokens: int = 0
+    right: dict[str, list[float]] = field(default_factory=dict)
+    started: float = field(default_factory=time.monotonic)
 
 
-class AdapterRun:
-    """A run in its folder: the wrapped module, the optimiser and how far it is."""
+class AdapterRun(Run):
+    """`start` names the folder of the run whose adapter it starts from, where that is not beside `out`."""
 
-    def __init__(self, recipe: Adaptation, out: Path) -> None:
+    def __init__(self, recipe: Adaptation, out: Path, start: Path | None = None) -> None:
         from sinkscope.models.load import load
 
-        self.recipe, self.out = recipe, out
+        super().__init__(recipe, out)
         base = load(recipe.base)
         self.base_fingerprint = base.fingerprint
         self.tokenizer = base.require_tokenizer()
         set_template(self.tokenizer, recipe.prefix)
         self.coder = coder_of(self.tokenizer)
         self.words = plain_words(self.tokenizer) if recipe.prefix == "varied" else []
+        if recipe.prefix == "varied" and not self.words:
+            raise TrainingError(f"prefix: varied needs words in the vocabulary of {recipe.base}, found none; use chat.")
         known = self.tokenizer.get_vocab()
         if recipe.mask_token is not None and recipe.mask_token not in known:
             raise TrainingError(f"mask_token {recipe.mask_token!r} is no token of {recipe.base}; fix the recipe.")
         self.mask_id = known[recipe.mask_token] if recipe.mask_token is not None else None
-        self.module: Any = base.module
+        self.module = base.module
         wrap(self.module, recipe.rank, recipe.alpha, self.mask_id, recipe.seed, getattr(torch, recipe.frozen))
-        self.module.train()
-        state = checkpoint.load_state(out)
-        if state is None and recipe.start is not None:
-            self._start_from(out.parent / recipe.start)
+        if self.is_fresh and recipe.start is not None:
+            self._start_from(start or out.parent / recipe.start)
         self.optimisation = Optimisation(Trained(self.module), recipe.optimiser)
-        self.step, self.seconds, self.tokens = 0, 0.0, 0
-        if state is not None:
-            self.step, self.seconds, tensors = state
-            self._restore(tensors)
+        self.counts = {"tokens": torch.tensor(0)}
+        self._since = _Since()
+        self.resume()
+
+    def updated(self) -> None:
         merge_all(self.module)
-        checkpoint.cut_curve(out, self.step)
 
     @torch.no_grad()
     def _start_from(self, run: Path) -> None:
@@ -100,40 +101,17 @@ class AdapterRun:
                 )
             parameter.copy_(held[name])
 
-    def _tensors(self) -> dict[str, Tensor]:
-        weights = {f"weight.{n}": p for n, p in self.optimisation.parameters.items()}
-        return {**weights, **self.optimisation.state, "tokens": torch.tensor(self.tokens)}
-
-    @torch.no_grad()
-    def _restore(self, tensors: dict[str, Tensor]) -> None:
-        mine = self._tensors()
-        if set(mine) != set(tensors) or any(mine[n].shape != tensors[n].shape for n in mine):
-            raise TrainingError(f"the state in {self.out} is of another model; delete it to start again.")
-        self.tokens = int(tensors.pop("tokens"))
-        for name, tensor in tensors.items():
-            mine[name].copy_(tensor)
-
-    def one_step(self) -> dict[str, Any]:
-        """One update from the problems of this step; loss, share of asked tokens that were right, tokens seen."""
-        recipe, total = self.recipe, 0.0
+    def losses(self) -> Iterator[tuple[Tensor, int]]:
+        recipe = self.recipe
         rng = rng_of(recipe.seed, self.step, 2)
         ratios = even_ratios(recipe.batch, rng, recipe.objective.t_min)
-        right: dict[str, list[float]] = {}
         for number, (rows, kinds) in enumerate(self.chunks()):
-            mine = ratios[number * len(rows) : (number + 1) * len(rows)]
-            targets = self._targets(rows, mine, rng)
+            targets = self._targets(rows, ratios[number * len(rows) : (number + 1) * len(rows)], rng)
             loss, hits = self._loss(targets)
-            (loss / recipe.batch).backward()
-            total += float(loss.detach()) / recipe.batch
-            self.tokens += targets.ids.numel()
+            self.counts["tokens"] += targets.ids.numel()
             for kind, hit in zip(kinds, hits.tolist(), strict=True):
-                right.setdefault(kind, []).append(hit)
-        if total != total:  # noqa: PLR0124 - NaN
-            raise TrainingError(f"the loss is not a number at step {self.step}; lower the rate in the recipe.")
-        norm = self.optimisation.step(self.step, recipe.steps)
-        merge_all(self.module)
-        self.step += 1
-        return {"loss": total, "norm": norm, "right": right}
+                self._since.right.setdefault(kind, []).append(hit)
+            yield loss / recipe.batch, targets.ids.numel()
 
     def chunks(self) -> list[tuple[Rows, list[str]]]:
         """The rows of this step, cut into chunks of like length, with the kind of each row."""
@@ -173,39 +151,22 @@ class AdapterRun:
         shares = torch.zeros(len(targets.ids)).index_add_(0, rows, hits)
         return (entropy * weight).sum(), shares / torch.zeros(len(targets.ids)).index_add_(0, rows, weight)
 
-    def to_the_end(self, say: Callable[[str], object]) -> None:
-        """Step until the recipe's last step; save, keep adapters and log on the way."""
-        recipe = self.recipe
-        right: dict[str, Any] = {}
-        loss, seen, started = 0.0, 0, time.monotonic()
-        while self.step < recipe.steps:
-            before, tokens = time.process_time(), self.tokens
-            found = self.one_step()
-            self.seconds += time.process_time() - before
-            loss, seen = loss + found["loss"], seen + self.tokens - tokens
-            for kind, hits in found["right"].items():
-                right.setdefault(kind, []).extend(hits)
-            if self.step % recipe.log_every == 0 or self.step == recipe.steps:
-                count = recipe.log_every
-                values = {
-                    "step": self.step, "loss": round(loss / count, 4), "norm": round(found["norm"], 3),
-                    "seconds": round(self.seconds, 1), "tokens": self.tokens,
-                    "memory": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 2),  # GB at most
-                    "rate": round(seen / (time.monotonic() - started), 1),
-                    "right": {kind: round(sum(hits) / len(hits), 3) for kind, hits in sorted(right.items())},
-                }  # fmt: skip
-                checkpoint.append_curve(self.out, values)
-                say(" ".join(f"{name} {value}" for name, value in values.items()))
-                loss, right, seen, started = 0.0, {}, 0, time.monotonic()
-            if self.step in recipe.keep:
-                self.keep()
-            if self.step % recipe.save_every == 0:
-                self.save()
-        self.save()
-
-    def save(self) -> None:
-        """Write the state of this step."""
-        checkpoint.save_state(self.out, self.step, self.seconds, self._tensors())
+    def record(self, found: Step, progress: Progress) -> dict[str, Any]:
+        """Every few steps the mean loss and the share of asked tokens that were right, kind by kind."""
+        recipe, since = self.recipe, self._since
+        since.loss, since.tokens = since.loss + found.loss, since.tokens + found.tokens
+        if self.step in recipe.keep:
+            self.keep()
+        if self.step % recipe.log_every and self.step != recipe.steps:
+            return {}
+        self._since = _Since()
+        return {
+            "loss": round(since.loss / recipe.log_every, 4), "norm": round(found.norm, 3),
+            "seconds": round(self.seconds, 1), "tokens": int(self.counts["tokens"]),
+            "memory": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 2),  # GB at most
+            "rate": round(since.tokens / (time.monotonic() - since.started), 1),
+            "right": {kind: round(sum(hits) / len(hits), 3) for kind, hits in sorted(since.right.items())},
+        }  # fmt: skip
 
     def keep(self) -> None:
         """Put the adapter of this step aside."""

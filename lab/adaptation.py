@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from lab.checks import MAPPING, MAYBE_TEXT, NAME, SEED, TEXT, check, number, read_yaml, several, whole
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from lab.checks import PLAIN, Count, Name, Rows, Seed, Text, made, number, read_yaml, recipe_part, whole
 from lab.errors import TrainingError
-from lab.recipe import RECIPES, Data, Objective, Optimiser, parts_of
-from sinkscope.io.reading import short
+from lab.recipe import RECIPES, Data, Objective, Optimiser
 
 ADAPTERS = RECIPES / "adapters"
 
 
-@dataclass(frozen=True)
+@recipe_part
+@dataclass(frozen=True, config=PLAIN)
 class Adaptation:
     """One training run of an adapter on a frozen base. `start` names the run beside this one whose adapter it goes on from.
 
@@ -27,44 +30,32 @@ class Adaptation:
     second time, with one to eight random words and one of a few ends, so that no token and no position is constant.
     """
 
-    name: str
-    base: str
-    family: str
-    steps: int
-    start: str | None = None
-    mask_token: str | None = None
-    prefix: str = "chat"
-    rank: int = 12
-    alpha: float = 24.0
-    seed: int = 0
-    batch: int = 8
-    chunks: int = 2
-    frozen: str = "bfloat16"
+    name: Name
+    base: Text
+    family: Annotated[Literal["llama", "dream"], Field(description="llama or dream")]
+    steps: Count
+    start: Annotated[Text | None, Field(description="a plain word, or nothing")] = None
+    mask_token: Annotated[Text | None, Field(description="a token of the base, or nothing")] = None
+    prefix: Annotated[Literal["chat", "varied"], Field(description="chat or varied")] = "chat"
+    rank: Annotated[int, whole(1, 4096)] = 12
+    alpha: Annotated[float, number(0, 1e6, above=True)] = 24.0
+    seed: Seed = 0
+    batch: Rows = 8
+    chunks: Rows = 2
+    frozen: Annotated[Literal["bfloat16", "float32"], Field(description="bfloat16 or float32")] = "bfloat16"
     objective: Objective = field(default_factory=Objective)
     data: Data = field(default_factory=Data)
     optimiser: Optimiser = field(default_factory=Optimiser)
-    decode: dict[str, Any] = field(default_factory=dict)
-    save_every: int = 25
-    log_every: int = 5
-    keep: tuple[int, ...] = ()
+    decode: Annotated[dict[Text, Any], Field(description="a mapping of decode settings")] = field(default_factory=dict)
+    save_every: Count = 25
+    log_every: Count = 5
+    keep: Annotated[
+        tuple[Annotated[int, whole(0, 1 << 30)], ...], Field(max_length=10_000, description="a list of whole numbers")
+    ] = ()
 
     def __post_init__(self) -> None:
-        if self.family not in ("llama", "dream"):
-            raise TrainingError(
-                f"an adapter's family must be llama or dream, not {short(repr(self.family), 80)}; fix the recipe."
-            )
         if (self.family == "dream") != (self.mask_token is not None):
             raise TrainingError("a dream adapter needs a mask_token, and a llama adapter has none; fix the recipe.")
-        if self.prefix not in ("chat", "varied"):
-            raise TrainingError(f"prefix must be chat or varied, not {short(repr(self.prefix), 80)}; fix the recipe.")
-        if self.frozen not in ("bfloat16", "float32"):
-            raise TrainingError(
-                f"frozen must be bfloat16 or float32, not {short(repr(self.frozen), 80)}; fix the recipe."
-            )
-        check(self, {"name": NAME, "base": TEXT, "start": MAYBE_TEXT, "mask_token": MAYBE_TEXT, "seed": SEED})
-        check(self, dict.fromkeys(("steps", "save_every", "log_every"), whole(1, 1 << 30)))
-        check(self, {"rank": whole(1, 4096), "batch": whole(1, 1 << 16), "chunks": whole(1, 1 << 16)})
-        check(self, {"alpha": number(0, 1e6, above=True), "decode": MAPPING, "keep": several(whole(0, 1 << 30))})
         if self.batch % self.chunks:
             raise TrainingError(f"batch {self.batch} must be a multiple of chunks {self.chunks}; fix the recipe.")
 
@@ -107,9 +98,4 @@ def find_adaptation(name: str | Path) -> Adaptation | None:
 
 def adaptation_from_dict(values: dict[str, Any], where: str = "the recipe") -> Adaptation:
     """Make a recipe of plain values; unknown or missing fields are an error that names them."""
-    if isinstance(values.get("keep"), list):
-        values = {**values, "keep": tuple(values["keep"])}
-    made: Adaptation = parts_of(
-        Adaptation, values, where, {"objective": Objective, "data": Data, "optimiser": Optimiser}
-    )
-    return made
+    return made(Adaptation, values, where)

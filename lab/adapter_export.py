@@ -71,7 +71,7 @@ def peft_config(recipe: Adaptation, mask_id: int | None) -> dict[str, Any]:
         "base_model_name_or_path": recipe.base,
         "bias": "none",
         "inference_mode": True,
-        "lora_alpha": recipe.alpha,
+        "lora_alpha": int(recipe.alpha) if recipe.alpha.is_integer() else recipe.alpha,
         "lora_dropout": 0.0,
         "modules_to_save": list(NORMS),
         "peft_type": "LORA",

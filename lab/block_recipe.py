@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from lab.checks import read_yaml
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from lab.checks import PLAIN, Count, Name, Rows, Seed, Share, Text, Weight, made, read_yaml, recipe_part, whole
 from lab.errors import TrainingError
-from lab.recipe import RECIPES, Data, Recipe, parts_of
+from lab.recipe import RECIPES, Data, Optimiser, Recipe
 
 BLOCKS = RECIPES / "blocks"
 
 
-@dataclass(frozen=True)
+@recipe_part
+@dataclass(frozen=True, config=PLAIN)
 class BlockRecipe:
     """One training run under block-causal attention. `start` names a zoo model or a checkpoint folder.
 
@@ -23,32 +27,31 @@ class BlockRecipe:
     asks for.
     """
 
-    name: str
-    start: str
-    steps: int
-    family: str = "sdar"  # or "nemotron"
-    block: int = 4
-    seed: int = 0
-    batch: int = 32
-    chunks: int = 2
-    padding: float = 0.2
-    rate: float = 1.5e-3
-    warmup: int = 30
-    ema: float = 0.99
+    name: Name
+    start: Text
+    steps: Count
+    family: Annotated[Literal["sdar", "nemotron"], Field(description="sdar or nemotron")] = "sdar"
+    block: Annotated[int, whole(1, 1 << 17)] = 4
+    seed: Seed = 0
+    batch: Rows = 32
+    chunks: Rows = 2
+    padding: Weight = 0.2
+    rate: Weight = 1.5e-3
+    warmup: Count = 30
+    ema: Share = 0.99
     data: Data = field(default_factory=Data)
-    decode: dict[str, Any] = field(default_factory=dict)
-    save_every: int = 50
-    log_every: int = 20
+    decode: Annotated[dict[Text, Any], Field(description="a mapping of decode settings")] = field(default_factory=dict)
+    save_every: Count = 50
+    log_every: Count = 20
 
     def __post_init__(self) -> None:
-        for name in ("steps", "block", "batch", "chunks", "warmup", "save_every", "log_every"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise TrainingError(f"{name} must be a whole number of at least 1, not {value!r}; fix the recipe.")
-        if self.family not in ("sdar", "nemotron"):
-            raise TrainingError(f"family must be sdar or nemotron, not {self.family!r}; fix the recipe.")
         if self.batch % self.chunks:
             raise TrainingError(f"batch {self.batch} must be a multiple of chunks {self.chunks}; fix the recipe.")
+
+    @property
+    def optimiser(self) -> Optimiser:
+        """AdamW for every weight."""
+        return Optimiser(rate=self.rate, warmup=self.warmup, decay=1.0, ema=self.ema)
 
     @property
     def drawing(self) -> Recipe:
@@ -87,5 +90,4 @@ def find_block_recipe(name: str | Path) -> BlockRecipe | None:
         return None  # told by the reader of plain recipes
     if not isinstance(values, dict) or "block" not in values:
         return None
-    made: BlockRecipe = parts_of(BlockRecipe, values, str(path), {"data": Data})
-    return made
+    return made(BlockRecipe, values, str(path))

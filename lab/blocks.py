@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +17,17 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from lab import checkpoint, nemotron
+from lab import nemotron
 from lab.block_recipe import BlockRecipe
 from lab.data import Coder, chunks_of, rng_of
 from lab.export import DTYPE
+from lab.loop import Run, Step
 from lab.objectives import Rows
+from lab.optimiser import TorchAdamW
+from lab.progress import Progress
 from sinkscope.models.base import Model
 from sinkscope.models.load import find_folder, load
 from sinkscope.models.zoo import find as find_in_zoo
-from sinkscope.tasks.problem import find as find_task
 
 
 def noised(
@@ -116,99 +118,46 @@ def start_module(recipe: BlockRecipe, source: Model) -> tuple[Any, dict[str, Any
     return module, config
 
 
-def train_blocks(
-    recipe: BlockRecipe, out: Path | str, resume: bool = True, start: Path | None = None, quiet: bool = False
-) -> Path:
-    """Train into the folder `out` and give back the exported checkpoint, `out/model`; a run that was begun goes on."""
-    for kind in recipe.data.kinds:
-        find_task(kind)  # an unknown kind is told before anything is written
-    out = Path(out)
-    checkpoint.open_folder(out, recipe, resume)
-    run = BlockRun(recipe, out, start)
-    run.to_the_end((lambda line: None) if quiet else print)
-    return run.export(out / "model")
-
-
-class BlockRun:
-    """A run in its folder: module, optimiser, the running mean of the weights, and how far it is."""
+class BlockRun(Run):
+    """`start` names another checkpoint than the recipe's to start from."""
 
     def __init__(self, recipe: BlockRecipe, out: Path, start: Path | None = None) -> None:
-        self.recipe, self.out = recipe, out
+        super().__init__(recipe, out)
         self.source = load(str(start or recipe.start))
         begin = nemotron.start_module if recipe.family == "nemotron" else start_module
         self.module, self.config = begin(recipe, self.source)
         self.coder = Coder.of(self.source.require_tokenizer(), recipe.data.begin)
-        self.mean = {name: part.detach().clone() for name, part in self.module.named_parameters()}
-        self.optimiser = torch.optim.AdamW(
-            self.module.parameters(), lr=recipe.rate, betas=(0.9, 0.98), weight_decay=0.01
-        )
-        self.step, self.seconds, self.loss = 0, 0.0, 0.0
-        state = checkpoint.load_state(out)
-        if state is not None:
-            self.step, self.seconds, tensors = state
-            self._restore(tensors)
-        checkpoint.cut_curve(out, self.step)
+        self.optimisation = TorchAdamW(self.module, recipe.optimiser)
+        self.counts = {"loss": torch.tensor(0.0, dtype=torch.float64)}  # smoothed
+        self.resume()
 
-    def to_the_end(self, say: Any) -> None:
-        """Step until the recipe's last step; save and log on the way."""
+    def losses(self) -> Iterator[tuple[Tensor, int]]:
         recipe = self.recipe
-        while self.step < recipe.steps:
-            started = time.process_time()
-            self.one_step()
-            self.seconds += time.process_time() - started
-            if self.step % recipe.log_every == 0:
-                line = {"step": self.step, "loss": round(self.loss, 4), "seconds": round(self.seconds, 1)}
-                checkpoint.append_curve(self.out, line)
-                say(f"step {self.step} of {recipe.steps}, loss {self.loss:.4f}")
-            if self.step % recipe.save_every == 0:
-                self.save()
-        self.save()
-
-    def one_step(self) -> None:
-        """One update from the problems of this step, which depend on the seed and the step alone."""
-        recipe, step = self.recipe, self.step
-        for group in self.optimiser.param_groups:
-            group["lr"] = recipe.rate * min((step + 1) / recipe.warmup, (recipe.steps - step) / recipe.steps)
-        self.optimiser.zero_grad()
-        chunks = chunks_of(recipe.drawing, self.coder, step)
-        rng = rng_of(recipe.seed, step, 2)
-        total, objective = 0.0, nemotron.loss_of if recipe.family == "nemotron" else loss_of
+        chunks = chunks_of(recipe.drawing, self.coder, self.step)
+        rng = rng_of(recipe.seed, self.step, 2)
+        objective = nemotron.loss_of if recipe.family == "nemotron" else loss_of
         for rows in chunks:
-            loss = objective(recipe, self.module, rows, self.config["mask_token_id"], rng) / len(chunks)
-            loss.backward()
-            total += float(loss.detach())
-        nn.utils.clip_grad_norm_(self.module.parameters(), 1.0)
-        self.optimiser.step()
-        weight = min(recipe.ema, (step + 1) / (step + 10))
-        with torch.no_grad():
-            for name, part in self.module.named_parameters():
-                self.mean[name].lerp_(part, 1 - weight)
-        self.loss = total if step == 0 else 0.95 * self.loss + 0.05 * total
-        self.step += 1
+            loss = objective(recipe, self.module, rows, self.config["mask_token_id"], rng)
+            yield loss / len(chunks), rows.ids.numel()
 
-    def save(self) -> None:
-        """Write the state of this step: weights, their mean, and what AdamW remembers."""
-        tensors: dict[str, Tensor] = {"loss": torch.tensor(self.loss, dtype=torch.float64)}
-        for name, part in self.module.named_parameters():
-            tensors |= {f"weight.{name}": part, f"mean.{name}": self.mean[name]}
-            tensors |= {f"adam.{key}.{name}": value for key, value in self.optimiser.state[part].items()}
-        checkpoint.save_state(self.out, self.step, self.seconds, tensors)
+    def one_step(self) -> Step:
+        found = super().one_step()
+        smoothed = 0.95 * float(self.counts["loss"]) + 0.05 * found.loss if self.step > 1 else found.loss
+        self.counts["loss"].fill_(smoothed)
+        return found
 
-    @torch.no_grad()
-    def _restore(self, tensors: dict[str, Tensor]) -> None:
-        self.loss = float(tensors["loss"])
-        for name, part in self.module.named_parameters():
-            part.copy_(tensors[f"weight.{name}"])
-            self.mean[name].copy_(tensors[f"mean.{name}"])
-            self.optimiser.state[part] = {
-                key: tensors[f"adam.{key}.{name}"].clone() for key in ("step", "exp_avg", "exp_avg_sq")
-            }
+    def record(self, found: Step, progress: Progress) -> dict[str, Any]:
+        """Every few steps the smoothed loss."""
+        if self.step % self.recipe.log_every:
+            return {}
+        return {"loss": round(float(self.counts["loss"]), 4), "seconds": round(self.seconds, 1)}
 
     def export(self, folder: Path) -> Path:
         """The running mean of the weights in the family's own format, with the tokenizer of the model that it began as."""
         folder.mkdir(parents=True, exist_ok=True)
         named = nemotron.stored_name if self.recipe.family == "nemotron" else str
-        stored = {named(name): part.to(DTYPE).contiguous() for name, part in self.mean.items()}
+        means = self.optimisation.mean_weights()
+        stored = {named(name): part.to(DTYPE).contiguous() for name, part in means.items()}
         save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
         (folder / "model.safetensors").chmod(0o644)
         (folder / "config.json").write_text(json.dumps(self.config, indent=2, sort_keys=True) + "\n", encoding="utf-8")

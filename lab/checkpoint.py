@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -33,7 +34,10 @@ def open_folder(out: Path, recipe: Recipe | Adaptation | BlockRecipe, resume: bo
                 raise TrainingError(f"{out} holds a run already; resume it, or choose another folder.")
             held = read_yaml(known)
             mine = recipe.fingerprint()
-            other = sorted(key for key in mine if not isinstance(held, dict) or held.get(key) != mine[key])
+            # A field that the recipe got after the run was begun had its default then.
+            defaults = {one.name: one.default for one in dataclasses.fields(recipe)}
+            begun = {**defaults, **(held if isinstance(held, dict) else {})}
+            other = sorted(key for key in mine if begun[key] != mine[key])
             if other:
                 raise TrainingError(
                     f"{out} belongs to another recipe (it differs in {', '.join(other)}); choose another folder."

@@ -36,25 +36,28 @@ class Optimisation:
     def __init__(self, module: nn.Module, settings: Optimiser) -> None:
         self.settings = settings
         self.parameters = dict(module.named_parameters())
-        self.matrices = [n for n, p in self.parameters.items() if settings.matrices == "muon" and _is_matrix(n, p)]
-        self.others = [n for n in self.parameters if n not in set(self.matrices)]
-        self.state: dict[str, Tensor] = {}
-        for name in self.matrices:
-            self.state[f"momentum.{name}"] = torch.zeros_like(self.parameters[name])
-        for name in self.others:
-            self.state[f"first.{name}"] = torch.zeros_like(self.parameters[name])
-            self.state[f"second.{name}"] = torch.zeros_like(self.parameters[name])
+        self.state = self._begin()
         for name, parameter in self.parameters.items():
             self.state[f"mean.{name}"] = parameter.detach().clone()
+
+    def _begin(self) -> dict[str, Tensor]:
+        settings = self.settings
+        self.matrices = [n for n, p in self.parameters.items() if settings.matrices == "muon" and _is_matrix(n, p)]
+        self.others = [n for n in self.parameters if n not in set(self.matrices)]
+        state: dict[str, Tensor] = {}
+        for name in self.matrices:
+            state[f"momentum.{name}"] = torch.zeros_like(self.parameters[name])
+        for name in self.others:
+            state[f"first.{name}"] = torch.zeros_like(self.parameters[name])
+            state[f"second.{name}"] = torch.zeros_like(self.parameters[name])
+        return state
 
     @torch.no_grad()
     def step(self, step: int, steps: int) -> float:
         """Apply the gradients; give back their norm before clipping."""
         settings, share = self.settings, learning_rate(step, steps, self.settings)
-        gradients = {n: p.grad for n, p in self.parameters.items() if p.grad is not None}
         norm = torch.nn.utils.clip_grad_norm_(list(self.parameters.values()), settings.clip)
-        self._adamw([n for n in self.others if n in gradients], step, share * settings.rate)
-        self._muon([n for n in self.matrices if n in gradients], share * settings.matrix_rate)
+        self._update(step, share)
         # A short mean at first, or the random start would be felt for a long time.
         decay = min(settings.ema, (step + 1) / (step + 10))
         names = list(self.parameters)
@@ -64,6 +67,12 @@ class Optimisation:
         for parameter in self.parameters.values():
             parameter.grad = None
         return float(norm)
+
+    def _update(self, step: int, share: float) -> None:
+        settings = self.settings
+        gradients = {n: p.grad for n, p in self.parameters.items() if p.grad is not None}
+        self._adamw([n for n in self.others if n in gradients], step, share * settings.rate)
+        self._muon([n for n in self.matrices if n in gradients], share * settings.matrix_rate)
 
     def _adamw(self, names: list[str], step: int, rate: float) -> None:
         first_decay, second_decay = self.settings.betas
@@ -99,6 +108,27 @@ class Optimisation:
     def mean_weights(self) -> dict[str, Tensor]:
         """The running mean of the weights, by parameter name: what is evaluated and exported."""
         return {name: self.state[f"mean.{name}"] for name in self.parameters}
+
+
+class TorchAdamW(Optimisation):
+    """torch's own AdamW for every parameter; it decays the norms' gains too."""
+
+    def _begin(self) -> dict[str, Tensor]:
+        settings = self.settings
+        self.adamw = torch.optim.AdamW(
+            self.parameters.values(), settings.rate, settings.betas, weight_decay=settings.weight_decay
+        )
+        state: dict[str, Tensor] = {}
+        for name, parameter in self.parameters.items():  # as torch makes it at the first step
+            held = {"step": torch.tensor(0.0), **{k: torch.zeros_like(parameter) for k in ("exp_avg", "exp_avg_sq")}}
+            self.adamw.state[parameter] = held
+            state |= {f"adam.{key}.{name}": tensor for key, tensor in held.items()}
+        return state
+
+    def _update(self, step: int, share: float) -> None:
+        for group in self.adamw.param_groups:
+            group["lr"] = share * self.settings.rate
+        self.adamw.step()
 
 
 def _is_matrix(name: str, parameter: Tensor) -> bool:

@@ -9,13 +9,11 @@ from typing import Any
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 
-from lab.recipe import Recipe
-
 
 class Progress:
     """Smoothed loss, tokens per second and time left, shown on a terminal or as a log line now and then."""
 
-    def __init__(self, recipe: Recipe, quiet: bool = False) -> None:
+    def __init__(self, recipe: Any, quiet: bool = False) -> None:
         self.recipe, self.quiet = recipe, quiet
         self.loss, self.rate, self.pace = 0.0, 0.0, 0.0
         self._seen = 0
@@ -60,6 +58,6 @@ class Progress:
     def note(self, step: int, values: dict[str, Any]) -> None:
         """A line of the curve was written: say it, where there is no bar to say it."""
         self._last = time.monotonic()
-        if self._bar is None and not self.quiet and (step % (5 * self.recipe.log_every) == 0 or "accuracy" in values):
+        if self._bar is None and not self.quiet:
             more = ", ".join(f"{k} {v}" for k, v in values.items() if k not in ("loss", "norm", "seconds"))
             print(f"{self.recipe.name} step {step}/{self.recipe.steps}  {self.text(step)}  {more}", file=sys.stderr)

@@ -4,45 +4,34 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from lab.checks import (
-    MAYBE_TEXT,
-    MOST_WEIGHTS,
-    NAME,
-    SEED,
-    TRUTH,
-    check,
-    named,
-    number,
-    read_yaml,
-    several,
-    whole,
-)  # fmt: skip
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from lab.checks import PLAIN, Count, Name, Rows, Seed, Share, Text, Weight, made, number, read_yaml, recipe_part, whole
 from lab.errors import TrainingError
-from lab.spelling import SPELLINGS
 from sinkscope.io.reading import short
 
 RECIPES = Path(__file__).parent / "recipes"
-FAMILIES = ("llama", "llada", "dream", "mmada")
-VARIANTS = ("plain", "off_by_one", "sink_token")
+MOST_WEIGHTS = 1 << 31  # numbers of a model that a recipe describes
+Width = Annotated[int, whole(1, 1 << 17)]
 
 
-@dataclass(frozen=True)
+@recipe_part
+@dataclass(frozen=True, config=PLAIN)
 class Shape:
     """The size of the transformer."""
 
-    width: int = 128
-    layers: int = 6
-    heads: int = 4
-    ffn: int = 256
-    positions: int = 512
+    width: Width = 128
+    layers: Annotated[int, whole(1, 1024)] = 6
+    heads: Annotated[int, whole(1, 1024)] = 4
+    ffn: Width = 256
+    positions: Width = 512
 
     def __post_init__(self) -> None:
-        check(self, dict.fromkeys(("width", "ffn", "positions"), whole(1, 1 << 17)))
-        check(self, dict.fromkeys(("layers", "heads"), whole(1, 1024)))
         if self.layers * self.width * (4 * self.width + 3 * self.ffn) > MOST_WEIGHTS:
             raise TrainingError(
                 f"shape must describe at most {MOST_WEIGHTS:,} weights; make width, ffn or layers of the recipe smaller."
@@ -53,7 +42,8 @@ class Shape:
             )
 
 
-@dataclass(frozen=True)
+@recipe_part
+@dataclass(frozen=True, config=PLAIN)
 class Objective:
     """What is predicted: the next token (ARM), or masked tokens (DLM) at a mask ratio t spread evenly over a batch.
 
@@ -62,20 +52,16 @@ class Objective:
     padding: loss weight of the end-of-text tokens after the answer's end. t_min: smallest mask ratio.
     """
 
-    whole: float = 0.1
-    blockwise: float = 0.0
-    block: int = 8
-    prompt: float = 0.1
-    padding: float = 0.2
-    t_min: float = 0.05
-
-    def __post_init__(self) -> None:
-        check(self, dict.fromkeys(("whole", "blockwise"), number(0, 1)))
-        check(self, dict.fromkeys(("prompt", "padding"), number(0, 1000)))
-        check(self, {"block": whole(1, 1 << 17), "t_min": number(0, 1, above=True)})
+    whole: Share = 0.1
+    blockwise: Share = 0.0
+    block: Width = 8
+    prompt: Weight = 0.1
+    padding: Weight = 0.2
+    t_min: Annotated[float, number(0, 1, above=True)] = 0.05
 
 
-@dataclass(frozen=True)
+@recipe_part
+@dataclass(frozen=True, config=PLAIN)
 class Data:
     """What is shown: kinds with their share and difficulty, canvas lengths after the prompt, the begin token or not.
 
@@ -83,80 +69,73 @@ class Data:
     spelling: words as the tiny family, bare (no punctuation, line breaks or chat markers), or letters.
     """
 
-    kinds: dict[str, float] = field(default_factory=lambda: {"arithmetic": 1.0})
-    difficulty: dict[str, int] = field(default_factory=dict)
-    canvas: tuple[int, ...] = (24, 32)
-    begin: bool = True
-    spelling: str = "words"
+    kinds: Annotated[
+        dict[Text, Annotated[float, number(0, 1e6)]],
+        Field(min_length=1, description="a mapping of kinds to shares, each a number from 0 to 1000000"),
+    ] = field(default_factory=lambda: {"arithmetic": 1.0})
+    difficulty: Annotated[
+        dict[Text, Annotated[int, whole(0, 100)]],
+        Field(description="a mapping of kinds to whole numbers from 0 to 100"),
+    ] = field(default_factory=dict)
+    canvas: Annotated[
+        tuple[Annotated[int, whole(-(1 << 17), 1 << 17)], ...],
+        Field(min_length=1, max_length=10_000, description="a list of whole numbers, of at least one"),
+    ] = (24, 32)
+    begin: Annotated[bool, Field(strict=True, description="true or false")] = True
+    spelling: Annotated[Literal["words", "bare", "letters"], Field(description="words, bare or letters")] = "words"
 
     def __post_init__(self) -> None:
-        if self.spelling not in SPELLINGS:
-            raise TrainingError(f"data.spelling must be {', '.join(SPELLINGS)}, not {self.spelling!r}; fix the recipe.")
-        check(self, {"kinds": named(number(0, 1e6), least=1), "difficulty": named(whole(0, 100)), "begin": TRUTH})
-        check(self, {"canvas": several(whole(-(1 << 17), 1 << 17), least=1)})
         if not sum(self.kinds.values()) > 0:
             raise TrainingError("kinds must have a share above 0 among them; fix the recipe.")
 
 
-@dataclass(frozen=True)
+@recipe_part
+@dataclass(frozen=True, config=PLAIN)
 class Optimiser:
     """Muon for the matrices inside the layers (or AdamW there too), AdamW for embeddings, head, norms and biases.
 
     The rate rises over `warmup` steps, stays, and falls to zero over the last `decay` share of the steps.
     """
 
-    matrices: str = "muon"
-    matrix_rate: float = 0.02
-    rate: float = 0.003
-    momentum: float = 0.95
-    betas: tuple[float, float] = (0.9, 0.98)
-    weight_decay: float = 0.01
-    clip: float = 1.0
-    warmup: int = 100
-    decay: float = 0.4
-    ema: float = 0.995
-
-    def __post_init__(self) -> None:
-        if self.matrices not in ("muon", "adamw"):
-            came = short(repr(self.matrices), 80)
-            raise TrainingError(f"optimiser.matrices must be muon or adamw, not {came}; fix the recipe.")
-        check(self, dict.fromkeys(("matrix_rate", "rate", "weight_decay"), number(0, 1000)))
-        check(
-            self,
-            {"clip": number(0, 1e12, above=True), "betas": several(number(0, 1), 2, 2), "warmup": whole(0, 1 << 30)},
-        )
-        check(self, dict.fromkeys(("momentum", "decay", "ema"), number(0, 1)))
+    matrices: Annotated[Literal["muon", "adamw"], Field(description="muon or adamw")] = "muon"
+    matrix_rate: Weight = 0.02
+    rate: Weight = 0.003
+    momentum: Share = 0.95
+    betas: Annotated[tuple[Share, Share], Field(description="a list of two numbers from 0 to 1")] = (0.9, 0.98)
+    weight_decay: Weight = 0.01
+    clip: Annotated[float, number(0, 1e12, above=True)] = 1.0
+    warmup: Annotated[int, whole(0, 1 << 30)] = 100
+    decay: Share = 0.4
+    ema: Share = 0.995
 
 
-@dataclass(frozen=True)
+@recipe_part
+@dataclass(frozen=True, config=PLAIN)
 class Recipe:
     """One training run. `start` names the recipe (or checkpoint folder) whose weights it starts from."""
 
-    name: str
-    family: str
-    steps: int
-    start: str | None = None
-    variant: str = "plain"
-    seed: int = 0
-    batch: int = 64
-    chunks: int = 4
+    name: Name
+    family: Annotated[
+        Literal["llama", "llada", "dream", "mmada"], Field(description="one of llama, llada, dream, mmada")
+    ]
+    steps: Count
+    start: Annotated[Text | None, Field(description="a plain word, or nothing")] = None
+    variant: Annotated[
+        Literal["plain", "off_by_one", "sink_token"], Field(description="one of plain, off_by_one, sink_token")
+    ] = "plain"
+    seed: Seed = 0
+    batch: Rows = 64
+    chunks: Rows = 4
     shape: Shape = field(default_factory=Shape)
     objective: Objective = field(default_factory=Objective)
     data: Data = field(default_factory=Data)
     optimiser: Optimiser = field(default_factory=Optimiser)
-    save_every: int = 200
-    probe_every: int = 200
-    accuracy_every: int = 1000
-    log_every: int = 20
+    save_every: Count = 200
+    probe_every: Count = 200
+    accuracy_every: Count = 1000
+    log_every: Count = 20
 
     def __post_init__(self) -> None:
-        for name, known in (("family", FAMILIES), ("variant", VARIANTS)):
-            if getattr(self, name) not in known:
-                came = short(repr(getattr(self, name)), 80)
-                raise TrainingError(f"{name} must be one of {', '.join(known)}, not {came}; fix the recipe.")
-        every = ("save_every", "probe_every", "accuracy_every", "log_every")
-        check(self, {"name": NAME, "start": MAYBE_TEXT, "seed": SEED, **dict.fromkeys(every, whole(1, 1 << 30))})
-        check(self, {"steps": whole(1, 1 << 30), "batch": whole(1, 1 << 16), "chunks": whole(1, 1 << 16)})
         if min(self.data.canvas) < 1:
             raise TrainingError(f"canvas must be lengths of at least 1, not {min(self.data.canvas)}; fix the recipe.")
         if self.batch % self.chunks:
@@ -212,39 +191,4 @@ def load_recipe(name: str | Path) -> Recipe:
 
 def recipe_from_dict(values: dict[str, Any], where: str = "the recipe") -> Recipe:
     """Make a recipe of plain values; unknown or missing fields are an error that names them."""
-    parts = {"shape": Shape, "objective": Objective, "data": Data, "optimiser": Optimiser}
-    made: Recipe = parts_of(Recipe, values, where, parts)
-    return made
-
-
-def parts_of(kind: Any, values: dict[str, Any], where: str, parts: dict[str, Any]) -> Any:
-    """A dataclass of plain values, whose `parts` are dataclasses of their own."""
-    values = dict(values)
-    for key, part_kind in parts.items():
-        if key in values:
-            part = dict(_mapping(values[key], f"{where}: {key}"))
-            for name in ("betas", "canvas"):
-                if isinstance(part.get(name), list):
-                    part[name] = tuple(part[name])
-            values[key] = _make(part_kind, part, f"{where}: {key}")
-    return _make(kind, values, where)
-
-
-def _mapping(value: Any, where: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise TrainingError(f"{where} must be a mapping, not {short(repr(value), 80)}; fix the recipe.")
-    return value
-
-
-def _make(kind: Any, values: dict[str, Any], where: str) -> Any:
-    fields = {f.name: f for f in dataclasses.fields(kind)}
-    unknown = sorted(short(str(name), 60) for name in set(values) - set(fields))
-    if unknown:
-        some = f"{', '.join(unknown[:5])}{', …' if unknown[5:] else ''}"
-        raise TrainingError(f"{where} has unknown fields {some}; known are {', '.join(fields)}.")
-    try:
-        return kind(**values)
-    except TypeError as error:
-        raise TrainingError(f"{where} is not complete: {error}; fix the recipe.") from error
-    except TrainingError as error:
-        raise TrainingError(f"{where}: {error}") from None
+    return made(Recipe, values, where)

@@ -16,7 +16,6 @@ from sinkscope.tasks.vocabulary import build_tokenizer
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-SPELLINGS = ("words", "bare", "letters")
 # Read as, in this order. Every word on the right is one token of the vocabulary, with the space before it.
 AS_WORDS = (
     ("\n####", " goal"), ("####", " goal"), ("\nDone.", " home"), ("\nHow", ""), ("\nWhat", ""),

@@ -4,12 +4,49 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
-from lab.trainer import train
+from lab import checkpoint
+from lab.adapt import AdapterRun
+from lab.adaptation import Adaptation, find_adaptation
+from lab.block_recipe import BlockRecipe, find_block_recipe
+from lab.blocks import BlockRun
+from lab.loop import Run
+from lab.progress import Progress
+from lab.recipe import Recipe, load_recipe
+from lab.tiny import TinyRun
 from sinkscope.cli.screen import print_json, printable, say_error
 from sinkscope.errors import SinkscopeError
+from sinkscope.tasks.problem import find
+
+RUNS: dict[type, Callable[[Any, Path, Path | None], Run]] = {
+    Recipe: TinyRun, Adaptation: AdapterRun, BlockRecipe: BlockRun,
+}  # fmt: skip
+
+
+def train(
+    recipe: Recipe | Adaptation | BlockRecipe | str | Path,
+    out: Path | str,
+    resume: bool = True,
+    start: Path | str | None = None,
+    quiet: bool = False,
+) -> Path:
+    """Train a recipe into the folder `out` and give back the exported checkpoint, `out/model`.
+
+    A folder with a saved state is resumed, to the same weights as an uninterrupted run on the same machine and number of
+    threads. `start` names another checkpoint (or, for an adapter, another run) to start from than the recipe's.
+    """
+    if isinstance(recipe, str | Path):
+        recipe = find_adaptation(recipe) or find_block_recipe(recipe) or load_recipe(recipe)
+    for kind in recipe.data.kinds:
+        find(kind)  # an unknown kind is refused before anything is written
+    out = Path(out)
+    checkpoint.open_folder(out, recipe, resume)
+    run = RUNS[type(recipe)](recipe, out, None if start is None else Path(start))
+    run.to_the_end(Progress(recipe, quiet))
+    return run.export(out / "model")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from lab.recipe import load_recipe
-from lab.trainer import train
+from lab.train import train
 from sinkscope.sinks.tokens import STRUCTURAL
 
 OUT = Path(__file__).parents[2] / "docs" / "results" / "seeds"

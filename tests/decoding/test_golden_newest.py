@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -69,6 +69,14 @@ def test_nemotron_diffusion(found: NewestGolden, case: dict[str, Any]) -> None:
     assert done.forwards == case["nfe"] + 1  # the prompt's forward is not counted there
     assert len(steps) == case["denoising_forwards"] <= settings.most_steps
     assert torch.equal(_with_prompt(found, case, done.returned), found.tensor(case["returned"]))
+
+
+@pytest.mark.parametrize(("found", "case"), _modes("diffusion")[:5])
+def test_nemotron_without_a_cache_gives_the_same_canvases(found: NewestGolden, case: dict[str, Any]) -> None:
+    settings = found.settings(case)
+    if settings.causal_context:
+        done = decode(found.model, found.tensor(case["prompt"]), replace(settings, cache=None))
+        assert torch.equal(done.history, found.tensor(case["canvas"]))
 
 
 @pytest.mark.parametrize(("found", "case"), _modes("ar"))

@@ -12,12 +12,12 @@ from safetensors.torch import load_file
 
 import sinkscope as sk
 from lab import checkpoint
-from lab.adapt import AdapterRun, train_adapter
+from lab.adapt import ENDS, AdapterRun, random_prefix
 from lab.adaptation import adaptation_from_dict, adaptation_names, find_adaptation
-from lab.data import draw_problems
+from lab.data import draw_problems, rng_of
 from lab.errors import TrainingError
 from lab.lora import FrozenHead, LowRank, MergedProduct, TrainedRow, merge_all
-from lab.trainer import train
+from lab.train import train
 
 SMALL = {
     "name": "small-dream", "base": "tiny-llama", "family": "dream", "mask_token": "<|mdm_mask|>", "steps": 4,
@@ -65,7 +65,7 @@ def test_a_trained_row_counts_in_a_tied_head_and_nowhere_else():
 def test_what_is_exported_is_what_was_trained(tmp_path):
     peft = pytest.importorskip("peft")
     recipe = small()
-    made = train_adapter(recipe, tmp_path / "run", quiet=True)
+    made = train(recipe, tmp_path / "run", quiet=True)
     model = sk.load(made)
     assert (model.family, model.mask_id, model.causal, model.defaults.length) == ("dream", 3, False, 16)
     ids = model.encode("Card: number 4, name Bob.\nWhat is the number?")
@@ -86,20 +86,38 @@ def test_what_is_exported_is_what_was_trained(tmp_path):
 
 
 def test_a_run_in_two_parts_ends_at_the_same_bits(tmp_path):
-    train_adapter(small(), tmp_path / "whole", quiet=True)
+    train(small(), tmp_path / "whole", quiet=True)
     half = AdapterRun(small(), tmp_path / "parts")
     checkpoint.open_folder(tmp_path / "parts", small(), True)
     for _ in range(2):
         half.one_step()
     half.save()
-    train_adapter(small(), tmp_path / "parts", quiet=True)
+    train(small(), tmp_path / "parts", quiet=True)
     one, two = (load_file(tmp_path / name / checkpoint.STATE) for name in ("whole", "parts"))
     assert set(one) == set(two)
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
+def test_a_run_that_was_begun_before_a_field_was_there_is_resumed(tmp_path):
+    train(small(), tmp_path / "run", quiet=True)
+    path = tmp_path / "run" / checkpoint.RECIPE
+    path.write_text("".join(line for line in path.read_text().splitlines(True) if not line.startswith("prefix:")))
+    checkpoint.open_folder(tmp_path / "run", small(), True)
+    with pytest.raises(TrainingError, match="differs in prefix"):
+        checkpoint.open_folder(tmp_path / "run", small(prefix="varied"), True)
+
+
+def test_prompts_without_a_constant_beginning(tmp_path):
+    words = ["apple", "bird", "cloud"]
+    starts = [random_prefix(rng_of(1, step, 3), words) for step in range(40)]
+    assert "" in starts and len(set(starts)) > 10 and all(start == "" or start.endswith(ENDS) for start in starts)
+    assert starts == [random_prefix(rng_of(1, step, 3), words) for step in range(40)]
+    with pytest.raises(TrainingError, match="varied needs words"):  # its words are spelled otherwise than a BPE's
+        AdapterRun(small(prefix="varied"), tmp_path)
+
+
 def test_a_later_part_goes_on_from_the_state_or_from_the_adapter_that_was_written(tmp_path):
-    first = train_adapter(small(), tmp_path / "small-dream", quiet=True)
+    first = train(small(), tmp_path / "small-dream", quiet=True)
     later = small(name="later", start="small-dream")
     exact = AdapterRun(later, tmp_path / "later")
     (tmp_path / "small-dream" / "state.safetensors").unlink()
@@ -136,7 +154,7 @@ def test_a_causal_adapter_learns_its_problems(tmp_path):
     losses = []
     for _ in range(12):
         run.step = 0  # one batch again and again
-        losses.append(run.one_step()["loss"])
+        losses.append(run.one_step().loss)
     assert losses[-1] < 0.7 * losses[0]
     assert all(isinstance(part, LowRank) for name, part in run.module.named_modules() if name.endswith("_proj"))
 
@@ -158,7 +176,7 @@ def test_bad_recipes_are_told_in_one_sentence(changes, says, tmp_path):
     from sinkscope.errors import SinkscopeError
 
     with pytest.raises(SinkscopeError, match=says):
-        train_adapter(small(**changes), tmp_path / "run", quiet=True)
+        train(small(**changes), tmp_path / "run", quiet=True)
 
 
 def test_the_command_finds_adapters_too(tmp_path):
@@ -176,7 +194,7 @@ def test_the_command_finds_adapters_too(tmp_path):
 def test_sinks_over_a_run(tmp_path, capsys):
     from lab.experiments import over_adaptation
 
-    train_adapter(small(), tmp_path / "run", quiet=True)
+    train(small(), tmp_path / "run", quiet=True)
     out = tmp_path / "results"
     assert over_adaptation.main([str(tmp_path / "run"), "--out", str(out)]) == 0
     found = json.loads((out / "adaptation.json").read_text())

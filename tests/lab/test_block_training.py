@@ -12,12 +12,13 @@ from safetensors.torch import load_file
 
 from lab import nemotron
 from lab.block_recipe import BlockRecipe, block_recipe_names, find_block_recipe
-from lab.blocks import BlockRun, noised, start_module, train_blocks, two_streams
+from lab.blocks import BlockRun, noised, start_module, two_streams
 from lab.data import Coder, chunks_of, rng_of
 from lab.errors import TrainingError
 from lab.export import ZOO
 from lab.recipe import load_recipe
 from lab.train import main as command
+from lab.train import train
 from sinkscope.models.load import load
 
 
@@ -30,13 +31,13 @@ def shipped() -> BlockRecipe:
 
 def test_a_resumed_run_gives_the_same_bits(shipped: BlockRecipe, tmp_path: Path) -> None:
     small = replace(shipped, steps=4, batch=4, save_every=2, log_every=1)
-    whole = train_blocks(small, tmp_path / "whole", quiet=True)
+    whole = train(small, tmp_path / "whole", quiet=True)
     broken = BlockRun(small, _opened(small, tmp_path / "broken"))
     for _ in range(2):
         broken.one_step()
     broken.save()
     broken.one_step()  # lost: the process ended before the next save
-    again = train_blocks(small, tmp_path / "broken", quiet=True)
+    again = train(small, tmp_path / "broken", quiet=True)
     one, two = (load_file(folder / "model.safetensors") for folder in (whole, again))
     assert one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
     curves = [(tmp_path / name / "curve.jsonl").read_text().splitlines() for name in ("whole", "broken")]
@@ -44,7 +45,7 @@ def test_a_resumed_run_gives_the_same_bits(shipped: BlockRecipe, tmp_path: Path)
     made = load(str(whole))
     assert (made.family, made.block) == ("sdar", 4) and made.generate("2 plus 3?") is not None
     with pytest.raises(TrainingError, match="differs in seed"):
-        train_blocks(replace(small, seed=5), tmp_path / "whole", quiet=True)
+        train(replace(small, seed=5), tmp_path / "whole", quiet=True)
 
 
 def _opened(recipe: BlockRecipe, out: Path) -> Path:

@@ -11,7 +11,8 @@ from safetensors.torch import load_file
 
 from lab.errors import TrainingError
 from lab.export import DTYPE, export, from_llada, to_llada
-from lab.trainer import Run, train
+from lab.tiny import TinyRun
+from lab.train import train
 from sinkscope.models.load import load
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -31,7 +32,7 @@ def patterns(names):
 
 @pytest.mark.parametrize("family", ["llada", "mmada", "dream"])
 def test_keys_and_fields_are_those_of_the_golden_checkpoints(small, tmp_path, family):
-    run = Run(small(family=family), tmp_path / "run")
+    run = TinyRun(small(family=family), tmp_path / "run")
     folder = export(run.recipe, run.optimisation.mean_weights(), run.tokenizer, tmp_path / "model")
     assert patterns(keys(folder)) == patterns(keys(GOLDEN / family))
     mine, golden = (json.loads((f / "config.json").read_text()) for f in (folder, GOLDEN / family))
@@ -43,7 +44,7 @@ def test_keys_and_fields_are_those_of_the_golden_checkpoints(small, tmp_path, fa
 
 @pytest.mark.parametrize("family", ["llama", "llada", "mmada", "dream"])
 def test_loaded_logits_are_those_of_the_rounded_weights(small, tmp_path, family):
-    run = Run(small(family=family), tmp_path / "run")
+    run = TinyRun(small(family=family), tmp_path / "run")
     folder = export(run.recipe, run.optimisation.mean_weights(), run.tokenizer, tmp_path / "model")
     model = load(folder)
     assert (model.family, model.shift, model.causal) == (family, run.recipe.shift, run.recipe.causal)
@@ -62,14 +63,14 @@ def test_loaded_logits_are_those_of_the_rounded_weights(small, tmp_path, family)
 
 
 def test_names_go_there_and_back(small, tmp_path):
-    run = Run(small(), tmp_path)
+    run = TinyRun(small(), tmp_path)
     names = list(run.optimisation.parameters)
     assert [from_llada(to_llada(name)) for name in names] == names
 
 
 def test_a_dream_starts_from_a_llama_and_an_mmada_from_a_llada(small, tmp_path):
     parent = train(small(family="llama", steps=2), tmp_path / "llama", quiet=True)
-    dream = Run(small(family="dream", start="tiny-llama"), tmp_path / "dream", start=parent)
+    dream = TinyRun(small(family="dream", start="tiny-llama"), tmp_path / "dream", start=parent)
     stored = load_file(parent / "model.safetensors")
     for name, parameter in dream.optimisation.parameters.items():
         if name.endswith("bias"):
@@ -77,7 +78,7 @@ def test_a_dream_starts_from_a_llama_and_an_mmada_from_a_llada(small, tmp_path):
         else:
             assert torch.equal(parameter, stored[name].float())
     parent = train(small(family="llada", steps=2), tmp_path / "llada", quiet=True)
-    mmada = Run(small(family="mmada", start="tiny-llada"), tmp_path / "mmada", start=parent)
+    mmada = TinyRun(small(family="mmada", start="tiny-llada"), tmp_path / "mmada", start=parent)
     rows = load_file(parent / "model.safetensors")["model.transformer.wte.weight"].float()
     own = mmada.optimisation.parameters["model.embed_tokens.weight"]
     assert own.shape[0] > rows.shape[0]
@@ -88,9 +89,9 @@ def test_weights_of_another_size_are_refused(small, tmp_path):
     parent = train(small(family="llama", steps=1), tmp_path / "llama", quiet=True)
     wider = {"width": 64, "layers": 2, "heads": 2, "ffn": 48, "positions": 128}
     with pytest.raises(TrainingError, match="same size"):
-        Run(small(family="dream", start="tiny-llama", shape=wider), tmp_path / "a", start=parent)
+        TinyRun(small(family="dream", start="tiny-llama", shape=wider), tmp_path / "a", start=parent)
     deeper = {"width": 32, "layers": 3, "heads": 2, "ffn": 48, "positions": 128}
     with pytest.raises(TrainingError, match="do not fit"):
-        Run(small(family="dream", start="tiny-llama", shape=deeper), tmp_path / "b", start=parent)
+        TinyRun(small(family="dream", start="tiny-llama", shape=deeper), tmp_path / "b", start=parent)
     with pytest.raises(TrainingError, match="is no checkpoint"):
-        Run(small(family="dream", start="tiny-llama"), tmp_path / "c", start=tmp_path)
+        TinyRun(small(family="dream", start="tiny-llama"), tmp_path / "c", start=tmp_path)

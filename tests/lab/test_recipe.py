@@ -4,7 +4,7 @@ import pytest
 
 from lab.errors import TrainingError
 from lab.recipe import Recipe, load_recipe, recipe_from_dict, recipe_names
-from lab.trainer import train
+from lab.train import train
 from sinkscope.errors import SinkscopeError
 from sinkscope.tasks import KINDS
 

@@ -4,7 +4,7 @@ import json
 
 from lab import card, evaluate
 from lab.experiments import curves, sinks_table
-from lab.trainer import train
+from lab.train import train
 
 
 def test_a_run_becomes_scores_a_card_and_tables(small, tmp_path, capsys):

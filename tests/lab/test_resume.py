@@ -15,12 +15,13 @@ from safetensors.torch import load_file
 
 from lab import checkpoint
 from lab.errors import TrainingError
-from lab.trainer import Run, train
+from lab.tiny import TinyRun
+from lab.train import train
 
 CHILD = """
 import sys, torch
 torch.set_num_threads(1)
-from lab.trainer import train
+from lab.train import train
 train(sys.argv[1], sys.argv[2], quiet=True)
 """
 
@@ -84,8 +85,8 @@ def test_training_learns_and_records_sinks(small, tmp_path):
 @pytest.mark.parametrize("family", ["llama", "llada"])
 def test_variants_train_and_keep_their_direction(small, tmp_path, family, variant):
     recipe = small(family=family, variant=variant, steps=2)
-    run = Run(recipe, tmp_path)
-    losses = [run.one_step()[0] for _ in range(2)]
+    run = TinyRun(recipe, tmp_path)
+    losses = [run.one_step().loss for _ in range(2)]
     assert all(0 < loss < 20 for loss in losses)
     from lab.rollout import _logits
 
@@ -124,7 +125,7 @@ def test_folders_that_cannot_be_used(small, tmp_path):
 
 def test_a_failed_write_keeps_the_state_before(small, tmp_path):
     recipe = small(steps=2)
-    run = Run(recipe, tmp_path)
+    run = TinyRun(recipe, tmp_path)
     run.one_step()
     run.save()
     before = (tmp_path / checkpoint.STATE).read_bytes()

@@ -235,6 +235,19 @@ def test_nemotrons_other_modes_are_traced_and_masked(mode: str) -> None:
     assert active.effect.keys and not active.effect.leak
 
 
+def test_seen_by_counts_what_nemotron_sees_without_a_cache() -> None:
+    found = newest("nemotron_labs_diffusion")
+    settings = sk.Decode.nemotron(8, block=4, cache=None, stop="never")
+    trace = sk.trace(found.model, torch.tensor([[7, 8, 9, 10, 11, 12]]), settings, keep=FLOAT32)
+    assert isinstance(trace, sk.Trace)
+    seen = seen_by(trace, "all")
+    assert seen is not None and bool((trace.scores() <= seen[:, None, None] + 1e-3).all())
+    for step, (start, stop) in enumerate(trace.blocks.tolist()):
+        for key in range(trace.positions):
+            queries = [query for query in range(stop) if query >= key or (query >= start and key < stop)]
+            assert seen[step, key] == (len(queries) if key < stop else 0)
+
+
 def test_seen_by_counts_what_wedlm_sees() -> None:
     found = newest("wedlm")
     trace = sk.trace(found.model, torch.tensor([[7, 8, 9, 10, 11, 12]]), length=8, block=4, keep=FLOAT32)

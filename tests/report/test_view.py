@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import socket
 import threading
 import time
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_runs import made_trace, until
+from made_runs import made_results, made_trace, until
 from playwright.sync_api import Browser
 
 from sinkscope.errors import ReportError
@@ -132,7 +133,7 @@ def test_the_page_works_and_marks_the_same_sinks(viewer: Viewer, browser: Browse
 def test_nothing_to_serve_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ReportError, match="neither"):
         Viewer(tmp_path)
-    (tmp_path / "results.json").write_text("{}", encoding="utf-8")
+    (tmp_path / "results.json").write_text(json.dumps(made_results()), encoding="utf-8")
     with Viewer(tmp_path) as viewer, pytest.raises(ReportError, match="cannot be used"):
         Viewer(tmp_path, viewer.port)
 

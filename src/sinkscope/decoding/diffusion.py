@@ -57,7 +57,7 @@ class Denoiser:
         if settings.block_causal:
             assert settings.block is not None
             if settings.family == "nemotron":
-                return TextForwards(self.model, settings.block, settings.causal_context)
+                return TextForwards(self.model, settings.block, settings.causal_context, settings.cache == "exact")
             kind = ReorderedForwards if settings.family == "wedlm" else BlockForwards
             return kind(self.model, settings.block, settings.cache == "exact", self.shift)
         mask = self.canvas.real.to(torch.int64) if self.padded else None
@@ -83,7 +83,7 @@ class Denoiser:
         self.padded = not bool(self.canvas.real.all())
         if self.forwards.kept < stop:
             kind = "store" if self.forwards.kept else "prefill"
-            self._announced(kind, (self.forwards.kept, stop), None)
+            self._announced(kind, (self.forwards.kept if self.forwards.cached else 0, stop), None)
 
     def _announced(self, kind: str, window: tuple[int, int], block: Block | None) -> Tensor:
         start, stop = window
@@ -201,7 +201,7 @@ def denoise(
 
 def _block_steps(state: Denoiser, block: Block) -> Iterator[Step]:
     cached = state.settings.cache == "exact"
-    if cached:
+    if cached or state.settings.family == "nemotron":  # whose blocks begin with what the text before them goes on with
         state.fill_cache(block.span[0])
     rule = rule_named(state.settings.commit)(state, block)
     while not bool(state.done.all()) and rule.unfinished():

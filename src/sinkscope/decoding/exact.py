@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from sinkscope.models.base import Model
-from sinkscope.models.blocks import block_mask, counted, reordered_mask
+from sinkscope.models.blocks import block_mask, counted, reordered_mask, without_padding
 
 
 class BlockForwards:
@@ -69,13 +69,20 @@ class BlockForwards:
 class TextForwards(BlockForwards):
     """Nemotron: text that is finished is read causally (or each piece at once), a block at work sees all that is there."""
 
-    def __init__(self, model: Model, size: int, causal_context: bool) -> None:
-        super().__init__(model, size, cached=True, shift=False)
-        self.causal_context = causal_context
+    def __init__(self, model: Model, size: int, causal_context: bool, cached: bool = True) -> None:
+        super().__init__(model, size, cached, shift=False)
+        self.causal_context, self.begin = causal_context, 0
+
+    def window(self, span: tuple[int, int], columns: int) -> tuple[int, int]:
+        self.begin = span[0]
+        return super().window(span, columns)
 
     def visible(self, tokens: Tensor, real: Tensor | None, window: tuple[int, int], keep: bool) -> Tensor | None:
-        size = 1 if keep and self.causal_context else window[1]  # blocks of one position are causal attention
-        return block_mask(size, *window, real, tokens.device)
+        if keep or self.cached:  # blocks of one position are causal attention
+            return block_mask(1 if keep and self.causal_context else window[1], *window, real, tokens.device)
+        causal = torch.ones(window[1], window[1], dtype=torch.bool, device=tokens.device).tril()
+        causal[self.begin :] = True  # the block at work; without a cache the text before it is read again
+        return causal[None, None] if real is None else without_padding(causal[None, None], real[:, : window[1]], 0)
 
 
 class ReorderedForwards(BlockForwards):

@@ -22,7 +22,8 @@ from urllib.parse import parse_qs, urlsplit
 import torch
 
 from sinkscope.errors import ReportError, SinkscopeError
-from sinkscope.report import overview, page, slices
+from sinkscope.report import page, slices
+from sinkscope.report.overview import overview, overview_of
 from sinkscope.report.sample import header
 from sinkscope.report.writing import is_trace, opening, trace_files
 from sinkscope.tracing import Trace
@@ -101,7 +102,7 @@ class Viewer:
         self.close()
 
     def _page(self) -> str:
-        about = overview.empty() if is_trace(self.run) else overview.overview(self.run, [])
+        about = overview() if is_trace(self.run) else overview_of(self.run, [])
         samples = [_remote(trace, name) for name, trace in self.traces]
         small = [trace for _, trace in self.traces if not _large(trace)]
         start = opening([trace for _, trace in self.traces]) if len(small) == len(self.traces) else opening([])

@@ -1,8 +1,9 @@
-"""A mistake in a study is one sentence: file, line, field, what was expected, what came."""
+"""Study files at the boundary: bounded YAML, pydantic's checks, and one sentence for a mistake: file, line, field, what came."""
 
 from __future__ import annotations
 
 import functools
+import pathlib
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
@@ -10,24 +11,29 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError, ValidationInfo
 
 from sinkscope.errors import StudyError
-from sinkscope.io.bounded_yaml import Path
-from sinkscope.study.reader import mistake
+from sinkscope.fields import shown
+from sinkscope.io.bounded_yaml import LARGEST, Path, parse, written
+from sinkscope.io.reading import read_text
 
 Made = TypeVar("Made")
-LONGEST = 120  # characters of a wrong value that are repeated
+
+
+def read_yaml(path: pathlib.Path, where: str) -> tuple[Any, dict[Path, int]]:
+    """Plain values of a file that is not too large, and the line of every one of them."""
+    return parse(read_text(path, LARGEST, StudyError), where, StudyError)
 
 
 def validated(kind: type[Made], values: Any, where: str, lines: Mapping[Path, int]) -> Made:
-    """Plain values as a checked dataclass; the first mistake is told."""
+    """Plain values as a checked dataclass; lines: of every value in the file. The first mistake is raised."""
     context = {"where": where, "lines": lines}
     try:
         return TypeAdapter(kind).validate_python(values, context=context)
     except ValidationError as error:
-        raise _told(error, kind, values, context) from None
+        raise _sentence(error, kind, values, context) from None
 
 
 def guarded(kind: type[Made]) -> type[Made]:
-    """The constructor tells mistakes as a file does, not as pydantic does."""
+    """The constructor words mistakes as a file does, not as pydantic does."""
     plain = kind.__init__
 
     @functools.wraps(plain)
@@ -35,7 +41,7 @@ def guarded(kind: type[Made]) -> type[Made]:
         try:
             plain(self, *args, **words)
         except ValidationError as error:
-            raise _told(error, kind, words, {"where": kind.__name__, "lines": {}}) from None
+            raise _sentence(error, kind, words, {"where": kind.__name__, "lines": {}}) from None
 
     kind.__init__ = init  # type: ignore[method-assign]
     return kind
@@ -43,17 +49,17 @@ def guarded(kind: type[Made]) -> type[Made]:
 
 def refuse(info: ValidationInfo, path: Path, sentence: str) -> StudyError:
     """A mistake that one of our own checks found; `path` is where it stands in the file."""
-    context = info.context or {"where": "the study", "lines": {}}
-    return mistake(context["where"], context["lines"], path, sentence)
+    return _mistake(info.context or {"where": "the study", "lines": {}}, path, sentence)
 
 
-def shown(value: Any) -> str:
-    """A wrong value as it is repeated: the beginning of it, if it is long."""
-    text = repr(value)
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+def _mistake(context: Mapping[str, Any], path: Path, sentence: str) -> StudyError:
+    where, lines = context["where"], context["lines"]
+    line = next((lines[path[:n]] for n in range(len(path), -1, -1) if path[:n] in lines), None)
+    place = where if line is None else f"{where}, line {line}"
+    return StudyError(f"{place}: {written(path) or 'the file'} {sentence}.")
 
 
-def _told(error: ValidationError, kind: type, values: Any, context: Mapping[str, Any]) -> StudyError:
+def _sentence(error: ValidationError, kind: type, values: Any, context: Mapping[str, Any]) -> StudyError:
     problem = error.errors()[0]
     path, holder, expected = _place(kind, problem["loc"])
     match problem["type"]:
@@ -64,11 +70,11 @@ def _told(error: ValidationError, kind: type, values: Any, context: Mapping[str,
             sentence = f"is not a field that is known here; known are {known}"
         case "dataclass_type" | "mapping_type" | "dict_type":
             sentence = f"must be a mapping of fields, not {shown(problem['input'])}"
-        case "value_error" if said := str(problem["ctx"]["error"]):
-            sentence = said
+        case "value_error" if own := str(problem["ctx"]["error"]):
+            sentence = own
         case _:
             sentence = f"must be {expected}, not {shown(_value(values, path, problem['input']))}"
-    return mistake(context["where"], context["lines"], path, sentence)
+    return _mistake(context, path, sentence)
 
 
 def _place(kind: Any, loc: tuple[int | str, ...]) -> tuple[Path, Any, str]:

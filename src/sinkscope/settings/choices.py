@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, get_args
 
+from sinkscope.fields import TRUTH, Allowed, number, whole
 from sinkscope.settings.sparse import SparseCache
 
 # native: DiffusionGemma's own generate in transformers.
@@ -57,31 +58,28 @@ CHOICES: dict[str, Any] = {
     "overwrite": ("never", "reference"),
     "mode": (None, *get_args(Mode)),
 }
-RANGES: tuple[tuple[str, float, float | None], ...] = (
-    ("temperature", 0, None),
-    ("top_p", 0, 1),
-    ("threshold", 0, 1),
-    ("factor", 0, None),
-    ("algorithm_temperature", 0, None),
-    ("epsilon", 0, 1),
-    ("guidance", 0, None),
-    ("editing_threshold", 0, 1),
-    ("gamma", 0, None),
-    ("t_min", 0, None),
-    ("t_max", 0, None),
-)
-WHOLE: dict[str, int] = {  # whole numbers, and the least that each may be
-    "length": 1, "block": 1, "steps": 1, "top_k": 1, "minimal_topk": 1, "num_to_transfer": 1, "steps_per_block": 1,
-    "sub_block": 1, "max_post_steps": 0, "total_length": 2, "infill_length": 1, "max_thinking_tokens": 0,
-    "stability": 0,
-}  # fmt: skip
 LONGEST = 1 << 24  # tokens, steps and the like: far above any context, and small enough to count with
 LAST_ID = (1 << 31) - 1
 SEEDS = 1 << 64  # what a generator of torch takes
 ALWAYS = ("length", "seed", "temperature", "guidance", "epsilon")  # None means nothing for these
-IDS = ("eos_id", "eot_id", "pad_id", "end_think_id")
 ID_LISTS = ("stop_ids", "guidance_keep", "suppress", "begin_suppress", "suffix")
-FLAGS = ("forbid_eos", "late_eos", "block_causal", "stochastic", "shift", "causal_context", "greedy", "eos_at_end")
+TOKEN_ID = Allowed(f"a token id from 0 to {LAST_ID}", whole(0, LAST_ID))
+COUNT = whole(1, LONGEST)
+
+# What a setting may be beside None; those of CHOICES and ID_LISTS are not here.
+ALLOWED: dict[str, Allowed] = {
+    **dict.fromkeys(("length", "block", "steps", "top_k", "minimal_topk"), COUNT),
+    **dict.fromkeys(("num_to_transfer", "steps_per_block", "sub_block", "total_length", "infill_length"), COUNT),
+    **dict.fromkeys(("max_post_steps", "max_thinking_tokens", "stability"), whole(0, LONGEST)),
+    "seed": whole(0, SEEDS - 1),
+    **dict.fromkeys(("eos_id", "eot_id", "pad_id", "end_think_id"), TOKEN_ID),
+    **dict.fromkeys(
+        ("temperature", "factor", "algorithm_temperature", "guidance", "gamma", "t_min", "t_max"), number(0)
+    ),
+    **dict.fromkeys(("top_p", "threshold", "epsilon", "editing_threshold"), number(0, 1)),
+    **dict.fromkeys(("forbid_eos", "late_eos", "block_causal", "stochastic", "shift"), TRUTH),
+    **dict.fromkeys(("causal_context", "greedy", "eos_at_end"), TRUTH),
+}
 
 # Settings that have a meaning in these families only; elsewhere they would be ignored, so they are refused.
 ONLY: dict[str, tuple[str, ...]] = {
