@@ -108,7 +108,7 @@ def test_one_set_of_weights_learns_both_ways(tmp_path: Path) -> None:
     with torch.inference_mode():  # nothing is lost before training begins
         torch.testing.assert_close(module.eval()(ids).logits, source.logits(ids), atol=1e-4, rtol=0)
     small = replace(recipe, steps=2, batch=4, save_every=2, log_every=1)
-    made = load(train_blocks(small, tmp_path / "run", quiet=True))
+    made = load(train(small, tmp_path / "run", quiet=True))
     assert made.family == "nemotron_labs_diffusion" and made.defaults.block == 8
     assert all(isinstance(made.in_mode(mode).generate("2 plus 3?"), str) for mode in made.recipe.modes)
 
