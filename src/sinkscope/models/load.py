@@ -87,7 +87,8 @@ def _loaded(asked: str, device: str | torch.device | None, mask_id: int | None, 
         config["mask_token_id"] = mask_id
     files = checkpoint.weight_files(folder)
     try:
-        native = family.native_config(config)
+        with quiet():  # it may warn of a rope that is meant so
+            native = family.native_config(config)
     except KeyError as error:
         raise CheckpointError(
             f"config.json of {asked} lacks {error}, which every {family.name} checkpoint has; fetch the file again."
