@@ -30,7 +30,7 @@ def test_controls_hold(family: str, tmp_path: Path) -> None:
             "trace": {"problems": 1, "keep": 1},
         }
     )
-    run(study, tmp_path / "run")
+    run(study, tmp_path / "run", workers=1)
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     cells = {cell["condition"]["name"]: cell for cell in results["cells"]}
     assert {"none", "noop", "mask_sinks", "mask_random"} <= set(cells)
