@@ -46,6 +46,12 @@ ModelsOption = Annotated[
 ]
 TaskOption = Annotated[list[str] | None, typer.Option("--task", "-t", help="Tasks; repeated, or with commas.")]
 Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")]
+Mode = Annotated[
+    str | None,
+    typer.Option(
+        "--mode", help="Of a checkpoint that decodes in several ways: diffusion, autoregressive, self_speculation."
+    ),
+]
 MaskId = Annotated[
     int | None, typer.Option("--mask-id", help="Mask token of a diffusion checkpoint that names it nowhere.", min=0)
 ]

@@ -158,10 +158,14 @@ class Recorder(Tap):
             self.top_scores[:, step, layer, ..., : top.values.shape[-1]] = top.values.to(self.keep.dtype)
         if layer == 0 or not self.backend:
             groups = torch.arange(len(GROUPS))
+            if forward.ids is not None:  # the canvas may change between a step and the next forward
+                self.canvas[:, step, : forward.ids.shape[1]] = forward.ids[:rows].cpu()
             self.queries[:, step] = (forward.labels[:rows].cpu()[:, :, None] == groups).sum(1).to(torch.int32)
             self.backend = call.backend
         if self.values is not None:
-            self.values[:, step, layer, :, :keys] = call.v[:rows].float().norm(dim=-1).cpu()
+            norms = call.v[:rows].float().norm(dim=-1).cpu()  # [batch, kv head, key]
+            norms = norms.repeat_interleave(self.values.shape[3] // norms.shape[1], dim=1)
+            self.values[:, step, layer, :, :keys] = norms
         if self.maps is not None:
             self._keep_maps(call, outcome, step, rows)
 
@@ -197,6 +201,10 @@ class Recorder(Tap):
             self.edits = edited.int() if self.edits is None else self.edits + edited.int()
         self.blocks[index] = torch.tensor(step.block)
         self.steps = index + 1
+
+    def finish(self, tokens: Tensor) -> None:
+        """The text that the decoder gave back."""
+        self.canvas[:, self.steps, : tokens.shape[1]] = tokens.cpu()
 
     def hooks(self, stack: ExitStack) -> None:
         """Put in what is needed for the lens and for hidden-state norms; taken out when the stack closes."""
@@ -235,7 +243,7 @@ def laid_out(model: Model, ids: Tensor, settings: Decode, mask: Tensor | None) -
         found = [row.nonzero().flatten().tolist() for row in canvas.real]
         return canvas.tokens, [slice(columns[0], columns[-1] + 1) for columns in found], canvas.answers
     blank = next((token for token in (model.pad_id, model.eos_id) if token is not None), 0)
-    first = torch.cat([ids, ids.new_full((len(ids), settings.length), blank)], 1)
+    first = torch.cat([ids, ids.new_full((len(ids), settings.answer_length), blank)], 1)
     padding = [0] * len(ids) if mask is None else (mask == 0).sum(1).tolist()
     return first, [slice(padded, first.shape[1]) for padded in padding], [ids.shape[1]] * len(ids)
 
@@ -246,4 +254,6 @@ def _zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def _kv_heads(model: Model) -> int:
-    return int(getattr(model.config, "num_key_value_heads", None) or model.config.num_attention_heads)
+    """The most that a layer has: DiffusionGemma's are of two kinds."""
+    layers = getattr(model.config, "per_layer_config", None) or [model.config]
+    return max(int(getattr(one, "num_key_value_heads", None) or one.num_attention_heads) for one in layers)

@@ -14,6 +14,7 @@ from sinkscope.cli.options import (
     Dtype,
     JsonFlag,
     MaskId,
+    Mode,
     ModelArgument,
     read_prompt,
     refuse_together,
@@ -53,6 +54,7 @@ def register(app: typer.Typer) -> None:
         device: Device = None,
         mask_id: MaskId = None,
         base: Base = None,
+        mode: Mode = None,
         as_json: JsonFlag = False,
     ) -> None:
         """Generate text and watch the canvas fill in."""
@@ -66,7 +68,7 @@ def register(app: typer.Typer) -> None:
         from sinkscope.models import load
 
         with waiting(f"loading {model} …"):
-            loaded = load(model, dtype=dtype, device=device, mask_id=mask_id, base=base)
+            loaded = load(model, dtype=dtype, device=device, mask_id=mask_id, base=base, mode=mode)
         if loaded.causal:
             useless: dict[str, object] = {
                 "--block": block,

@@ -15,6 +15,7 @@ from sinkscope.cli.options import (
     Dtype,
     JsonFlag,
     MaskId,
+    Mode,
     ModelArgument,
     read_prompt,
     refuse_together,
@@ -60,6 +61,7 @@ def trace(
     device: Device = None,
     mask_id: MaskId = None,
     base: Base = None,
+    mode: Mode = None,
     browser: Annotated[bool, typer.Option("--open", help="Write a page beside the file, and open it.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
@@ -73,7 +75,7 @@ def trace(
     import sinkscope as sk
 
     with waiting(f"loading {model} …"):
-        loaded = sk.load(model, dtype=dtype, device=device, mask_id=mask_id, base=base)
+        loaded = sk.load(model, dtype=dtype, device=device, mask_id=mask_id, base=base, mode=mode)
     if loaded.causal:
         refuse_together(DecodeError, "on a model that writes left to right", {"--block": block, "--steps": steps})
     keep = sk.Keep(
