@@ -119,7 +119,7 @@ def test_the_control_takes_once_what_the_residual_stream_keeps(tmp_path: Path, b
         for layer in module.model.layers:
             layer.self_attn.o_proj.weight.zero_()
             layer.mlp.down_proj.weight.zero_()
-    embedded = module.model.embed_tokens(batch[0])
+    embedded = module.model.embed_tokens(batch[0]).detach()
     seen: list[Tensor] = []
     control = sk.AblateChannels(top=1, of="random")
     with sk.intervene(made, control), sk.hook(made, "resid_post", lambda x, _: seen.append(x)):
@@ -128,6 +128,11 @@ def test_the_control_takes_once_what_the_residual_stream_keeps(tmp_path: Path, b
     for state in seen:
         lost = (state - embedded).abs().amax((0, 1))
         assert lost.nonzero().numel() == 1 and float(lost.max()) == pytest.approx(40.0) and float(lost[LOUD]) == 0
+    seen.clear()
+    with sk.intervene(made, sk.AblateChannels(top=1)), sk.hook(made, "resid_post", lambda x, _: seen.append(x)):
+        made.logits(batch[0])
+    for state in seen:  # and the ablation takes the loud one in every layer, not the next largest
+        assert (state - embedded).abs().amax((0, 1)).nonzero().flatten().tolist() == [LOUD]
     steered: list[Tensor] = []
     with sk.intervene(made, sk.Steer(ONES, of="random")), sk.hook(made, "resid_post", lambda x, _: steered.append(x)):
         made.logits(batch[0])

@@ -22,6 +22,7 @@ from sinkscope.interventions.base import at_least, chosen, one_of
 from sinkscope.interventions.hooks import HookContext
 from sinkscope.interventions.memory import Memory
 from sinkscope.interventions.settings import Setting, register
+from sinkscope.interventions.steps import within
 
 
 @register(
@@ -70,25 +71,33 @@ class AblateChannels(ActivationIntervention):
         return ["resid_post"] if self.layers is None else [f"layers.{layer}.resid_post" for layer in self.layers]
 
     def act(self, activation: Tensor, context: HookContext, memory: Memory) -> Tensor | None:
-        picked = self._picked(activation, context, memory)[:, None].expand(-1, activation.shape[1], -1)
-        taken = activation.gather(-1, picked)  # [batch, position, n]
+        removed = self._removed_below(activation, context, memory)
+        natural = activation + removed  # as it would stand here if lower layers had lost nothing
+        picked = self._picked(natural, context, memory)[:, None].expand(-1, activation.shape[1], -1)
         if self.of == "channels":
-            return activation.scatter(-1, picked, 0.0)
-        free = activation.shape[-1] - 2 * picked.shape[-1]
-        if free < 0:
-            raise InterventionError(f"Expected at most half of the {activation.shape[-1]} channels with of='random'.")
-        chance = drawn(context, self.seed, len(activation), activation.shape[-1]).to(activation.device)
-        others = chance.scatter(-1, picked[:, 0], -1.0).topk(picked.shape[-1], dim=-1).indices
-        left = taken - self._taken_below(taken, others, context, memory)
-        return activation.scatter_add(-1, others[:, None].expand_as(picked), -left)
+            made = activation.scatter(-1, picked, 0.0)
+        else:
+            others = self._others(picked[:, 0], activation, context)[:, None].expand_as(picked)
+            made = activation.scatter_add(-1, others, removed.gather(-1, others) - natural.gather(-1, picked))
+        if within(self.steps, memory.steps.get(context.layer, 1) - 1, context.share):
+            memory.own[id(self), "removed"] = context.forward, context.layer, removed + (activation - made)
+        return made
 
-    def _taken_below(self, taken: Tensor, others: Tensor, context: HookContext, memory: Memory) -> Tensor:
-        """What this forward's lower layers have taken from these channels already, [batch, position, n]."""
-        key, none = (id(self), "taken"), torch.zeros_like(taken)
-        forward, layer, where, before = memory.own.get(key, (None, 0, others, none))
-        memory.own[key] = context.forward, context.layer, others, taken
-        same = forward is context.forward and layer < context.layer and torch.equal(where, others)
-        return before if same else none
+    def _removed_below(self, activation: Tensor, context: HookContext, memory: Memory) -> Tensor:
+        """What this forward's lower layers have lost, [batch, position, width]: the residual stream does not give it back."""
+        forward, layer, removed = memory.own.get((id(self), "removed"), (None, 0, None))
+        if removed is None or forward is not context.forward or layer >= context.layer:
+            return torch.zeros_like(activation)
+        found: Tensor = removed.to(activation)
+        return found
+
+    def _others(self, picked: Tensor, activation: Tensor, context: HookContext) -> Tensor:
+        """[batch, n]: as many random channels that are not picked, the same in all layers as far as they are free."""
+        rows, width, count = len(activation), activation.shape[-1], picked.shape[-1]
+        if 2 * count > width:
+            raise InterventionError(f"Expected at most half of the {width} channels with of='random', got {count}.")
+        chance = drawn(context, self.seed, rows, width).to(activation.device)
+        return chance.scatter(-1, picked, -1.0).topk(count, dim=-1).indices
 
     def _picked(self, activation: Tensor, context: HookContext, memory: Memory) -> Tensor:
         """[batch, n]: the channels of each row."""
