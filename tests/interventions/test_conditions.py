@@ -115,6 +115,11 @@ ENTRIES: list[tuple[dict[str, Any], str, dict[str, Any]]] = [
     ({"name": "soften", "temperature": 1.5}, "soften 1.5", {"temperature": 1.5}),
     ({"name": "off_by_one"}, "off by one 1", {"weight": 1.0}),
     ({"name": "add_sink_token", "token": 3}, "add sink token of token 3", {"token": 3}),
+    ({"name": "steer", "vector": [1.0, 0.5], "strength": 2, "at": "masked", "layers": [1, 2]},
+     "steer along 2 numbers by 2 at masked layers 1,2", {"vector": [1.0, 0.5], "strength": 2, "at": "masked", "layers": [1, 2]}),
+    ({"name": "ablate_channels", "top": 2, "of": "random"}, "ablate channels top 2 random", {"top": 2, "of": "random"}),
+    ({"name": "zero_attention", "heads": [[3, 0], [4, 1]], "steps": [0, 8]}, "zero attention 3.0,4.1 steps 0–8",
+     {"heads": [[3, 0], [4, 1]], "steps": [0, 8]}),
     ({"name": "cache", "kind": "prefix"}, "cache prefix", {"kind": "prefix"}),
     (
         {"name": "sparse_cache", "by": "sinks", "keep": 0.125, "recent": 4, "refresh": 8, "per": "layer", "drift": 0.5},

@@ -138,11 +138,23 @@ class Tap:
 def perform(call: Call, taps: Sequence[Tap]) -> Tensor:
     """Output of the call, [batch, head, query, dim]; bit-identical to the module's own where nothing is changed or watched."""
     kept = None if call.forward is None or call.forward.kept is None else call.forward.kept(call.layer)
+    call = _on_columns(call) if kept is None else call
     small, call = call, call if kept is None else _on_canvas(call, kept)
     out = _answer(call, small, kept, taps)
     for tap in taps:
         tap.done(call)
     return out
+
+
+def _on_columns(call: Call) -> Call:
+    """Keys that a sliding window has dropped put back, hidden from all: key i then stands in column i."""
+    missing = 0 if call.forward is None else call.forward.start + call.queries - call.keys
+    if missing <= 0:
+        return call
+    mask = torch.ones(1, 1, 1, call.keys, dtype=torch.bool, device=call.q.device) if call.mask is None else call.mask
+    mask = functional.pad(mask, (missing, 0), value=False if mask.dtype == torch.bool else -torch.inf)
+    k, v = (functional.pad(part, (0, 0, missing, 0)) for part in (call.k, call.v))
+    return replace(call, k=k, v=v, mask=mask)
 
 
 def _on_canvas(call: Call, kept: Kept) -> Call:

@@ -98,10 +98,11 @@ def _attention(
     is_causal: bool | None = None, **options: Any,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """What transformers calls in place of the model's own attention while someone, somewhere, listens."""
-    listeners = listeners_of(module)
+    listeners, forward = listeners_of(module), running()
     own = _implementation(module)
-    if not listeners:
-        unheard(module)
+    if not listeners or (forward is not None and forward.kind == "encode"):
+        if not listeners:
+            unheard(module)
         plain: tuple[Tensor, Tensor | None] = own(
             module, query, key, value, attention_mask, scaling=scaling, is_causal=is_causal, **options
         )
@@ -117,7 +118,7 @@ def _attention(
         return out.transpose(1, 2)
 
     mask, causal = aligned(attention_mask, causal, query, key)
-    call = Call(layer, query, key, value, mask, causal, scaling, running(), untouched, directed)
+    call = Call(layer, query, key, value, mask, causal, scaling, forward, untouched, directed)
     for one in listeners:
         one.caught.through_interface += 1
         one.caught.note(layer, query.shape[1], key.shape[2])

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 from sinkscope.errors import InterventionError
 from sinkscope.interventions.settings import Setting
-
-if TYPE_CHECKING:
-    from sinkscope.attention.calls import Call
 
 End = int | float | None  # None is open
 Steps = tuple[End, End]
@@ -42,28 +39,21 @@ def is_steps(value: Any) -> bool:
     return type(first) is not type(last) or first is None or bool(first < last)
 
 
-def within(steps: Steps | None, call: Call, forward: int) -> bool:
-    """Whether an intervention acts in this call; forward: how many forwards of the generation came before.
+def within(steps: Steps | None, forward: int, share: float | None) -> bool:
+    """Whether an intervention acts in this forward; forward: how many came before, share: how far the generation is.
 
     0 is the prefill or the first forward. A share is the decoder's step over the most steps that its settings can take: the
     tokens of a left-to-right generation, the steps of a schedule. With commits by a threshold a generation is over before.
     """
     if steps is None:
         return True
-    first, last = steps
-    return (first is None or _now(first, call, forward) >= first) and (last is None or _now(last, call, forward) < last)
-
-
-def _now(end: int | float, call: Call, forward: int) -> int | float:
-    """How far the generation is, in the unit of this end."""
-    if isinstance(end, int):
-        return forward
-    if call.forward is None or call.forward.most is None:
+    if share is None and any(isinstance(end, float) for end in steps):
         raise InterventionError(
             "Steps as shares of the generation need a decoder that knows its steps; generate with sk.decode, sk.trace or "
             "model.generate, or give whole numbers of forwards."
         )
-    return call.forward.step / call.forward.most
+    first, last = ((share if isinstance(end, float) else forward) or 0 for end in steps)
+    return (steps[0] is None or first >= steps[0]) and (steps[1] is None or last < steps[1])
 
 
 def _label(steps: Steps) -> str:

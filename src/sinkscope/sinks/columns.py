@@ -184,6 +184,13 @@ def _seen_in_blocks(trace: Any, group: str, order: str) -> Tensor:
     masked, given = trace.canvas[:-1] == trace.mask_id, columns < trace.prompt_length
     kinds = {"masked": masked, "prompt": given & ~masked, "committed": ~given & ~masked, "all": torch.ones_like(masked)}
     queries = (kinds[group] & alive).long()
+    if trace.settings.family == "wedlm":  # known tokens are read first, then masks, causally in that order
+        by_known, by_masks = ((queries * part).flip(1).cumsum(1).flip(1) for part in (~masked, masked))
+        reads_all = (queries * masked).sum(1, keepdim=True)
+        return torch.where(masked, by_masks, by_known + reads_all) * alive
+    if trace.settings.family == "nemotron":  # the text is causal, the block at work sees all that is there
+        begins = torch.where(columns < trace.blocks[:, :1], columns, trace.blocks[:, :1].long())
+        return queries.flip(1).cumsum(1).flip(1).gather(1, begins) * alive
     size, phase = trace.settings.block, int(trace.blocks[0, 0]) % trace.settings.block
     starts = ((columns - phase).div(size, rounding_mode="floor") * size + phase).clamp(min=0)
     later = queries.flip(1).cumsum(1).flip(1)  # [step, key]: queries from this column on
