@@ -107,7 +107,8 @@ class Condition:
 
     def series(self) -> Condition:
         """The condition without its K: tests over K are corrected together."""
-        return Condition(self.name, **{name: value for name, value in self.settings if name not in STRENGTHS})
+        strengths = {name for name, value in self.settings if name in STRENGTHS and not isinstance(value, str)}
+        return Condition(self.name, **{name: value for name, value in self.settings if name not in strengths})
 
     def to_dict(self) -> dict[str, Any]:
         """name, k, rank and rows always; the other settings where they say something."""
