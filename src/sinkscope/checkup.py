@@ -45,7 +45,7 @@ class _SkippedError(Exception):
 
 
 def checkup(
-    name: str, dtype: str | None = None, device: str | None = None, mask_id: int | None = None
+    name: str, dtype: str | None = None, device: str | None = None, mask_id: int | None = None, base: str | None = None
 ) -> Iterator[Check]:
     """Load a model and check it; yields each result as it is known. Nothing after a failed load can be checked.
 
@@ -56,7 +56,7 @@ def checkup(
         _ = zoo.find(name) or find_folder(name)
     started = time.perf_counter()
     try:
-        model = load(name, dtype=dtype, device=device, mask_id=mask_id)
+        model = load(name, dtype=dtype, device=device, mask_id=mask_id, base=base)
     except (CheckpointError, UnknownFamilyError, TokenizerError) as error:
         yield Check("loads", "failed", str(error))
         return

@@ -99,6 +99,7 @@ class Change:
     extra: tuple[Tensor, Tensor] | Extra | None = None  # keys and values that every query sees beside the text
     bias: Tensor | None = None  # [batch | 1, head | 1, query | 1, key], added to the scores
     temperature: float = 1.0  # scores are divided by it
+    removed: Tensor | None = None  # [batch, head, key]: attention that each key loses, where `bias` takes a part of it
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,12 @@ class Forward:
     ids: Tensor | None = None  # [batch, column]: the tokens that stand on the canvas during this forward
     kept: Callable[[int], Kept | None] | None = None  # of a layer under a sparse cache; None where all keys are seen
     row_seeds: tuple[int, ...] | None = None  # one per row that counts: random choices are drawn anew for each
+    most: int | None = None  # steps that the generation can take at most; None where nobody knows
+
+    @property
+    def share(self) -> float | None:
+        """Share of the generation that is behind: this step over the most that its settings can take."""
+        return self.step / self.most if self.most else None
 
 
 _running: ContextVar[Forward | None] = ContextVar("sinkscope_forward", default=None)

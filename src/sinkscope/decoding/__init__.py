@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sinkscope.decoding.delete import delete_positions
 from sinkscope.decoding.fit import check_kinds, resolve_settings
 from sinkscope.decoding.run import Decoded, OnStep, Run, Step
 from sinkscope.errors import PromptError
@@ -43,6 +44,7 @@ def decode(
             f"got a prompt of {prompt.shape[1]} and length {settings.length}; shorten one of them."
         )
     mask = checked_mask(attention_mask, prompt, settings)
+    prompt, mask = delete_positions(prompt, mask, settings.delete)
     run = Run(history)
     ways = {"autoregressive": continue_text, "native": generate_natively, "nemotron": speculate}
     way = denoise if settings.mode == "diffusion" else ways.get(settings.family, denoise)

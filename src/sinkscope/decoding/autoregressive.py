@@ -1,4 +1,4 @@
-"""Left-to-right decoding with transformers' key-value cache, on the same canvas as the denoising loop."""
+"""Left-to-right decoding on the same canvas as the denoising loop: with a key-value cache, or all rows at every step."""
 
 from __future__ import annotations
 
@@ -42,19 +42,24 @@ def continue_text(
     chooser = choice_of(settings)(settings, noise, model.eos_id, model.eot_id)
     ends = torch.tensor(_ends(model, settings), dtype=torch.int64, device=prompt.device)
     finished = torch.zeros(batch, dtype=torch.bool, device=prompt.device)
-    cache = DynamicCache(config=model.config)
+    cache = None if settings.recompute else DynamicCache(config=model.config)
     identity = object()
     module: Any = model.module
     for index, column in enumerate(range(width, canvas.shape[1])):
-        start = 0 if index == 0 else column - 1
-        labels = torch.full((batch, column - start), PROMPT if index == 0 else COMMITTED, device=prompt.device)
+        start = 0 if index == 0 or settings.recompute else column - 1
+        labels = torch.full((batch, column - start), COMMITTED, device=prompt.device)
+        labels[:, : max(width - start, 0)] = PROMPT
         labels = labels.masked_fill(~real[:, start:column] | (finished.unsqueeze(1) & (index > 0)), -1)
         left = padding if padded else None
         run.note(canvas)
-        with forward_context(Forward(identity, index, labels, batch, start, left, width, ids=canvas[:, :column])):
+        forward = Forward(
+            identity, index, labels, batch, start, left, width, ids=canvas[:, :column], most=settings.most_steps
+        )
+        with forward_context(forward):
             output = module(
                 canvas[:, start:column], attention_mask=real[:, :column].to(torch.int64) if padded else None,
-                position_ids=positions[:, start:column], past_key_values=cache, use_cache=True, logits_to_keep=1,
+                position_ids=positions[:, start:column], past_key_values=cache, use_cache=cache is not None,
+                logits_to_keep=1,
             )  # fmt: skip
         where = torch.arange(batch, device=prompt.device) * canvas.shape[1] + column
         ids, sure = chooser.choose(output.logits[:, -1], where)

@@ -95,7 +95,7 @@ class Denoiser:
             padding = None if padding is None else torch.cat([padding, padding])
         forward = Forward(
             self.identity, self.step, labels, self.canvas.batch, start, padding, max(self.canvas.answers), kind=kind,
-            ids=tokens,
+            ids=tokens, most=self.settings.most_steps,
         )  # fmt: skip
         if self.padded and not self._only_left_padded():
             forward = replace(forward, real=real)

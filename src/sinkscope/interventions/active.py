@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from sinkscope.attention.calls import Call, Change, Outcome, Tap
 from sinkscope.attention.capture import listening, module_of
 from sinkscope.attention.selection import Shape
 from sinkscope.errors import InterventionError
+from sinkscope.interventions.activations import ActivationIntervention
 from sinkscope.interventions.base import Intervention
+from sinkscope.interventions.hooks import HookContext, hook
 from sinkscope.interventions.memory import Memory
+from sinkscope.interventions.steps import within
 from sinkscope.sinks.tokens import KindsOf
 
 
@@ -27,6 +32,8 @@ class Effect:
     mass: float = 0.0
     mass_seen: float = 0.0
     leak: float = 0.0  # most attention that a masked key still received; 0 when masking took effect
+    moved: float = 0.0  # squared length of what was changed in activations …
+    moved_seen: float = 0.0  # … and of the activations
 
     @property
     def key_share(self) -> float:
@@ -37,8 +44,14 @@ class Effect:
         """Share of the attention that the masked keys would have drawn at that very step."""
         return self.mass / self.mass_seen if self.mass_seen else 0.0
 
+    @property
+    def moved_share(self) -> float:
+        """Length of the change relative to the activations that it was made in; 0 when nothing took effect."""
+        return (self.moved / self.moved_seen) ** 0.5 if self.moved_seen else 0.0
+
     def to_dict(self) -> dict[str, float]:
-        return {"key_share": self.key_share, "mass_share": self.mass_share, "leak": self.leak}
+        moved = {"moved_share": self.moved_share} if self.moved_seen else {}
+        return {"key_share": self.key_share, "mass_share": self.mass_share, "leak": self.leak, **moved}
 
 
 @dataclass
@@ -52,8 +65,37 @@ class Active(Tap):
 
     def change(self, call: Call) -> list[Change]:
         self.memory.open(call)
-        changes = (each.change(call, self.memory) for each in self.interventions if not each.is_noop)
-        return [change for change in changes if change is not None]
+        # Every intervention is asked at every step: what it keeps must not depend on when it acts.
+        changes = [
+            (
+                each.change(call, self.memory),
+                within(each.steps, self.memory.step(call), None if call.forward is None else call.forward.share),
+            )
+            for each in self.interventions
+            if not each.is_noop
+        ]
+        found = [change for change, acts in changes if acts and change is not None]
+        for removed in (change.removed for change in found if change.removed is not None):
+            rows = slice(None) if call.forward is None else slice(call.forward.rows)
+            self.effect.keys += int((removed[rows] > 0).sum())
+            self.effect.mass += float(removed[rows].sum())
+        return found
+
+    def act(self, each: ActivationIntervention, activation: Tensor, context: HookContext) -> Tensor | None:
+        """What an intervention on activations makes of one, counted."""
+        forward = (
+            self.memory.steps.get(context.layer, 1) - 1
+        )  # its places are behind the attention, which is counted already
+        made = each.act(
+            activation, context, self.memory
+        )  # at every step: what it keeps must not depend on when it acts
+        if made is None or not within(each.steps, forward, context.share):
+            return None
+        with torch.no_grad():
+            before = activation[: context.rows].float()
+            self.effect.moved += float((made[: context.rows].float() - before).square().sum())
+            self.effect.moved_seen += float(before.square().sum())
+        return made
 
     def ranks(self, call: Call) -> bool:
         return any(each.maps() for each in self.interventions if not each.is_noop)
@@ -101,7 +143,11 @@ def intervene(model: Any, *interventions: Intervention, record: bool = False) ->
     for each in interventions:
         if not each.is_noop:
             each.prepare(model, active.memory)
-    with listening(root, active) as caught:
+    with ExitStack() as stack:
+        for each in interventions:
+            if isinstance(each, ActivationIntervention) and not each.is_noop:
+                stack.enter_context(hook(root, each.where(shape), partial(active.act, each)))
+        caught = stack.enter_context(listening(root, active))
         yield active
     for each in interventions:
         each.check_seen(caught, shape.name)

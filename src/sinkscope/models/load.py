@@ -41,18 +41,20 @@ def load(
     dtype: torch.dtype | str | None = None,
     device: str | torch.device | None = None,
     mask_id: int | None = None,
+    base: str | os.PathLike[str] | None = None,
     mode: str | None = None,
 ) -> Model:
     """Load a model by zoo name, folder, GGUF file or Hub id; a PEFT adapter's folder is merged into its base.
 
     dtype: as stored on an accelerator and float32 on a CPU, unless given. device: "auto" spreads over all devices.
     mask_id: the mask token of a diffusion checkpoint that names it nowhere; it takes the place of one that is named.
+    base: where the base of an adapter is, if not where adapter_config.json says.
     mode: "diffusion", "autoregressive" or "self_speculation", for a checkpoint that decodes in several ways.
     """
     asked = checked_name(name)
     wanted = checked_options(dtype, device, mask_id)
     with one_sentence(asked):
-        model = _loaded(asked, device, mask_id, wanted)
+        model = _loaded(asked, device, mask_id, wanted, None if base is None else checked_name(base))
         return _self_tested(model if mode is None else model.in_mode(mode))
 
 
@@ -66,16 +68,29 @@ def checked_options(
     return _dtype(dtype, device)
 
 
-def _loaded(asked: str, device: str | torch.device | None, mask_id: int | None, wanted: torch.dtype | str) -> Model:
+def _loaded(
+    asked: str,
+    device: str | torch.device | None,
+    mask_id: int | None,
+    wanted: torch.dtype | str,
+    base: str | None = None,
+) -> Model:
     folder = zoo.find(asked) or find_folder(asked)
     import_transformers()
     if adapters.is_adapter(folder):
         refuse_odd_files(folder)
-        adapter = adapters.read_adapter(folder)
+        adapter = adapters.read_adapter(folder, base)
         named = checked_name(adapter.base)
-        with one_sentence(named):  # the forwards of the self-test are left to the merged model
-            base = _undamaged(_loaded(named, device, mask_id, wanted))
-        return converted(adapters.merge(base, adapter, asked), adapter)
+        try:
+            with one_sentence(named):  # the forwards of the self-test are left to the merged model
+                whole = _undamaged(_loaded(named, device, mask_id, wanted))
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"{asked} is an adapter of {named}, which cannot be loaded here (base=… or --base says where it is): {error}"
+            ) from None
+        return converted(adapters.merge(whole, adapter, asked), adapter)
+    if base is not None:
+        raise CheckpointError(f"{asked} is no PEFT adapter, so that a base would have no effect; leave it out.")
     if folder.suffix == ".gguf":
         packed, reader = load_gguf(asked, read_gguf(folder), wanted, device)
         return _assemble(Llama(), packed, reader, asked, None, checkpoint.gguf_fingerprint(folder))
@@ -231,7 +246,7 @@ def _undamaged(model: Model) -> Model:
             "correct mask_token_id in config.json, or pass mask_id=…."
         )
     for key, parameter in model.module.named_parameters():
-        if not is_finite(parameter):
+        if parameter.is_floating_point() and not is_finite(parameter):
             raise CheckpointError(
                 f"{model.name} has NaN or infinite numbers in {key}; the checkpoint is damaged: fetch it again."
             )

@@ -43,6 +43,9 @@ def _check_values(settings: Decode) -> None:
         value = getattr(settings, name)
         if not isinstance(value, tuple) or not all(map(TOKEN_ID, value)):
             raise DecodeError(f"Expected {name} to be a tuple of token ids, got {shown(value, 60)}.")
+    delete: object = settings.delete
+    if not isinstance(delete, tuple) or not all(type(one) is int for one in delete):
+        raise DecodeError(f"Expected delete to be a tuple of positions of the prompt, got {shown(delete, 60)}.")
 
 
 def _check_used(settings: Decode) -> None:

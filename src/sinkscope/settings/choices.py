@@ -77,7 +77,7 @@ ALLOWED: dict[str, Allowed] = {
         ("temperature", "factor", "algorithm_temperature", "guidance", "gamma", "t_min", "t_max"), number(0)
     ),
     **dict.fromkeys(("top_p", "threshold", "epsilon", "editing_threshold"), number(0, 1)),
-    **dict.fromkeys(("forbid_eos", "late_eos", "block_causal", "stochastic", "shift"), TRUTH),
+    **dict.fromkeys(("forbid_eos", "late_eos", "block_causal", "stochastic", "shift", "recompute"), TRUTH),
     **dict.fromkeys(("causal_context", "greedy", "eos_at_end"), TRUTH),
 }
 
@@ -97,6 +97,7 @@ ONLY: dict[str, tuple[str, ...]] = {
     "suppress": ("mdlm", "bd3lm"),
     "begin_suppress": ("mdlm", "bd3lm"),
     "shift": ("mdlm", "bd3lm", "llada", "mmada", "dream", "parallel"),
+    "recompute": ("autoregressive",),
     "mode": ("nemotron", "autoregressive"),
     "causal_context": ("nemotron",),
     "max_thinking_tokens": ("nemotron", "autoregressive"),

@@ -61,6 +61,8 @@ class Decode:
     guidance_keep: tuple[int, ...] = ()  # tokens that the unconditional copy still sees
     suppress: tuple[int, ...] = ()  # never chosen
     begin_suppress: tuple[int, ...] = ()  # taken out after the choice, so that only confidences change
+    recompute: bool = False  # left to right: every step computes all rows again, and keeps no cache
+    delete: tuple[int, ...] = ()  # positions of the prompt that are taken out before it is read
     mode: Mode | None = None  # of a checkpoint that decodes in several ways; None: it knows one
     causal_context: bool = True  # Nemotron: prompt and finished blocks are read causally
     max_thinking_tokens: int | None = None  # after so many tokens without end_think_id it is written
@@ -135,10 +137,16 @@ class Decode:
     @classmethod
     @sampler
     def autoregressive(
-        cls, length: int, temperature: float = 0.0, top_p: float | None = None, top_k: int | None = None, **more: Any
-    ) -> Decode:
-        """One token per step, left to right, with a key-value cache."""
-        return cls("autoregressive", length, temperature=temperature, top_p=top_p, top_k=top_k, commit="next", **more)
+        cls, length: int, temperature: float = 0.0, top_p: float | None = None, top_k: int | None = None,
+        recompute: bool = False, **more: Any,
+    ) -> Decode:  # fmt: skip
+        """One token per step, left to right, with a key-value cache.
+
+        recompute=True keeps no cache: every step computes all rows again, the protocol of a diffusion model. Without an
+        intervention both write the same tokens (to rounding); under one, rows of the prompt are computed under it too.
+        """
+        return cls("autoregressive", length, temperature=temperature, top_p=top_p, top_k=top_k, commit="next",
+                   recompute=recompute, **more)  # fmt: skip
 
     @classmethod
     @sampler

@@ -20,6 +20,7 @@ from sinkscope.errors import BudgetError, TraceError
 from sinkscope.models.base import Model
 from sinkscope.settings.decode import Decode
 from sinkscope.tracing import lens
+from sinkscope.tracing.channels import ChannelBuffer
 
 Form = Literal["auto", "full", "summary"]
 TOP = 16  # keys kept per head and group in summary form
@@ -36,6 +37,7 @@ class Keep:
     hidden_norms: bool = False
     maps: tuple[tuple[int, int], ...] = ()  # (layer, head) whose whole attention map is kept
     lens: bool = False  # the tokens that each layer would write at each position, were it the last
+    channels: int = 0  # so many of the largest channels behind each layer, with their values
 
     def __post_init__(self) -> None:
         if self.form not in ("auto", "full", "summary") or self.dtype not in (torch.float16, torch.float32):
@@ -46,6 +48,8 @@ class Keep:
             raise TraceError(f"Expected a budget in bytes as a whole number, got {self.budget!r}.")
         if type(self.lens) is not bool:
             raise TraceError(f"Expected lens to be True or False, got {self.lens!r}.")
+        if type(self.channels) is not int or self.channels < 0:
+            raise TraceError(f"Expected channels to be a whole number of at least 0, got {self.channels!r}.")
         given: Any = self.maps
         if not isinstance(given, tuple | list) or not all(map(_is_head, given)):
             raise TraceError(f"Expected maps as pairs of layer and head, such as ((3, 0),), got {self.maps!r}.")
@@ -82,6 +86,7 @@ def planned_form(model: Model, batch: int, positions: int, settings: Decode, kee
         extra += batch * steps * layers * positions * torch.float32.itemsize
     if keep.lens:
         extra += batch * steps * layers * positions * lens.BYTES
+    extra += batch * steps * layers * keep.channels * (positions + 1) * torch.float32.itemsize
     full = cells * heads * positions * size + extra
     summary = cells * (positions * size + heads * min(TOP, positions) * (size + 4)) + extra
     if keep.form != "summary" and full <= keep.budget:
@@ -127,6 +132,7 @@ class Recorder(Tap):
         self.hidden = _zeros(batch, steps, layers, self.width) if keep.hidden_norms else None
         self.maps = _zeros(len(keep.maps), batch, steps, self.width, self.width, dtype=dtype) if keep.maps else None
         self.lens = lens.LensBuffer(model, batch, steps, layers, self.width) if keep.lens else None
+        self.channels = ChannelBuffer(model, batch, steps, layers, self.width, keep.channels) if keep.channels else None
         self.canvas[:, 0] = first.cpu()
 
     def watches(self, call: Call) -> bool:
@@ -204,6 +210,8 @@ class Recorder(Tap):
         """Put in what is needed for the lens and for hidden-state norms; taken out when the stack closes."""
         if self.lens is not None:
             self.lens.hooks(stack)
+        if self.channels is not None:
+            self.channels.hooks(stack)
         if self.hidden is None:
             return
         layers: Sequence[nn.Module] = getattr(self.model.module.base_model, "layers", [])

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, overload
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from sinkscope.attention.capture import listening
 from sinkscope.decoding import checked_mask, decode, resolve_settings
+from sinkscope.decoding.delete import delete_positions
 from sinkscope.decoding.run import Decoded, OnStep, Step
 from sinkscope.errors import DecodeError, InterventionError, PromptError, TraceError
 from sinkscope.interventions import Intervention, intervene
@@ -59,8 +61,9 @@ def trace(
         if words or settings is None
         else settings
     )
+    ids, mask = delete_positions(ids, checked_mask(mask, ids, chosen), chosen.delete)
     loaded = loaded.for_settings(chosen)
-    recorder = Recorder(loaded, ids, chosen, keep or Keep(), checked_mask(mask, ids, chosen))
+    recorder = Recorder(loaded, ids, chosen, keep or Keep(), mask)
 
     def both(step: Step) -> None:
         recorder.on_step(step)
@@ -69,11 +72,11 @@ def trace(
             on_step(step)
 
     with StepBar(chosen.steps or chosen.length, f"tracing {loaded.name}", asked=progress) as bar, ExitStack() as stack:
-        recorder.hooks(stack)
         if interventions:
             stack.enter_context(intervene(loaded, *interventions))
+        recorder.hooks(stack)  # behind interventions on activations: what is recorded is what they leave
         stack.enter_context(listening(loaded.module, recorder))
-        done = decode(loaded, ids, chosen, attention_mask=mask, history=False, on_step=both)
+        done = decode(loaded, ids, replace(chosen, delete=()), attention_mask=mask, history=False, on_step=both)
     recorder.finish(done.tokens)
     texts = [prompt] if isinstance(prompt, str) else [None] * len(ids) if isinstance(prompt, Tensor) else prompt
     traces = [cut_row(recorder, row, done, text, interventions) for row, text in enumerate(texts)]
@@ -82,6 +85,10 @@ def trace(
 
 def _check(model: Any, settings: Any, interventions: Any, keep: Any, on_step: Any) -> None:
     """Arguments of another kind are told in our words, and before anything is put into the model."""
+    if isinstance(model, nn.Module):
+        raise TraceError(
+            f"Expected a model from sk.load, got the torch module {type(model).__name__}; use sk.wrap(model) first."
+        )
     if not isinstance(model, Model):
         raise TraceError(f"Expected a model from sk.load, or its name, got {model!r}.")
     if not isinstance(settings, Decode | None):
@@ -162,6 +169,8 @@ def cut_row(
         map_heads=recorder.keep.maps,
         lens_tokens=tokens,
         lens_probability=sure,
+        channels=None if recorder.channels is None else recorder.channels.channels[row, :steps].clone(),
+        channel_values=part(None if recorder.channels is None else recorder.channels.values),
         edits=None if recorder.edits is None else recorder.edits[row, real].clone(),
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from sinkscope.cli.options import Device, Dtype, JsonFlag, MaskId, ModelArgument
+from sinkscope.cli.options import Base, Device, Dtype, JsonFlag, MaskId, ModelArgument
 from sinkscope.cli.screen import output, print_json, printable, say_error, waiting
 
 COLOURS = {"ok": "green", "failed": "red", "skipped": "dim"}
@@ -17,6 +17,7 @@ def register(app: typer.Typer) -> None:
         dtype: Dtype = None,
         device: Device = None,
         mask_id: MaskId = None,
+        base: Base = None,
         as_json: JsonFlag = False,
     ) -> None:
         """Check that a model loads whole, attends as its family does, decodes, and obeys an intervention."""
@@ -26,7 +27,7 @@ def register(app: typer.Typer) -> None:
         from sinkscope.checkup import checkup
 
         with waiting(f"checking {model} …"):
-            checks = list(checkup(model, dtype, device, mask_id))
+            checks = list(checkup(model, dtype, device, mask_id, base))
         failed = [one for one in checks if one.status == "failed"]
         if as_json:
             print_json({"model": model, "ok": not failed, "checks": [one.to_dict() for one in checks]})

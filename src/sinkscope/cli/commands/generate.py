@@ -9,6 +9,7 @@ import typer
 
 from sinkscope.cli.options import (
     MOST,
+    Base,
     Device,
     Dtype,
     JsonFlag,
@@ -52,6 +53,7 @@ def register(app: typer.Typer) -> None:
         dtype: Dtype = None,
         device: Device = None,
         mask_id: MaskId = None,
+        base: Base = None,
         mode: Mode = None,
         as_json: JsonFlag = False,
     ) -> None:
@@ -66,7 +68,7 @@ def register(app: typer.Typer) -> None:
         from sinkscope.models import load
 
         with waiting(f"loading {model} …"):
-            loaded = load(model, dtype=dtype, device=device, mask_id=mask_id, mode=mode)
+            loaded = load(model, dtype=dtype, device=device, mask_id=mask_id, base=base, mode=mode)
         if loaded.causal:
             useless: dict[str, object] = {
                 "--block": block,
