@@ -69,6 +69,12 @@ def test_a_shared_expert_of_llada_moe_is_refused(tmp_path: Path) -> None:
         sk.load(folder)
 
 
+def test_diffusion_gemma_without_its_sizes_is_refused(tmp_path: Path) -> None:
+    folder = save(tmp_path, {"model_type": "diffusion_gemma"}, {"a": torch.zeros(1)})
+    with pytest.raises(sk.SinkscopeError, match="lacks 'text_config'"):
+        sk.load(folder)
+
+
 def test_p2_keeps_a_growing_share_and_masks_the_rest_again(tmp_path: Path) -> None:
     model = sk.load(make_open_dcoder(tmp_path))
     steps: list[Step] = []

@@ -25,7 +25,7 @@ def test_controls_hold(family: str, tmp_path: Path) -> None:
             "models": [str(folder)],
             "tasks": [{"name": "arithmetic", "problems": 2}],
             "decode": {"length": 8, "steps": 2},
-            "draws": 20,
+            "draws": 200,
             "conditions": ["none", "noop", {"name": "mask_sinks", "k": 1}, {"name": "mask_random", "k": 1}],
             "trace": {"problems": 1, "keep": 1},
         }

@@ -57,7 +57,10 @@ class _Watched:
         self.run.forwards += 1
         self.run.note(self.whole(ids))
         labels = torch.full_like(canvas, MASKED)
-        forward = Forward(self.identity, self.step, labels, len(ids), before, self.padding, self.prompt, ids=ids)
+        forward = Forward(
+            self.identity, self.step, labels, len(ids), before, self.padding, self.prompt, ids=ids,
+            most=self.settings.most_steps,
+        )  # fmt: skip
         self.open.enter_context(forward_context(forward))
 
     def leave(self, *_: object) -> None:

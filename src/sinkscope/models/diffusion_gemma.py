@@ -44,6 +44,7 @@ class DiffusionGemma(Family):
 
         if not hasattr(transformers, NATIVE):
             raise CheckpointError("DiffusionGemma needs a newer transformers, which has its class; 5.22 does.")
+        _ = config["text_config"]["num_experts"]  # left out, transformers would build experts of no size
         made: PretrainedConfig = transformers.DiffusionGemmaConfig.from_dict(config)
         return made
 

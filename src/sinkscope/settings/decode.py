@@ -318,6 +318,8 @@ class Decode:
         """The most denoising steps that these settings can take, whatever the prompt."""
         if self.family in ("mdlm", "bd3lm"):
             return self.blocks * (self.steps_per_block or ceil((self.steps or self.length) / self.blocks))
+        if self.family == "native":
+            return self.blocks * (self.steps or 48)
         if self.layout == "ahead":  # a round adds at least one token, and drafts one mask per forward at least
             return self.length * (1 if self.threshold is None else max((self.block or 2) - 1, 1))
         if self.layout == "grid":  # the first block holds the end of the prompt, and there may be one more for it

@@ -190,8 +190,9 @@ def _seen_in_blocks(trace: Any, group: str, order: str) -> Tensor:
         return torch.where(masked, by_masks, by_known + reads_all) * alive
     if trace.settings.family == "nemotron":  # the text is causal, the block at work sees all that is there
         begins = torch.where(columns < trace.blocks[:, :1], columns, trace.blocks[:, :1].long())
-        below: Tensor = queries.flip(1).cumsum(1).flip(1).gather(1, begins) * alive
-        return below
+        later = queries.flip(1).cumsum(1).flip(1)
+        text: Tensor = later.gather(1, begins) * alive
+        return text
     size, phase = trace.settings.block, int(trace.blocks[0, 0]) % trace.settings.block
     starts = ((columns - phase).div(size, rounding_mode="floor") * size + phase).clamp(min=0)
     later = queries.flip(1).cumsum(1).flip(1)  # [step, key]: queries from this column on
