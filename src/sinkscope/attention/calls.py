@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -48,12 +49,7 @@ class Call:
     def real_keys(self) -> Tensor | None:
         """bool [batch, key]: keys that are not padding; None where none is."""
         if self.forward is not None:
-            if self.forward.real is not None:
-                return self.forward.real[:, : self.keys].to(self.q.device)
-            padding = self.forward.padding
-            if padding is None:
-                return None
-            return torch.arange(self.keys, device=self.q.device) >= padding.to(self.q.device).unsqueeze(1)
+            return self.forward.real_keys(self.keys, self.q.device)
         if self.mask is None:
             return None
         seen = self.mask if self.mask.dtype == torch.bool else self.mask > torch.finfo(self.mask.dtype).min / 2
@@ -63,7 +59,8 @@ class Call:
     def labels(self) -> Tensor:
         """[batch, query]: the group of each query, −1 for padding."""
         if self.forward is not None:
-            return self.forward.labels.to(self.q.device)
+            given, device = self.forward.labels, self.q.device
+            return given if given.device == device else self.forward.once("labels", device, lambda: given.to(device))
         labels = torch.zeros(self.q.shape[0], self.queries, dtype=torch.int64, device=self.q.device)
         if self.real_keys is not None and self.queries <= self.keys:
             return labels.masked_fill(~self.real_keys[:, self.start : self.start + self.queries], -1)
@@ -160,6 +157,15 @@ def _answer(call: Call, small: Call, kept: Kept | None, taps: Sequence[Tap]) -> 
     watched = any(tap.watches(call) for tap in taps)
     if not changes and not watched and not any(tap.ranks(call) for tap in taps):
         return call.untouched()
+    # Sums need no gradient: where one flows, it flows through the module's own attention.
+    watched = watched and not (torch.is_grad_enabled() and any(one.requires_grad for one in (call.q, call.k, call.v)))
+    with nullcontext() if changes else torch.no_grad():
+        out = _summed(call, small, kept, taps, changes)
+    return out if changes or watched else call.untouched()
+
+
+def _summed(call: Call, small: Call, kept: Kept | None, taps: Sequence[Tap], changes: Sequence[Change]) -> Tensor:
+    """Output and column sums in one pass; the sums go to the taps."""
     narrow = kept is not None and not changes  # nothing to change among the keys that are left out
     use = merged(small if narrow else call, changes)
     out, received, clean = attend(
@@ -178,7 +184,7 @@ def _answer(call: Call, small: Call, kept: Kept | None, taps: Sequence[Tap]) -> 
     outcome = Outcome(received, clean, drop, touched(changes), mask)
     for tap in taps:
         tap.take(call, outcome)
-    return out if changes or watched else call.untouched()
+    return out
 
 
 def _moves_scores(change: Change) -> bool:

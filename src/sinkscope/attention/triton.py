@@ -182,6 +182,13 @@ def received_kernel(
 @torch.no_grad()
 def triton_attention(call: Inputs, rows: int | None = None, keys: int | None = None) -> Result:
     """Softmax attention, its output, and what every key received."""
+    if call.q.device.type != "cuda":  # the interpreter
+        return _attention(call, rows, keys)
+    with torch.cuda.device(call.q.device):  # Triton launches on the current device
+        return _attention(call, rows, keys)
+
+
+def _attention(call: Inputs, rows: int | None, keys: int | None) -> Result:
     if call.q.dtype == torch.float64:
         raise AttentionError("backend 'triton' takes float32, bfloat16 and float16, but q is float64: use 'tiled'.")
     q, k, v = call.q, call.k, call.v

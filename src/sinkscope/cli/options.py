@@ -43,7 +43,7 @@ Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")
 MaskId = Annotated[
     int | None, typer.Option("--mask-id", help="Mask token of a diffusion checkpoint that names it nowhere.", min=0)
 ]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, mps or auto.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 or auto.")]
 DataFolder = Annotated[Path | None, typer.Option(help="Folder with the benchmarks' JSON lines.")]
 BatchSize = Annotated[int, typer.Option(help="Requests per batch.", min=1)]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="A decode setting, length=256; repeated.")]

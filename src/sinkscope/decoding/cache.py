@@ -9,6 +9,7 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
+from sinkscope.attention.interface import padding_row
 from sinkscope.models.base import Model
 
 
@@ -60,7 +61,7 @@ class Forwards:
     def _run(self, ids: Tensor, positions: Tensor, cache: DynamicCache | None) -> Tensor:
         base: Any = self.model.module.base_model
         output = base(
-            ids, attention_mask=self.attention_mask, position_ids=positions.expand(ids.shape[0], -1),
+            ids, attention_mask=padding_row(base.config, self.attention_mask), position_ids=positions.expand(ids.shape[0], -1),
             past_key_values=cache, use_cache=cache is not None, **self.model.direction(),
         )  # fmt: skip
         hidden: Tensor = output.last_hidden_state

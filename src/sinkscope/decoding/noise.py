@@ -1,11 +1,19 @@
-"""Random numbers of a decoder: the authors' stream to the last bit, or one that no other row can disturb."""
+"""Random numbers of a decoder: the authors' stream to the last bit, or one that no other row can disturb.
+
+`reference` and `per_row` draw on the CPU, whatever the device of the model: the authors' code draws on the GPU it runs on,
+so `reference` gives their tokens on a CPU only. `counter` draws on the device of the model, the same numbers everywhere.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor
+
+from sinkscope.attention.context import row_seeds
+from sinkscope.settings import Decode
 
 CHUNK = 1 << 21  # numbers drawn at a time while a stream is walked
 
@@ -65,11 +73,11 @@ class ReferenceNoise:
 
     def draw(self, probabilities: Tensor, where: Tensor) -> Tensor:
         # Normalised first, and with replacement, as torch.distributions.Categorical does.
-        shares = probabilities / probabilities.sum(-1, keepdim=True)
+        shares = probabilities.cpu() / probabilities.cpu().sum(-1, keepdim=True)
         return torch.multinomial(shares, 1, replacement=True, generator=self.generator).squeeze(-1)
 
     def subset(self, weights: Tensor, count: int) -> Tensor:
-        return torch.multinomial(weights, count, generator=self.generator)
+        return torch.multinomial(weights.cpu(), count, generator=self.generator)
 
     def binomial(self, row: int, count: Tensor, share: Tensor) -> Tensor:
         return torch.binomial(count, share, generator=self.generator)
@@ -113,12 +121,12 @@ class RowNoise:
     def draw(self, probabilities: Tensor, where: Tensor) -> Tensor:
         # The largest of p / Exponential(1) is a draw from p; exponentials made from uniforms are the same in any chunk.
         waiting = -torch.log1p(-self.token_uniform(where, probabilities.shape[-1]))
-        return (probabilities.to(torch.float64) / waiting.clamp(min=1e-300)).argmax(-1)
+        return (probabilities.to("cpu", torch.float64) / waiting.clamp(min=1e-300)).argmax(-1)
 
     def subset(self, weights: Tensor, count: int) -> Tensor:
         rows = [
             padded + torch.multinomial(row[padded:], count, generator=generator)
-            for row, padded, generator in zip(weights, self.padding, self.generators, strict=True)
+            for row, padded, generator in zip(weights.cpu(), self.padding, self.generators, strict=True)
         ]
         return torch.stack(rows)
 
@@ -127,3 +135,96 @@ class RowNoise:
 
     def frame(self, positions: int) -> None:
         self.positions = positions
+
+
+GOLDEN = 0x9E3779B97F4A7C15
+TOKEN, CANVAS, PLACE, SUBSET, BINOMIAL = range(1, 6)  # what the numbers are for
+
+
+class CounterNoise:
+    """A number is a function of seed, row seed, step, purpose, position and token (SplitMix64): no state, no order.
+
+    Positions count from a row's first real token, and rows differ by their seeds only: a row alone, in a batch or padded gets
+    the same numbers, on every device.
+    """
+
+    def __init__(self, seed: int, padding: Tensor, positions: int, device: torch.device) -> None:
+        seeds = row_seeds() or (0,)
+        self.keys = torch.tensor([_key(seed, seeds[row % len(seeds)]) for row in range(len(padding))], device=device)
+        self.padding = padding.to(device)  # [batch]
+        self.positions, self.step, self.binomials = positions, 0, 0
+
+    def begin_step(self) -> None:
+        self.step += 1
+
+    def end_step(self, vocabulary: int) -> None:
+        pass
+
+    def frame(self, positions: int) -> None:
+        self.positions = positions
+
+    def _at(self, where: Tensor, purpose: int) -> Tensor:
+        """A key per flat index, int64 [n]."""
+        rows, columns = where // self.positions, where % self.positions
+        keys = mix(self.keys + _signed(self.step * 2**32 + purpose))
+        return mix(keys.to(where.device)[rows] + (columns - self.padding.to(where.device)[rows] + 1) * _signed(GOLDEN))
+
+    def token_uniform(self, where: Tensor, vocabulary: int) -> Tensor:
+        tokens = torch.arange(1, vocabulary + 1, device=where.device).mul_(_signed(GOLDEN))
+        return uniform64(mix(self._at(where, TOKEN)[:, None] + tokens))
+
+    def canvas_uniform(self, where: Tensor) -> Tensor:
+        return uniform64(self._at(where, CANVAS)).to(torch.float32)
+
+    def uniform(self, where: Tensor) -> Tensor:
+        return uniform64(self._at(where, PLACE)).to(torch.float32)
+
+    def draw(self, probabilities: Tensor, where: Tensor) -> Tensor:
+        waiting = self.token_uniform(where.to(probabilities.device), probabilities.shape[-1]).neg_().log1p_().neg_()
+        return (probabilities.to(torch.float64) / waiting.clamp_(min=1e-300)).argmax(-1)
+
+    def subset(self, weights: Tensor, count: int) -> Tensor:
+        where = torch.arange(weights.numel(), device=weights.device)
+        drawn = uniform64(self._at(where + where // weights.shape[1] * (self.positions - weights.shape[1]), SUBSET))
+        waiting = drawn.view(weights.shape).neg_().log1p_().neg_().clamp_(min=1e-300)
+        order = (weights.to(torch.float64) / waiting).sort(dim=-1, descending=True, stable=True).indices
+        return order[:, :count]
+
+    def binomial(self, row: int, count: Tensor, share: Tensor) -> Tensor:
+        self.binomials += 1
+        tries = torch.arange(1, int(count) + 1, device=count.device) * _signed(GOLDEN)
+        key = mix(self.keys[row] + _signed(self.binomials * 2**32 + BINOMIAL)).to(count.device)
+        return (uniform64(mix(key + tries)) < share.to(count.device)).sum().to(count.dtype)
+
+
+def noise_of(settings: Decode, shape: Sequence[int], padding: Tensor, device: torch.device) -> Noise:
+    """The noise that the settings name, for a canvas [batch, position]; padding: [batch], at the left."""
+    if settings.noise == "reference":
+        return ReferenceNoise(settings.seed, *shape)
+    if settings.noise == "per_row":
+        return RowNoise(settings.seed, padding, shape[1])
+    return CounterNoise(settings.seed, padding, shape[1], device)
+
+
+def mix(numbers: Tensor) -> Tensor:
+    """SplitMix64's scrambling of int64, whose products wrap; shifts are logical, hence the masks."""
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        numbers = ((numbers >> shift).bitwise_and_((1 << (64 - shift)) - 1)).bitwise_xor_(numbers).mul_(_signed(factor))
+    return ((numbers >> 31).bitwise_and_((1 << 33) - 1)).bitwise_xor_(numbers)
+
+
+def uniform64(numbers: Tensor) -> Tensor:
+    """The upper 53 bits as a number in [0, 1), float64."""
+    return (numbers >> 11).bitwise_and_((1 << 53) - 1).to(torch.float64).mul_(2.0**-53)
+
+
+def _signed(number: int) -> int:
+    return (number + 2**63) % 2**64 - 2**63
+
+
+def _key(*parts: int) -> int:
+    """One number of several, mixed on the host."""
+    key = torch.zeros((), dtype=torch.int64)
+    for part in parts:
+        key = mix(key + _signed(part + GOLDEN))
+    return int(key)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.calls import Call, Change
+from sinkscope.attention.context import Forward
 from sinkscope.attention.listeners import Caught
 from sinkscope.errors import InterventionError
 from sinkscope.interventions.base import Intervention, Selector, at_least, chosen, limited, one_of, true_or_false
@@ -24,6 +25,14 @@ def own_positions(call: Call) -> Tensor:
         return (call.real_keys.cumsum(1) - 1).masked_fill(~call.real_keys, -1)
     padding = None if call.forward is None else call.forward.padding
     return columns[None] if padding is None else columns[None] - padding.to(columns.device)[:, None]
+
+
+def own_prompt(forward: Forward, device: torch.device) -> Tensor:
+    """[batch | 1, 1]: tokens of each row's prompt; a forward over a cache may have fewer keys than that."""
+    if forward.real is not None:
+        return forward.real[:, : forward.prompt].sum(1, keepdim=True).to(device)
+    padding = torch.zeros(1, dtype=torch.int64) if forward.padding is None else forward.padding
+    return (forward.prompt - padding)[:, None].to(device)
 
 
 def _positions(value: Any) -> bool:
@@ -147,7 +156,7 @@ class CutContext(Selector):
                 raise InterventionError(
                     "A cut in shares of the prompt needs a decoder that knows the prompt; give positions."
                 )
-            prompt = own[:, call.forward.prompt - 1, None] + 1  # [batch | 1, 1]
+            prompt = own_prompt(call.forward, own.device)  # [batch | 1, 1]
             start, stop = (prompt * self.start).floor(), (prompt * self.stop).floor()
         picked = (own >= start) & (own < stop)
         return limited(picked[:, None].expand(call.q.shape[0], call.q.shape[1], -1), call, self.layers, self.heads)

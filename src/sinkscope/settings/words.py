@@ -12,7 +12,7 @@ Kind = Literal[
     "native",
 ]  # fmt: skip
 Confidence = Literal["probability", "margin", "entropy", "random"]
-Noise = Literal["reference", "per_row"]
+Noise = Literal["reference", "per_row", "counter"]
 Choice = Literal["gumbel", "draw", "block_draw"]
 Cache = Literal["prefix", "dual", "exact"] | SparseCache | None
 

@@ -1,0 +1,262 @@
+"""A GPU for machines without one: tensors that say they are on cuda and compute on the CPU.
+
+`PretendCuda()` is a context. Inside it tensors may be put on cuda:0, cuda:1, …; operations on two devices at once are
+refused as CUDA refuses them, and what a real GPU would cost is counted: kernels, waits of the host, copies and their bytes.
+It fills the empty CUDA device guard of a CPU build of torch through a symbol of libc10; where that is missing, `REASON` says so.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+aten = torch.ops.aten
+# What the host must wait for: its result is a Python number, or a tensor whose size is only known to the device.
+WAITS = {aten._local_scalar_dense, aten.nonzero, aten.masked_select, aten.equal, aten._unique2, aten.unique_dim}
+INDEXES = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_}
+FREE = {aten.detach, aten._unsafe_view, aten._local_scalar_dense, aten.lift_fresh, aten.empty, aten.new_empty, aten.empty_like, aten.empty_strided, aten.new_empty_strided}
+CUDA, META = 1, 14  # DeviceType
+
+
+def _fill_guard() -> str:
+    """Give CUDA the guard of meta tensors, which does nothing; the reason where that is not possible."""
+    if torch.cuda.is_available():
+        return "there is a real GPU"
+    try:
+        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
+        guards = (ctypes.c_void_p * 21).in_dll(library, "_ZN3c104impl26device_guard_impl_registryE")
+    except (OSError, ValueError) as error:
+        return f"this build of torch shows no registry of device guards ({error})"
+    guards[CUDA] = guards[CUDA] or guards[META]
+    return ""
+
+
+REASON = _fill_guard()
+
+
+class OnCuda(Tensor):
+    """A tensor on a device that is not there; `inner` holds its numbers."""
+
+    inner: Tensor
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, inner: Tensor, index: int = 0) -> OnCuda:
+        made: OnCuda = torch.Tensor._make_wrapper_subclass(
+            cls, inner.shape, strides=inner.stride(), storage_offset=inner.storage_offset(), dtype=inner.dtype,
+            device=f"cuda:{index}",
+        )  # fmt: skip
+        made.inner = inner
+        return made
+
+    def tolist(self) -> Any:
+        PretendCuda.now.wait("tolist")
+        return self.inner.tolist()
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return PretendCuda.now.run(func, args, kwargs or {})
+
+
+class PretendCuda(TorchDispatchMode):
+    """Counts while it is entered; `forget()` begins anew."""
+
+    now: PretendCuda
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.current = 0  # device that Triton would launch on
+        self.forget()
+
+    def forget(self) -> None:
+        self.kernels, self.waits = Counter[str](), Counter[str]()
+        self.copies, self.bytes = Counter[str](), Counter[str]()
+
+    def counts(self) -> dict[str, int]:
+        return {
+            "kernels": self.kernels.total(), "waits": self.waits.total(), "to_host": self.copies["cuda to cpu"],
+            "to_device": self.copies["cpu to cuda"], "bytes_to_host": self.bytes["cuda to cpu"],
+        }  # fmt: skip
+
+    def __enter__(self) -> Any:
+        PretendCuda.now = self
+        self._before = [(where, name, getattr(where, name)) for where, name, _ in _PATCHES]
+        for where, name, value in _PATCHES:
+            setattr(where, name, value)
+        self._lift = torch._C._only_lift_cpu_tensors()
+        torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor(…, device="cuda") becomes a copy that can be seen
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        torch._C._set_only_lift_cpu_tensors(self._lift)
+        for where, name, value in self._before:
+            setattr(where, name, value)
+
+    def wait(self, kind: str) -> None:
+        """Note where in the package the host waits."""
+        frame: Any = sys._getframe(2)
+        while frame and "/sinkscope/" not in frame.f_code.co_filename:
+            frame = frame.f_back
+        place = f" {os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}" if frame else ""
+        self.waits[kind + place] += 1
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self.run(func, args, kwargs or {})
+
+    def run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+        if composite and func is not aten.scaled_dot_product_attention.default:
+            with _inside(self):
+                return func.decompose(*args, **kwargs)
+        tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
+        there = {one.device for one in tensors if isinstance(one, OnCuda)}
+        to = torch.device(kwargs["device"]) if kwargs.get("device") is not None else None
+        if not there and (to is None or to.type != "cuda"):
+            return func(*args, **kwargs)
+        words = {**kwargs, "device": "cpu"} if to else dict(kwargs)
+        words.pop("pin_memory", None)
+        plain, words = tree_map(lambda one: one.inner if isinstance(one, OnCuda) else one, (args, words))
+        packet = func.overloadpacket
+        if packet in (aten._to_copy, aten.copy_):
+            return self._copy(func, packet, tensors, to, args, plain, words)
+        if there:
+            self._refuse_mixed(func, packet, args, tensors, there)
+        if packet in WAITS or (packet in INDEXES and any(one is not None and one.dtype == torch.bool for one in args[1])):
+            self.wait(packet.__name__)
+        if not func.is_view and packet not in FREE:
+            self.kernels[packet.__name__] += 1
+        index = (to or next(iter(there))).index or 0
+        own = {id(one.inner): one for one in tensors if isinstance(one, OnCuda)}
+        return tree_map(
+            lambda one: one if not isinstance(one, Tensor) else own.get(id(one)) or OnCuda(one, index)
+            if id(one) not in own else own[id(one)], func(*plain, **words),
+        )  # fmt: skip
+
+    def _copy(self, func: Any, packet: Any, tensors: Any, to: Any, args: Any, plain: Any, words: Any) -> Any:
+        into = tensors[0].device if packet is aten.copy_ else to or tensors[0].device
+        source = tensors[-1]
+        later = bool(words.get("non_blocking")) or (packet is aten.copy_ and len(args) > 2 and bool(args[2]))
+        if source.device != into and source.numel():
+            kind = f"{source.device.type} to {into.type}"
+            self.copies[kind] += 1
+            self.bytes[kind] += source.nbytes
+            if not later:
+                self.wait(kind)
+        else:
+            self.kernels[packet.__name__] += 1
+        out = func(*plain, **words)
+        if packet is aten.copy_:
+            return args[0]
+        return OnCuda(out if out is not plain[0] else out.clone(), into.index or 0) if into.type == "cuda" else out
+
+    @staticmethod
+    def _refuse_mixed(func: Any, packet: Any, args: Any, tensors: Any, there: set[torch.device]) -> None:
+        """CUDA takes tensors of one device, numbers of the CPU without a dimension, and indices of the CPU."""
+        alien = [one for one in tensors if one.device != next(iter(there)) and one.dim()]
+        if packet in INDEXES and isinstance(args[0], OnCuda):
+            alien = [one for one in alien if isinstance(one, OnCuda) or one.dtype not in (torch.int64, torch.int32)]
+        if alien or len(there) > 1:
+            raise RuntimeError(f"{func} on {sorted({str(one.device) for one in tensors})}")
+
+
+@contextmanager
+def _inside(mode: PretendCuda) -> Iterator[None]:
+    TorchDispatchMode.__enter__(mode)
+    try:
+        yield
+    finally:
+        TorchDispatchMode.__exit__(mode, None, None, None)
+
+
+class Device:
+    """In place of torch.cuda.device."""
+
+    def __init__(self, device: Any) -> None:
+        self.index = torch.device(device).index or 0
+
+    def __enter__(self) -> None:
+        self.before, PretendCuda.now.current = PretendCuda.now.current, self.index
+
+    def __exit__(self, *_: object) -> None:
+        PretendCuda.now.current = self.before
+
+
+class Event:
+    """In place of torch.cuda.Event: waiting for it is a wait of the host."""
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+    def record(self, *_: Any) -> None: ...
+
+    def synchronize(self) -> None:
+        PretendCuda.now.wait("event")
+
+
+_PATCHES: tuple[tuple[Any, str, Any], ...] = (
+    (torch.cuda, "_lazy_init", lambda: None),
+    (torch.cuda, "device", Device),
+    (torch.cuda, "Event", Event),
+    (torch.cuda, "current_device", lambda: PretendCuda.now.current),
+    (torch.cuda, "is_current_stream_capturing", lambda: False),
+)
+
+
+def put(module: nn.Module, index: int = 0, only: Callable[[str], bool] = lambda name: True) -> None:
+    """Move parameters and buffers of the parts whose name `only` takes."""
+    for path, part in module.named_modules():
+        if not only(path):
+            continue
+        for name, parameter in part._parameters.items():
+            if parameter is not None:
+                part._parameters[name] = nn.Parameter(OnCuda(parameter.detach(), index), requires_grad=False)
+        for name, buffer in part._buffers.items():
+            if buffer is not None:
+                part._buffers[name] = OnCuda(buffer, index)
+
+
+def host(tensor: Tensor) -> Tensor:
+    """The numbers of a tensor of either kind, without a wait being counted."""
+    return tensor.inner if isinstance(tensor, OnCuda) else tensor
+
+
+class Kernel:
+    """In place of a Triton kernel: launched on the current device, whatever the device of the tensors; one kernel."""
+
+    def __init__(self, kernel: Any, compute: Callable[[dict[str, Any]], None]) -> None:
+        self.kernel, self.compute = kernel, compute
+
+    def __getitem__(self, grid: object) -> Callable[..., None]:
+        def launch(*args: Any, **options: Any) -> None:
+            gpu = PretendCuda.now
+            given = {**dict(zip(self.kernel.arg_names, args, strict=False)), **options}
+            for name, one in given.items():
+                if isinstance(one, Tensor) and (not isinstance(one, OnCuda) or one.device.index != gpu.current):
+                    raise ValueError(f"Pointer argument {name} cannot be accessed from Triton (cpu tensor?)")
+            gpu.kernels[self.kernel.__name__] += 1
+            self.compute({name: host(one) if isinstance(one, Tensor) else one for name, one in given.items()})
+
+        return launch
+
+
+def count_only(given: dict[str, Any]) -> None:
+    """Zeros in place of results, where only costs are asked for."""
+    for name in ("out", "peaks", "shares", "clean_peaks", "clean_shares", "received", "clean"):
+        if isinstance(given.get(name), Tensor):
+            given[name].zero_()
+
+
+def parts(names: Iterable[str]) -> Callable[[str], bool]:
+    """Names of modules, with everything inside them."""
+    chosen = tuple(names)
+    return lambda path: any(path == name or path.startswith(name + ".") for name in chosen)
