@@ -25,7 +25,7 @@ aten = torch.ops.aten
 # What the host must wait for: its result is a Python number, or a tensor whose size is only known to the device.
 WAITS = {aten._local_scalar_dense, aten.nonzero, aten.masked_select, aten.equal, aten._unique2, aten.unique_dim}
 INDEXES = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_}
-FREE = {aten.detach, aten._unsafe_view, aten._local_scalar_dense, aten.lift_fresh, aten.empty, aten.new_empty, aten.empty_like, aten.empty_strided, aten.new_empty_strided}
+FREE = {aten.detach, aten._unsafe_view, aten._local_scalar_dense, aten.lift_fresh, aten._fused_sdp_choice, aten.empty, aten.new_empty, aten.empty_like, aten.empty_strided, aten.new_empty_strided}
 CUDA, META = 1, 14  # DeviceType
 
 
@@ -137,12 +137,18 @@ class PretendCuda(TorchDispatchMode):
             self.wait(packet.__name__)
         if not func.is_view and packet not in FREE:
             self.kernels[packet.__name__] += 1
+        if packet is aten._scaled_dot_product_flash_attention:  # the CPU has it under another name
+            func = aten._scaled_dot_product_flash_attention_for_cpu.default
+            plain = (*plain[:3], *plain[3:5])
         index = (to or next(iter(there))).index or 0
         own = {id(one.inner): one for one in tensors if isinstance(one, OnCuda)}
-        return tree_map(
-            lambda one: one if not isinstance(one, Tensor) else own.get(id(one)) or OnCuda(one, index)
-            if id(one) not in own else own[id(one)], func(*plain, **words),
-        )  # fmt: skip
+
+        def back(one: Any) -> Any:
+            if not isinstance(one, Tensor):
+                return one
+            return own[id(one)] if id(one) in own else OnCuda(one, index)
+
+        return tree_map(back, func(*plain, **words))
 
     def _copy(self, func: Any, packet: Any, tensors: Any, to: Any, args: Any, plain: Any, words: Any) -> Any:
         into = tensors[0].device if packet is aten.copy_ else to or tensors[0].device
@@ -219,10 +225,10 @@ def put(module: nn.Module, index: int = 0, only: Callable[[str], bool] = lambda 
             continue
         for name, parameter in part._parameters.items():
             if parameter is not None:
-                part._parameters[name] = nn.Parameter(OnCuda(parameter.detach(), index), requires_grad=False)
+                part._parameters[name] = nn.Parameter(OnCuda(host(parameter.detach()), index), requires_grad=False)
         for name, buffer in part._buffers.items():
             if buffer is not None:
-                part._buffers[name] = OnCuda(buffer, index)
+                part._buffers[name] = OnCuda(host(buffer), index)
 
 
 def host(tensor: Tensor) -> Tensor:
@@ -247,6 +253,96 @@ class Kernel:
             self.compute({name: host(one) if isinstance(one, Tensor) else one for name, one in given.items()})
 
         return launch
+
+
+def output(given: dict[str, Any]) -> None:
+    """What output_kernel computes, by the formula."""
+    scores, dropped = _scores(given), _dropped(given)
+    kept = scores.masked_fill(dropped, -torch.inf)
+    v = given["v"].float().repeat_interleave(given["share"], dim=1)
+    for which, peaks, shares in ((kept, "peaks", "shares"), (scores, "clean_peaks", "clean_shares")):
+        if which is scores and not given["DROP"]:
+            continue
+        peak = which.amax(-1).nan_to_num(neginf=0.0)
+        weights = (which - peak[..., None]).exp2()
+        total = weights.sum(-1)
+        share = torch.where(total == 0, 0.0, 1 / total)
+        given[peaks].copy_(peak)
+        given[shares].copy_(share)
+        if which is kept:
+            given["out"].copy_((weights @ v) * share[..., None])
+
+
+def received(given: dict[str, Any]) -> None:
+    """What received_kernel computes, by the formula."""
+    scores, dropped = _scores(given), _dropped(given)
+    labels = given["labels"].expand(len(scores), -1)
+    kept = scores.masked_fill(dropped, -torch.inf)
+    for which, into, peaks, shares in (
+        (kept, "received", "peaks", "shares"), (scores, "clean", "clean_peaks", "clean_shares"),
+    ):  # fmt: skip
+        if which is scores and not given["DROP"]:
+            continue
+        peak = given[peaks] / LN2 if given["LSE"] else given[peaks]
+        share = torch.ones_like(peak) if given["LSE"] else given[shares]
+        paid = (which - peak[..., None]).exp2() * share[..., None]
+        first = given["first_group"]
+        for group in range(first, min(first + 3, given["group_count"])):
+            given[into][:, :, group] = (paid * (labels == group)[:, None, :, None]).sum(2)
+
+
+LN2 = 0.6931471805599453
+
+
+def _scores(given: dict[str, Any]) -> Tensor:
+    """[batch, head, query, key] in base 2."""
+    k = given["k"].float().repeat_interleave(given["share"], dim=1)
+    scores = given["q"].float() @ k.mT * given["scale2"]
+    if given["MASK"] in (1, 3):
+        scores = scores.masked_fill(given["mask"] == 0, -torch.inf)
+    elif given["MASK"] == 2:
+        mask = given["mask"].float()
+        scores = (scores + mask / LN2).masked_fill(mask <= given["masked_at"], -torch.inf)
+    if given["ORDER"]:
+        positions, block = torch.arange(scores.shape[2])[:, None] + given["offset"], given["block"]
+        scores = scores.masked_fill(torch.arange(scores.shape[3]) // block > positions // block, -torch.inf)
+    return scores
+
+
+def _dropped(given: dict[str, Any]) -> Tensor:
+    """bool [batch | 1, head | 1, query | 1, key]."""
+    if not given["DROP"]:
+        return torch.zeros(1, 1, 1, 1, dtype=torch.bool)
+    dropped = (given["drop"] != 0)[:, :, None]
+    if given["KEEP_SELF"]:
+        own = torch.arange(given["q"].shape[2])[:, None] + given["offset"]
+        dropped = dropped & (own != torch.arange(given["k"].shape[2]))
+    return dropped
+
+
+def split(module: Any) -> None:
+    """Put the first half of a transformers model on cuda:0 and the rest on cuda:1, as accelerate's device map does."""
+    layers = list(module.base_model.layers)
+    half = len(layers) // 2
+    put(module, 0)
+    for part in (*layers[half:], module.base_model.norm, module.get_output_embeddings()):
+        put(part, 1)
+
+    def mover(index: int) -> Any:
+        def to(one: Any) -> Any:
+            return one.to(f"cuda:{index}") if isinstance(one, Tensor) else one
+
+        return lambda part, args, words: tree_map(to, (args, words))
+
+    places = [(module.base_model.embed_tokens, 0), (module.base_model.norm, 1), (module.get_output_embeddings(), 1)]
+    for part, index in (*places, *((layer, int(number >= half)) for number, layer in enumerate(layers))):
+        part.register_forward_pre_hook(mover(index), with_kwargs=True)
+
+    def home(_: Any, __: Any, found: Any) -> Any:
+        found.logits = found.logits.to("cuda:0")
+        return found
+
+    module.register_forward_hook(home)
 
 
 def count_only(given: dict[str, Any]) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import NamedTuple
+from functools import cached_property, reduce
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -55,6 +55,12 @@ class Call:
         seen = self.mask if self.mask.dtype == torch.bool else self.mask > torch.finfo(self.mask.dtype).min / 2
         return seen.flatten(1, -2).any(1).expand(self.q.shape[0], -1)
 
+    @property
+    def real_row(self) -> Tensor | None:
+        """bool [batch, 1, 1, key]: padding as a mask that is the same for every query; one tensor for all layers."""
+        real = self.real_keys
+        return None if real is None else self.once("real row", lambda: real[:, None, None])
+
     @cached_property
     def labels(self) -> Tensor:
         """[batch, query]: the group of each query, −1 for padding."""
@@ -65,6 +71,10 @@ class Call:
         if self.real_keys is not None and self.queries <= self.keys:
             return labels.masked_fill(~self.real_keys[:, self.start : self.start + self.queries], -1)
         return labels
+
+    def once(self, key: object, make: Callable[[], Tensor]) -> Tensor:
+        """What does not differ from layer to layer of one forward, made once on each device."""
+        return make() if self.forward is None else self.forward.once((key, self.keys, self.queries), self.q.device, make)
 
     @property
     def group_count(self) -> int:
@@ -107,6 +117,15 @@ class Outcome:
     drop: Tensor | None  # bool [batch, head, key]
     touched: Tensor | None  # bool [batch, head, key]: dropped, or with a changed value
     mask: Tensor | None  # the mask that was really used, what interventions hide included
+
+    @cached_property
+    def received_by_all(self) -> Tensor:
+        """[batch, head, key]: from all groups of queries."""
+        return self.received.sum(2)
+
+    @cached_property
+    def clean_by_all(self) -> Tensor:
+        return self.received_by_all if self.clean is self.received else self.clean.sum(2)
 
 
 class Tap:
@@ -168,17 +187,26 @@ def _summed(call: Call, small: Call, kept: Kept | None, taps: Sequence[Tap], cha
     """Output and column sums in one pass; the sums go to the taps."""
     narrow = kept is not None and not changes  # nothing to change among the keys that are left out
     use = merged(small if narrow else call, changes)
-    out, received, clean = attend(
-        call.q, use.keys, use.values, mask=use.mask, causal=call.causal, groups=call.labels, scale=use.scale,
-        drop_keys=use.drop, clean=True, group_count=call.group_count,
-        keep_self=any(change.keep_self for change in changes), first=None if call.causal else call.start + use.extra,
-    )  # fmt: skip
+    words: dict[str, Any] = {
+        "mask": use.mask, "causal": call.causal, "groups": call.labels, "scale": use.scale,
+        "group_count": call.group_count, "first": None if call.causal else call.start + use.extra,
+    }  # fmt: skip
+    if use.drop is None:
+        out, received = attend(call.q, use.keys, use.values, **words)
+        clean = received
+    else:
+        keep_self = any(change.keep_self for change in changes)
+        out, received, clean = attend(
+            call.q, use.keys, use.values, drop_keys=use.drop, clean=True, keep_self=keep_self, **words
+        )
     if narrow and kept is not None:
-        received, clean = (_spread(sums, kept.columns, call.keys) for sums in (received, clean))
-    own = slice(use.extra, None)  # what extra keys received is nobody's column
-    drop = None if use.drop is None else use.drop[..., own]
-    mask = call.mask if narrow else None if use.mask is None else use.mask[..., own]
-    received, clean = received[..., own], clean[..., own]
+        received = clean = _spread(received, kept.columns, call.keys)
+    drop, mask = use.drop, call.mask if narrow else use.mask
+    if use.extra:  # what extra keys received is nobody's column
+        own, same = slice(use.extra, None), clean is received
+        drop, mask = (None if one is None else one[..., own] for one in (drop, mask))
+        received = received[..., own]
+        clean = received if same else clean[..., own]
     if any(map(_moves_scores, changes)) and any(tap.ranks(call) for tap in taps):
         clean = _untouched_columns(call)
     outcome = Outcome(received, clean, drop, touched(changes), mask)
@@ -277,7 +305,7 @@ def _per_head(tensor: Tensor, call: Call) -> Tensor:
 def touched(changes: Sequence[Change]) -> Tensor | None:
     """All keys that a call's changes hide or empty, bool [batch, head, key]."""
     picked = [tensor for change in changes for tensor in (change.drop, change.touched) if tensor is not None]
-    return torch.stack(picked).any(0) if picked else None
+    return reduce(torch.logical_or, picked) if picked else None
 
 
 def aligned(mask: Tensor | None, causal: bool, query: Tensor, key: Tensor) -> tuple[Tensor | None, bool]:

@@ -128,9 +128,8 @@ def _attention(
 
     mask, causal = aligned(attention_mask, causal, query, key)
     call = Call(layer, query, key, value, mask, causal, scaling, running(), untouched, directed)
-    if mask is not None and mask.shape[2] > 1 and _only_padding(module, call):
-        assert call.real_keys is not None
-        call = replace(call, mask=call.real_keys[:, None, None])
+    if mask is not None and _only_padding(module, call):
+        call = replace(call, mask=call.real_row)
     for one in listeners:
         one.caught.through_interface += 1
         one.caught.note(layer, query.shape[1], key.shape[2])

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.context import row_seeds
+from sinkscope.attention.counter import GOLDEN, key_of, mix, signed, uniform64
 from sinkscope.settings import Decode
 
 CHUNK = 1 << 21  # numbers drawn at a time while a stream is walked
@@ -137,7 +138,6 @@ class RowNoise:
         self.positions = positions
 
 
-GOLDEN = 0x9E3779B97F4A7C15
 TOKEN, CANVAS, PLACE, SUBSET, BINOMIAL = range(1, 6)  # what the numbers are for
 
 
@@ -150,7 +150,7 @@ class CounterNoise:
 
     def __init__(self, seed: int, padding: Tensor, positions: int, device: torch.device) -> None:
         seeds = row_seeds() or (0,)
-        self.keys = torch.tensor([_key(seed, seeds[row % len(seeds)]) for row in range(len(padding))], device=device)
+        self.keys = torch.tensor([key_of(seed, seeds[row % len(seeds)]) for row in range(len(padding))], device=device)
         self.padding = padding.to(device)  # [batch]
         self.positions, self.step, self.binomials = positions, 0, 0
 
@@ -166,11 +166,11 @@ class CounterNoise:
     def _at(self, where: Tensor, purpose: int) -> Tensor:
         """A key per flat index, int64 [n]."""
         rows, columns = where // self.positions, where % self.positions
-        keys = mix(self.keys + _signed(self.step * 2**32 + purpose))
-        return mix(keys.to(where.device)[rows] + (columns - self.padding.to(where.device)[rows] + 1) * _signed(GOLDEN))
+        keys = mix(self.keys + signed(self.step * 2**32 + purpose))
+        return mix(keys.to(where.device)[rows] + (columns - self.padding.to(where.device)[rows] + 1) * GOLDEN)
 
     def token_uniform(self, where: Tensor, vocabulary: int) -> Tensor:
-        tokens = torch.arange(1, vocabulary + 1, device=where.device).mul_(_signed(GOLDEN))
+        tokens = torch.arange(1, vocabulary + 1, device=where.device).mul_(GOLDEN)
         return uniform64(mix(self._at(where, TOKEN)[:, None] + tokens))
 
     def canvas_uniform(self, where: Tensor) -> Tensor:
@@ -192,8 +192,8 @@ class CounterNoise:
 
     def binomial(self, row: int, count: Tensor, share: Tensor) -> Tensor:
         self.binomials += 1
-        tries = torch.arange(1, int(count) + 1, device=count.device) * _signed(GOLDEN)
-        key = mix(self.keys[row] + _signed(self.binomials * 2**32 + BINOMIAL)).to(count.device)
+        tries = torch.arange(1, int(count) + 1, device=count.device) * GOLDEN
+        key = mix(self.keys[row] + signed(self.binomials * 2**32 + BINOMIAL)).to(count.device)
         return (uniform64(mix(key + tries)) < share.to(count.device)).sum().to(count.dtype)
 
 
@@ -204,27 +204,3 @@ def noise_of(settings: Decode, shape: Sequence[int], padding: Tensor, device: to
     if settings.noise == "per_row":
         return RowNoise(settings.seed, padding, shape[1])
     return CounterNoise(settings.seed, padding, shape[1], device)
-
-
-def mix(numbers: Tensor) -> Tensor:
-    """SplitMix64's scrambling of int64, whose products wrap; shifts are logical, hence the masks."""
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        numbers = ((numbers >> shift).bitwise_and_((1 << (64 - shift)) - 1)).bitwise_xor_(numbers).mul_(_signed(factor))
-    return ((numbers >> 31).bitwise_and_((1 << 33) - 1)).bitwise_xor_(numbers)
-
-
-def uniform64(numbers: Tensor) -> Tensor:
-    """The upper 53 bits as a number in [0, 1), float64."""
-    return (numbers >> 11).bitwise_and_((1 << 53) - 1).to(torch.float64).mul_(2.0**-53)
-
-
-def _signed(number: int) -> int:
-    return (number + 2**63) % 2**64 - 2**63
-
-
-def _key(*parts: int) -> int:
-    """One number of several, mixed on the host."""
-    key = torch.zeros((), dtype=torch.int64)
-    for part in parts:
-        key = mix(key + _signed(part + GOLDEN))
-    return int(key)

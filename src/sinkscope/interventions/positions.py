@@ -24,7 +24,9 @@ def own_positions(call: Call) -> Tensor:
     if call.forward is not None and call.forward.real is not None and call.real_keys is not None:
         return (call.real_keys.cumsum(1) - 1).masked_fill(~call.real_keys, -1)
     padding = None if call.forward is None else call.forward.padding
-    return columns[None] if padding is None else columns[None] - padding.to(columns.device)[:, None]
+    if padding is None:
+        return columns[None]
+    return columns[None] - padding.to(columns.device, non_blocking=True)[:, None]
 
 
 def own_prompt(forward: Forward, device: torch.device) -> Tensor:
@@ -90,12 +92,18 @@ class MaskPositions(Selector):
     def select(self, call: Call, memory: Memory) -> Tensor | None:
         if self.since == "second" and memory.step(call) == 0:
             return None
-        own = own_positions(call)
-        wanted = torch.tensor(self.positions, device=own.device)
-        from_the_end = own - own.amax(1, keepdim=True) - 1
-        picked = torch.isin(own, wanted[wanted >= 0]) | torch.isin(from_the_end, wanted[wanted < 0])
-        picked = picked & (own >= 0)
+        picked = call.once(("positions", self.positions), lambda: self._picked(call))
         return limited(picked[:, None].expand(call.q.shape[0], call.q.shape[1], -1), call, self.layers, self.heads)
+
+    def _picked(self, call: Call) -> Tensor:
+        """bool [batch | 1, key]."""
+        own = own_positions(call)
+        before, behind = (
+            torch.tensor([one for one in self.positions if (one >= 0) is first], dtype=torch.int64, device=own.device)
+            for first in (True, False)
+        )
+        from_the_end = own - own.amax(1, keepdim=True) - 1
+        return (torch.isin(own, before) | torch.isin(from_the_end, behind)) & (own >= 0)
 
 
 SHARE = "a share of the prompt from 0 to 1"
@@ -148,6 +156,11 @@ class CutContext(Selector):
         return self.start == self.stop
 
     def select(self, call: Call, memory: Memory) -> Tensor | None:
+        picked = call.once(("cut", self.start, self.stop), lambda: self._picked(call))
+        return limited(picked[:, None].expand(call.q.shape[0], call.q.shape[1], -1), call, self.layers, self.heads)
+
+    def _picked(self, call: Call) -> Tensor:
+        """bool [batch | 1, key]."""
         own = own_positions(call)
         start: Tensor | int | float = self.start
         stop: Tensor | int | float = self.stop
@@ -158,8 +171,7 @@ class CutContext(Selector):
                 )
             prompt = own_prompt(call.forward, own.device)  # [batch | 1, 1]
             start, stop = (prompt * self.start).floor(), (prompt * self.stop).floor()
-        picked = (own >= start) & (own < stop)
-        return limited(picked[:, None].expand(call.q.shape[0], call.q.shape[1], -1), call, self.layers, self.heads)
+        return (own >= start) & (own < stop)
 
 
 @register(
@@ -185,6 +197,10 @@ class Window(Intervention):
     def change(self, call: Call, memory: Memory) -> Change | None:
         if self.radius is None or (self.layers is not None and call.layer not in self.layers):
             return None
+        return Change(hide=call.once(("window", self.radius), lambda: self._hidden(call)))
+
+    def _hidden(self, call: Call) -> Tensor:
+        """bool [1, 1, query, key]."""
         queries = torch.arange(call.start, call.start + call.queries, device=call.q.device)
         keys = torch.arange(call.keys, device=call.q.device)
-        return Change(hide=((queries[:, None] - keys[None]).abs() > self.radius)[None, None])
+        return ((queries[:, None] - keys[None]).abs() > (self.radius or 0))[None, None]

@@ -76,6 +76,7 @@ def trace(
             stack.enter_context(intervene(loaded, *interventions))
         stack.enter_context(listening(loaded.module, recorder))
         done = decode(loaded, ids, chosen, attention_mask=mask, history=False, on_step=both)
+    recorder.finish()
     texts = [prompt] if isinstance(prompt, str) else [None] * len(ids) if isinstance(prompt, Tensor) else prompt
     traces = [cut_row(recorder, row, done, text, interventions) for row, text in enumerate(texts)]
     return traces[0] if isinstance(prompt, str) or (isinstance(prompt, Tensor) and len(ids) == 1) else traces
