@@ -144,7 +144,7 @@ def source(variant: Variant, launch: Any) -> Any:
             signature[name] = "fp32"
         else:
             signature[name] = "i32"
-            if re.match(r"(q|k|v|out)_(batch|head|row|key)$", name):
+            if re.match(r"(q|k|v|out)_(batch|head|row|key)$|(dim|value)_count$", name):
                 aligned[index,] = [["tt.divisibility", 16]]
     return ASTSource(kernel, signature, given, aligned)
 
@@ -188,7 +188,7 @@ def disassembled(cubin: Path) -> str:
 
 
 def loop_of(text: str) -> list[str]:
-    """The instructions of the longest loop that has a matrix product in it: what one tile takes."""
+    """The instructions of the loop with most matrix products: what one tile takes where it has no dropped key."""
     instructions: list[str] = []
     labels: dict[str, int] = {}
     for line in text.splitlines():
@@ -196,14 +196,19 @@ def loop_of(text: str) -> list[str]:
             labels[label[1]] = len(instructions)
         elif found := re.match(r"\s*/\*[0-9a-f]{4,}\*/\s+(.*?);", line):
             instructions.append(found[1])
-    best: list[str] = []
+    branches = []  # (where, where to), in the order of the code
     for index, instruction in enumerate(instructions):
-        back = re.search(r"\bBRA\b.*?(\.L_x_\d+)", instruction)
-        if back and labels.get(back[1], index) < index:
-            body = instructions[labels[back[1]] : index + 1]
-            if len(body) > len(best) and any("MMA" in one or "FFMA" in one for one in body):
-                best = body
-    return best
+        if (found := re.search(r"\bBRA(?!\.DIV)\b.*?(\.L_x_\d+)", instruction)) and found[1] in labels:
+            branches.append((index, labels[found[1]]))
+    loops = [(start, end) for end, start in branches if start < end]
+    if not loops:
+        return []
+    start, end = max(loops, key=lambda ends: sum("MMA" in one for one in instructions[ends[0] : ends[1]]))
+    rare: set[int] = set()  # a branch of a condition jumps over what only tiles with dropped keys need
+    for index, target in branches:
+        if start <= index < target <= end and instructions[index].startswith("@") and index not in rare:
+            rare |= set(range(index + 1, target))
+    return [one for index, one in enumerate(instructions) if start <= index <= end and index not in rare]
 
 
 # ---- the page ----
@@ -225,9 +230,7 @@ class Floor:
 def floor_of(built: Built, architecture: int, products: int, dim: int = 128) -> Floor:
     """products: matrix products per tile, 2 in the output kernel and 1 in the received one."""
     scores = built.rows * built.keys
-    return Floor(
-        products * scores * dim / CARDS[architecture].products, scores / 16, built.loop * built.warps / 4
-    )
+    return Floor(products * scores * dim / CARDS[architecture].products, scores / 16, built.loop * built.warps / 4)
 
 
 def floors(built: dict[tuple[Variant, int], Built], dtype: str = "bf16") -> list[str]:

@@ -1,6 +1,6 @@
 """Half precision × family × cache × trace × mask × padding: a pairwise cover for the tests, and all of it by a command.
 
-    python tests/precision_cases.py        # every combination; prints what fails, and ends with 1 if anything does
+python tests/precision_cases.py        # every combination; prints what fails, and ends with 1 if anything does
 """
 
 from __future__ import annotations

@@ -25,7 +25,10 @@ aten = torch.ops.aten
 # What the host must wait for: its result is a Python number, or a tensor whose size is only known to the device.
 WAITS = {aten._local_scalar_dense, aten.nonzero, aten.masked_select, aten.equal, aten._unique2, aten.unique_dim}
 INDEXES = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_}
-FREE = {aten.detach, aten._unsafe_view, aten._local_scalar_dense, aten.lift_fresh, aten._fused_sdp_choice, aten.empty, aten.new_empty, aten.empty_like, aten.empty_strided, aten.new_empty_strided}
+FREE = {
+    aten.detach, aten._unsafe_view, aten._local_scalar_dense, aten.lift_fresh, aten._fused_sdp_choice, aten.empty,
+    aten.new_empty, aten.empty_like, aten.empty_strided, aten.new_empty_strided,
+}  # fmt: skip
 CUDA, META = 1, 14  # DeviceType
 
 
@@ -74,8 +77,9 @@ class PretendCuda(TorchDispatchMode):
 
     now: PretendCuda
 
-    def __init__(self) -> None:
+    def __init__(self, attends: bool = True) -> None:
         super().__init__()
+        self.attends = attends  # False: torch's attention gives zeros, where only costs are asked for
         self.current = 0  # device that Triton would launch on
         self.forget()
 
@@ -133,14 +137,22 @@ class PretendCuda(TorchDispatchMode):
             return self._copy(func, packet, tensors, to, args, plain, words)
         if there:
             self._refuse_mixed(func, packet, args, tensors, there)
-        if packet in WAITS or (packet in INDEXES and any(one is not None and one.dtype == torch.bool for one in args[1])):
+        if packet in WAITS or (
+            packet in INDEXES and any(one is not None and one.dtype == torch.bool for one in args[1])
+        ):
             self.wait(packet.__name__)
         if not func.is_view and packet not in FREE:
             self.kernels[packet.__name__] += 1
-        if packet is aten._scaled_dot_product_flash_attention:  # the CPU has it under another name
-            func = aten._scaled_dot_product_flash_attention_for_cpu.default
-            plain = (*plain[:3], *plain[3:5])
         index = (to or next(iter(there))).index or 0
+        if packet in (aten._scaled_dot_product_flash_attention, aten.scaled_dot_product_attention) and not self.attends:
+            out = OnCuda(torch.zeros_like(plain[0]), index)
+            return (
+                out if packet is aten.scaled_dot_product_attention else (out, OnCuda(plain[0].float().sum(-1), index))
+            )
+        if (
+            packet is aten._scaled_dot_product_flash_attention
+        ):  # the CPU has it under another name, without a debug mask
+            func, plain = aten._scaled_dot_product_flash_attention_for_cpu.default, plain[:5]
         own = {id(one.inner): one for one in tensors if isinstance(one, OnCuda)}
 
         def back(one: Any) -> Any:
@@ -213,6 +225,7 @@ _PATCHES: tuple[tuple[Any, str, Any], ...] = (
     (torch.cuda, "_lazy_init", lambda: None),
     (torch.cuda, "device", Device),
     (torch.cuda, "Event", Event),
+    (torch.cuda, "synchronize", lambda *_: None),
     (torch.cuda, "current_device", lambda: PretendCuda.now.current),
     (torch.cuda, "is_current_stream_capturing", lambda: False),
 )

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-import pretend_cuda as pretend
 import pytest
 import torch
 from torch import Tensor
 
+import pretend_cuda as pretend
 import sinkscope as sk
 from sinkscope.attention.attend import attend
+from sinkscope.cli.app import run
 from sinkscope.errors import CaptureError
 
 kernels = pytest.importorskip("sinkscope.attention.triton", reason="triton is there on Linux only")
@@ -30,10 +32,9 @@ PADDING = torch.tensor([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]])
 
 
 @pytest.fixture(autouse=True)
-def _kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, compute in (("output_kernel", pretend.output), ("received_kernel", pretend.received)):
         monkeypatch.setattr(kernels, name, pretend.Kernel(getattr(kernels, name), compute))
-    yield
 
 
 class Ran:
@@ -62,8 +63,7 @@ class Ran:
                     model, IDS, settings, attention_mask=mask, interventions=[intervention] if intervention else [],
                     on_step=on_step,
                 )  # fmt: skip
-                self.tokens = torch.stack([one.canvas[-1, -6:] for one in found])
-                self.received = found[1].received
+                self.tokens = torch.cat([one.canvas[-1] for one in found])
                 return
             with sk.intervene(model, intervention) if intervention else nullcontext() as active:
                 done = sk.decode(model, IDS, settings, attention_mask=mask, history=False, on_step=on_step)
@@ -191,3 +191,29 @@ def test_cuda_graphs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model = sk.load("tiny-llada")
     with pytest.raises(CaptureError, match="CUDA graph"), sk.observe(model):
         model.logits(IDS)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_bench_and_check_write_one_file(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sinkscope.checkup
+
+    def load(name: str, dtype: Any = None, **_: Any) -> sk.Model:
+        model = loaded(name, dtype=dtype)
+        if device == "cuda":
+            pretend.put(model.module)
+        return model
+
+    loaded = sk.load
+    monkeypatch.setattr(sk, "load", load)
+    monkeypatch.setattr(sinkscope.checkup, "load", load)
+    bench, check = tmp_path / "bench.json", tmp_path / "check.json"
+    words = ["--length", "4", "--prompt", "4", "--repeats", "1", "--lengths", "16", "--out", str(bench)]
+    with nullcontext() if device == "cpu" else pretend.PretendCuda():
+        assert run(["bench", "planted-none", *words]) == 0
+        assert run(["check", "planted-none", "--all", "--out", str(check)]) == 0
+    found = json.loads(bench.read_text())
+    assert {one["backend"] for one in found["errors"]} == {"tiled"} | ({"triton"} if device == "cuda" else set())
+    assert all(one["holds"] for one in found["errors"]) and found["attention"] and found["machine"]["torch"]
+    checks = {one["name"]: one for one in json.loads(check.read_text())["checks"]}
+    assert checks["caches"]["detail"].endswith("none, prefix, dual, sparse")
+    assert checks["backends"]["status"] == "ok" and checks["several GPUs"]["status"] == "skipped"

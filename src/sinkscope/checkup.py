@@ -239,7 +239,9 @@ def _backends(examined: _Examined) -> str:
             off = max(one.out, one.received)
             raise _FailedError(f"{one.backend}, {one.call}, head size {one.dim}: {off:.2g} off the float64 formula")
     worst = max(max(one.out, one.received) for one in found)
-    return f"{', '.join(sorted({one.backend for one in found}))}: {len(found)} calls, at most {worst:.2g} off the formula"
+    return (
+        f"{', '.join(sorted({one.backend for one in found}))}: {len(found)} calls, at most {worst:.2g} off the formula"
+    )
 
 
 def _caches(examined: _Examined) -> str:

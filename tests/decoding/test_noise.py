@@ -109,7 +109,7 @@ def test_counted_numbers_are_uniform_and_differ() -> None:
     first = noise.token_uniform(torch.arange(64), 4096)
     noise.begin_step()
     second = noise.token_uniform(torch.arange(64), 4096)
-    assert 0 <= float(first.min()) and float(first.max()) < 1
+    assert float(first.min()) >= 0 and float(first.max()) < 1
     shares = torch.histc(first.float(), 16, 0, 1) / first.numel()
     assert float((shares - 1 / 16).abs().max()) < 2e-3
     for one, other in ((first, second), (first[1:], first[:-1]), (first[:, 1:], first[:, :-1])):

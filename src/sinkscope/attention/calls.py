@@ -74,7 +74,9 @@ class Call:
 
     def once(self, key: object, make: Callable[[], Tensor]) -> Tensor:
         """What does not differ from layer to layer of one forward, made once on each device."""
-        return make() if self.forward is None else self.forward.once((key, self.keys, self.queries), self.q.device, make)
+        return (
+            make() if self.forward is None else self.forward.once((key, self.keys, self.queries), self.q.device, make)
+        )
 
     @property
     def group_count(self) -> int:
@@ -187,6 +189,7 @@ def _summed(call: Call, small: Call, kept: Kept | None, taps: Sequence[Tap], cha
     """Output and column sums in one pass; the sums go to the taps."""
     narrow = kept is not None and not changes  # nothing to change among the keys that are left out
     use = merged(small if narrow else call, changes)
+    out: Tensor
     words: dict[str, Any] = {
         "mask": use.mask, "causal": call.causal, "groups": call.labels, "scale": use.scale,
         "group_count": call.group_count, "first": None if call.causal else call.start + use.extra,

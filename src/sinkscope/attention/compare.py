@@ -43,7 +43,9 @@ def against_reference(device: torch.device, dtype: torch.dtype, dims: tuple[int,
         for name, words in kinds(dtype).items():
             exact = attend(q.double(), k.double(), v.double(), **_as(words, torch.float64), backend="reference")
             for backend in BACKENDS[1:]:
-                placed = {key: value.to(device) if isinstance(value, Tensor) else value for key, value in words.items()}
+                placed: dict[str, Any] = {
+                    key: value.to(device) if isinstance(value, Tensor) else value for key, value in words.items()
+                }
                 try:
                     choose_backend(q.to(device), backend)
                 except AttentionError:

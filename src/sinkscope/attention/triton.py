@@ -30,12 +30,11 @@ NO_MASK, BOOL_MASK, ADDITIVE_MASK, KEY_MASK = 0, 1, 2, 3  # KEY_MASK: bool, the 
 SMALLEST = 16
 GROUPS = 3  # groups that the received kernel adds up at a time
 LOG2E = 1.4426950408889634
-# A size that is 1, or a multiple of 16, would compile each kernel once more; strides may tell, since loads are wider then.
+# A size that is 1, or a multiple of 16, would compile each kernel once more. Strides and head sizes may tell: loads are wider then.
 SIZES = (
-    "heads", "share", "row_count", "key_count", "offset", "block", "dim_count", "value_count", "group_count",
-    "labels_batch", "mask_batch", "mask_head", "drop_batch", "drop_head",
+    "heads", "share", "row_count", "key_count", "offset", "block", "group_count",
+    "first_group", "labels_batch", "mask_batch", "mask_head", "drop_batch", "drop_head",
 )  # fmt: skip
-NEVER = float("-inf")
 
 
 @triton.jit
@@ -59,14 +58,13 @@ def scores_of(
         scores = tl.where(kept[None, :], scores, float("-inf"))
     elif EDGE:
         scores = tl.where(keys[None, :] < key_count, scores, float("-inf"))
-    if MASK == 1 or MASK == 2:
-        inside = (rows[:, None] < row_count) & (keys[None, :] < key_count)
-        where = mask + rows[:, None] * mask_row + keys[None, :] * mask_key
-        if MASK == 1:
-            scores = tl.where(tl.load(where, mask=inside, other=0) != 0, scores, float("-inf"))
-        else:
-            bias = tl.load(where, mask=inside, other=0.0).to(tl.float32)
-            scores = tl.where(bias > masked_at, scores + bias * 1.4426950408889634, float("-inf"))
+    inside = (rows[:, None] < row_count) & (keys[None, :] < key_count)
+    where = mask + rows[:, None] * mask_row + keys[None, :] * mask_key
+    if MASK == 1:
+        scores = tl.where(tl.load(where, mask=inside, other=0) != 0, scores, float("-inf"))
+    elif MASK == 2:
+        bias = tl.load(where, mask=inside, other=0.0).to(tl.float32)
+        scores = tl.where(bias > masked_at, scores + bias * 1.4426950408889634, float("-inf"))
     if ORDER:  # division truncates: what lies before position 0 ends at 0 or below, and sees nothing
         ends = (rows + offset + block) // block * block
         scores = tl.where(keys[None, :] < ends[:, None], scores, float("-inf"))
@@ -89,7 +87,7 @@ def finite(largest):
 
 
 @triton.jit(do_not_specialize=SIZES)
-def output_kernel(
+def output_kernel(  # noqa: PLR0915
     q, k, v, out, peaks, shares, clean_peaks, clean_shares, mask, drop,
     q_batch, q_head, q_row, q_dim, k_batch, k_head, k_key, k_dim, v_batch, v_head, v_key, v_dim,
     out_batch, out_head, out_row, out_dim, mask_batch, mask_head, mask_row, mask_key, drop_batch, drop_head, drop_key,
@@ -159,7 +157,7 @@ def output_kernel(
 
 
 @triton.jit(do_not_specialize=SIZES)
-def received_kernel(
+def received_kernel(  # noqa: PLR0912, PLR0915
     q, k, peaks, shares, clean_peaks, clean_shares, labels, received, clean, mask, drop,
     q_batch, q_head, q_row, q_dim, k_batch, k_head, k_key, k_dim, labels_batch,
     mask_batch, mask_head, mask_row, mask_key, drop_batch, drop_head, drop_key,
@@ -242,7 +240,8 @@ def received_kernel(
     if DROP:
         tl.store(clean + at, tl.sum(clean0, 0), mask=inside)
     if SUMS > 1:
-        second, third = inside & (first_group + 1 < group_count), inside & (first_group + 2 < group_count)
+        second = keys < tl.where(first_group + 1 < group_count, key_count, 0)
+        third = keys < tl.where(first_group + 2 < group_count, key_count, 0)
         tl.store(received + at + key_count, tl.sum(sums1, 0), mask=second)
         tl.store(received + at + 2 * key_count, tl.sum(sums2, 0), mask=third)
         if DROP:
@@ -372,8 +371,15 @@ def launches(kernel: str, itemsize: int, dim: int, dropped: bool) -> tuple[Launc
     float32 is multiplied without tensor cores, all in registers.
     """
     if itemsize > 2:
-        return (Launch(32, 32, 8, 1, 0),)
-    return (Launch(64, 64, 4, 2, 0),)
+        return (Launch(32, 32, 8, 1, 96 * KB),)
+    if kernel == "received":
+        return (
+            Launch(64, 32, 4, 2, 96 * KB) if dropped else Launch(64, 64, 4, 2, 96 * KB),
+            Launch(32, 32, 4, 1, 48 * KB),
+        )
+    if dim > 128:
+        return Launch(64, 64, 8, 2, 160 * KB), Launch(64, 32, 8, 2, 96 * KB), Launch(32, 32, 4, 1, 64 * KB)
+    return Launch(64, 64, 4, 2, 96 * KB), Launch(32, 32, 4, 1, 48 * KB)
 
 
 def fitted(choices: tuple[Launch, ...], call: Inputs, rows: int | None, keys: int | None) -> Launch:
@@ -390,7 +396,8 @@ def shared_memory(device: int) -> int | None:
     """Bytes of shared memory that a program may take."""
     if not torch.cuda.is_available():
         return None
-    return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)
+    found: Any = torch.cuda.get_device_properties(device)
+    return int(found.shared_memory_per_block_optin)
 
 
 def fitting(size: int, most: int | None = None) -> int:

@@ -7,7 +7,7 @@ To add one: write a dataclass under `Intervention` (or `Selector`, if it picks k
 from importlib import import_module
 from pkgutil import iter_modules
 
-from sinkscope.interventions.active import Active, Effect, intervene
+from sinkscope.interventions.active import Active, intervene
 from sinkscope.interventions.base import Intervention, Selector
 from sinkscope.interventions.conditions import Condition, condition_from_dict
 from sinkscope.interventions.control import (
@@ -18,6 +18,7 @@ from sinkscope.interventions.control import (
     Soften,
     SoftmaxOffByOne,
 )
+from sinkscope.interventions.effect import Effect
 from sinkscope.interventions.patch import PatchKeys, PatchValues
 from sinkscope.interventions.positions import CutContext, MaskPositions, Window
 from sinkscope.interventions.random import MaskRandom

@@ -80,7 +80,8 @@ def limited(picked: Tensor, call: Call, layers: Collection[int] | None, heads: C
     if heads is not None:
         count, asked = picked.shape[1], tuple(heads)
         wanted = call.once(
-            ("heads", asked, count), lambda: torch.tensor([head in asked for head in range(count)], device=picked.device)
+            ("heads", asked, count),
+            lambda: torch.tensor([head in asked for head in range(count)], device=picked.device),
         )
         picked = picked & wanted[None, :, None]
     return picked

@@ -86,7 +86,7 @@ class Tally:
         if layer.touched is not None:
             effect.keys += int(layer.touched.sum())
             effect.mass += float((layer.clean * layer.touched).sum())
-        if layer.left is not None:
+        if layer.left is not None and layer.drop is not None:
             effect.leak = max(effect.leak, float((layer.left * layer.drop).max()))
 
     def _add_waiting(self) -> None:

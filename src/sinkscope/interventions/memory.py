@@ -93,14 +93,15 @@ class Memory:
     def alike(self, call: Call, rank: Rank, rows: Rows) -> list[int]:
         """This layer, and others of the same shape that have not run in this forward: what they are ranked by is known."""
         own = self.layers[call.layer].scores[rank, rows]
-        size = own.shape[0] * own.shape[1] * call.keys
+        most = max(TOGETHER // (own.shape[0] * own.shape[1] * call.keys), 1)
         found = [call.layer]
         for layer, known in self.layers.items():
             scores, later = known.scores.get((rank, rows)), self.steps.get(layer, 0) == self.step(call)
-            if layer != call.layer and later and scores is not None and (len(found) + 1) * size <= TOGETHER:
-                if scores.shape == own.shape and scores.device == own.device:
-                    found.append(layer)
-        return found
+            if layer == call.layer or not later or scores is None:
+                continue
+            if scores.shape == own.shape and scores.device == own.device:
+                found.append(layer)
+        return found[:most]
 
     def whole(self, call: Call, rank: Rank, rows: Rows) -> Tensor | None:
         """The scores summed over the heads of all layers, [batch, 1, key], as they were before this forward began."""
@@ -175,7 +176,7 @@ class Memory:
 
 
 def _longer(scores: Tensor, keys: int) -> Tensor:
-    return torch.nn.functional.pad(scores, (0, keys - scores.shape[-1]))
+    return scores if scores.shape[-1] == keys else torch.nn.functional.pad(scores, (0, keys - scores.shape[-1]))
 
 
 def _seen(layer: Layer, keys: int) -> Tensor:

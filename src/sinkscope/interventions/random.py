@@ -88,12 +88,14 @@ class MaskRandom(Ranked):
             keys = [[key_of(row, step, layer, purpose) for row in rows] for layer in layers]
             places = torch.arange(1, shape[0] * shape[1] + 1, device=device).mul_(GOLDEN)
             begun = torch.tensor(keys).to(device, non_blocking=True)
-            return uniform64(mix(begun[..., None] + places)).to(torch.float32).unflatten(-1, shape)
+            placed: Tensor = uniform64(mix(begun[..., None] + places)).to(torch.float32).unflatten(-1, shape)
+            return placed
         drawn = torch.stack([
             torch.rand(shape, generator=torch.Generator().manual_seed(_mixed(row, step, layer + purpose)))
             for layer in layers for row in rows
         ])  # fmt: skip
-        return drawn.unflatten(0, (len(layers), len(rows))).to(device, non_blocking=True)
+        placed = drawn.unflatten(0, (len(layers), len(rows))).to(device, non_blocking=True)
+        return placed
 
     def _luck(self, call: Call, memory: Memory, layers: tuple[int, ...]) -> Tensor:
         """A uniform number per head, [layer, batch | 1, head, 1]."""

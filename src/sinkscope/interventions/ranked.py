@@ -144,7 +144,9 @@ class Ranked(Selector):
 
     def together(self, call: Call, memory: Memory) -> Together | None:
         """Several layers ranked in one go, by what the last forward left; None where layers need more than their scores."""
-        alone = self.score == "per_row" or self.value_norm is not None or self.above is not None or self.below is not None
+        alone = (
+            self.score == "per_row" or self.value_norm is not None or self.above is not None or self.below is not None
+        )
         if alone or call.forward is None or call.layer not in memory.layers:
             return None
         found: Together | None = memory.own.get(("ranked", id(self), call.layer))
@@ -188,9 +190,7 @@ class Ranked(Selector):
             )
         assert self.kinds is not None
         indices = [KINDS.index(kind) for kind in kinds_named(self.kinds)]
-        return call.once(
-            ("kinds", *indices), lambda: torch.isin(there, torch.tensor(indices, device=there.device))
-        )
+        return call.once(("kinds", *indices), lambda: torch.isin(there, torch.tensor(indices, device=there.device)))
 
     def _by_value_norm(self, call: Call) -> Tensor:
         """bool [batch, head, key]: keys whose value is not longer than the median of its head, or longer."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,6 +24,9 @@ from sinkscope.cli.screen import output, print_json, waiting
 
 if TYPE_CHECKING:
     import torch
+
+    from sinkscope.attention.compare import Compared
+    from sinkscope.attention.timing import Timed
 
 
 def register(app: typer.Typer) -> None:
@@ -98,18 +101,26 @@ def register(app: typer.Typer) -> None:
         output().print(
             f"{loaded.name}: {prompt} + {length} tokens, {torch.get_num_threads()} threads, median of {repeats}"
         )
-        for name, row in rows.items():
-            peak = "" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 2**20:9,.0f} MB"
-            output().print(f"  {name:8}{row['seconds']:9.3f} s {row['ratio']:7.2f} ×{peak}")
-        dtype_name = str(weights.dtype).removeprefix("torch.")
+        _print(rows, calls, errors)
+
+
+def _print(rows: dict[str, dict[str, Any]], calls: Sequence[Timed], errors: Sequence[Compared]) -> None:
+    for name, row in rows.items():
+        peak = "" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 2**20:9,.0f} MB"
+        output().print(f"  {name:8}{row['seconds']:9.3f} s {row['ratio']:7.2f} ×{peak}")
+    first = calls[0]
+    output().print(
+        f"attend ({first.backend}) against torch's own attention, {first.heads} heads of {first.dim}, {errors[0].dtype}:"
+    )
+    for call in calls:
+        order = "causal" if call.causal else "sees all"
         output().print(
-            f"attend ({calls[0].backend}) against torch's own attention, {calls[0].heads} heads of {calls[0].dim}, {dtype_name}:"
+            f"  {call.length:6} {order:9}{1000 * call.sdpa:9.3f} ms {1000 * call.attend:9.3f} ms {call.ratio:6.2f} ×"
         )
-        for call in calls:
-            order = "causal" if call.causal else "sees all"
-            output().print(
-                f"  {call.length:6} {order:9}{1000 * call.sdpa:9.3f} ms {1000 * call.attend:9.3f} ms {call.ratio:6.2f} ×"
-            )
+    for backend in sorted({one.backend for one in errors}):
+        own = [one for one in errors if one.backend == backend]
+        off, wrong = max(max(one.out, one.received) for one in own), sum(not one.holds for one in own)
+        output().print(f"{backend}: {len(own)} kinds of calls, at most {off:.2g} off the formula, {wrong} too far")
 
 
 class Memory:
