@@ -166,6 +166,9 @@ def build(variant: Variant, architecture: int, launch: Any = None) -> Built:
         loop = loop_of(disassembled(cubin))
     log = said.getvalue()
     kinds = [re.sub(r"^@!?U?P\w+\s+", "", one).split()[0].split(".")[0] for one in loop]
+    # A loop may have been unrolled: every score has one exponential.
+    warps = made.metadata.num_warps
+    tiles = max(1, round(kinds.count("MUFU") * 32 * warps / (launch.rows * launch.keys)))
     return Built(
         bytes=len(made.asm["cubin"]),
         registers=int(re.findall(r"Used (\d+) registers", log)[-1]),
@@ -173,10 +176,10 @@ def build(variant: Variant, architecture: int, launch: Any = None) -> Built:
         shared=made.metadata.shared,
         rows=launch.rows,
         keys=launch.keys,
-        warps=made.metadata.num_warps,
-        loop=len(kinds),
-        exponentials=kinds.count("MUFU"),
-        arithmetic=sum(kind in ("FFMA", "FADD", "FMUL") for kind in kinds),
+        warps=warps,
+        loop=len(kinds) // tiles,
+        exponentials=kinds.count("MUFU") // tiles,
+        arithmetic=sum(kind in ("FFMA", "FADD", "FMUL") for kind in kinds) // tiles,
     )
 
 
