@@ -52,7 +52,7 @@ fuzz: env
 	SINKSCOPE_FUZZ=$${SINKSCOPE_FUZZ:-1000} $(BIN)/python -m pytest tests/fuzz -n 2
 
 # Those that need nothing but the code; the others are given a run or a folder, and say so in their first lines.
-BENCHMARKS := attention decode peers protocols protocols_diffusion report scheduling sinks triton_aot
+BENCHMARKS := attention decode peers report scheduling sinks triton_aot
 bench: env
 	for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py || exit 1; done
 

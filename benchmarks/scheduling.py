@@ -16,12 +16,12 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sinkscope.study.engines import Engine, Stop
-from sinkscope.study.engines.scheduling import Waiting
+from sinkscope.study.cost import Size, weigh
+from sinkscope.study.engines import Engine, ShouldStop, Waiting
 from sinkscope.study.schema import Study
 from sinkscope.study.unit import Unit
 
@@ -40,9 +40,9 @@ class Timed:
         self.parameters: dict[str, int] = {}
 
     def work(
-        self, study: Study, units: Sequence[Unit], folder: Path, stop: Stop
+        self, study: Study, units: Sequence[Unit], folder: Path, stop: ShouldStop
     ) -> Iterator[tuple[Unit, dict[str, Any]]]:
-        from sinkscope.study.work import perform
+        from sinkscope.study.units import perform
 
         for unit in units:
             started = time.process_time()
@@ -62,7 +62,7 @@ class Empty:
     """An engine that does nothing, here: what is left is the plan, the controls and the store."""
 
     def work(
-        self, study: Study, units: Sequence[Unit], folder: Path, stop: Stop
+        self, study: Study, units: Sequence[Unit], folder: Path, stop: ShouldStop
     ) -> Iterator[tuple[Unit, dict[str, Any]]]:
         for unit in units:
             yield unit, {"rows": []}
@@ -78,9 +78,11 @@ def measure() -> None:
         run("paper", Path(folder) / "run", Timed())
 
 
-def simulate(units: list[Unit], seconds: dict[str, float], sizes: dict[str, int], workers: int, load: float) -> float:
+def simulate(
+    units: list[Unit], seconds: dict[str, float], weigh: Callable[[Unit], float], workers: int, load: float
+) -> float:
     """Seconds until all is done, with the engines' own queue; a worker that takes up another model loads it first."""
-    waiting = Waiting(units, sizes)
+    waiting = Waiting(units, weigh)
     free: list[tuple[float, int]] = [(0.0, number) for number in range(workers)]
     loaded: dict[int, str] = {}
     at: Counter[str] = Counter()
@@ -111,10 +113,26 @@ def copies(units: list[Unit], seconds: dict[str, float], rounds: int) -> tuple[l
     return made, times
 
 
+def weights_of(units: list[Unit]) -> Callable[[Unit], float]:
+    """What the queue takes a unit of the study paper to weigh: from config.json files alone."""
+    import torch
+
+    from sinkscope.models.outline import outline
+    from sinkscope.study.units.facts import model_info
+
+    study = Study.load("paper")
+    known = {}
+    for name in {unit.model for unit in units}:
+        model = outline(name, dtype=torch.float32)
+        known[name] = model_info(study, model, name, {"name": name, **asdict(Size.of(model))})
+    return lambda unit: weigh(study, unit, known[unit.model])
+
+
 def simulation() -> list[str]:
     held = json.loads(TIMES.read_text())
     units = [Unit.from_dict(row["unit"]) for row in held["units"]]
     seconds = {unit.id: float(row["seconds"]) for unit, row in zip(units, held["units"], strict=True)}
+    weights = weights_of(units)
     load = sum(seconds.values()) / len(seconds)  # seconds to load a model: as long as a unit
     lines = [
         "| workers | units | lower bound (s) | makespan (s) | ratio | ratio with loading |",
@@ -125,7 +143,7 @@ def simulation() -> list[str]:
         for rounds in sorted({-(-factor * workers // len(units)) for factor in (8, 32)}):
             many, times = copies(units, seconds, rounds)
             bound = max(sum(times.values()) / workers, *times.values())
-            took, loading = (simulate(many, times, held["parameters"], workers, cost) for cost in (0.0, load))
+            took, loading = (simulate(many, times, weights, workers, cost) for cost in (0.0, load))
             lines.append(
                 f"| {workers} | {len(many)} | {bound:.1f} | {took:.1f} | {took / bound:.3f} | {loading / bound:.3f} |"
             )
@@ -139,9 +157,9 @@ def empty(with_ray: bool = True) -> list[str]:
     from sinkscope.study.engines.cluster import Cluster
     from sinkscope.study.engines.local import Local
     from sinkscope.study.engines.ray import Ray
-    from sinkscope.study.plan import units_of
-    from sinkscope.study.run import models_of, work_through
+    from sinkscope.study.run import Work, models_of
     from sinkscope.study.store import Store
+    from sinkscope.study.units import units_of
 
     tasks = [{"name": "arithmetic", "problems": EMPTY}]
     study = Study.from_dict(
@@ -161,10 +179,10 @@ def empty(with_ray: bool = True) -> list[str]:
         assert len(units) == EMPTY
         for _ in engine.work(study, units[:2], Path(folder), lambda: False):
             pass  # the workers are started
-        quiet: dict[str, Any] = {"on_message": lambda line: None, "on_progress": lambda done, total: None}
+        work = Work(study, store, facts, units, {}, engine, lambda line: None, lambda done, total: None)
         first = "through Ray, checked and stored" if with_ray else "checked and stored, without Ray"
         for what in (first, "found stored, when the run is begun again"):
-            _timed(lines, what, lambda: work_through(study, store, units, facts, engine, **quiet))
+            _timed(lines, what, lambda: work.through(units))
         assert sum(1 for _ in store.units.iterdir()) == EMPTY
     engine.close()
     if nodes is not None:

@@ -176,7 +176,7 @@ def _source(module: str) -> Any:
 
 def results_schema() -> str:
     """The JSON schema of results.json, from the rows that it is made of."""
-    from sinkscope.study.analysis.results import json_schema
+    from sinkscope.study.results import json_schema
 
     return json.dumps(json_schema(), indent=1, ensure_ascii=False)
 

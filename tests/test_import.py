@@ -81,8 +81,8 @@ def test_settings_find_a_commit_rule_before_the_decoder_is_imported() -> None:
     """A rule whose name stands nowhere but in its own file."""
     code = """
 import sys
-from sinkscope.settings import words
-words.COMMITS.remove("p2")
+from sinkscope.settings import choices
+choices.COMMITS.remove("p2")
 assert "sinkscope.decoding.commit" not in sys.modules
 from sinkscope import Decode
 print(Decode.dream(8, algorithm="p2").commit)

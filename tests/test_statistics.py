@@ -11,13 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sinkscope.statistics import (
+    adjusted,
     bootstrap,
+    bootstrap_ratio,
     change_interval,
     holm,
     mcnemar,
     paired,
     problems_needed,
-    resampled_means,
+    resampled,
     signed_rank,
     wilson,
 )  # fmt: skip
@@ -58,11 +60,27 @@ def test_holm(p: list[float]) -> None:
 def test_bootstrap_draws_the_very_distribution_of_resampled_means() -> None:
     values = [-1.0, 0.0, 0.0, 1.0]
     means = [sum(sample) / 4 for sample in product(values, repeat=4)]  # all 256 samples, equally likely
-    drawn = resampled_means(np.array(values), 200_000, seed=1)
+    distinct, counts = np.unique(values, return_counts=True)
+    drawn = resampled(counts, 200_000, seed=1) @ distinct / 4
     for mean in sorted(set(means)):
         expected = means.count(mean) / len(means)
         assert abs(np.isclose(drawn, mean).mean() - expected) < 0.005
     assert bootstrap(values, 200_000) == (min(means) + 0.25, max(means) - 0.25)
+
+
+def test_a_ratio_is_drawn_by_whole_units_and_column_by_column() -> None:
+    part, whole = np.array([[1.0, 0.0], [2.0, 4.0], [0.0, 0.0]]), np.array([2.0, 8.0, 0.0])
+    low, high = bootstrap_ratio(part, whole, 500, seed=3)
+    picks = np.random.default_rng(3).multinomial(3, np.ones(3) / 3, 500)
+    sums = [(one @ part, one @ whole) for one in picks]
+    ratios = np.array([a / b if b else np.zeros(2) for a, b in sums])  # the slow twin: a sample at a time
+    assert np.allclose([low, high], np.quantile(ratios, [0.025, 0.975], axis=0))
+    assert np.allclose(bootstrap_ratio(part[:, 0], whole, 500, seed=3), [low[0], high[0]])
+
+
+def test_adjusted_p_values_keep_their_keys() -> None:
+    assert adjusted({"a": 0.04, "b": 0.01, "c": 0.5}) == dict(zip("abc", holm([0.04, 0.01, 0.5]), strict=True))
+    assert adjusted({}) == {}
 
 
 @given(st.lists(st.sampled_from([-1.0, 0.0, 1.0]), min_size=1, max_size=40), st.integers(0, 5))

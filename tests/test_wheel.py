@@ -13,8 +13,6 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 LARGEST = 30_000_000  # bytes; the tiny family's weights are most of it
-# What these write stands in the repository, beside the files that they name.
-OF_THE_REPOSITORY = {"card.py", "adapter_card.py", "sinks_table.py"}
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +52,15 @@ def test_study_report_and_figures_work_from_a_wheel(site: Path, tmp_path: Path) 
     )
 
 
+def test_the_wheel_holds_the_instrument_alone(site: Path, tmp_path: Path) -> None:
+    packages = {path.name for path in site.iterdir() if path.is_dir() and path.suffix != ".dist-info"}
+    assert packages - {"bin"} == {"sinkscope"}
+    assert not list(site.rglob("recipes"))
+    assert not (site / "sinkscope" / "training").exists()
+    known = run(site, tmp_path, "-c", "from importlib.util import find_spec; print(find_spec('lab'))")
+    assert known.strip() == "None"
+
+
 def test_no_message_points_into_the_repository() -> None:
     wrong = []
     for path in sorted((ROOT / "src" / "sinkscope").rglob("*.py")):
@@ -63,4 +70,4 @@ def test_no_message_points_into_the_repository() -> None:
             text = node.value if isinstance(node, ast.Constant) and id(node) not in prose else None
             if isinstance(text, str) and re.search(r"\bdocs/|CONTRIBUTING|CHANGELOG|Makefile|\bexamples/", text):
                 wrong.append((path.name, text))
-    assert {name for name, _ in wrong} <= OF_THE_REPOSITORY, wrong
+    assert not wrong

@@ -24,7 +24,6 @@ from .interventions import intervene as intervene
 from .models.base import Model as Model
 from .models.load import load as load
 from .models.load import register as register
-from .reading import lens as lens
 from .settings import Decode as Decode
 from .settings import SparseCache as SparseCache
 from .sinks import HeadShare as HeadShare
@@ -35,6 +34,7 @@ from .study.run import run as run
 from .study.schema import Study as Study
 from .tracing import Trace as Trace
 from .tracing import trace as trace
+from .tracing.lens import lens as lens
 from .tracing.recorder import Keep as Keep
 
 __version__: str

@@ -1,5 +1,11 @@
 """One exception class per cause, all under SinkscopeError: what was expected, what came, what to do."""
 
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from typing import Any
+
 
 class SinkscopeError(Exception):
     """Anything that a user can fix; its text is one sentence that says how."""
@@ -61,10 +67,6 @@ class SandboxError(SinkscopeError):
     """Generated code cannot be run safely on this machine."""
 
 
-class TrainingError(SinkscopeError):
-    """A recipe is wrong, or a training folder cannot be used."""
-
-
 class StudyError(SinkscopeError):
     """A study file or a run folder cannot be used."""
 
@@ -75,3 +77,18 @@ class ReportError(SinkscopeError):
 
 class ReadingError(SinkscopeError):
     """A state cannot be read as was asked."""
+
+
+def error_envelope(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What the work gives, or why it gave nothing: an error of the user's, or a bug of ours. A worker answers with it.
+
+    lacking: the model could not be loaded on this machine.
+    """
+    try:
+        return work()
+    except CheckpointError as error:
+        return {"error": str(error), "lacking": True}
+    except SinkscopeError as error:
+        return {"error": str(error)}
+    except Exception:
+        return {"bug": traceback.format_exc()}

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 Values = npt.NDArray[np.float64]
+Key = TypeVar("Key", bound=Hashable)
 
 
 def wilson(correct: int, n: int, level: float = 0.95) -> tuple[float, float]:
@@ -36,17 +37,28 @@ def bootstrap(
     values = np.asarray(differences, dtype=np.float64)
     if len(values) == 0:
         return 0.0, 0.0
-    means = resampled_means(values, draws, seed)
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    distinct, counts = np.unique(values, return_counts=True)  # what matters is how often each distinct value is drawn
+    low, high = np.quantile(resampled(counts, draws, seed) @ distinct / len(values), [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
 
-def resampled_means(values: Values, draws: int, seed: int) -> Values:
-    """Means of `draws` samples with replacement. What matters is how often each *distinct* value is drawn."""
-    distinct, counts = np.unique(values, return_counts=True)
-    drawn = np.random.default_rng(seed).multinomial(len(values), counts / len(values), draws)
-    means: Values = drawn @ distinct / len(values)
-    return means
+def bootstrap_ratio(part: Values, whole: Values, draws: int = 2000, seed: int = 0) -> tuple[Values, Values]:
+    """95 % interval of the sum of the parts over that of the wholes, when whole units are drawn with replacement.
+
+    part: [unit] or [unit, column], whole: [unit]; low and high are numbers or [column]. A sample without a whole counts as 0.
+    """
+    weight = resampled(np.ones(len(whole)), draws, seed)
+    above, below = weight @ part, weight @ whole
+    below = below.reshape(below.shape + (1,) * (above.ndim - 1))
+    drawn = np.divide(above, below, out=np.zeros_like(above), where=below > 0)
+    low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
+    return low, high
+
+
+def resampled(counts: npt.NDArray[Any], draws: int, seed: int) -> npt.NDArray[np.int64]:
+    """How often each thing is drawn in each of `draws` samples with replacement, `[draw, thing]`; counts: how many there are."""
+    total = int(counts.sum())
+    return np.random.default_rng(seed).multinomial(total, counts / total, draws)
 
 
 def change_interval(lost: float, won: float, n: float, level: float = 0.95) -> tuple[float, float]:
@@ -87,6 +99,14 @@ def problems_needed(lost: int, won: int, n: int, margin: float, most: int = 100_
             return size
         size = max(size + 1, round(size * 1.1))
     return None
+
+
+CORRECTION = "Holm"  # the name of `adjusted`, in sentences
+
+
+def adjusted(p: Mapping[Key, float]) -> dict[Key, float]:
+    """p values that are tested together, corrected, each under its key; the one place that chooses the correction."""
+    return dict(zip(p, holm(list(p.values())), strict=True))
 
 
 def holm(p: Sequence[float]) -> list[float]:

@@ -14,7 +14,7 @@ from made_models import make_fast_dllm, make_llada_moe, make_open_dcoder, save
 from sinkscope.decoding import Step
 from sinkscope.decoding.canvas import Picks
 from sinkscope.decoding.commit import RULES, Rule, register
-from sinkscope.settings.words import COMMITS
+from sinkscope.settings.choices import COMMITS
 
 MAKERS: dict[str, Callable[..., Path]] = {
     "llada": make_llada_moe, "fast_dllm2": make_fast_dllm, "dream": make_open_dcoder,

@@ -23,7 +23,7 @@ from sinkscope.errors import SinkscopeError
 
 # What a command imports is imported here, so that the first case is not held to more than the others.
 for _name in (
-    "sinkscope.study.run", "sinkscope.study.work", "sinkscope.report", "sinkscope.report.printing", "sinkscope.training.trainer",
+    "sinkscope.study.run", "sinkscope.study.units.answers", "sinkscope.report", "sinkscope.report.printing", "lab.train",
     "transformers.models.llama.modeling_llama", "transformers.models.qwen2.modeling_qwen2",
     "transformers.models.auto.tokenization_auto", "transformers.utils.chat_template_utils",
 ):  # fmt: skip
@@ -48,8 +48,11 @@ class Outcome:
     err: str
 
 
-def told(*words: str, stdin: str = "") -> Outcome:
-    """Run a command line and hold it to the contract; what is wrong is an AssertionError, a bug its own exception."""
+def told(*words: str, stdin: str = "", run: Callable[[list[str]], int] = run) -> Outcome:
+    """Run a command line and hold it to the contract; what is wrong is an AssertionError, a bug its own exception.
+
+    run: another program than sinkscope's.
+    """
     out, err = io.StringIO(), io.StringIO()
     before, sys.stdin = sys.stdin, io.StringIO(stdin)
     try:

@@ -10,9 +10,10 @@ from contract import answered, fuzz, told
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lab.adaptation import ADAPTERS, Adaptation, adaptation_from_dict, find_adaptation
+from lab.recipe import RECIPES, Recipe, load_recipe, recipe_from_dict
+from lab.train import main
 from sinkscope.errors import SinkscopeError
-from sinkscope.training.adaptation import ADAPTERS, Adaptation, adaptation_from_dict, find_adaptation
-from sinkscope.training.recipe import RECIPES, Recipe, load_recipe, recipe_from_dict
 
 SHIPPED = {path.stem: path.read_text(encoding="utf-8") for path in (*RECIPES.glob("*.yaml"), *ADAPTERS.glob("*.yaml"))}
 LINES = st.sampled_from(
@@ -29,7 +30,7 @@ def read(file: Path) -> Recipe | Adaptation:
 def check(file: Path) -> None:
     found = answered(lambda: read(file))
     if isinstance(found, SinkscopeError):
-        said = told("train", str(file), "-o", str(file.parent / "out")).err
+        said = told(str(file), "-o", str(file.parent / "out"), run=main).err
         assert len(said.splitlines()) == 1 and len(said) < 1200 and not (file.parent / "out").exists()
     else:
         make = adaptation_from_dict if isinstance(found, Adaptation) else recipe_from_dict

@@ -16,8 +16,9 @@ import pytest
 from contract import made, told
 from privilege import laid_down
 
+from lab.adaptation import ADAPTERS
+from lab.train import main
 from made_models import make_llada, save_tokenizer
-from sinkscope.training.adaptation import ADAPTERS
 
 
 @pytest.fixture(autouse=True)
@@ -106,13 +107,14 @@ def finished(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_files_that_commands_name(kind: Callable[[Path], None], model: Path, tmp_path: Path) -> None:
     for name, command in (
-        ("one.yaml", ["study"]), ("one.yaml", ["train"]), ("one.trace", ["sinks"]), ("one.trace", ["report"]),
+        ("one.yaml", ["study"]), ("one.trace", ["sinks"]), ("one.trace", ["report"]),
         ("one.trace", ["figures"]), ("one.gguf", ["generate"]), ("one", ["generate"]), ("run", ["report", "--text"]),
         ("run", ["merge"]),
     ):  # fmt: skip
         path = put(tmp_path / name, kind)
         words = [*command, str(path), *(["hello"] if command == ["generate"] else [])]
         assert told(*words).code == 2, words
+    assert told(str(put(tmp_path / "recipe.yaml", kind)), run=main).code == 2
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
@@ -163,7 +165,7 @@ def test_files_of_a_training(kind: Callable[[Path], None], tmp_path: Path) -> No
         (out / name).parent.mkdir(parents=True)
         (out / "recipe.yaml").write_text("{}")
         put(out / name, kind)
-        told("train", str(recipe), "-o", str(out))
+        told(str(recipe), "-o", str(out), run=main)
 
 
 NAMES = [
@@ -188,14 +190,16 @@ def test_odd_names(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")  # what lies beside the project may be a model
     for words in (
-        ["study", name], ["train", name], ["sinks", name], ["report", name], ["figures", name], ["merge", name],
+        ["study", name], ["sinks", name], ["report", name], ["figures", name], ["merge", name],
         ["compare", name, name], ["generate", name, "hello"], ["check", name], ["study", name + ".yaml"],
-        ["train", name + ".yaml"], ["sinks", name + ".trace"], ["generate", name + ".gguf", "hello"],
+        ["sinks", name + ".trace"], ["generate", name + ".gguf", "hello"],
         ["trace", name, "hello", "-o", str(tmp_path / "x")],
     ):  # fmt: skip
         if words[0] == "report" and name == "..":
             continue  # a folder that is there, with whatever is in it
         assert told(*words).code == 2 or (words[0] == "check" and name in ("..", "/")), words
+    for recipe in (name, name + ".yaml"):
+        assert told(recipe, run=main).code == 2
 
 
 def test_recipes_of_adapters_are_there() -> None:

@@ -10,10 +10,11 @@ import pytest
 
 import sinkscope as sk
 from sinkscope.errors import InterventionError, StudyError
+from sinkscope.fields import whole
 from sinkscope.interventions import Condition, condition_from_dict
 from sinkscope.interventions.conditions import names, read_entry
-from sinkscope.interventions.settings import Setting, SettingError, register, registered, whole
-from sinkscope.study.plan import Study
+from sinkscope.interventions.settings import Setting, SettingError, register, registered
+from sinkscope.study.schema import Study
 
 # What a study file says → label, file name and results. Run folders and results.json depend on every letter.
 ENTRIES: list[tuple[dict[str, Any], str, dict[str, Any]]] = [

@@ -72,8 +72,6 @@ def test_dream_tokens(dream: Model) -> None:
     assert (dream.mask_id, dream.eos_id, dream.pad_id, dream.eot_id) == (151666, 151643, 151643, 151645)
     assert dream.vocabulary == 152064
     assert dream.valid_vocab_size == 151667
-    with pytest.warns(DeprecationWarning, match="valid_vocab_size"):
-        assert dream.nameless_from == 151667
     assert dream.recipe.mask_id({}, dream.tokenizer) == 151666
 
 

@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from playwright.sync_api import Page
+from pydantic import TypeAdapter
 
+from sinkscope.interventions.conditions import condition_from_dict
 from sinkscope.settings.decode import Decode
+from sinkscope.study.results import (
+    TABLES,
+    Cell,
+    Claim,
+    Interval,
+    LikelihoodChange,
+    Mechanism,
+    Results,
+    RunFacts,
+    TokenShare,
+    Value,
+    Verdict,
+)
 from sinkscope.tracing import Trace
 
 TEXT = "Tom has 12 apples and gives 5 to Ann . How many are left ? ⏎ 12 − 5 = 7 , so the answer is 7 . ⏎"
@@ -115,17 +130,17 @@ def causal_trace(
     )  # fmt: skip
 
 
-def made_results() -> dict[str, Any]:
-    """results.json of a small study, with the fields of the schema and two that were added."""
+def made_results(**more: Any) -> dict[str, Any]:
+    """results.json of a small study; more: tables in place of its own."""
     cells = []
     for model, drop in (("made-llada", 0.01), ("made-dream", 0.03), ("made-llama", 0.4)):
         for task, base in (("arithmetic", 0.9), ("recall", 0.8)):
-            cells.append(_cell(model, task, "none", 0, base, None))
+            cells.append(made_cell(model, task, "none", 0, base, 0.0))
             for k in (1, 5, 10):
-                cells.append(_cell(model, task, "mask_sinks", k, base - drop * k**0.5, -drop * k**0.5))
-                cells.append(_cell(model, task, "mask_random", k, base - 0.005 * k, -0.005 * k))
+                cells.append(made_cell(model, task, "mask_sinks", k, base - drop * k**0.5, -drop * k**0.5))
+                cells.append(made_cell(model, task, "mask_random", k, base - 0.005 * k, -0.005 * k, match="count"))
     tokens = [
-        {"model": model, "token": token, "kind": kind, "share": share, "base": base, "enrichment": share / base}
+        made_token(model, token, kind, share, base)
         for model in ("made-llada", "made-dream")
         for token, kind, share, base in (
             ("⏎", "newline", 0.37, 0.05),
@@ -134,55 +149,80 @@ def made_results() -> dict[str, Any]:
         )
     ]
     verdicts = [
-        {
-            "model": "made-llada",
-            "name": "sinks",
-            "value": "moving",
-            "line": "most heads move",
-            "because": "Sinks of 83 % of the heads move.",
-        },
-        {"model": "made-llama", "name": "arm_like", "value": True, "because": "One masked sink costs 40 points."},
+        Verdict("made-llada", "sinks", "moving", "Sinks of 83 % of the heads move.", "most heads move"),
+        Verdict("made-llama", "arm_like", "yes", "One masked sink costs 40 points."),
     ]
-    return {
-        "schema": 1, "cells": cells, "tokens": tokens, "dynamics": [], "mechanism": [made_mechanism()],
-        "verdicts": verdicts, "claims": made_claims(), "likelihood": made_scores(), "run": {"seed": 0},
+    about: dict[str, Any] = {
+        "study": "made",
+        "versions": {},
+        "backend": "reference",
+        "about": "",
+        "units": 1,
+        "conditions": 1,
+    }
+    models: list[Mapping[str, Any]] = [
+        {"name": name, "family": name.removeprefix("made-")} for name in ("made-llada", "made-dream", "made-llama")
+    ]
+    run = RunFacts(seed=0, models=models, **about)
+    rows: dict[str, Any] = {
+        **{name: [] for name in TABLES}, "cells": cells, "tokens": tokens, "mechanism": [made_mechanism()],
+        "likelihood": made_scores(), "verdicts": verdicts, "claims": made_claims(), **more,
     }  # fmt: skip
+    return Results(**rows, run=run).to_dict()
 
 
-def made_claims() -> list[dict[str, Any]]:
-    value = {"label": "made-llada", "value": -2.0, "low": -5.0, "high": 1.0, "n": 400}
-    said = {"agrees": [value], "agrees in part": [value, value], "disagrees": [{**value, "low": None}], "undecided": []}
+def typed(results: dict[str, Any]) -> Results:
+    return TypeAdapter(Results).validate_python(results)
+
+
+def made_token(model: str, token: str, kind: str, share: float, base: float) -> TokenShare:
+    return TokenShare(
+        model, "", "none", token, kind, share, share, share, base, share / base, 9, 3, "threshold", "uniform"
+    )
+
+
+def made_claims() -> list[Claim]:
+    value = Value("made-llada", -2.0, -5.0, 1.0, 400)
+    said: dict[Any, list[Value]] = {
+        "agrees": [value],
+        "agrees in part": [value, value],
+        "disagrees": [value],
+        "undecided": [],
+    }
     return [
-        {"name": f"claim-{i}", "claim": f"Claim number {i} of the paper.", "verdict": verdict, "figure": "−2.0 points",
-         "because": "One masked sink costs 2 points.", "condition": "K = 1", "values": values}
+        Claim(f"claim-{i}", f"Claim number {i} of the paper.", verdict, "−2.0 points", "One masked sink costs 2 points.",
+              "K = 1", values)
         for i, (verdict, values) in enumerate(said.items())
     ]  # fmt: skip
 
 
-def made_scores() -> list[dict[str, Any]]:
+def made_scores() -> list[LikelihoodChange]:
     """Two models scored on the same true answers, under two conditions."""
     top = {"name": "mask_sinks", "k": 1, "rank": "clean", "rows": "all"}
-    numbers = {"n": 20, "tokens": 400, "unit": "nats per token", "value": -1.0, "low": -1.1, "high": -0.9, "p": 0.1,
-               "key_share": 0.02, "leak": 0.0, "of": "answers"}  # fmt: skip
     return [
-        {"model": model, "causal": causal, "condition": {**top, **words}, "label": "made", "difference": nats,
-         "difference_low": nats - 0.1, "difference_high": nats + 0.05, "mass_share": 0.4, **numbers}
+        LikelihoodChange(
+            model, {**top, **words}, "made", 20, 400, "nats per token", -1.0, -1.1, -0.9, nats, nats - 0.1, nats + 0.05, 0.1,
+            0.02, 0.4, 0.0, "answers", causal,
+        )
         for model, causal, nats in (("made-llama", True, -0.6), ("made-dream", False, -0.2))
         for words in ({}, {"kinds": "content"})
     ]  # fmt: skip
 
 
-def made_mechanism() -> dict[str, Any]:
+def made_mechanism() -> Mechanism:
     gaps = {"confidence_sinks_gap": -0.12, "confidence_random_gap": 0.01}
-    rows = {name: {"value": value, "low": value - 0.05, "high": value + 0.05} for name, value in gaps.items()}
-    return {"model": "made-llada", "k": 1, "problems": 20, "unit": "points", **rows}
+    rows: dict[str, Any] = {name: Interval(value, value - 0.05, value + 0.05) for name, value in gaps.items()}
+    return Mechanism("made-llada", 1, 20, "points", **rows)
 
 
-def _cell(model: str, task: str, name: str, k: int, accuracy: float, difference: float | None) -> dict[str, Any]:
+def made_cell(model: str, task: str, name: str, k: int, accuracy: float, difference: float, **words: Any) -> Cell:
     accuracy = max(0.0, accuracy)
-    extra = {} if difference is None else {"difference_low": difference - 0.03, "difference_high": difference + 0.03}
-    return {
-        "model": model, "task": task, "condition": {"name": name, "k": k, "rank": "clean", "rows": "all"}, "n": 200,
-        "correct": round(200 * accuracy), "accuracy": accuracy, "low": max(0.0, accuracy - 0.04),
-        "high": min(1.0, accuracy + 0.03), "difference": difference, "p": None if difference is None else 0.02, **extra,
-    }  # fmt: skip
+    ranked = {"rank": "clean", "rows": "all"} if name.startswith("mask") else {"rank": None, "rows": None}
+    condition = {"name": name, "k": k, **ranked, **words}
+    return Cell(
+        model=model, family=model.removeprefix("made-"), causal="llama" in model, task=task, setting="", condition=condition,
+        label=condition_from_dict(condition).label, n=200, correct=round(200 * accuracy), accuracy=accuracy,
+        low=max(0.0, accuracy - 0.04), high=min(1.0, accuracy + 0.03), difference=difference,
+        difference_low=difference - 0.03, difference_high=difference + 0.03, p=0.02, lost=0, won=0, p_holm=0.02,
+        key_share=0.1, mass_share=0.1, leak=0.0, confidence=0.5, controls={}, paper=None,
+    )  # fmt: skip

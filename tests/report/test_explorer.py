@@ -234,13 +234,13 @@ def test_nothing_overflows(look: Opener, report: Path, width: int, tab: str) -> 
 def test_a_compact_sample_shows_the_rounded_means(look: Opener, tmp_path: Path, traces: list[Trace]) -> None:
     import numpy as np
 
-    from sinkscope.report.overview import empty
+    from sinkscope.report.overview import overview
     from sinkscope.report.page import build
     from sinkscope.report.sample import compact, compact_means, largest
 
     head, blob = compact(traces[0], "one", bits=7)
     path = tmp_path / "compact.html"
-    data = {"title": "", "overview": empty(), "samples": [head], "note": ""}
+    data = {"title": "", "overview": overview(), "samples": [head], "note": ""}
     path.write_text(build(data, [blob.text()]), encoding="utf-8")
     page = look(path, "layer=2&head=1")
     shown = np.array(page.evaluate("window.sinkscope.source.plane(2, -1, 'masked').then((p) => Array.from(p.values))"))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import numpy as np
 import pytest
-from made_runs import made_results, made_trace
+from made_runs import made_cell, made_mechanism, made_results, made_trace, typed
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from nbclient import NotebookClient
@@ -20,10 +21,11 @@ from playwright.sync_api import Browser
 from sinkscope.cli.app import run as command
 from sinkscope.errors import ReportError
 from sinkscope.report import figures, write
-from sinkscope.report.notebook import show
+from sinkscope.report.notebook import Explorer, show
 from sinkscope.report.printing import figures as draw
 from sinkscope.report.printing import picture
 from sinkscope.report.view import Viewer
+from sinkscope.study.results import Dynamics, Heads
 from sinkscope.tracing import Trace
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "quickstart.ipynb"
@@ -59,7 +61,7 @@ def test_figures_show_the_numbers_of_the_trace(traces: list[Trace]) -> None:
     assert np.allclose(grid, scores.amax(-1).mean(0).numpy(), atol=1e-5)
     curve = figures.epsilon_curve([trace]).lines[0].get_ydata()
     assert (np.diff(curve) >= 0).all() and curve[-1] <= 100
-    drops = figures.masking_curves(made_results()["cells"], "recall").axes[0].containers[0].lines[0].get_ydata()
+    drops = figures.masking_curves(typed(made_results()).cells, "recall").axes[0].containers[0].lines[0].get_ydata()
     assert np.allclose(drops, [0, -1, -(5**0.5), -(10**0.5)])
     with pytest.raises(ReportError, match="kept none"):
         figures.neighbouring_maps(traces[2])
@@ -67,20 +69,27 @@ def test_figures_show_the_numbers_of_the_trace(traces: list[Trace]) -> None:
         figures.neighbouring_maps(trace, 0)
 
 
+def dynamics(model: str, **shares: float) -> Dynamics:
+    heads: dict[str, Any] = {item.name: shares.get(item.name, 0.0) for item in fields(Heads)}
+    return Dynamics(
+        model=model, setting="", condition="none", generations=3, **heads, sinks_found=9, non_sinks=0.9, places={}, rules=[],
+        layers=[], rule="threshold", unit="uniform", epsilon=3.0,
+    )  # fmt: skip
+
+
 def drawn(traces: list[Trace]) -> list[Figure]:
     """Every figure there is, with a model's name that would be mathematics if anything were read as such."""
     odd = replace(traces[0], model={"name": "made-$x_1$", "family": "llada"})
     masked = replace(odd, interventions=[{"name": "MaskSinks", "k": 1}])
-    results = made_results()
-    for row in results["cells"]:
-        row["model"] = row["model"].replace("made-", "$made$-")
-    classes = [{"model": "$m$", "static": 0.5, "moving": 0.5, "flash": 0, "split": 0, "none": 0}]
+    results = typed(made_results())
+    cells = [replace(cell, model=cell.model.replace("made-", "$made$-")) for cell in results.cells]
+    classes = [dynamics("$m$", static=0.5, moving=0.5)]
     made = [
         figures.received_map(odd), figures.score_histogram(odd), figures.score_histogram(traces[3], "uniform"),
         figures.neighbouring_maps(odd), figures.head_grid(odd), figures.sink_paths([odd, *traces]),
         figures.epsilon_curve([odd, *traces]), figures.before_after(odd, masked, 1, 0),
-        figures.masking_curves(results["cells"]), figures.token_bars(results["tokens"]), figures.class_bars(classes),
-        figures.mechanism_gaps(results["mechanism"]),
+        figures.masking_curves(cells), figures.token_bars(results.tokens, results.families), figures.class_bars(classes),
+        figures.mechanism_gaps([made_mechanism()]),
     ]  # fmt: skip
     return [one if isinstance(one, Figure) else one.get_figure(root=True) for one in made]
 
@@ -102,18 +111,14 @@ def test_heads_and_layers_are_whole_numbers(traces: list[Trace]) -> None:
 
 
 def test_the_masking_figure_names_controls_and_the_paper() -> None:
-    figure = figures.masking_curves(made_results()["cells"], "arithmetic")
+    figure = figures.masking_curves(typed(made_results()).cells, "arithmetic")
     names = [text.get_text() for text in figure.legends[0].get_texts()]
     assert names == ["sinks masked", "random keys, count-matched", "paper, GSM8K"]
 
 
 def test_an_autoregressive_model_is_drawn_by_its_last_row() -> None:
-    cells = [cell for cell in made_results()["cells"] if cell["model"] == "made-llama" and cell["task"] == "recall"]
-    by_last = [
-        {**cell, "difference": -0.9, "condition": {**cell["condition"], "rows": "last"}}
-        for cell in cells
-        if cell["condition"]["name"] == "mask_sinks"
-    ]
+    cells = [cell for cell in typed(made_results()).cells if cell.model == "made-llama" and cell.task == "recall"]
+    by_last = [made_cell("made-llama", "recall", "mask_sinks", k, 0.0, -0.9, rows="last") for k in (1, 5, 10)]
     figure = figures.masking_curves([*cells, *by_last], "recall")
     lines = {container.get_label(): container.lines[0].get_ydata()[-1] for container in figure.axes[0].containers}
     assert lines["sinks masked"] == pytest.approx(-90)
@@ -147,7 +152,7 @@ def test_notebooks_show_figures_as_themselves(traces: list[Trace]) -> None:
 
 
 def test_the_frame_of_a_notebook_is_closed_and_works(browser: Browser, tmp_path: Path) -> None:
-    shown = show(made_trace(maps=False))
+    shown = Explorer([made_trace(maps=False)])
     html = shown._repr_html_()
     assert 'sandbox="allow-scripts allow-downloads"' in html and "allow-same-origin" not in html
     (tmp_path / "notebook.html").write_text(f"<!doctype html><meta charset=utf-8>{html}", encoding="utf-8")
@@ -161,6 +166,16 @@ def test_the_frame_of_a_notebook_is_closed_and_works(browser: Browser, tmp_path:
     frame.wait_for_selector("#where:has-text('Step 2 of 16')")
     assert errors == [] and "1 trace" in repr(shown)
     page.close()
+
+
+def test_a_script_gets_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = made_trace(maps=False)
+    path = trace.show()
+    assert isinstance(path, Path) and capsys.readouterr().out.split() == [str(path)]
+    assert "made-llada" in path.read_text(encoding="utf-8")
+    assert show([trace, trace], out=tmp_path / "two.html") == tmp_path / "two.html"
+    assert (tmp_path / "two.html").stat().st_size > path.stat().st_size and capsys.readouterr().out == ""
+    shutil.rmtree(path.parent)
 
 
 def test_the_example_notebook_runs() -> None:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from made_runs import Opener, made_results, made_trace
+from made_runs import Opener, made_results, made_token, made_trace
 from playwright.sync_api import Browser
 
 from sinkscope.report import write, write_traces
@@ -50,9 +50,8 @@ def test_hostile_results_are_shown_as_text(look: Opener, tmp_path: Path) -> None
     results = made_results()
     for cell in results["cells"]:
         cell["model"], cell["task"] = HOSTILE[0], HOSTILE[1]
-    results["tokens"] = [
-        {"model": HOSTILE[0], "token": text, "kind": "word", "share": 0.1, "enrichment": 1} for text in HOSTILE
-    ]
+    results["run"]["models"] = [{"name": HOSTILE[0], "family": HOSTILE[1]}]
+    results["tokens"] = [made_token(HOSTILE[0], text, "word", 0.1, 0.1).to_dict() for text in HOSTILE]
     results["verdicts"] = [{"model": text, "name": text, "value": text, "because": text} for text in HOSTILE]
     run = tmp_path / "<b>run"
     run.mkdir()

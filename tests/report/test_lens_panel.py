@@ -10,10 +10,10 @@ import pytest
 import torch
 from made_runs import WORDS, Opener, made_trace, until
 
-from sinkscope.report import lens as lens_of_page
+from sinkscope.report import sample as sample_of_page
 from sinkscope.report import write
 from sinkscope.report.coding import Blob
-from sinkscope.report.lens import add_lens
+from sinkscope.report.sample import add_lens
 from sinkscope.tracing import Trace
 
 
@@ -108,5 +108,5 @@ def test_text_of_a_model_stays_text(look: Opener, tmp_path: Path) -> None:
 
 def test_its_size_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     trace, blob = with_lens(made_trace(maps=False)), Blob()
-    monkeypatch.setattr(lens_of_page, "LENS_BYTES", 1000)
+    monkeypatch.setattr(sample_of_page, "LENS_BYTES", 1000)
     assert add_lens(trace, blob) is None and blob.index == {}

@@ -1,5 +1,6 @@
 """Every attack is contained and counted as a failure, the next problem is unaffected, and nothing is left running."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -272,23 +273,41 @@ def test_refuses_where_the_kernel_gives_no_namespaces():
     assert running_sandboxes() == []
 
 
-def test_nothing_outlives_a_killed_process():
-    code = "from sinkscope.sandbox import fork_server, run_python\nrun_python('pass')\n"
-    code += "print(fork_server._servers[0].process.pid, flush=True)\nrun_python('while True: pass', seconds=60)\n"
+FORKS = "import os, time\nfor _ in range(2):\n    if os.fork() == 0: break\ntime.sleep(60)"
+
+
+def descendants(pid: int) -> list[int]:
+    """Every process below this one, as /proc has them now."""
+    children: dict[int, list[int]] = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            parent = int(Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(name))
+    below = list(children.get(pid, []))
+    for one in below:  # grows while it is walked
+        below += children.get(one, [])
+    return below
+
+
+@pytest.mark.parametrize("without_walls", [False, True])
+def test_nothing_outlives_a_killed_process(without_walls: bool):
+    """Fork server, outer process, first process, judge, candidate and its own children: all go with whoever asked."""
+    code = f"from sinkscope.sandbox import run\nprint('up', flush=True)\nrun._start({FORKS!r}, '__main__', {{'tests': None}}, "
+    code += f"run.Limits(seconds=60), {without_walls})"
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    pid = int(process.stdout.readline())
+    process.stdout.readline()
     deadline = time.monotonic() + 20
-    while not running_sandboxes({pid}) and time.monotonic() < deadline:
+    while len(descendants(process.pid)) < 7 and time.monotonic() < deadline:
         time.sleep(0.02)
-    (outer,) = running_sandboxes({pid})
+    inside = descendants(process.pid)
+    assert len(inside) >= 7
     process.kill()
     process.wait()
     process.stdout.close()
-    while any(Path(f"/proc/{one}").exists() for one in (pid, outer)) and time.monotonic() < deadline:
+    while any(Path(f"/proc/{one}").exists() for one in inside) and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert not Path(f"/proc/{pid}").exists()
-    assert not Path(f"/proc/{outer}").exists()
+    assert [one for one in inside if Path(f"/proc/{one}").exists()] == []
 
 
 def test_a_dead_fork_server_is_replaced():

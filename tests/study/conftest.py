@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
+from lab.build import build_module
+from lab.export import export
+from lab.recipe import Recipe, Shape
 from sinkscope.study.schema import Study
 from sinkscope.tasks.vocabulary import build_tokenizer
-from sinkscope.training.build import build_module
-from sinkscope.training.export import export
-from sinkscope.training.recipe import Recipe, Shape
 
 SMALL = Shape(width=16, layers=2, heads=2, ffn=16, positions=256)
 

@@ -5,8 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 from sinkscope.statistics import change_interval
-from sinkscope.study.analysis.rows import Control, Interval, Likelihood, PooledCell, SolvableTasks
-from sinkscope.study.analysis.rows_traced import Dynamics, Heads, Layer, Mechanism
+from sinkscope.study.results import (
+    TABLES,
+    Control,
+    Dynamics,
+    Heads,
+    Interval,
+    LayerHeads,
+    LikelihoodChange,
+    Mechanism,
+    PooledCell,
+    SolvableTasks,
+    Tables,
+)
+
+
+def tables(**rows: list[Any]) -> Tables:
+    """Tables of a run; those that are not given are empty."""
+    return Tables(**{**{name: [] for name in TABLES}, **rows})
 
 
 def changes(lost: int, won: int = 0, n: int = 100) -> dict[str, Any]:
@@ -66,7 +82,7 @@ def dynamics(
     places = {"first": start, "start": start, "prompt": 0.9, "masked": 0.0, "block": 0.0}
     return Dynamics(
         model=model, setting=setting, condition=condition, generations=3, **made, sinks_found=9, non_sinks=0.9,
-        places=places, rules=[], layers=[Layer(layer=0, first_key=key_0, **made)], rule="threshold", unit="uniform",
+        places=places, rules=[], layers=[LayerHeads(layer=0, first_key=key_0, **made)], rule="threshold", unit="uniform",
         epsilon=3.0, intervals=intervals, columns=columns,
     )  # fmt: skip
 
@@ -86,10 +102,10 @@ def mechanism(
 
 def scored(
     nats: float, name: str = "mask_sinks", model: str = "m", causal: bool = False, mass: float = 0.3, **words: Any
-) -> Likelihood:
+) -> LikelihoodChange:
     """A row on the likelihood of true answers: one key per head masked."""
     says = {"name": name, "k": 1, "rank": "clean", "rows": "all", **words}
-    return Likelihood(
+    return LikelihoodChange(
         model, says, f"{name} {words}", 20, 400, "nats per token", -1.0 + nats, -1.1 + nats, -0.9 + nats, nats, nats - 0.02,
         nats + 0.02, 0.1, 0.02, mass, 0.0, "answers", causal,
     )  # fmt: skip

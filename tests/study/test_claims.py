@@ -9,24 +9,32 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_rows import around, cell, control, dynamics, heads, mechanism, none, scored
+from made_rows import around, cell, control, dynamics, heads, mechanism, none, scored, tables
 from pydantic import TypeAdapter
 
 from sinkscope.report.overview import class_rows
-from sinkscope.study.analysis.agreement import agreement
-from sinkscope.study.analysis.claims import claims
-from sinkscope.study.analysis.results import Results
-from sinkscope.study.analysis.rows import Claim, Curve, Interval, Likelihood, PooledCell, Verdict
-from sinkscope.study.analysis.rows_traced import Dynamics, Heads
-from sinkscope.study.analysis.verdicts import TABLES, key_0, plain_dynamics, verdicts
+from sinkscope.study.analysis.claims import agreement, claims
+from sinkscope.study.analysis.verdicts import plain_dynamics, verdicts
+from sinkscope.study.results import (
+    Claim,
+    Curve,
+    Dynamics,
+    Heads,
+    Interval,
+    LikelihoodChange,
+    PooledCell,
+    Results,
+    Tables,
+    Verdict,
+)
 from sinkscope.study.summary import SHORT, summary
 
 DOCS = Path(__file__).parents[2] / "docs"
 STRONG = {"rule": "head_share", "group": "all", "epsilon": 0.3}
 
 
-def found(**tables: list[Any]) -> dict[str, Claim]:
-    made = claims({**{name: [] for name in (*TABLES, "curves")}, **tables}, 0.05)
+def found(**rows: list[Any]) -> dict[str, Claim]:
+    made = claims(tables(**rows), 0.05)
     for claim in made:
         assert len(claim.figure) <= 60 and claim.because.endswith(".") and claim.values and claim.name in SHORT
         assert all(value.low <= value.value <= value.high for value in claim.values)
@@ -131,7 +139,7 @@ def test_the_sink_of_an_arm_is_vital_where_half_is_lost(lost: tuple[int, int, in
 
 def test_the_sink_of_an_arm_by_likelihood() -> None:
     for nats, verdict in ((-2.0, "agrees"), (-0.1, "disagrees")):
-        row = Likelihood(
+        row = LikelihoodChange(
             "m", {"name": "mask_sinks", "k": 1, "rank": "clean", "rows": "last"}, "x", 4, 96, "nats per token", -5.0, -6.0,
             -4.0, nats, nats - 0.1, nats + 0.1, 0.1, 0.1, 0.1, 0.0,
         )  # fmt: skip
@@ -193,20 +201,20 @@ def test_confidence_and_delay_are_two_halves_of_a_claim() -> None:
     assert found(mechanism=[mechanism(0.0, 0.0, problems=5)])["confidence"].verdict == "undecided"
 
 
-def contradictions(tables: dict[str, list[Any]], judged: list[Verdict]) -> list[str]:
+def contradictions(rows: Tables, judged: list[Verdict]) -> list[str]:
     """Sentences that a reader could not believe together."""
     said = {(row.model, row.name): row.value for row in judged}
     wrong = []
     for model in {row.model for row in judged}:
-        row = plain_dynamics([row for row in tables["dynamics"] if row.model == model])
-        causal = any(cell.causal for cell in tables["pooled"] if cell.model == model)
+        row = plain_dynamics(rows.of(model).dynamics)
+        causal = any(cell.causal for cell in rows.of(model).pooled)
         if row is not None:
             seen = row.columns or row
             for value, share in (("moving", seen.moving), ("static", seen.static), ("flashing", seen.flash)):
                 if said[model, "sinks"] == value and share < (1 - seen.none) / 2:
                     wrong.append(f"{model}: {value} for {share}")
-            if said.get((model, "place")) == "spread" and key_0(row) > 0.3:
-                wrong.append(f"{model}: spread, and key 0 draws {key_0(row)}")
+            if said.get((model, "place")) == "spread" and row.key_0 > 0.3:
+                wrong.append(f"{model}: spread, and key 0 draws {row.key_0}")
         if causal and not said.get((model, "arm_like"), "is an ARM").startswith("is an ARM"):
             wrong.append(f"{model}: an ARM that is called {said[model, 'arm_like']}")
         masking = said.get((model, "masking_clean"), "")
@@ -244,14 +252,14 @@ CASES: dict[str, dict[str, list[Any]]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_cases_that_contradicted_each_other(case: str) -> None:
-    tables = {**{name: [] for name in TABLES}, **CASES[case]}
-    assert contradictions(tables, verdicts(tables)) == [] and unexplained(verdicts(tables)) == []
+    rows = tables(**CASES[case])
+    assert contradictions(rows, verdicts(rows)) == [] and unexplained(verdicts(rows)) == []
 
 
 def test_contradictions_are_seen() -> None:
-    tables = {**{name: [] for name in TABLES}, **CASES["spread beside key 0"]}
+    rows = tables(**CASES["spread beside key 0"])
     wrong = [Verdict("m", "sinks", "moving", "x."), Verdict("m", "place", "spread", "x.")]
-    assert len(contradictions(tables, wrong)) == 2
+    assert len(contradictions(rows, wrong)) == 2
     assert unexplained([Verdict("m", "arm_like", "criteria met: 1 of 1", "sinks at the start: 36 % (yes).")])
 
 
@@ -272,13 +280,11 @@ def test_there_are_committed_runs() -> None:
 @pytest.mark.parametrize("path", committed(), ids=lambda path: path.name)
 def test_no_verdict_contradicts_another_on_committed_runs(path: Path) -> None:
     """Neither those that stand in the file, nor those that its rows give today, nor the bars of the report beside them."""
-    results = json.loads(path.read_text(encoding="utf-8"))
-    typed = TypeAdapter(Results).validate_python(results)
-    tables: dict[str, list[Any]] = {name: list(getattr(typed, name)) for name in (*TABLES, "curves")}
-    assert contradictions(tables, verdicts(tables)) == []
-    assert contradictions(tables, list(typed.verdicts)) == []
-    shown = {row["model"]: row for row in class_rows(results) if row.get("condition") == "none"}
-    for row in verdicts(tables):
+    typed = TypeAdapter(Results).validate_json(path.read_bytes())
+    assert contradictions(typed, verdicts(typed)) == []
+    assert contradictions(typed, list(typed.verdicts)) == []
+    shown = {row["model"]: row for row in class_rows(typed.dynamics) if row["condition"] == "none"}
+    for row in verdicts(typed):
         if row.name == "sinks" and row.value in ("moving", "static") and row.model in shown:
             have = shown[row.model]
             assert have[row.value] >= (1 - have["none"]) / 2, (row.model, row.value)

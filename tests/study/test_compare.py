@@ -8,9 +8,11 @@ from typing import Any
 
 import polars as pl
 import pytest
+from made_rows import tables
 
 from sinkscope.errors import StudyError
 from sinkscope.study.compare import compare, short, shown
+from sinkscope.study.results import Results, RunFacts
 from sinkscope.study.schema import Study
 
 LONG = "mask positions " + ",".join(map(str, range(60)))
@@ -31,7 +33,9 @@ def made(folder: Path, problems: int, right: int, difficulty: int | None = None,
     ]  # fmt: skip
     folder.mkdir()
     (folder / "study.yaml").write_text(study.to_yaml())
-    (folder / "results.json").write_text(json.dumps({"schema": 1, "verdicts": [], "run": {"seed": study.seed}}))
+    about = RunFacts("made", study.seed, [], {}, "reference", "", 1, 1)
+    made = Results(**vars(tables()), verdicts=[], run=about)
+    (folder / "results.json").write_text(json.dumps(made.to_dict()))
     pl.DataFrame(rows).write_parquet(folder / "results.parquet")
     return folder
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from made_rows import cell, dynamics, heads, none
+from made_rows import cell, dynamics, heads, none, tables
 
 import sinkscope as sk
-from sinkscope.study.analysis import verdicts
-from sinkscope.study.analysis.rows_traced import Heads
-from sinkscope.study.donors import main, moved
+from lab.experiments.donors import main, moved
+from sinkscope.study.analysis.verdicts import verdicts
+from sinkscope.study.results import Heads
 
 
 def judged(
@@ -18,11 +18,8 @@ def judged(
 ) -> dict[str, tuple[str, str]]:
     """Verdict → value and sentence, of conditions as (pooled row, dynamics under it)."""
     start = before or {"moving": 0.4, "static": 0.4, "none": 0.2, "absorption": 0.2}
-    tables = {
-        "pooled": [none(causal=causal), *(row for row, _ in rows)],
-        "dynamics": [dynamics(**start), *(one for _, one in rows)],
-    }
-    made = verdicts.verdicts({**{name: [] for name in verdicts.TABLES}, **tables}, 0.05)
+    pooled = [none(causal=causal), *(row for row, _ in rows)]
+    made = verdicts(tables(pooled=pooled, dynamics=[dynamics(**start), *(one for _, one in rows)]), 0.05)
     return {row.name: (row.value, row.because) for row in made}
 
 
@@ -59,8 +56,8 @@ def test_an_arm_is_judged_by_its_columns_so_far() -> None:
     row, now = under("soften", 0, absorption=0.2)
     columns = Heads(**heads(absorption=0.05))
     before = dynamics(columns=Heads(**heads(absorption=0.2)))
-    tables = {"pooled": [none(causal=True), row], "dynamics": [before, dynamics(condition="soften", columns=columns)]}
-    made = verdicts.verdicts({**{name: [] for name in verdicts.TABLES}, **tables}, 0.05)
+    traced = [before, dynamics(condition="soften", columns=columns)]
+    made = verdicts(tables(pooled=[none(causal=True), row], dynamics=traced), 0.05)
     assert {one.name: one.value for one in made}["weaker"] == "free"
     assert now is not None
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,9 +20,8 @@ from hypothesis import strategies as st
 
 from sinkscope.errors import StudyError
 from sinkscope.interventions.conditions import Condition
-from sinkscope.study.engines import engine_of
+from sinkscope.study.engines import Waiting, engine_of
 from sinkscope.study.engines.ray import Ray
-from sinkscope.study.engines.scheduling import Waiting, cost
 from sinkscope.study.engines.worker import command
 from sinkscope.study.schema import Study
 from sinkscope.study.unit import Unit
@@ -33,6 +33,10 @@ def unit(model: str, problems: int = 1, steps: int = 1, chunk: int = 0) -> Unit:
     return Unit("answers", model, Condition("none"), last=problems, chunk=chunk, decode={"steps": steps}, shown=model)
 
 
+def cost(one: Unit) -> float:
+    return float({"a": 1, "b": 5, "c": 2}[one.model] * one.last * one.decode["steps"])
+
+
 UNITS = st.lists(st.builds(unit, st.sampled_from("abc"), st.integers(1, 4), st.integers(1, 4), st.integers(0, 99)))
 
 
@@ -40,8 +44,8 @@ UNITS = st.lists(st.builds(unit, st.sampled_from("abc"), st.integers(1, 4), st.i
 def test_every_unit_is_taken_once_as_the_slow_way_would(
     units: list[Unit], loaded: list[str | None], without: set[str]
 ) -> None:
-    sizes = {"a": 1, "b": 5, "c": 2}
-    waiting, left = Waiting(units, sizes), list(units)
+    units = [replace(one, chunk=place) for place, one in enumerate(units)]  # ids of a plan are different
+    waiting, left = Waiting(units, cost), list(units)
     for model in [*loaded, *[None] * len(units)]:
         at = Counter({"a": 2, "b": 1})
         taken = waiting.take(model, at, without)
@@ -52,20 +56,20 @@ def test_every_unit_is_taken_once_as_the_slow_way_would(
         own = [one for one in fit if one.model == model]
         if not own:
             shares = {
-                name: sum(cost(one, sizes) for one in fit if one.model == name) / (at[name] + 1)
+                name: sum(cost(one) for one in fit if one.model == name) / (at[name] + 1)
                 for name in dict.fromkeys(one.model for one in reversed(units)) if any(one.model == name for one in fit)
             }  # fmt: skip
             best = max(shares.values())
             assert taken is not None and shares[taken.model] == pytest.approx(best)
             own = [one for one in fit if one.model == taken.model]
-        longest = max(cost(one, sizes) for one in own)
-        assert taken is next(one for one in own if cost(one, sizes) == longest)
+        longest = max(cost(one) for one in own)
+        assert taken is next(one for one in own if cost(one) == longest)
         left.remove(taken)
     assert len(waiting) == len(left) == sum(one.model in without for one in units)
 
 
 def test_a_unit_that_came_back_is_the_next_of_its_model() -> None:
-    waiting = Waiting([unit("a", 9), unit("a", 3)], {})
+    waiting = Waiting([unit("a", 9), unit("a", 3, chunk=1)], cost)
     first = waiting.take("a", Counter())
     assert first is not None and first.last == 9
     waiting.put_back(first)

@@ -8,11 +8,11 @@ import pytest
 
 from sinkscope.interventions.conditions import Condition
 from sinkscope.statistics import paired
-from sinkscope.study.analysis import accuracy, answers
-from sinkscope.study.analysis.answers import Answers, Key
-from sinkscope.study.analysis.rows import SolvableTasks
-from sinkscope.study.plan import ModelInfo
+from sinkscope.study.analysis import accuracy
+from sinkscope.study.analysis.accuracy import AnswerSet, Key
+from sinkscope.study.results import SolvableTasks
 from sinkscope.study.schema import Study
+from sinkscope.study.unit import ModelInfo
 
 NONE = Condition("none")
 FACTS = [ModelInfo("m", "m", False, "llada", {}, {})]
@@ -22,7 +22,7 @@ def answered(
     condition: Condition, right: set[int], n: int = 10, task: str = "t", setting: str = "", mass: float = 0.0
 ) -> Any:
     """Key and answers: problems `right` are right, a share `mass` of the attention was taken."""
-    one = Answers("m", setting, condition, task)
+    one = AnswerSet()
     one.add(
         {
             "rows": [{"problem": i, "correct": i in right, "confidence": 0.5} for i in range(n)],
@@ -32,13 +32,13 @@ def answered(
     return ("m", setting, task, condition), one
 
 
-def cells(*made: tuple[Key, Answers]) -> dict[str, dict[str, Any]]:
+def cells(*made: tuple[Key, AnswerSet]) -> dict[str, dict[str, Any]]:
     """Label of the condition → its cell."""
     return {row.label: row.to_dict() for row in accuracy.cells(Study.load("quick"), FACTS, dict(made))}
 
 
-def pooled(tasks: list[str], *made: tuple[Key, Answers]) -> dict[Key, Answers]:
-    return answers.pooled(dict(made), tasks)
+def pooled(tasks: list[str], *made: tuple[Key, AnswerSet]) -> dict[Key, AnswerSet]:
+    return accuracy.pooled(dict(made), tasks)
 
 
 def test_holm_is_over_k_within_one_kind_of_masking() -> None:
@@ -89,7 +89,7 @@ def test_points_of_a_sweep_are_corrected_together_and_weak_tasks_left_out() -> N
     right = {"a": range(10, 20), "b": range(20), "c": range(18)}  # of 20; against the first: 10, 8 more
     made = [answered(NONE, set(numbers), 20, "easy", setting) for setting, numbers in right.items()]
     made += [answered(NONE, {0}, 20, "hard", setting) for setting in right]
-    compared = accuracy.settings_compared(pooled(["easy", "hard"], *made))
+    compared = accuracy.sweep_points(pooled(["easy", "hard"], *made))
     rows = [row.to_dict() for row in compared]
     assert [row["setting"] for row in rows] == ["b", "c"] and [row["difference"] for row in rows] == [0.25, 0.2]
     for row, numbers in zip(rows, (range(20), range(18)), strict=True):
@@ -102,5 +102,5 @@ def test_points_of_a_sweep_are_corrected_together_and_weak_tasks_left_out() -> N
 
 def test_a_task_that_one_point_of_a_sweep_can_do_counts() -> None:
     made = [answered(NONE, set(), 20, "t", "a"), answered(NONE, set(range(10)), 20, "t", "b")]
-    (row,) = accuracy.settings_compared(pooled(["t"], *made))
+    (row,) = accuracy.sweep_points(pooled(["t"], *made))
     assert row.weak == {} and row.able is not None and row.able.difference == 0.5

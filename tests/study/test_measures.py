@@ -22,10 +22,10 @@ from sinkscope.interventions import intervene
 from sinkscope.interventions.conditions import Condition, condition_from_dict, names
 from sinkscope.interventions.settings import registered
 from sinkscope.sinks.columns import CumulativeColumns
-from sinkscope.study.analysis import behaviour
-from sinkscope.study.plan import Unit
+from sinkscope.study.analysis import traces
 from sinkscope.study.run import run
 from sinkscope.study.schema import Study
+from sinkscope.study.unit import Unit
 from sinkscope.study.units import perform
 from sinkscope.study.units.given import asked, batch_of, row_seeds
 from sinkscope.study.units.likelihood import first_key_shares, held_out, likelihood, windows
@@ -274,17 +274,17 @@ def test_ctrl_c_stores_what_is_finished(study: Study, tmp_path: Path) -> None:
 
 
 def test_shares_of_tokens_are_counted_over_generations() -> None:
-    made = behaviour.Generations()
+    made = traces.Generations()
     made.vocabulary = {"1": ["a", "word"], "2": [".", "punctuation"], "3": ["b", "word"]}
     made.made = [{"tokens": {"1": [1.0, 2.0], "2": [3.0, 2.0]}}, {"tokens": {"2": [3.0, 1.0], "3": [1.0, 5.0]}}]
     study = Study.load("quick")
-    rows = behaviour.token_table(study, {("m", "", "none"): made})
+    rows = traces.token_shares(study, {("m", "", "none"): made})
     assert [(row.token, row.share, row.base) for row in rows] == [
         (".", 0.75, 0.3),
         ("b", 0.125, 0.5),
         ("a", 0.125, 0.2),
     ]
-    kinds = behaviour.kind_table(study, {("m", "", "none"): made})
+    kinds = traces.kind_shares(study, {("m", "", "none"): made})
     assert [(row.kind, row.share, row.enrichment) for row in kinds] == [
         ("punctuation", 0.75, pytest.approx(2.5)),
         ("word", 0.25, pytest.approx(0.25 / 0.7)),

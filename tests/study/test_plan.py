@@ -13,10 +13,10 @@ import yaml
 from sinkscope.decoding import Decode
 from sinkscope.errors import StudyError
 from sinkscope.interventions.conditions import Condition
-from sinkscope.settings.words import ID_LISTS
-from sinkscope.study.parts import TaskPlan
-from sinkscope.study.plan import ModelInfo, Unit, units_of
-from sinkscope.study.schema import STUDIES, Study, shipped
+from sinkscope.settings.choices import ID_LISTS
+from sinkscope.study.schema import STUDIES, Study, TaskPlan, shipped
+from sinkscope.study.unit import ModelInfo, Unit
+from sinkscope.study.units import units_of
 
 GOOD = """name: mine
 models: [tiny-llada]

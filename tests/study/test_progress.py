@@ -8,15 +8,16 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from sinkscope.study import progress
-from sinkscope.study.progress import Bar, Log, Pace
+from sinkscope.io.progress import UnitBar, UnitLog
+from sinkscope.study import cost
+from sinkscope.study.cost import Pace
 from sinkscope.study.run import run
 from sinkscope.study.schema import Study
 
 
 def test_a_slow_model_weighs_more_than_its_units(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(cost.time, "monotonic", lambda: now[0])
     pace = Pace([("small", 10)] * 4 + [("large", 10)] * 4)
     assert pace.seconds is None
     for model, seconds in (("small", 1.0), ("large", 100.0), ("small", 1.0)):
@@ -27,7 +28,7 @@ def test_a_slow_model_weighs_more_than_its_units(monkeypatch: pytest.MonkeyPatch
 
 def test_a_model_without_results_is_as_fast_as_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(cost.time, "monotonic", lambda: now[0])
     pace = Pace([("a", 5), ("a", 5), ("b", 20)])
     now[0] = 10.0
     pace.note("a", 5)
@@ -44,11 +45,11 @@ def test_messages_name_what_is_loading_and_progress_may_be_told_the_time_left(
     messages: list[str] = []
     times: list[float | None] = []
     stream = io.StringIO()
-    log = Log(stream)
+    log = UnitLog(stream)
 
     def on_progress(done: int, total: int, left: float | None = None) -> None:
         times.append(left)
-        log.tick(done, total, left)
+        log.on_progress(done, total, left)
 
     run(study, tmp_path, workers=1, on_message=messages.append, on_progress=on_progress)
     assert messages[0] == "loading small-llada"
@@ -58,9 +59,9 @@ def test_messages_name_what_is_loading_and_progress_may_be_told_the_time_left(
 
 def test_names_of_models_cannot_steer_the_terminal() -> None:
     stream = io.StringIO()
-    Log(stream).say("loading \x1b[2Jmodel")
+    UnitLog(stream).on_message("loading \x1b[2Jmodel")
     assert stream.getvalue() == "loading �[2Jmodel\n"
     console = Console(file=io.StringIO(), force_terminal=False)
-    with Bar(console) as bar:
-        bar.say("left out: \x9b31m[red]model")
+    with UnitBar(console) as bar:
+        bar.on_message("left out: \x9b31m[red]model")
     assert "�31m[red]model" in console.file.getvalue()  # type: ignore[attr-defined]

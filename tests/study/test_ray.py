@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,11 @@ import pytest
 
 from sinkscope.cli.app import run as command
 from sinkscope.errors import StudyError
-from sinkscope.interventions.conditions import Condition
 from sinkscope.study.engines.cluster import Cluster
 from sinkscope.study.engines.ray import Ray
-from sinkscope.study.plan import units_of
 from sinkscope.study.run import Run, models_of, run
 from sinkscope.study.schema import Study
-from sinkscope.study.unit import Unit
+from sinkscope.study.units import units_of
 
 os.environ["RAY_raylet_start_wait_time_s"] = "180"  # noqa: SIM112  read when ray is imported; a busy machine is slow
 ray = pytest.importorskip("ray", reason="the extra ray is not installed")
@@ -188,7 +187,7 @@ def test_what_fails_is_tried_three_times_and_what_a_node_lacks_elsewhere(
     try:
         facts = models_of(study, engine, tmp_path, said.append)
         units = units_of(study, facts)
-        broken = Unit("answers", model, Condition("none"), task="no such task", last=1, shown="broken")
+        broken = replace(units[0], task="no such task", shown="broken")
         done: list[str] = []
         work = engine.work(study, [broken, *units], tmp_path, lambda: False)
         with pytest.raises(StudyError, match=r"broken.* failed on \d workers \(.*everything else is stored") as caught:

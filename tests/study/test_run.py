@@ -17,10 +17,10 @@ import torch
 
 from sinkscope.errors import StudyError
 from sinkscope.interventions.conditions import Condition
-from sinkscope.study.plan import Unit
 from sinkscope.study.run import Run, run
 from sinkscope.study.schema import Study, shipped
 from sinkscope.study.store import Store, digest
+from sinkscope.study.unit import Unit
 from sinkscope.tracing import Trace
 
 
@@ -217,9 +217,9 @@ def test_a_unit_file_without_its_own_result_is_not_done(tmp_path: Path, held: st
     assert {other.id for other in OTHERS} == {UNIT.id}
     store = Store(tmp_path)
     store.save(UNIT, {"rows": []})
-    assert store.done(UNIT)
+    assert store.find(UNIT) is not None
     (tmp_path / "units" / f"{UNIT.id}.json").write_text(held)
-    assert not store.done(UNIT)
+    assert store.find(UNIT) is None
     with pytest.raises(StudyError, match="run the study again"):
         store.load(UNIT)
 
@@ -231,15 +231,6 @@ def test_a_file_with_another_units_result_is_run_again(study: Study, family: dic
     whole = masked.read_bytes()
     masked.write_bytes(none.read_bytes())
     assert run(plan, tmp_path, workers=1).results == before.results and masked.read_bytes() == whole
-
-
-def test_the_former_names_of_keywords_still_work(study: Study, family: dict[str, str], tmp_path: Path) -> None:
-    ticks: list[int] = []
-    with pytest.warns(DeprecationWarning, match="ticked is now called on_progress"):
-        run(cheap(study, [family["llada"]]), tmp_path, workers=1, ticked=lambda done, total: ticks.append(done))
-    assert ticks == list(range(len(ticks))) and len(ticks) > 1
-    with pytest.raises(StudyError, match="got both"):
-        run(study, tmp_path, said=print, on_message=print)
 
 
 def test_a_unit_in_which_one_number_was_changed_is_run_again(
@@ -319,7 +310,7 @@ def test_a_lock_that_is_no_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_study_whose_models_are_all_left_out_is_refused(small: dict[str, Any], tmp_path: Path) -> None:
-    from sinkscope.study.estimate import estimate
+    from sinkscope.study.forecast import estimate
 
     missing = {**small["likelihood"], "models": [str(tmp_path / "nowhere")]}
     study = Study.from_dict({**small, "models": [], "likelihood": missing})

@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 from pydantic import TypeAdapter
 
-from sinkscope.study.analysis.results import Results, json_schema
+from sinkscope.study.results import Results, json_schema
 from sinkscope.study.run import run
 from sinkscope.study.schema import Study
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from sinkscope.cli.app import run as command
 from sinkscope.errors import StudyError
 from sinkscope.interventions.conditions import Condition
+from sinkscope.settings.decode import Decode
 from sinkscope.study.run import run
 from sinkscope.study.schema import Study
 from sinkscope.study.shards import Shard, merge, run_shard
@@ -112,11 +113,9 @@ def test_controls_of_different_shards_are_compared(parts: list[Path], tmp_path: 
 
 
 def test_a_shard_shares_its_folder_with_other_shards_only(plan: Study, tmp_path: Path) -> None:
-    from sinkscope.study.shards import _locked
-
     store = Store(tmp_path)
-    with _locked(store, Shard(1, 3)):
-        with _locked(store, Shard(2, 3)):
+    with store.locked("1/3"):
+        with store.locked("2/3"):
             pass
         with pytest.raises(StudyError, match="running shard 1/3"):
             run_shard(plan, Shard(1, 3), tmp_path)
@@ -128,9 +127,14 @@ def test_a_shard_shares_its_folder_with_other_shards_only(plan: Study, tmp_path:
 
 @given(st.integers(1, 40), st.integers(1, 9))
 def test_every_unit_is_in_one_shard(count: int, shards: int) -> None:
-    units = [Unit("answers", "ab"[n % 2], Condition("none"), last=n % 5, chunk=n, shown="m") for n in range(count)]
-    facts = [ModelInfo(name, name, False, "llada", {"parameters": 1 + place}, {}) for place, name in enumerate("ab")]
-    found = [Shard(index, shards).of(units, facts) for index in range(1, shards + 1)]
+    settings = Decode.llada(length=8, steps=4).to_dict()
+    units = [
+        Unit("answers", "ab"[n % 2], Condition("none"), last=n % 5, chunk=n, decode=settings, shown="m")
+        for n in range(count)
+    ]
+    sizes = {"parameters": 1, "layers": 2, "heads": 2}
+    models = [ModelInfo(name, name, False, "llada", sizes, {}) for name in "ab"]
+    found = [Shard(index, shards).of(Study.load("quick"), units, models) for index in range(1, shards + 1)]
     assert sorted(unit.chunk for part in found for unit in part) == list(range(count))
     assert max(map(len, found)) - min(map(len, found)) <= 1
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from sinkscope.interventions.conditions import Condition
-from sinkscope.study.analysis.rows import Cell, Control
-from sinkscope.study.names import short_names
+from sinkscope.study.results import Cell, Control
 from sinkscope.study.tables import WIDTH, table_1
+from sinkscope.study.vocabulary import short_names
 
 RULES = [(("rule", "threshold"), ("epsilon", epsilon), ("unit", "uniform")) for epsilon in (1.0, 3.0, 6.0)]
 

@@ -6,17 +6,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from made_rows import around, cell, control, dynamics, heads, mechanism, none, scored
+from made_rows import around, cell, control, dynamics, heads, mechanism, none, scored, tables
 
 from sinkscope.statistics import change_interval
-from sinkscope.study.analysis import verdicts
-from sinkscope.study.analysis.rows import Compared, PooledCell, Setting
-from sinkscope.study.analysis.rows_traced import Heads
+from sinkscope.study.analysis.verdicts import verdicts
+from sinkscope.study.results import Compared, Heads, PooledCell, SweepPoint
 
 
-def found(margin: float = 0.05, **tables: list[Any]) -> dict[str, tuple[str, str]]:
+def found(margin: float = 0.05, **given: list[Any]) -> dict[str, tuple[str, str]]:
     """Name of a verdict → value and sentence."""
-    rows = verdicts.verdicts({**{name: [] for name in verdicts.TABLES}, **tables}, margin)
+    rows = verdicts(tables(**given), margin)
     for row in rows:
         assert row.because.endswith(".") and row.line is not None and row.line.startswith(f"{row.value}: ")
         assert "\n" not in row.line and len(row.line) <= 160
@@ -229,7 +228,7 @@ def test_a_delay_is_judged_where_the_number_of_commits_is_free() -> None:
         said, why = found(pooled=[none()], mechanism=[mechanism(0.5, 0.4, free_problems=20, **free)])["mechanism"]
         assert said == value and f"with commits by a threshold all positions come +{late:.2f}" in why
     row = mechanism(0.5, 0.4, free_problems=3, **free)
-    rows = verdicts.verdicts({**{name: [] for name in verdicts.TABLES}, "pooled": [none()], "mechanism": [row]})
+    rows = verdicts(tables(pooled=[none()], mechanism=[row]))
     assert next(one.line for one in rows if one.name == "mechanism") == (
         "in part: less sure at 1 of 1 K, later: too few to say, where tokens depended on sinks"
     )
@@ -252,7 +251,7 @@ def test_the_point_of_a_sweep_is_named_where_there_are_several() -> None:
         assert "At block" not in why, name
 
 
-def point(setting: str, p: float, p_holm: float, weak: dict[str, float] | None = None, able: bool = True) -> Setting:
+def point(setting: str, p: float, p_holm: float, weak: dict[str, float] | None = None, able: bool = True) -> SweepPoint:
     numbers: dict[str, Any] = {
         "difference": 0.2,
         "difference_low": 0.1,
@@ -261,7 +260,7 @@ def point(setting: str, p: float, p_holm: float, weak: dict[str, float] | None =
         "p_holm": p_holm,
     }
     strong = Compared(n=100, lost=0, won=20, **numbers) if able else None
-    return Setting("m", "all", setting, "block=8", lost=0, won=20, weak=weak or {}, able=strong, **numbers)
+    return SweepPoint("m", "all", setting, "block=8", lost=0, won=20, weak=weak or {}, able=strong, **numbers)
 
 
 def test_points_of_a_sweep_differ_by_corrected_p() -> None:

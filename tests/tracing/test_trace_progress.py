@@ -6,8 +6,8 @@ import io
 
 import pytest
 
-from sinkscope.tracing import progress
-from sinkscope.tracing.progress import Bar, wanted
+from sinkscope.io import progress
+from sinkscope.io.progress import StepBar
 
 
 class Terminal(io.StringIO):
@@ -16,19 +16,19 @@ class Terminal(io.StringIO):
 
 
 def test_a_bar_is_for_terminals_only() -> None:
-    assert wanted(True, Terminal()) and not wanted(True, io.StringIO())
-    assert not wanted(False, Terminal())
+    assert StepBar(1, "made", Terminal(), asked=True).shown and not StepBar(1, "made", io.StringIO(), asked=True).shown
+    assert not StepBar(1, "made", Terminal(), asked=False).shown
 
 
 def test_a_bar_waits_a_moment_and_goes_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     quick = Terminal()
-    with Bar(4, "tracing made", quick, asked=True) as bar:
+    with StepBar(4, "tracing made", quick, asked=True) as bar:
         for _ in range(4):
             bar.tick()
     assert quick.getvalue() == ""
     monkeypatch.setattr(progress, "PATIENCE", 0.0)
     slow = Terminal()
-    with Bar(4, "tracing [made]", slow, asked=True) as bar:
+    with StepBar(4, "tracing [made]", slow, asked=True) as bar:
         for _ in range(4):
             bar.tick()
     assert bar.done == 4 and "tracing" in slow.getvalue()

@@ -58,8 +58,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code. What a user can fix is one sentence, what we must fix is a traceback."""
     asked = list(sys.argv[1:] if arguments is None else arguments)
-    if asked[:2] == ["study", "table1"]:  # its name before it became a command of its own
-        asked[:2] = ["table1"]
     try:
         command: Any = typer.main.get_command(build())
         code = command.main(args=asked, prog_name="sinkscope", standalone_mode=False)

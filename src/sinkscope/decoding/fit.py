@@ -9,7 +9,7 @@ from typing import Any, SupportsIndex
 from sinkscope.errors import DecodeError
 from sinkscope.models.base import Model
 from sinkscope.settings import Decode
-from sinkscope.settings.words import DREAM_ALGORITHMS, LONGEST
+from sinkscope.settings.choices import DREAM_ALGORITHMS, LONGEST
 
 
 def resolve_settings(settings: Decode, model: Model, prompt_length: int, words: dict[str, Any]) -> Decode:

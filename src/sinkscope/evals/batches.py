@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
 
-from sinkscope.errors import CheckpointError, SinkscopeError, TaskError
+from sinkscope.errors import TaskError, error_envelope
 from sinkscope.evals.answering import answer_tokens, text_of
 from sinkscope.evals.answers import key
 from sinkscope.evals.conditions import as_list
@@ -192,21 +191,6 @@ def _model(name: str, dtype: str | None, device: str | None) -> Model:
     from sinkscope.models.load import load
 
     return load(name, dtype=dtype, device=device)
-
-
-def error_envelope(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What the work gives, or why it gave nothing: an error of the user's, or a bug of ours.
-
-    lacking: the model could not be loaded on this machine.
-    """
-    try:
-        return work()
-    except CheckpointError as error:
-        return {"error": str(error), "lacking": True}
-    except SinkscopeError as error:
-        return {"error": str(error)}
-    except Exception:
-        return {"bug": traceback.format_exc()}
 
 
 def condition_of(intervention: Any) -> tuple[Condition, int] | None:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from sinkscope import io
 from sinkscope.errors import TaskError
 from sinkscope.evals.presets import benchmark_of, in_full, settings_for
-from sinkscope.renamed import renamed
 from sinkscope.sandbox import require_sandbox
 from sinkscope.settings.decode import Decode
 
@@ -45,7 +44,6 @@ def evaluate(
     device: str | None = None,
     engine: Elsewhere | RunBatches | None = None,
     on_message: Callable[[str], object] | None = None,
-    say: Callable[[str], object] | None = None,
 ) -> dict[str, Any]:
     """Score a model on harness tasks; with `out`, a killed run goes on where it was, and its score is the same.
 
@@ -57,7 +55,7 @@ def evaluate(
     for humaneval. samples: maskings in a diffusion model's likelihood. problems: size of each task of our suite.
     engine: a `Ray`, whose workers answer the requests in place of this process; the model is then a name, which this
     process loads too, on its CPU, for its tokenizer and its settings. on_message: is given one line for each thing worth
-    printing (say: its former name).
+    printing.
     """
     names = [name.strip() for name in tasks if name.strip()]
     if not names:
@@ -70,7 +68,7 @@ def evaluate(
     from sinkscope.evals.harness import HarnessLM  # checks for lm_eval before a model is loaded
 
     loaded = loaded_for(engine, model, dtype, device)
-    message = renamed("say", say, "on_message", on_message, TaskError) or (lambda line: None)
+    message = on_message or (lambda line: None)
     templated = _templated(loaded, chat)
     if any(name.startswith("humaneval") or name in ("sinkscope", "sinkscope_programs") for name in names):
         require_sandbox()  # now, and not after hours of generating

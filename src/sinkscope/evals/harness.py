@@ -19,6 +19,7 @@ from sinkscope.evals.answers import Answers, key
 from sinkscope.evals.batches import Batch, Job, Outcome, RunBatches, attention_of, intervened, run_batch, total_effect
 from sinkscope.evals.conditions import described, made_of_words
 from sinkscope.evals.presets import settings_for
+from sinkscope.io.progress import request_bar
 from sinkscope.models.base import Model
 from sinkscope.models.template import rendered
 
@@ -75,7 +76,7 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         self.model = model
         self.intervention = intervention if intervention is not None else made_of_words(mask_sinks, mask_random, rank)
         self.asked: Decode | Mapping[str, Any] | None = words or settings
-        self.batch_size = incoming.whole(batch_size, max_batch_size)
+        self.batch_size = incoming.size_of_batch(batch_size, max_batch_size)
         self.samples, self.seed = incoming.count("samples", samples, 1), incoming.count("seed", seed, 0)
         settings_for(model, "", self.asked)  # wrong words are told now, and not at the first request
         self.tokenizer = model.require_tokenizer()
@@ -242,7 +243,7 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
     def _run(self, batches: Sequence[Batch], silent: bool, what: str) -> None:
         """Answer the batches, here or elsewhere; each is kept whole, with what was taken away in it, as it is done."""
         prefix = self._effects()
-        with incoming.progress(sum(len(batch.names) for batch in batches), silent, what) as advance:
+        with request_bar(sum(len(batch.names) for batch in batches), silent, what) as advance:
             for batch, outcome in self._outcomes(batches):
                 effect = outcome["effect"]
                 self.answers.add_all(

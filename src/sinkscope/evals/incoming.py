@@ -1,22 +1,21 @@
-"""What the harness hands in, checked: texts, stop strings, lengths, batch sizes; and a bar that counts requests."""
+"""What the harness hands in, checked: texts, stop strings, lengths, batch sizes."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sinkscope.errors import TaskError
+from sinkscope.fields import Allowed, need, whole
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
 
 
 def count(name: str, value: Any, least: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 1 << 63:
-        raise TaskError(f"Expected {name} as a whole number of at least {least}, got {value!r}.")
-    return value
+    need(name, value, Allowed(whole(least).expected, whole(least, (1 << 63) - 1)), TaskError)
+    return int(value)
 
 
 def text(value: Any) -> str:
@@ -49,7 +48,7 @@ def longest(asked: Any) -> int | None:
     return int(text)
 
 
-def whole(batch_size: int | str | None, most: int | None) -> int:
+def size_of_batch(batch_size: int | str | None, most: int | None) -> int:
     """The harness hands `None` or "auto" on where nobody gave a batch size."""
     asked = "8" if batch_size is None or str(batch_size).startswith("auto") else str(batch_size)
     if not (asked.isascii() and asked.isdecimal() and int(asked)):
@@ -71,17 +70,3 @@ def batched(names: Sequence[str], size: int) -> Iterator[Sequence[str]]:
     """Names in their order, so many at a time; the last batch may have fewer."""
     for start in range(0, len(names), size):
         yield names[start : start + size]
-
-
-@contextmanager
-def progress(total: int, disabled: bool, what: str) -> Iterator[Callable[[], None]]:
-    """A bar on the terminal's error stream, none elsewhere; what is yielded counts one request."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    silent = disabled or total == 0 or not console.is_terminal
-    with Progress(*columns, console=console, disable=silent) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda: bar.advance(task)

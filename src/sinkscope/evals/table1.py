@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sinkscope import io
-from sinkscope.errors import TaskError
 from sinkscope.evals.batches import Batch, run_batch
 from sinkscope.evals.conditions import grid
 from sinkscope.evals.evaluation import evaluate, job_of, loaded_for, right_answers, workers_of
 from sinkscope.evals.presets import benchmark_of, settings_for
 from sinkscope.paper import TABLE_1
-from sinkscope.renamed import renamed
 from sinkscope.settings.decode import Decode
 
 if TYPE_CHECKING:
@@ -42,7 +40,6 @@ def table1(
     device: str | None = None,
     engine: Elsewhere | None = None,
     on_message: Callable[[str], object] | None = None,
-    say: Callable[[str], object] | None = None,
 ) -> dict[str, Any]:
     """Run models × tasks × {none, k sinks by clean and as_run ranking, k random keys}; returns what results.json holds.
 
@@ -51,7 +48,7 @@ def table1(
     more with a recorder, for the shares of sink tokens and the dynamics of the heads. The other words are `evaluate`'s.
     """
     folder = Path(out)
-    message = renamed("say", say, "on_message", on_message, TaskError) or (lambda line: None)
+    message = on_message or (lambda line: None)
     cells: list[dict[str, Any]] = []
     tokens: list[dict[str, Any]] = []
     dynamics: list[dict[str, Any]] = []

@@ -14,6 +14,7 @@ from sinkscope.attention.calls import Call, Change
 from sinkscope.attention.listeners import Caught
 from sinkscope.attention.selection import Shape, check, check_seen, numbers
 from sinkscope.errors import InterventionError
+from sinkscope.fields import TRUTH, among, need, whole
 from sinkscope.interventions.memory import Map, Memory
 
 
@@ -94,15 +95,12 @@ def chosen(intervention: Intervention, *names: str) -> None:
 
 
 def at_least(name: str, value: object, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise InterventionError(f"Expected {name} to be a whole number of at least {least}, got {value!r}.")
+    need(name, value, whole(least), InterventionError)
 
 
 def one_of(name: str, value: object, choices: Collection[str]) -> None:
-    if isinstance(value, list | dict) or value not in choices:
-        raise InterventionError(f"Expected {name} to be one of {', '.join(choices)}, got {value!r}.")
+    need(name, value, among(choices), InterventionError)
 
 
 def true_or_false(name: str, value: object) -> None:
-    if not isinstance(value, bool):
-        raise InterventionError(f"Expected {name} to be True or False, got {value!r}.")
+    need(name, value, TRUTH, InterventionError)

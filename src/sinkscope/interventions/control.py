@@ -13,10 +13,11 @@ from torch import Tensor
 from sinkscope.attention.calls import Call, Change, Extra, Outcome, Tap
 from sinkscope.attention.capture import listening, module_of
 from sinkscope.errors import InterventionError
+from sinkscope.fields import need, number, whole
 from sinkscope.interventions.base import Intervention, limited, top
 from sinkscope.interventions.memory import Memory
 from sinkscope.interventions.ranked import Ranked
-from sinkscope.interventions.settings import REQUIRED, Setting, number, register, whole
+from sinkscope.interventions.settings import REQUIRED, Setting, register
 from sinkscope.interventions.words import ABOVE, BELOW, RANK, ROWS, WHICH, K
 
 WEIGHT = Setting("weight", 1.0, number(0, 1e6), "a number of at least 0", place=11, label=lambda weight: f"{weight:g}")
@@ -34,12 +35,7 @@ TOKEN = Setting(
 )
 
 
-def _number(name: str, value: object, low: float) -> None:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value < math.inf:
-        raise InterventionError(f"Expected {name} to be a number of at least {low:g}, got {value!r}.")
-
-
-@register("off_by_one", WEIGHT)
+@register("off_by_one", WEIGHT, aim="weaken")
 @dataclass(frozen=True)
 class SoftmaxOffByOne(Intervention):
     """`weight` is added to the denominator of every softmax, so that a head may attend to nothing; 0 is the plain softmax."""
@@ -47,7 +43,7 @@ class SoftmaxOffByOne(Intervention):
     weight: float = 1.0
 
     def __post_init__(self) -> None:
-        _number("weight", self.weight, 0)
+        need("weight", self.weight, number(0), InterventionError)
 
     @property
     def is_noop(self) -> bool:
@@ -59,7 +55,7 @@ class SoftmaxOffByOne(Intervention):
         return Change(extra=Extra(*nothing, bias=math.log(self.weight)))
 
 
-@register("soften", TEMPERATURE)
+@register("soften", TEMPERATURE, aim="weaken")
 @dataclass(frozen=True)
 class Soften(Intervention):
     """Scores are divided by `temperature` before the softmax: above 1 attention spreads out, below it gathers."""
@@ -67,7 +63,7 @@ class Soften(Intervention):
     temperature: float
 
     def __post_init__(self) -> None:
-        _number("temperature", self.temperature, 0.01)
+        need("temperature", self.temperature, number(0.01), InterventionError)
 
     @property
     def is_noop(self) -> bool:
@@ -77,7 +73,7 @@ class Soften(Intervention):
         return Change(temperature=self.temperature)
 
 
-@register("add_sink_token", TOKEN)
+@register("add_sink_token", TOKEN, aim="weaken")
 @dataclass(frozen=True)
 class AddSinkToken(Intervention):
     """One more key that every query sees: a token that stands at position 0 and sees nothing but itself.
@@ -159,7 +155,7 @@ class _Scored(Ranked):
         return self.k == 0 or self._gain == 0
 
 
-@register("penalise_sinks", K, PENALTY, RANK, ROWS, ABOVE, BELOW, *WHICH, masks=False)
+@register("penalise_sinks", K, PENALTY, RANK, ROWS, ABOVE, BELOW, *WHICH, masks=False, aim="weaken")
 @dataclass(frozen=True)
 class PenaliseSinks(_Scored):
     """The scores of the top keys are lowered by `penalty` (nats) before the softmax: e^penalty times less, not nothing."""
@@ -168,14 +164,14 @@ class PenaliseSinks(_Scored):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _number("penalty", self.penalty, 0)
+        need("penalty", self.penalty, number(0), InterventionError)
 
     @property
     def _gain(self) -> float:
         return -self.penalty
 
 
-@register("hold_sinks", K, BONUS, RANK, ROWS, ABOVE, BELOW, *WHICH, masks=False)
+@register("hold_sinks", K, BONUS, RANK, ROWS, ABOVE, BELOW, *WHICH, masks=False, aim="hold")
 @dataclass(frozen=True)
 class HoldSinks(_Scored):
     """The keys that were on top after the first forward keep `bonus` (nats) on their scores: sinks that do not move."""
@@ -184,7 +180,7 @@ class HoldSinks(_Scored):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _number("bonus", self.bonus, 0)
+        need("bonus", self.bonus, number(0), InterventionError)
 
     @property
     def _gain(self) -> float:

@@ -20,14 +20,15 @@ from sinkscope.attention.calls import Call, Change, Outcome, Tap
 from sinkscope.attention.capture import listening, module_of
 from sinkscope.attention.context import COMMITTED, MASKED, PROMPT, Forward, forward_context
 from sinkscope.errors import InterventionError
+from sinkscope.fields import among
 from sinkscope.interventions.base import Selector
 from sinkscope.interventions.memory import Memory
 from sinkscope.interventions.of import SelectorIntervention
 from sinkscope.interventions.positions import MaskPositions
 from sinkscope.interventions.random import MaskRandom
-from sinkscope.interventions.settings import Setting, among, register
+from sinkscope.interventions.settings import Setting, register
 from sinkscope.interventions.sinks import MaskSinks
-from sinkscope.interventions.words import ABOVE, BELOW, OF, RANK, ROWS, WHICH, K
+from sinkscope.interventions.words import ABOVE, BELOW, OF, RANK, ROWS, WHICH, K, of_random
 
 if TYPE_CHECKING:
     from sinkscope.sinks.columns import TraceLike
@@ -132,7 +133,7 @@ class _Patched(SelectorIntervention):
         """What the call is asked for, given what was moved."""
 
 
-@register("patch_values", *WORDS)
+@register("patch_values", *WORDS, controls=of_random)
 class PatchValues(_Patched):
     """The picked keys carry the values of the source's picked keys; what they draw stays as it is.
 
@@ -146,7 +147,7 @@ class PatchValues(_Patched):
         return Change(values=lambda values: moved, touched=touched)
 
 
-@register("patch_keys", *WORDS)
+@register("patch_keys", *WORDS, controls=of_random)
 class PatchKeys(_Patched):
     """The picked keys are looked for as the source's picked keys are; what they carry stays as it is.
 

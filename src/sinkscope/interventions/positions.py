@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Literal
@@ -13,9 +14,10 @@ from sinkscope.attention.calls import Call, Change
 from sinkscope.attention.context import Forward
 from sinkscope.attention.listeners import Caught
 from sinkscope.errors import InterventionError
+from sinkscope.fields import among, number, whole
 from sinkscope.interventions.base import Intervention, Selector, at_least, chosen, limited, one_of, true_or_false
 from sinkscope.interventions.memory import Memory
-from sinkscope.interventions.settings import REQUIRED, Setting, among, number, register, whole
+from sinkscope.interventions.settings import REQUIRED, Setting, register
 
 
 def own_positions(call: Call) -> Tensor:
@@ -41,6 +43,15 @@ def _positions(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(map(whole(-(10**9)), value))
 
 
+def _short_name(given: Mapping[str, Any], causal: bool) -> str | None:
+    places = given["positions"]
+    since = (
+        ("from the first row", "after the prefill") if causal else ("from the first forward", "from the second forward")
+    )
+    where = f"position{'s' if len(places) > 1 else ''} {', '.join(map(str, places))}"
+    return None if set(given) - {"positions", "since"} else f"{where} {since[given.get('since') == 'second']}"
+
+
 @register(
     "mask_positions",
     Setting(
@@ -51,6 +62,7 @@ def _positions(value: Any) -> bool:
         "since", "first", among(("first", "second")), "first or second",
         label=lambda since: "since the second forward" if since == "second" else "",
     ),
+    short=_short_name,
 )  # fmt: skip
 @dataclass(frozen=True)
 class MaskPositions(Selector):

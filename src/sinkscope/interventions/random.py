@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -14,12 +15,22 @@ from sinkscope.interventions.base import at_least, limited, one_of, true_or_fals
 from sinkscope.interventions.memory import Memory, received_now
 from sinkscope.interventions.ranked import Ranked
 from sinkscope.interventions.settings import register
-from sinkscope.interventions.words import ABOVE, BELOW, KEEP_SELF, MATCH, RANK, ROWS, WHICH, K
+from sinkscope.interventions.words import ABOVE, BELOW, KEEP_SELF, MATCH, RANK, ROWS, WHICH, K, ranked_keys
 
 PRIME = 1_000_003
 
 
-@register("mask_random", K, RANK, ROWS, MATCH, KEEP_SELF, ABOVE, BELOW, *WHICH)
+def _short_name(given: Mapping[str, Any], causal: bool) -> str | None:
+    """random for content key, same mass; by which ranking the avoided keys are found is not said, their rows are."""
+    names = ranked_keys({name: value for name, value in given.items() if name not in ("match", "rank")})
+    if names is None:
+        return None
+    keys, *rows = names.split(", ")
+    match = "same mass" if given.get("match") == "mass" else "as many"
+    return ", ".join(["random" if keys == "top key" else f"random for {keys}", match, *rows])
+
+
+@register("mask_random", K, RANK, ROWS, MATCH, KEEP_SELF, ABOVE, BELOW, *WHICH, short=_short_name)
 @dataclass(frozen=True)
 class MaskRandom(Ranked):
     """Hide random keys with the budget of MaskSinks of the same settings, head by head, from the second forward on.

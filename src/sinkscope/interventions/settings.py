@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from sinkscope.errors import InterventionError
 
 if TYPE_CHECKING:
     from sinkscope.interventions.base import Intervention
+    from sinkscope.interventions.conditions import Condition
 
 GROUP = "sinkscope.interventions"
 REQUIRED: Any = ...  # a setting without a default must be given
@@ -45,7 +46,7 @@ class Setting:
     name: str
     default: Any
     check: Callable[[Any], bool]
-    expected: str  # what `check` wants, as it follows "must be …"
+    expected: str = ""  # what `check` wants, as it follows "must be …"; a check of `sinkscope.fields` says it itself
     label: Callable[[Any], str] = _text  # the words that the label of a condition has for a value
     place: int = 50  # labels put lower numbers first
     quiet: bool = False  # the default is left out of labels and of results
@@ -56,6 +57,19 @@ class Setting:
     freeze: Callable[[Any], Any] = _same  # plain value → one that can be compared and hashed
     thaw: Callable[[Any], Any] = _same  # … and back
     build: Callable[[Any], Any] = _same  # frozen value → what the intervention's constructor takes
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "expected", self.expected or getattr(self.check, "expected", "another value"))
+
+
+# What a study makes of an intervention, which says it when it registers.
+# Settings of a condition and whether the model is causal → a name for tables; None where a few words do not say all of it.
+ShortName = Callable[[Mapping[str, Any], bool], str | None]
+# A condition → the conditions that control for it, best first: random keys matched by count or by mass. Having any makes it a
+# test of sinks, which is charted.
+Controls = Callable[["Condition"], Mapping[Literal["count", "mass"], Sequence["Condition"]]]
+# What it is meant to do to sinks, beside masking: verdicts say whether it did, and at what price.
+Aim = Literal["weaken", "hold"]
 
 
 @dataclass(frozen=True)
@@ -69,6 +83,9 @@ class Registered:
     contradiction: Callable[[dict[str, Any]], tuple[str, str] | None] = lambda values: None
     label: Callable[[dict[str, Any]], str] | None = None  # in place of the settings' own words
     decode: Callable[[dict[str, Any]], dict[str, Any]] | None = None  # built values → words over the decode settings
+    short: ShortName | None = None
+    controls: Controls | None = None
+    aim: Aim | None = None
 
     def setting(self, name: str) -> Setting | None:
         return next((one for one in self.settings if one.name == name), None)
@@ -77,7 +94,7 @@ class Registered:
 _known: dict[str, Registered] = {}
 _lock = threading.Lock()
 _plugins_loaded = False
-Kind = TypeVar("Kind", bound="type[Intervention]")
+InterventionClass = TypeVar("InterventionClass", bound="type[Intervention]")
 
 
 def add(entry: Registered) -> None:
@@ -95,16 +112,21 @@ def _is_reload(there: Registered, new: Registered) -> bool:
     return old is not None and old == fresh
 
 
-def register(name: str, *settings: Setting, masks: bool | None = None) -> Callable[[Kind], Kind]:
+def register(
+    name: str, *settings: Setting, masks: bool | None = None, short: ShortName | None = None,
+    controls: Controls | None = None, aim: Aim | None = None,
+) -> Callable[[InterventionClass], InterventionClass]:  # fmt: skip
     """Class decorator: `name` is what study files call it, `settings` what it takes there.
 
     Settings are passed to the class by their names; a field `seed` gets the study's seed. A class may have a class method
     `from_settings(values, seed)` to be made in another way, `contradiction(values)` → (setting, sentence) or None, and
     `label(values)` → the words behind its name in labels.
-    masks: the keys that it picks must receive exactly nothing (True for a Selector); the study checks it.
+    masks: the keys that it picks must receive exactly nothing (True for a Selector); the study checks it. short, controls,
+    aim: what tables, verdicts and charts make of it (see `ShortName`, `Controls`, `Aim`); without them it has its whole
+    label and no control.
     """
 
-    def known(cls: Kind) -> Kind:
+    def known(cls: InterventionClass) -> InterventionClass:
         from sinkscope.interventions.base import Selector
 
         def make(values: dict[str, Any], seed: int) -> Intervention:
@@ -117,7 +139,7 @@ def register(name: str, *settings: Setting, masks: bool | None = None) -> Callab
         make.origin = (cls.__module__, cls.__qualname__)  # type: ignore[attr-defined]
         empties = issubclass(cls, Selector) if masks is None else masks
         more = {name: getattr(cls, name) for name in ("contradiction", "label") if hasattr(cls, name)}
-        add(Registered(name, settings, make, empties, **more))
+        add(Registered(name, settings, make, empties, **more, short=short, controls=controls, aim=aim))
         return cls
 
     return known
@@ -144,22 +166,3 @@ def _load(point: Any) -> None:
             f"The package that adds the intervention {point.name} ({point.value}) cannot be imported "
             f"({type(error).__name__}: {error}); repair or uninstall it."
         ) from error
-
-
-# ---- checks that settings share ----
-
-
-def whole(least: int) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-def number(low: float, high: float) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
-
-
-def among(choices: Collection[Any]) -> Callable[[Any], bool]:
-    return lambda value: not isinstance(value, list | dict) and value in choices
-
-
-def truth(value: Any) -> bool:
-    return isinstance(value, bool)

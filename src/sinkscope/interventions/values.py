@@ -14,7 +14,7 @@ from sinkscope.interventions.of import SelectorIntervention
 from sinkscope.interventions.random import MaskRandom
 from sinkscope.interventions.settings import register
 from sinkscope.interventions.sinks import MaskSinks
-from sinkscope.interventions.words import ABOVE, BELOW, OF, RANK, ROWS, WHICH, K
+from sinkscope.interventions.words import ABOVE, BELOW, OF, RANK, ROWS, WHICH, K, of_random
 
 WORDS = (K, RANK, ROWS, OF, ABOVE, BELOW, *WHICH)
 
@@ -40,7 +40,7 @@ class _ChangedValues(SelectorIntervention):
         return {"name": type(self).__name__, "of": self.of.to_dict()}
 
 
-@register("zero_values", *WORDS)
+@register("zero_values", *WORDS, controls=of_random)
 class ZeroValues(_ChangedValues):
     """The picked keys carry nothing: their value is 0."""
 
@@ -48,7 +48,7 @@ class ZeroValues(_ChangedValues):
         return values.masked_fill(picked.unsqueeze(-1), 0.0)
 
 
-@register("mean_values", *WORDS)
+@register("mean_values", *WORDS, controls=of_random)
 class MeanValues(_ChangedValues):
     """The picked keys carry the mean value of all real keys of their head."""
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, cast
 
-from sinkscope.interventions.settings import REQUIRED, Setting, among, truth, whole
+from sinkscope.fields import TRUTH, among, whole
+from sinkscope.interventions.settings import REQUIRED, Setting
 from sinkscope.sinks.rules import rule_from_dict
 from sinkscope.sinks.tokens import KINDS, kinds_named
+
+if TYPE_CHECKING:
+    from sinkscope.interventions.conditions import Condition
 
 
 def _kinds(value: Any) -> bool:
@@ -63,5 +68,36 @@ VALUE_NORM = Setting(
     label=lambda norm: f"{norm} value norm",
 )
 ABOVE, BELOW = _rule("above", 90), _rule("below", 91)
-KEEP_SELF = Setting("keep_self", False, truth, "true or false", place=100, quiet=True, label=lambda _: "keep self")
+KEEP_SELF = Setting("keep_self", False, TRUTH, "true or false", place=100, quiet=True, label=lambda _: "keep self")
 WHICH = (KINDS_OF, VALUE_NORM, PER, SCORE)  # which keys compete, and how they are ranked
+
+
+# ---- short names and controls of interventions that rank keys ----
+
+
+def ranked_keys(given: Mapping[str, Any], causal: bool = False) -> str | None:
+    """top key, structural key, strong sink > 0.3; with rank and rows where they are given. None where that is not all."""
+    which = {name: value for name, value in given.items() if name not in ("k", "rank", "rows")}
+    if not given.get("k") or len(which) > 1:
+        return None
+    name, value = next(iter(which.items()), ("", cast("Any", None)))
+    if name == "":
+        words = "top key"
+    elif name == "kinds":
+        words = f"{value if isinstance(value, str) else '+'.join(value)} key"
+    elif name in ("above", "below") and value.get("rule") == "head_share":
+        words = f"{'strong sink >' if name == 'above' else 'weak top key <'} {value['epsilon']:g}"
+    else:
+        return None
+    ranked = [given["rank"].replace("_", " ")] if "rank" in given else []
+    by = ["last row" if given["rows"] == "last" else "columns"] if "rows" in given else []
+    return ", ".join([words, *ranked, *by])
+
+
+def of_random(condition: Condition) -> Mapping[Literal["count", "mass"], list[Condition]]:
+    """Controls of an intervention with the setting `of`: the same done to as many random keys."""
+    from sinkscope.interventions.conditions import Condition
+
+    if condition.of == "random":
+        return {}
+    return {"count": [Condition(condition.name, **{**dict(condition.settings), "of": "random"})]}

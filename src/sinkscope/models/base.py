@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import warnings
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, overload
 
@@ -83,12 +82,6 @@ class Model:
     def valid_vocab_size(self) -> int | None:
         """Rows of the head that stand for tokens; later ones must never be chosen. None where every row may be."""
         return self.recipe.valid_vocab_size(self)
-
-    @property
-    def nameless_from(self) -> int | None:
-        """The former name of `valid_vocab_size`."""
-        warnings.warn("nameless_from is now called valid_vocab_size; the former name will go.", DeprecationWarning, 2)
-        return self.valid_vocab_size
 
     @property
     def defaults(self) -> Decode:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -101,13 +100,8 @@ class Family:
         return logits
 
     def valid_vocab_size(self, model: Model) -> int | None:
-        """Rows of the head that stand for tokens, where it has more; a family may still call this `nameless_from`."""
-        former = getattr(self, "nameless_from", None)
-        if former is None:
-            return None
-        warnings.warn("nameless_from is now called valid_vocab_size; the former name will go.", DeprecationWarning, 2)
-        size: int | None = former(model)
-        return size
+        """Rows of the head that stand for tokens, where it has more."""
+        return None
 
     def defaults(self, model: Model) -> Decode:
         raise TypeError(f"{type(self).__name__} must give default decode settings")

@@ -37,12 +37,13 @@ def outline(
 
 
 def _outlined(asked: str, layers: int | None, device: str, dtype: torch.dtype) -> Model:
-    from sinkscope.models.load import _assemble, _tokenizer, _with_preset  # it imports this file, as every other here
+    from sinkscope.models.load import _assemble, _tokenizer, _with_preset, converted  # it imports this file, too
 
     folder = zoo.find(asked) or _folder(asked)
     import_transformers()
     if adapters.is_adapter(folder):
-        return outline(adapters.read_adapter(folder).base, layers, device, dtype)
+        adapter = adapters.read_adapter(folder)
+        return converted(outline(adapter.base, layers, device, dtype), adapter)  # of another family, perhaps
     family, native, config = _described(folder, asked)
     native.is_causal = family.causal
     if layers is not None:

@@ -51,13 +51,15 @@ def find(asked: str) -> Path | None:
     if asked in INSIDE:
         folder = FOLDER / asked
         if not (folder / "config.json").is_file():
-            again = "" if asked in (*PLANTED, "tiny-sdar") else f", or train it: sinkscope train {asked}"
+            again = (
+                "" if asked in (*PLANTED, "tiny-sdar") else f", or train it in a checkout: python -m lab.train {asked}"
+            )
             raise CheckpointError(f"{asked} is not in this installation; reinstall sinkscope{again}.")
         return folder
     if asked in ADAPTERS:
         if not _has_adapter(asked):
             raise CheckpointError(
-                f"{asked} is not in this installation; reinstall sinkscope, or train it: sinkscope train {asked}"
+                f"{asked} is not in this installation; reinstall sinkscope, or train it in a checkout: python -m lab.train {asked}"
             )
         if smollm() is None:
             raise CheckpointError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 SHOWN_FACTS = ("study", "about", "seed", "versions", "backend", "machine", "units", "seconds")
@@ -13,8 +14,11 @@ METHOD = (
 )
 
 
-def caveats(about: dict[str, Any], cells: list[dict[str, Any]]) -> list[str]:
-    """What a reader should keep in mind: size of the models, number of problems, what the paper leaves open."""
+def caveats(about: Mapping[str, Any], counts: Sequence[int]) -> list[str]:
+    """What a reader should keep in mind: size of the models, number of problems, what the paper leaves open.
+
+    about: what run.json holds; counts: problems of each cell.
+    """
     sizes = [
         int(known["parameters"])
         for model in about.get("models", [])
@@ -24,7 +28,6 @@ def caveats(about: dict[str, Any], cells: list[dict[str, Any]]) -> list[str]:
     if sizes:
         span = short(min(sizes)) if min(sizes) == max(sizes) else f"{short(min(sizes))} to {short(max(sizes))}"
         lines.append(f"These models have {span} parameters, the paper’s 7 to 8 billion.")
-    counts = [int(cell["n"]) for cell in cells if cell.get("n")]
     if counts and min(counts) < 200:
         lines.append(f"Some cells rest on {min(counts)} problems: intervals are wide, and “undecided” means just that.")
     lines.append("The paper leaves the unit of ε open; the thresholds section shows both readings.")
@@ -39,7 +42,7 @@ def short(count: int) -> str:
     return str(count)
 
 
-def facts(about: dict[str, Any]) -> list[list[str]]:
+def facts(about: Mapping[str, Any]) -> list[list[str]]:
     """Plain facts of run.json, one per line: the run, then each model."""
     lines = []
     for name in SHOWN_FACTS:

@@ -1,7 +1,7 @@
 """What the overview shows: the paper's claims against the run, cells, token shares, classes of heads, thresholds.
 
-Everything is taken from results.json where the study says it; token shares, classes and curves are worked out from the
-traces where it does not (a run made by hand, or an older one).
+Everything is taken from the run's `Results`; token shares, classes and curves are worked out from the traces where a run
+has no such rows.
 """
 
 from __future__ import annotations
@@ -12,75 +12,118 @@ from typing import Any
 
 from sinkscope import paper
 from sinkscope.errors import ReportError
-from sinkscope.io.reading import damaged, read_object, short
+from sinkscope.io.reading import damaged, read_object
 from sinkscope.report import method
-from sinkscope.report.roles import NAMES as ROLE_NAMES
-from sinkscope.report.roles import with_roles
 from sinkscope.report.sample import head_classes
-from sinkscope.report.scored import likelihood_rows, scored_pair, without_sinks
 from sinkscope.sinks import sweep, token_shares
 from sinkscope.sinks.classes import NAMES as CLASSES
-from sinkscope.study.analysis.results import SCHEMA
-from sinkscope.study.store import LARGEST
+from sinkscope.statistics import CORRECTION
+from sinkscope.study import vocabulary
+from sinkscope.study.analysis.wording import nats
+from sinkscope.study.results import (
+    LARGEST,
+    Cell,
+    Claim,
+    Curve,
+    Dynamics,
+    LikelihoodChange,
+    Results,
+    Tables,
+    Verdict,
+    read_results,
+)
 from sinkscope.tracing import Trace
 
-FAMILIES = ("mmada", "llada", "dream", "llama")
 EPSILONS = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0)
 AGREEMENT = ("agrees", "agrees in part", "disagrees", "undecided")
+SCORED = ("difference", "difference_low", "difference_high", "mass_share", "n")
 Rows = list[dict[str, Any]]
 
 
-def empty() -> dict[str, Any]:
-    """An overview of nothing."""
-    lists = ("claims", "verdicts", "cells", "tokens", "curves", "classes", "mechanism", "likelihood", "facts")
-    nothing: dict[str, Any] = {"paper": {}, "paperTokens": {}, "pair": scored_pair([])}
-    return {"lede": "", **{name: [] for name in (*lists, "method", "caveats")}, **nothing}
-
-
-def overview(run: Path, traces: Sequence[Trace]) -> dict[str, Any]:
-    """All of the overview; parts for which the run has nothing are empty."""
+def overview_of(run: Path, traces: Sequence[Trace]) -> dict[str, Any]:
+    """All of the overview of a run's folder."""
+    about = read_object(run / "run.json", LARGEST, ReportError) if (run / "run.json").is_file() else {}
     with damaged(f"results.json or run.json of {run}", ReportError):
-        return _overview(run, traces)
+        return overview(read_results(run, ReportError), about, traces)
 
 
-def _overview(run: Path, traces: Sequence[Trace]) -> dict[str, Any]:
-    results, about = read(run / "results.json"), read(run / "run.json")
-    known = {**results.get("run", {}), **about}
-    cells = [_faceted(cell) for cell in [*results.get("pooled", []), *results.get("cells", [])] if "condition" in cell]
-    cells = with_roles(cells)
-    plain = _by_model(traces)
-    tokens = [_faceted(row) for row in results.get("tokens", []) if row.get("condition", "none") == "none"]
-    classes = class_rows(results)
-    claims = [dict(claim) for claim in results.get("claims", []) if isinstance(claim, dict) and claim.get("claim")]
-    tokens = tokens or [row for model, some in plain.items() for row in _tokens(model, some)]
-    families = {row["model"]: str(row.get("family") or family_of(row["model"])) for row in [*tokens, *cells]}
-    scored = likelihood_rows(results.get("likelihood", []))
+def overview(
+    results: Results | None = None, about: Mapping[str, Any] | None = None, traces: Sequence[Trace] = ()
+) -> dict[str, Any]:
+    """All of the overview; parts for which there is nothing are empty. about: what run.json holds."""
+    of_run: dict[str, Any] = {} if results is None else results.run.to_dict()
+    known = {**of_run, **(about or {})}
+    tables = Tables(*([],) * 10) if results is None else results
+    claims = (results.claims or []) if results is not None else []
+    by_model = _by_model(traces)
+    cells = cell_rows([*tables.pooled, *tables.cells])
+    tokens = [{**row.to_dict(), "model": shown_model(row)} for row in tables.tokens if row.condition == "none"]
+    tokens = tokens or [row for model, some in by_model.items() for row in _traced_tokens(model, some)]
+    families = {
+        **{model: str(some[0].model.get("family", "")) for model, some in by_model.items()},
+        **({} if results is None else _families(results)),
+    }
     return {
-        "lede": lede(claims, cells, known) + without_sinks(scored),
-        "claims": claims,
-        "verdicts": verdicts(results.get("verdicts", [])),
+        "lede": lede(claims, cells, known) + without_sinks(tables.likelihood),
+        "claims": [claim.to_dict() for claim in claims],
+        "verdicts": verdict_rows(results.verdicts if results is not None else []),
         "cells": cells,
-        "roles": ROLE_NAMES,
+        "roles": {role: vocabulary.role_name(role) for role in _roles(cells)},
+        "correction": CORRECTION,
         "tokens": tokens,
-        "curves": _shown_curves(results.get("curves", []))
-        or [row for model, some in plain.items() for row in _curves(model, some)],
-        "classes": classes or [_classes(model, some) for model, some in plain.items()],
-        "mechanism": [_faceted(row) for row in results.get("mechanism", [])],
-        "likelihood": [row for row in results.get("likelihood", []) if "condition" in row],
-        "pair": scored_pair(scored),
+        "curves": curve_rows(tables.curves)
+        or [row for model, some in by_model.items() for row in _traced_curves(model, some)],
+        "classes": class_rows(tables.dynamics) or [_traced_classes(model, some) for model, some in by_model.items()],
+        "mechanism": [row.to_dict() for row in tables.mechanism],
+        "pair": scored_pair(tables.likelihood),
         "method": list(method.METHOD) if cells else [],
-        "caveats": method.caveats(known, cells) if cells else [],
+        "caveats": method.caveats(known, [cell["n"] for cell in cells]) if cells else [],
         "facts": method.facts(known),
         "paper": {model: values for model, family in families.items() if (values := paper_values(family))},
         "paperTokens": {model: paper.TABLE_2[family] for model, family in families.items() if family in paper.TABLE_2},
     }
 
 
-def lede(claims: Rows, cells: Rows, about: Mapping[str, Any]) -> str:
+def _families(results: Results) -> dict[str, str]:
+    """Model as it is shown → family."""
+    names = {shown_model(row): row.model for row in results.tokens} | {
+        shown_model(row): row.model for row in results.cells
+    }
+    return {shown: results.families.get(name, "") for shown, name in names.items()}
+
+
+def shown_model(row: Any) -> str:
+    """The model's name with the decode setting and the condition, where a study has several."""
+    label = row.condition if isinstance(row.condition, str) and row.condition != "none" else ""
+    return " · ".join(part for part in (row.model, row.setting, vocabulary.without_defaults(label)) if part)
+
+
+def cell_rows(cells: Sequence[Cell]) -> Rows:
+    """Cells, each with the part that it plays on the charts."""
+    by_model: dict[str, list[Cell]] = {}
+    for cell in cells:
+        by_model.setdefault(shown_model(cell), []).append(cell)
+    usual = {
+        model: vocabulary.usual_rows([cell.condition for cell in some], some[0].causal)
+        for model, some in by_model.items()
+    }
+    found = ((cell, shown_model(cell)) for cell in cells)
+    return [
+        {**cell.to_dict(), "model": model, "role": vocabulary.role(cell.condition, usual[model])}
+        for cell, model in found
+    ]
+
+
+def _roles(cells: Rows) -> list[str]:
+    """The experiment, its controls and its variants first, then sink tests by other interventions."""
+    return list(dict.fromkeys([*vocabulary.ROLE_NAMES, *(cell["role"] for cell in cells if cell["role"])]))
+
+
+def lede(claims: Sequence[Claim], cells: Rows, about: Mapping[str, Any]) -> str:
     """The one sentence under the title: what came out, or what was run."""
     models = list(dict.fromkeys(str(cell["model"]) for cell in cells))
     if claims:
-        counts = {word: sum(claim.get("verdict") == word for claim in claims) for word in AGREEMENT}
+        counts = {word: sum(claim.verdict == word for claim in claims) for word in AGREEMENT}
         said = ", ".join(f"{count} {_plural(word, count)}" for word, count in counts.items() if count)
         return f"The paper makes {len(claims)} claims that {_some(models)} can speak to: {said}."
     if models:
@@ -98,55 +141,73 @@ def _some(models: Sequence[str]) -> str:
     return " and ".join([", ".join(models[:-1]), models[-1]] if len(models) > 1 else models) or "this run"
 
 
-def _faceted(row: dict[str, Any]) -> dict[str, Any]:
-    """A row whose model's name carries the decode setting and the condition, where a study has several."""
-    condition = row.get("condition")
-    shown = condition.removesuffix(" clean by all rows") if isinstance(condition, str) and condition != "none" else ""
-    extra = [row.get("setting"), shown]
-    return {**row, "model": " · ".join(str(part) for part in (row.get("model", "model"), *extra) if part)}
-
-
-def class_rows(results: Mapping[str, Any]) -> Rows:
-    """Shares of heads by class, a row per model, setting and condition, as the study judges them.
-
-    An autoregressive model writes one row per step, so its heads are judged by their columns so far.
-    """
-    found = []
-    for row in results.get("dynamics", []):
-        if set(CLASSES) <= set(row):
-            columns = row.get("columns") or {}
-            found.append(_faceted({**row, **{name: columns.get(name, row[name]) for name in CLASSES}}))
-    return found
-
-
-def verdicts(rows: Sequence[dict[str, Any]]) -> Rows:
-    """Verdicts in words: model, what was asked, the answer, one short line, and the numbers that it rests on."""
+def class_rows(dynamics: Sequence[Dynamics]) -> Rows:
+    """Shares of heads by class, a row per model, setting and condition, as the study judges them."""
     return [
-        {
-            "model": str(row.get("model", "")),
-            "name": str(row.get("name", "")).replace("_", " "),
-            "value": in_words(row.get("value")),
-            "line": str(row.get("line") or ""),
-            "because": str(row.get("because") or ""),
-        }
-        for row in rows
+        {"model": shown_model(row), "condition": row.condition, "generations": row.generations,
+         **{name: getattr(row.judged, name) for name in CLASSES}}
+        for row in dynamics
+    ]  # fmt: skip
+
+
+def verdict_rows(verdicts: Sequence[Verdict]) -> Rows:
+    return [{**row.to_dict(), "name": row.name.replace("_", " "), "line": row.line or ""} for row in verdicts]
+
+
+def curve_rows(curves: Sequence[Curve]) -> Rows:
+    """Curves of the unchanged models. Sums say nothing of a single row, and equal × uniform elsewhere: left out."""
+    plain = [row for row in curves if row.condition == "none"]
+    uniform = any(row.unit == "uniform" for row in plain)
+    return [
+        {"model": shown_model(row), "unit": row.unit, "epsilon": row.epsilon, "nonSinks": row.non_sinks}
+        for row in plain
+        if row.unit != "sum" or not uniform
     ]
-
-
-def in_words(value: Any) -> str:
-    """A verdict's value in words."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:.3g}" if isinstance(value, float) else str(value).replace("_", " ")
-
-
-def family_of(model: str) -> str:
-    return next((name for name in FAMILIES if name in model.lower()), "")
 
 
 def paper_values(family: str) -> dict[str, dict[int, float]]:
     """The paper's accuracies for a family: benchmark → K → accuracy."""
     return {task: values for (name, task), values in paper.TABLE_1.items() if name == family}
+
+
+# ---- models that were scored on the same true answers ----
+
+
+def _kinds(rows: Sequence[LikelihoodChange]) -> dict[str, str]:
+    """Model → ARM or DLM."""
+    return {row.model: "ARM" if row.causal else "DLM" for row in rows if row.of == "answers"}
+
+
+def scored_pair(rows: Sequence[LikelihoodChange]) -> dict[str, Any]:
+    """What one masked key per head costs each model, in nats per token, line by line."""
+    lines = vocabulary.side_by_side(rows)
+    return {
+        "models": [{"name": name, "kind": kind} for name, kind in _kinds(rows).items()],
+        "lines": [
+            {"name": name, "values": {model: {key: getattr(row, key) for key in SCORED} for model, row in some.items()}}
+            for name, some in lines.items()
+        ],
+    }
+
+
+def without_sinks(rows: Sequence[LikelihoodChange]) -> str:
+    """The paper's contrast in one sentence, where an autoregressive and a diffusion model were scored on the same answers."""
+    kinds = {kind: model for model, kind in reversed(_kinds(rows).items())}
+    top = vocabulary.side_by_side(rows).get("top key", {})
+    if set(kinds) != {"ARM", "DLM"} or not set(kinds.values()) <= set(top):
+        return ""
+    arm, dlm = (f"{kinds[kind]} {_change(top[kinds[kind]])}" for kind in ("ARM", "DLM"))
+    return f" Without the top key of every head {arm} nats per token of true answers, {dlm}."
+
+
+def _change(row: LikelihoodChange) -> str:
+    if row.difference_low <= 0 <= row.difference_high:
+        return f"changes by {nats(row)}"
+    low, high = sorted((abs(row.difference_low), abs(row.difference_high)))
+    return f"{'loses' if row.difference < 0 else 'gains'} {abs(row.difference):.2f} [{low:.2f}, {high:.2f}]"
+
+
+# ---- the same from traces ----
 
 
 def _by_model(traces: Sequence[Trace]) -> dict[str, list[Trace]]:
@@ -157,24 +218,12 @@ def _by_model(traces: Sequence[Trace]) -> dict[str, list[Trace]]:
     return found
 
 
-def _tokens(model: str, traces: Sequence[Trace]) -> Rows:
+def _traced_tokens(model: str, traces: Sequence[Trace]) -> Rows:
     rows = token_shares(traces).head(12).select("token", "kind", "share", "base", "enrichment").to_dicts()
     return [{"model": model, **row} for row in rows if row["share"]]
 
 
-def _shown_curves(rows: Rows) -> Rows:
-    """Curves of the unchanged models. Sums say nothing of a single row, and equal × uniform elsewhere: left out."""
-    kept = [_faceted(row) for row in rows if row.get("condition", "none") == "none"]
-    units = {row["unit"] for row in kept}
-    names = ("model", "unit", "epsilon")
-    return [
-        {**{name: row[name] for name in names}, "nonSinks": row["non_sinks"]}
-        for row in kept
-        if row["unit"] != "sum" or "uniform" not in units
-    ]
-
-
-def _curves(model: str, traces: Sequence[Trace]) -> Rows:
+def _traced_curves(model: str, traces: Sequence[Trace]) -> Rows:
     """Share of non-sinks against epsilon over all of a model's traces together."""
     counts: dict[tuple[str, float], list[int]] = {}
     for trace in traces:
@@ -188,20 +237,7 @@ def _curves(model: str, traces: Sequence[Trace]) -> Rows:
     ]
 
 
-def _classes(model: str, traces: Sequence[Trace]) -> dict[str, Any]:
+def _traced_classes(model: str, traces: Sequence[Trace]) -> dict[str, Any]:
     names = [name for trace in traces for name, _ in head_classes(trace)]
     shares = {kind: names.count(kind) / max(1, len(names)) for kind in CLASSES}
     return {"model": model, **shares, "generations": len(traces)}
-
-
-def read(path: Path) -> dict[str, Any]:
-    """A JSON object of a run; empty if the file is not there."""
-    if not path.is_file():
-        return {}
-    found = read_object(path, LARGEST, ReportError)
-    if found.get("schema", SCHEMA) != SCHEMA:  # a run made by hand may name none
-        came = short(repr(found["schema"]), 40)
-        raise ReportError(
-            f"{path.name} of the run must have schema {SCHEMA}, not {came}; use the sinkscope that wrote it."
-        )
-    return found

@@ -9,6 +9,7 @@ script that may run: text could not become code even if it broke out.
 from __future__ import annotations
 
 import base64
+import dataclasses
 import hashlib
 import html
 import json
@@ -19,6 +20,8 @@ from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
 from typing import Any
+
+from sinkscope.sinks.rules import RULES
 
 START = "main.js"
 STYLES = ("palette.css", "layout.css", "panels.css", "canvas.css", "lens.css", "overview.css")
@@ -77,8 +80,24 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def rules() -> list[dict[str, Any]]:
+    """Every registered sink rule as the explorer offers it; one without a form is named, and cannot be chosen."""
+    found: list[dict[str, Any]] = []
+    for rule in RULES.values():
+        forms = [dataclasses.asdict(form) for form in rule.forms]
+        found += [{**form, **{name: form[name].split() for name in ("scale", "limit")}} for form in forms]
+        if not forms:
+            about = f"not computed in the browser: trace.sinks(sk.{rule.__name__}()) marks its sinks"
+            label = f"{rule.name.replace('_', ' ')} (Python only)"
+            found.append({"unit": rule.name, "label": label, "about": about, "limit": None})
+    return found
+
+
 def build(data: dict[str, Any], blobs: Iterable[str] = (), title: str = "sinkscope", remote: bool = False) -> str:
-    """The whole page. data: what `main.js` reads; blobs: a packed sample each; remote: samples come from the server."""
+    """The whole page. data: what `main.js` reads, without the sink rules; blobs: a packed sample each.
+
+    remote: samples come from the server.
+    """
     policy = "; ".join(
         [
             "default-src 'none'",
@@ -95,7 +114,7 @@ def build(data: dict[str, Any], blobs: Iterable[str] = (), title: str = "sinksco
         "policy": policy,
         "title": html.escape(title),
         "style": style(),
-        "data": data_block(data),
+        "data": data_block({**data, "rules": rules()}),
         "blobs": packed,
         "script": script(),
     }

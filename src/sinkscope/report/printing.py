@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -15,9 +14,9 @@ from sinkscope.errors import ReportError
 from sinkscope.io.reading import damaged
 from sinkscope.report import figures as made
 from sinkscope.report.drawing import STYLE
-from sinkscope.report.highlight import liveliest
-from sinkscope.report.overview import class_rows, read
+from sinkscope.report.sample import liveliest
 from sinkscope.report.writing import is_trace, trace_files
+from sinkscope.study.results import Results, read_results
 from sinkscope.tracing import Trace
 
 FORMATS = ("pdf", "svg", "png")
@@ -37,8 +36,8 @@ def figures(run: Path | str, out: Path | str | None = None, format: str = "pdf",
     beside = run.with_name(f"{run.name}.figures") if is_trace(run) else run / "figures"
     folder = Path(out) if out is not None else beside
     traces = [Trace.load(path) for path in trace_files(run)]
-    results = {} if is_trace(run) else read(run / "results.json")
-    if not traces and not results.get("cells"):
+    results = None if is_trace(run) else read_results(run, ReportError)
+    if not traces and not (results and results.cells):
         raise ReportError(f"Expected a run with results.json or traces/*.safetensors, and {run} has neither.")
     folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
@@ -48,8 +47,9 @@ def figures(run: Path | str, out: Path | str | None = None, format: str = "pdf",
         written.append(_save(drawn, path, dpi))
 
     _of_traces(keep, traces)
-    with damaged(f"results.json of {run}", ReportError):
-        _of_results(keep, results)
+    if results is not None:
+        with damaged(f"results.json of {run}", ReportError):
+            _of_results(keep, results)
     return written
 
 
@@ -106,18 +106,15 @@ def _twin(trace: Trace, traces: list[Trace]) -> Trace | None:
     return next((one for one in changed if _is_of(one, str(trace.model.get("name", "model")))), None)
 
 
-def _of_results(keep: Keep, results: dict[str, Any]) -> None:
-    cells = [cell for cell in [*results.get("pooled", []), *results.get("cells", [])] if "condition" in cell]
-    cells = [cell for cell in cells if cell.get("difference") is not None]
-    if cells:
+def _of_results(keep: Keep, results: Results) -> None:
+    if cells := [*results.pooled, *results.cells]:
         keep("masking", made.masking_curves(cells))
-    tokens = [row for row in results.get("tokens", []) if row.get("condition", "none") == "none"]
-    if tokens:
-        keep("table-2", made.token_bars(tokens))
-    if classes := class_rows(results):
-        keep("classes", made.class_bars(classes))
-    if results.get("mechanism"):
-        keep("mechanism", made.mechanism_gaps(results["mechanism"]))
+    if tokens := [row for row in results.tokens if row.condition == "none"]:
+        keep("table-2", made.token_bars(tokens, results.families))
+    if results.dynamics:
+        keep("classes", made.class_bars(results.dynamics))
+    if results.mechanism:
+        keep("mechanism", made.mechanism_gaps(results.mechanism))
 
 
 def _is_of(trace: Trace, model: str) -> bool:

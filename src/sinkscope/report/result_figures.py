@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,11 +12,10 @@ from matplotlib.lines import Line2D
 
 from sinkscope import paper
 from sinkscope.errors import ReportError
-from sinkscope.report.drawing import DASHES, INK, LINES, axes, in_style, sheet, whole_ticks
-from sinkscope.report.roles import NAMES, with_roles
-from sinkscope.sinks.classes import NAMES as CLASSES
-
-Rows = Sequence[dict[str, Any]]
+from sinkscope.report.drawing import DASHES, INK, LINES, axes, in_style, look, sheet, whole_ticks
+from sinkscope.report.overview import cell_rows, class_rows
+from sinkscope.study.results import Cell, Dynamics, Mechanism, TokenShare
+from sinkscope.study.vocabulary import role_name
 
 # The same look for a role on every figure: sinks, its controls, its variants.
 LOOKS: dict[str, dict[str, Any]] = {
@@ -40,29 +39,42 @@ PAPER_TOKENS = {
     "start-of-text": ("<|startoftext|>",),
     "end-of-text": ("<|endoftext|>",),
 }
+CLASS_LOOKS = {
+    "static": (LINES[0], ""),
+    "moving": (LINES[1], "//"),
+    "flash": (LINES[2], ".."),
+    "split": (LINES[3], "xx"),
+    "none": ("#d7dae0", ""),
+}
+SHARES = ("share", "low", "high", "base")
 
 
 @in_style
-def masking_curves(cells: Rows, task: str | None = None) -> Figure:
+def masking_curves(cells: Sequence[Cell], task: str | None = None) -> Figure:
     """Table 1 as curves: change of accuracy against K, sinks, controls and the paper's marks, a panel per model."""
-    tasks = list(dict.fromkeys(cell["task"] for cell in cells))
+    tasks = list(dict.fromkeys(cell.task for cell in cells))
     if not tasks or (task is not None and task not in tasks):
         raise ReportError(f"Expected cells of the task {task or '(any)'}, and there are {', '.join(tasks) or 'none'}.")
     chosen = task or ("all" if "all" in tasks else tasks[0])
-    shown = [cell for cell in with_roles(list(cells)) if cell["task"] == chosen]
+    shown = [cell for cell in cell_rows(cells) if cell["task"] == chosen]
     models = list(dict.fromkeys(cell["model"] for cell in shown))
+    looks = {
+        role: look(place) for place, role in enumerate(dict.fromkeys(c["role"] for c in shown if c["role"]))
+    } | LOOKS
     figure = sheet(2.9 * len(models), 3.6)
     panels = figure.subplots(1, len(models), sharey=True, squeeze=False)[0]
     entries: dict[str, Line2D] = {}
     for ax, model in zip(panels, models, strict=True):
         mine = [cell for cell in shown if cell["model"] == model]
-        for role, shown_as in LOOKS.items():
-            line = sorted((c for c in mine if c["role"] == role), key=lambda cell: int(cell["condition"].get("k") or 0))
-            if line:
-                _curve(ax, line, role)
-                entries.setdefault(NAMES[role], Line2D([], [], markersize=4, **shown_as))
+        for role in [*LOOKS, *(role for role in looks if role not in LOOKS)]:
+            if line := sorted(
+                (cell for cell in mine if cell["role"] == role), key=lambda cell: int(cell["condition"]["k"])
+            ):
+                drawn = {"markersize": 4, **looks[role]}
+                _curve(ax, line, role, drawn)
+                entries.setdefault(role_name(role), Line2D([], [], **drawn))
         for benchmark in _benchmarks(chosen):
-            if _paper_marks(ax, mine, model, benchmark):
+            if _paper_marks(ax, mine[0]["family"], benchmark):
                 name = f"paper, {paper.BENCHMARK_NAMES[benchmark]}"
                 entries.setdefault(name, Line2D([], [], linestyle="none", markersize=5, **PAPER_LOOKS[benchmark]))
         ax.axhline(0, color=INK, linewidth=0.7)
@@ -74,13 +86,15 @@ def masking_curves(cells: Rows, task: str | None = None) -> Figure:
     return figure
 
 
-def _curve(ax: Axes, line: Rows, role: str) -> None:
+def _curve(ax: Axes, line: Sequence[Mapping[str, Any]], role: str, look: Mapping[str, Any]) -> None:
     start = [] if role == "position" else [0.0]
-    ks = [*start, *(cell["condition"].get("k") or 1 for cell in line)]
-    drops = [*start, *(100 * cell["difference"] for cell in line)]
-    low = [*start, *(100 * (cell["difference"] - cell.get("difference_low", cell["difference"])) for cell in line)]
-    high = [*start, *(100 * (cell.get("difference_high", cell["difference"]) - cell["difference"]) for cell in line)]
-    ax.errorbar(ks, drops, yerr=np.maximum(0, [low, high]), label=NAMES[role], markersize=4, capsize=2, **LOOKS[role])
+    ks = [*start, *(cell["condition"]["k"] or 1 for cell in line)]
+    change, low, high = (
+        np.array([*start, *(100 * cell[name] for cell in line)])
+        for name in ("difference", "difference_low", "difference_high")
+    )
+    reach = np.maximum(0, [change - low, high - change])
+    ax.errorbar(ks, change, yerr=reach, label=role_name(role), capsize=2, **look)
 
 
 def _benchmarks(task: str) -> list[str]:
@@ -89,8 +103,7 @@ def _benchmarks(task: str) -> list[str]:
     return [name for name in paper.BENCHMARK_NAMES if name in (task, paper.BENCHMARKS.get(task))]
 
 
-def _paper_marks(ax: Axes, cells: Rows, model: str, benchmark: str) -> bool:
-    family = str(cells[0].get("family") or next((name for name in paper.MODELS if name in model.lower()), ""))
+def _paper_marks(ax: Axes, family: str, benchmark: str) -> bool:
     values = paper.TABLE_1.get((family, benchmark))
     if values is None:
         return False
@@ -100,26 +113,26 @@ def _paper_marks(ax: Axes, cells: Rows, model: str, benchmark: str) -> bool:
 
 
 @in_style
-def token_bars(tokens: Rows, most: int = 6) -> Figure:
-    """Table 2: share of the sinks that each token is, beside its share of the canvas, a panel per model."""
-    models = list(dict.fromkeys(row["model"] for row in tokens))
+def token_bars(tokens: Sequence[TokenShare], families: Mapping[str, str], most: int = 6) -> Figure:
+    """Table 2: share of the sinks that each token is, beside its share of the canvas, a panel per model.
+
+    families: model → family (`Results.families`), beside whose values in the paper it stands.
+    """
+    models = list(dict.fromkeys(row.model for row in tokens))
     figure = sheet(2.9 * len(models), 0.32 * most + 1.3)
     ring: list[Line2D] = []
     for ax, model in zip(figure.subplots(1, len(models), squeeze=False)[0], models, strict=True):
-        rows = sorted((row for row in tokens if row["model"] == model), key=lambda row: -row["share"])[:most]
+        rows = sorted((row for row in tokens if row.model == model), key=lambda row: -row.share)[:most]
         place = np.arange(len(rows))
-        shares = np.array([100 * row["share"] for row in rows])
-        reach = np.array([[100 * (row["share"] - (row.get("low") or row["share"])) for row in rows],
-                          [100 * ((row.get("high") or row["share"]) - row["share"]) for row in rows]])  # fmt: skip
-        bar = ax.barh(place, shares, xerr=np.maximum(0, reach), color=LINES[0], height=0.62, capsize=2, ecolor=INK)
-        known = [(i, 100 * row["base"]) for i, row in enumerate(rows) if row.get("base") is not None]
-        (tick,) = ax.plot([b for _, b in known], [i for i, _ in known], "|", color=LINES[1], markersize=13, mew=2.2)
-        known = [
-            (i, share) for i, row in enumerate(rows) if (share := _paper_share(model, str(row["token"]))) is not None
-        ]
+        share, low, high, base = (100 * np.array([getattr(row, name) for row in rows]) for name in SHARES)
+        reach = np.maximum(0, [share - low, high - share])
+        bar = ax.barh(place, share, xerr=reach, color=LINES[0], height=0.62, capsize=2, ecolor=INK)
+        (tick,) = ax.plot(base, place, "|", color=LINES[1], markersize=13, mew=2.2)
+        theirs = [_paper_share(families.get(model, ""), row.token) for row in rows]
+        known = [(i, share) for i, share in enumerate(theirs) if share is not None]
         if known:
             ring = ax.plot([100 * b for _, b in known], [i for i, _ in known], "o", color=INK, mfc="none", markersize=7)
-        ax.set_yticks(place, labels=[_short(str(row["token"])) for row in rows], fontfamily="DejaVu Sans")
+        ax.set_yticks(place, labels=[_short(row.token) for row in rows], fontfamily="DejaVu Sans")
         ax.invert_yaxis()
         ax.set(xlabel="% of sinks", title=model)
         whole_ticks(ax, down=False)
@@ -129,9 +142,8 @@ def token_bars(tokens: Rows, most: int = 6) -> Figure:
     return figure
 
 
-def _paper_share(model: str, token: str) -> float | None:
+def _paper_share(family: str, token: str) -> float | None:
     """The share that the paper's Table 2 gives this token, for a model of that family."""
-    family = next((name for name in paper.MODELS if name in model.lower()), "")
     return next((s for name, s in paper.TABLE_2.get(family, ()) if token in (name, *PAPER_TOKENS.get(name, ()))), None)
 
 
@@ -141,25 +153,14 @@ def _short(token: str) -> str:
 
 
 @in_style
-def class_bars(rows: Rows, ax: Axes | None = None) -> Axes:
+def class_bars(dynamics: Sequence[Dynamics], ax: Axes | None = None) -> Axes:
     """Share of heads by what their largest sink does, a bar per model."""
-    order = [name for name in ("static", "moving", "flash", "split", "none") if name in CLASSES]
+    rows = class_rows(dynamics)
     ax = axes(ax, 6.4, 0.45 * len(rows) + 1.3)
     place, left = np.arange(len(rows)), np.zeros(len(rows))
-    colours = dict(zip(order, (LINES[0], LINES[1], LINES[2], LINES[3], "#d7dae0"), strict=True))
-    hatches = dict(zip(order, ("", "//", "..", "xx", ""), strict=True))
-    for name in order:
-        shares = np.array([100 * float(row.get(name) or 0) for row in rows])
-        ax.barh(
-            place,
-            shares,
-            left=left,
-            color=colours[name],
-            hatch=hatches[name],
-            edgecolor="white",
-            label=name,
-            height=0.66,
-        )
+    for name, (colour, hatch) in CLASS_LOOKS.items():
+        shares = np.array([100 * row[name] for row in rows])
+        ax.barh(place, shares, left=left, color=colour, hatch=hatch, edgecolor="white", label=name, height=0.66)
         left += shares
     ax.set_yticks(place, labels=[str(row["model"]) for row in rows])
     ax.invert_yaxis()
@@ -170,20 +171,16 @@ def class_bars(rows: Rows, ax: Axes | None = None) -> Axes:
 
 
 @in_style
-def mechanism_gaps(rows: Rows) -> Figure:
+def mechanism_gaps(rows: Sequence[Mechanism]) -> Figure:
     """Confidence lost where tokens looked at the masked keys, minus where they did not: sinks beside random keys."""
-    units = list(dict.fromkeys(str(row.get("unit", "")) for row in rows))
+    units = list(dict.fromkeys(row.unit for row in rows))
     figure = sheet(4.4 * len(units), 0.42 * max(1, len(rows)) + 1.6)
-    kinds = (("sinks", "confidence_sinks_gap", -0.14), ("count", "confidence_random_gap", 0.14))
     for ax, unit in zip(figure.subplots(1, len(units), squeeze=False)[0], units, strict=True):
-        mine, factor = [row for row in rows if str(row.get("unit", "")) == unit], 100 if unit == "points" else 1
-        for role, name, shift in kinds:
-            some = [
-                (i + shift, row[name]) for i, row in enumerate(mine) if (row.get(name) or {}).get("value") is not None
-            ]
-            value = np.array([factor * gap["value"] for _, gap in some])
-            reach = np.array(
-                [[factor * (gap["value"] - gap["low"]), factor * (gap["high"] - gap["value"])] for _, gap in some]
+        mine, factor = [row for row in rows if row.unit == unit], 100 if unit == "points" else 1
+        for role, name, shift in (("sinks", "confidence_sinks_gap", -0.14), ("count", "confidence_random_gap", 0.14)):
+            some = [(i + shift, gap) for i, row in enumerate(mine) if (gap := getattr(row, name)) is not None]
+            value, low, high = (
+                factor * np.array([getattr(gap, end) for _, gap in some]) for end in ("value", "low", "high")
             )
             shown = {
                 "color": LOOKS[role]["color"],
@@ -191,9 +188,10 @@ def mechanism_gaps(rows: Rows) -> Figure:
                 "markersize": 4,
                 "linestyle": "none",
             }
-            ax.errorbar(value, [y for y, _ in some], xerr=np.maximum(0, reach).T, capsize=2, label=NAMES[role], **shown)
+            reach = np.maximum(0, [value - low, high - value])
+            ax.errorbar(value, [y for y, _ in some], xerr=reach, capsize=2, label=role_name(role), **shown)
         ax.axvline(0, color=INK, linewidth=0.8)
-        ax.set_yticks(range(len(mine)), labels=[f"{row['model']}, K = {row['k']}" for row in mine])
+        ax.set_yticks(range(len(mine)), labels=[f"{row.model}, K = {row.k}" for row in mine])
         ax.invert_yaxis()
         ax.set(xlabel=f"gap in confidence ({unit})")
     figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)

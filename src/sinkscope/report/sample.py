@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from sinkscope.report.coding import Blob, quantise
-from sinkscope.report.lens import add_lens
 from sinkscope.sinks import head_dynamics
 from sinkscope.sinks.columns import (
     QUERY_KINDS,
@@ -30,12 +29,17 @@ from sinkscope.sinks.columns import (
     on_one_core,
     query_count,
 )
+from sinkscope.sinks.notable import motion
 from sinkscope.sinks.rules import GROUPS, Columns
 from sinkscope.tracing import Trace
 
 LONGEST_TEXT = 4000  # characters of prompt and answer that a header holds
 LONGEST_TOKEN = 400
 MAP_BYTES = 4 << 20  # raw size up to which kept attention maps go into the page
+LENS_BYTES = 4 << 20  # and the lens: top tokens per position, layer and step, as codes into a list of words
+LONGEST_WORD = 100  # characters of a token in the lens
+
+LONG = 10  # steps from which a way can be followed by the eye; shorter generations only where there is no longer one
 
 Floats = npt.NDArray[np.float32]
 
@@ -93,6 +97,22 @@ def head_classes(trace: Trace) -> list[tuple[str, str | None]]:
     return list(zip(table["class"].to_list(), table["direction"].to_list(), strict=True))
 
 
+def liveliest(traces: Sequence[Trace]) -> dict[str, Any] | None:
+    """{"sample", "layer", "head", "way"} of the head whose sink goes furthest one way; None if none moves."""
+    best, found = (False, False, 0.0), None
+    for place, trace in enumerate(traces):
+        if trace.causal or trace.interventions or trace.steps < 2:
+            continue
+        moving = head_table(trace).filter(pl.col("class") == "moving").with_columns(motion().alias("score"))
+        for row in moving.iter_rows(named=True):
+            # A sink that only spreads to one side without its largest key ever changing does not look as if it moved.
+            rank = (trace.steps >= LONG, row["moves"] > 0, row["score"])
+            if row["score"] and rank > best:
+                best = rank
+                found = {"sample": place, "layer": row["layer"], "head": row["head"], "way": row["direction"]}
+    return found
+
+
 def canvas_codes(trace: Trace) -> npt.NDArray[np.uint32]:
     """Each place's index into the header's vocabulary, `[step + 1, position]`."""
     canvas = trace.canvas.numpy()
@@ -144,6 +164,23 @@ def _finish(trace: Trace, head: dict[str, Any], blob: Blob) -> tuple[dict[str, A
 def map_codes(maps: Tensor) -> npt.NDArray[np.uint8]:
     """Attention as 0 … 255 by its square root, which keeps small weights apart; shown, never counted with."""
     return (maps.float().clamp(0, 1).sqrt() * 255).round().to(torch.uint8).numpy()
+
+
+def add_lens(trace: Trace, blob: Blob) -> dict[str, Any] | None:
+    """Pack the lens into the blob; what the header says of it, or None where the trace has none or too much of it."""
+    tokens, sure = trace.lens_tokens, trace.lens_probability
+    if tokens is None or sure is None or 3 * tokens.numel() > LENS_BYTES:
+        return None
+    # Probabilities as 0 … 255; a token that was not looked up has 0.
+    codes = (sure.float().clamp(0, 1) * 255).round().to(torch.uint8)
+    ids, places = np.unique(tokens.numpy(), return_inverse=True)
+    if len(ids) > 2**16:
+        return None
+    order = (3, 1, 0, 2)  # [position, layer, step, choice]: one position is one piece
+    blob.add("lensTokens", places.reshape(tokens.shape).astype(np.uint16).transpose(order).copy(), "planes")
+    blob.add("lensSure", codes.permute(order).contiguous().numpy(), "planes")
+    words = [trace.vocabulary.get(int(token), (f"#{token}", "unknown"))[0][:LONGEST_WORD] for token in ids]
+    return {"words": words, "top": int(tokens.shape[2])}
 
 
 @on_one_core

@@ -13,7 +13,7 @@ from sinkscope.errors import ReportError
 from sinkscope.report.sample import canvas_codes, largest, layer_means, leads, map_codes, totals
 from sinkscope.sinks.columns import QUERY_KINDS, columns_by_layer, on_one_core
 from sinkscope.sinks.heads import head_dynamics
-from sinkscope.sinks.rules import GROUPS, Threshold
+from sinkscope.sinks.rules import GROUPS, rule_of_form
 from sinkscope.tracing import Trace
 
 Words = dict[str, str]
@@ -64,8 +64,7 @@ def paths(trace: Trace, words: Words) -> bytes:
 
 def heads(trace: Trace, words: Words) -> bytes:
     """JSON: class, direction, mean score of the largest key and presence of each head, for any epsilon, unit and group."""
-    rule = Threshold(_epsilon(words), unit=words.get("unit", "sum"), group=_group(words))
-    table = head_dynamics(trace, rule)
+    table = head_dynamics(trace, rule_of_form(words.get("unit", "sum"), _epsilon(words), _group(words)))
     return json.dumps(table.select("class", "direction", "strength", "presence").fill_null(0).rows()).encode()
 
 

@@ -7,8 +7,11 @@ it through a name of its own), and only under a random token. Addresses carry nu
 from __future__ import annotations
 
 import secrets
+import socket
 import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,12 +22,50 @@ from urllib.parse import parse_qs, urlsplit
 import torch
 
 from sinkscope.errors import ReportError, SinkscopeError
-from sinkscope.report import overview, page, slices
+from sinkscope.report import page, slices
+from sinkscope.report.overview import overview, overview_of
 from sinkscope.report.sample import header
 from sinkscope.report.writing import is_trace, opening, trace_files
 from sinkscope.tracing import Trace
 
+CONNECTIONS = 32  # a browser opens six; more are closed as they come
+PATIENCE = 5.0  # seconds for a request to come whole, or for the next one on the same connection
 LARGE = 1 << 24  # received values above which the page starts with one layer instead of the mean of all
+
+
+class Server(ThreadingHTTPServer):
+    """A thread per connection, of which there are few, and none waits long for a request."""
+
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self.waiting: dict[socket.socket, float] = {}  # connections without a whole request, and since when
+        self.places = threading.BoundedSemaphore(CONNECTIONS)
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self.places.acquire(blocking=False):
+            self.waiting[request] = time.monotonic()
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.waiting.pop(request, None)
+            self.places.release()
+
+    def service_actions(self) -> None:
+        """Called twice a second. A timeout per read would not end a client that sends a byte now and then."""
+        for request, since in list(self.waiting.items()):
+            if time.monotonic() - since > PATIENCE:
+                with suppress(OSError):
+                    request.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Nobody is told that a client went away."""
 
 
 class Viewer:
@@ -38,7 +79,7 @@ class Viewer:
         self.token = secrets.token_urlsafe(18)
         self.text = self._page().encode("utf-8", "replace")
         try:
-            self.server = ThreadingHTTPServer(("127.0.0.1", port), _handler(self))
+            self.server = Server(("127.0.0.1", port), _handler(self))
         except OSError as error:
             raise ReportError(f"Port {port} cannot be used ({error}); name another, or 0 for any free one.") from None
         self.port = int(self.server.server_address[1])
@@ -61,7 +102,7 @@ class Viewer:
         self.close()
 
     def _page(self) -> str:
-        about = overview.empty() if is_trace(self.run) else overview.overview(self.run, [])
+        about = overview() if is_trace(self.run) else overview_of(self.run, [])
         samples = [_remote(trace, name) for name, trace in self.traces]
         small = [trace for _, trace in self.traces if not _large(trace)]
         start = opening([trace for _, trace in self.traces]) if len(small) == len(self.traces) else opening([])
@@ -107,8 +148,14 @@ def _remote(trace: Trace, name: str) -> dict[str, Any]:
 def _handler(viewer: Viewer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        timeout = 2 * PATIENCE  # for a client that does not read its answer
 
         def do_GET(self) -> None:
+            viewer.server.waiting.pop(self.connection, None)
+            self._answer()
+            viewer.server.waiting[self.connection] = time.monotonic()
+
+        def _answer(self) -> None:
             hosts = {f"127.0.0.1:{viewer.port}", f"localhost:{viewer.port}"}
             if self.headers.get("Host", "").lower() not in hosts:
                 return self._send(HTTPStatus.FORBIDDEN, b"This server answers to its own address only.")

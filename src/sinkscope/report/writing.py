@@ -9,10 +9,10 @@ from typing import Any
 
 from sinkscope import __version__
 from sinkscope.errors import ReportError
-from sinkscope.report import overview as overviews
 from sinkscope.report import page, sample
 from sinkscope.report.coding import Blob
-from sinkscope.report.highlight import liveliest
+from sinkscope.report.overview import overview, overview_of
+from sinkscope.report.sample import liveliest
 from sinkscope.tracing import Trace
 
 LIMIT = 15_000_000  # bytes of a page
@@ -31,11 +31,11 @@ def write(run: Path | str, out: Path | str | None = None, limit: int = LIMIT) ->
     found = trace_files(run)
     if is_trace(run):
         beside = run.with_name(f"{run.name}.html")
-        return _write([(run.stem, Trace.load(run))], overviews.empty(), run.stem, Path(out or beside), limit)
+        return _write([(run.stem, Trace.load(run))], overview(), run.stem, Path(out or beside), limit)
     if not found and not (run / "results.json").is_file():
         raise ReportError(f"Expected a run with results.json or traces/*.safetensors, and {run} has neither.")
     named = [(path.stem, Trace.load(path)) for path in found]
-    about = overviews.overview(run, [trace for _, trace in named])
+    about = overview_of(run, [trace for _, trace in named])
     return _write(named, about, run.name, Path(out) if out is not None else run / "report.html", limit)
 
 
@@ -43,12 +43,12 @@ def write_traces(traces: Sequence[Trace], out: Path | str, limit: int = LIMIT) -
     """Write an explorer of these traces, without a study."""
     if not traces:
         raise ReportError("Expected at least one trace to show, none came; make one with sk.trace(model, prompt).")
-    return _write(_named(traces), overviews.empty(), "", Path(out), limit)
+    return _write(_named(traces), overview(), "", Path(out), limit)
 
 
 def render(traces: Sequence[Trace], limit: int = LIMIT) -> str:
     """The page of `write_traces` as text, for a notebook's frame."""
-    return _page(_named(traces), overviews.empty(), "", limit)
+    return _page(_named(traces), overview(), "", limit)
 
 
 def is_trace(path: Path) -> bool:

@@ -3,25 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from math import isfinite
-from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sinkscope.errors import DecodeError
+from sinkscope.fields import need, shown
+from sinkscope.settings.choices import ALLOWED, ALWAYS, CHOICES, ID_LISTS, ONLY, TOKEN_ID
 from sinkscope.settings.sparse import SparseCache
-from sinkscope.settings.words import (
-    ALWAYS,
-    CHOICES,
-    FLAGS,
-    ID_LISTS,
-    IDS,
-    LAST_ID,
-    LONGEST,
-    ONLY,
-    RANGES,
-    SEEDS,
-    WHOLE,
-)
 from sinkscope.viewers import view
 
 if TYPE_CHECKING:
@@ -36,66 +23,26 @@ def check(settings: Decode) -> None:
         if name == "commit" and settings.commit not in choices:
             view("decode.commits", settings)  # a rule that is a file in decoding/commit adds its name when it is read
         if getattr(settings, name) not in choices:
-            came = _short(getattr(settings, name))
+            came = shown(getattr(settings, name), 60)
             raise DecodeError(f"Expected {name} to be one of {', '.join(map(repr, choices))}, got {came}.")
-    _check_numbers(settings)
-    _check_ids(settings)
+    _check_values(settings)
     _check_used(settings)
     if settings.layout == "answer":
         _check_sizes(settings)
     _check_combination(settings)
 
 
-def _check_numbers(settings: Decode) -> None:
+def _check_values(settings: Decode) -> None:
     for name in ALWAYS:
         if getattr(settings, name) is None:
             raise DecodeError(f"Expected {name} to be a number, got None; leave it out for the default.")
-    for name, least, most in (*((name, least, LONGEST) for name, least in WHOLE.items()), ("seed", 0, SEEDS - 1)):
-        value = getattr(settings, name)
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
-            raise DecodeError(f"Expected {name} to be a whole number of at least {least}, got {_short(value)}.")
-        if value is not None and value > most:
-            raise DecodeError(f"Expected {name} to be at most {most}, got {_short(value)}.")
-    for name, low, high in RANGES:
-        value = getattr(settings, name)
-        if value is not None and not (_is_number(value) and low <= value and (high is None or value <= high)):
-            raise DecodeError(
-                f"Expected {name} {f'from {low} to {high}' if high else f'of at least {low}'}, got {_short(value)}."
-            )
-    for name in FLAGS:
-        if getattr(settings, name) not in (True, False, None):
-            raise DecodeError(f"Expected {name} to be True or False, got {_short(getattr(settings, name))}.")
-
-
-def _is_number(value: Any) -> bool:
-    """A finite one, of Python or numpy."""
-    try:
-        return not isinstance(value, bool) and isinstance(value, Real) and isfinite(float(value))
-    except OverflowError:  # a whole number that no float can hold
-        return False
-
-
-def _short(value: object) -> str:
-    """Text in quotes, a number as it is; neither longer than is worth reading."""
-    if isinstance(value, int) and value.bit_length() > 200:
-        return f"a number of {value.bit_length()} bits"
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}…"
-
-
-def _check_ids(settings: Decode) -> None:
-    for name in IDS:
-        value = getattr(settings, name)
-        if value is not None and not _is_id(value):
-            raise DecodeError(f"Expected {name} to be a token id from 0 to {LAST_ID}, got {_short(value)}.")
+    for name, allowed in ALLOWED.items():
+        if (value := getattr(settings, name)) is not None:
+            need(name, value, allowed, DecodeError)
     for name in ID_LISTS:
         value = getattr(settings, name)
-        if not isinstance(value, tuple) or not all(map(_is_id, value)):
-            raise DecodeError(f"Expected {name} to be a tuple of token ids, got {_short(value)}.")
-
-
-def _is_id(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LAST_ID
+        if not isinstance(value, tuple) or not all(map(TOKEN_ID, value)):
+            raise DecodeError(f"Expected {name} to be a tuple of token ids, got {shown(value, 60)}.")
 
 
 def _check_used(settings: Decode) -> None:

@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 from sinkscope.errors import DecodeError
 from sinkscope.settings.checks import check
+from sinkscope.settings.choices import DREAM_ALGORITHMS, Cache, Choice, Confidence, Kind, Layout, Noise, Stop
 from sinkscope.settings.samplers import sampler
 from sinkscope.settings.sparse import SparseCache
-from sinkscope.settings.words import DREAM_ALGORITHMS, Cache, Choice, Confidence, Kind, Layout, Noise, Stop
 
 Ids = Sequence[int] | None
 

@@ -7,9 +7,20 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
 from sinkscope.errors import DecodeError
+from sinkscope.fields import Allowed, among, maybe, need, number, whole
 
 By = Literal["received", "sinks", "no_sinks", "recent", "random"]
 Per = Literal["head", "layer"]
+ALLOWED: dict[str, Allowed] = {  # what the fields may be, in code and in study files
+    "keep": Allowed("a share from 0 to 1", number(0, 1)),
+    "by": among(get_args(By)),
+    "recent": whole(0),
+    "refresh": maybe(whole(1)),
+    "per": among(get_args(Per)),
+    "drift": maybe(number(0, 2)),
+    "seed": whole(0),
+    "blocks": Allowed("a whole number of at least 1, or all", lambda value: value == "all" or whole(1)(value)),
+}
 
 
 @dataclass(frozen=True)
@@ -37,25 +48,8 @@ class SparseCache:
     blocks: int | Literal["all"] = 1
 
     def __post_init__(self) -> None:
-        _need("keep", self.keep, "a share from 0 to 1", _number(self.keep) and 0 <= self.keep <= 1)
-        _need("by", self.by, f"one of {', '.join(get_args(By))}", self.by in get_args(By))
-        _need("per", self.per, "head or layer", self.per in get_args(Per))
-        _need("recent", self.recent, "a whole number of at least 0", _whole(self.recent, 0))
-        _need(
-            "blocks",
-            self.blocks,
-            "a whole number of at least 1, or all",
-            self.blocks == "all" or _whole(self.blocks, 1),
-        )
-        refresh = self.refresh
-        _need("refresh", refresh, "a whole number of at least 1, or None", refresh is None or _whole(refresh, 1))
-        _need("seed", self.seed, "a whole number of at least 0", _whole(self.seed, 0))
-        _need(
-            "drift",
-            self.drift,
-            "a number from 0 to 2, or None",
-            self.drift is None or (_number(self.drift) and 0 <= self.drift <= 2),
-        )
+        for name, allowed in ALLOWED.items():
+            need(f"{name} of a sparse cache", getattr(self, name), allowed, DecodeError)
         if self.rule is not None and self.by not in ("sinks", "no_sinks"):
             raise DecodeError(f"rule has no effect in a sparse cache by {self.by}; leave it out, or keep by sinks.")
         if self.blocks != 1 and self.refresh == 1:
@@ -80,16 +74,3 @@ class SparseCache:
         if strange := sorted(set(map(str, values)) - set(known)):
             raise DecodeError(f"A sparse cache takes {', '.join(known)}, not {', '.join(strange)}.")
         return cls(**values)
-
-
-def _number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _whole(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-def _need(name: str, value: object, expected: str, fits: bool) -> None:
-    if not fits:
-        raise DecodeError(f"Expected {name} of a sparse cache to be {expected}, got {value!r}.")

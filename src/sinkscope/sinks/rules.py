@@ -4,7 +4,8 @@ A rule looks at columns of attention maps: `received [..., key]`, the plain colu
 `queries [...]`, how many those were. It does not care where the columns came from, so that the same object marks the
 sinks of a stored trace ([step, layer, head, key]) and chooses keys inside a running model ([batch, head, key]).
 
-To add a rule: write a dataclass under `Rule` with `score` and `mark`, and put `@register` above it.
+To add a rule: write a dataclass under `Rule` with `score` and `mark`, and put `@register` above it. The report's explorer
+offers it from then on: live if it gives `forms`, which the browser computes, and by name alone if it does not.
 """
 
 import dataclasses
@@ -58,10 +59,29 @@ def _spread(table: Tensor, ndim: int) -> Tensor:
 
 
 @dataclass(frozen=True)
+class BrowserForm:
+    """A rule as the explorer computes it, with a slider for one setting.
+
+    The formulas are postfix, in fp32 after every operation as torch does it: numbers, + - * /, and the names `total` (sum of
+    the column sums), `queries` (at least 1), `keys`, `parameter` (the slider's value), in `limit` also `scale`.
+    """
+
+    unit: str  # names the form in the page's address
+    label: str
+    about: str  # what the unit means
+    says: str  # what a sink is, beside the slider
+    scale: str  # what a column sum is multiplied by to be a score in this unit
+    limit: str  # the column sum above which a key is a sink
+    parameter: str = "epsilon"  # the rule's setting that the slider moves
+    settings: Mapping[str, Any] = field(default_factory=dict)  # the rule's other settings
+
+
+@dataclass(frozen=True)
 class Rule(ABC):
     """A definition of a sink: which keys draw so much attention that they count."""
 
     name: ClassVar[str]
+    forms: ClassVar[tuple[BrowserForm, ...]] = ()
     group: str = field(default="all", kw_only=True)  # the kind of query whose attention counts
 
     def __post_init__(self) -> None:
@@ -136,10 +156,26 @@ def rule_from_dict(data: Mapping[str, Any]) -> Rule:
     return RULES[name](**words)
 
 
+def rule_of_form(unit: str, value: float, group: str = "all") -> Rule:
+    """The rule that the explorer shows as this form, with its slider at `value`."""
+    for rule in RULES.values():
+        for form in rule.forms:
+            if form.unit == unit:
+                return rule(**{form.parameter: value, "group": group, **form.settings})
+    raise RuleError(f"The explorer computes no rule in the unit {unit[:20]!r}.")
+
+
 def _at_least_zero(rule: str, word: str, value: object) -> None:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not math.isfinite(value) or value < 0:  # type: ignore[operator, arg-type]
         raise RuleError(f"{word} of {rule} must be a finite number of at least 0, not {value!r}.")
+
+
+def _threshold_form(unit: str, label: str, about: str, scale: str) -> BrowserForm:
+    epsilon = "parameter" if unit == "sum" else "1 scale / parameter *"  # in sums
+    limit = f"total {epsilon} keys 1 - * + keys /"
+    says = "A sink draws more than the other keys’ mean + ε"
+    return BrowserForm(unit, label, about, says, scale, limit, settings={"unit": unit})
 
 
 @register
@@ -155,6 +191,11 @@ class Threshold(Rule):
     """
 
     name: ClassVar[str] = "threshold"
+    forms: ClassVar[tuple[BrowserForm, ...]] = (
+        _threshold_form("sum", "sum", "column sums; uniform attention of all queries gives 1", "1"),
+        _threshold_form("percent", "percent", "percent of the attention that these queries give", "1 queries / 100 *"),
+        _threshold_form("uniform", "× uniform", "multiples of an even share", "keys queries /"),
+    )
     epsilon: float = 3.0
     unit: str = "sum"
 

@@ -11,6 +11,7 @@ from sinkscope.errors import TraceError
 from sinkscope.sinks.columns import TraceLike, alive_keys, default_rule, marks_by_layer, on_one_core, query_count
 from sinkscope.sinks.role_names import ROLE_KIND, role_names
 from sinkscope.sinks.rules import Rule
+from sinkscope.statistics import resampled
 
 DRAWS = 2000  # of the bootstrap
 Counts = npt.NDArray[np.float64]  # [generation, row]
@@ -98,8 +99,7 @@ def _shares(sinks: Counts, base: Counts, seed: int) -> dict[str, pl.Series]:
     share, enrichment = _ratios(sinks.sum(0), base.sum(0))
     limits = np.full((2, 2, rows), np.nan)  # [share or enrichment, low or high, row]
     if generations > 1:
-        # How often each generation is in a draw of as many, with replacement.
-        weight = np.random.default_rng(seed).multinomial(generations, np.full(generations, 1 / generations), DRAWS)
+        weight = resampled(np.ones(generations), DRAWS, seed)
         with warnings.catch_warnings():  # a token may be in no draw at all: its limits stay NaN
             warnings.simplefilter("ignore", RuntimeWarning)
             for i, drawn in enumerate(_ratios(weight @ sinks, weight @ base)):

@@ -11,8 +11,8 @@ import polars as pl
 
 from sinkscope.errors import StudyError
 from sinkscope.statistics import paired
-from sinkscope.study.reader import parse, read
 from sinkscope.study.run import Run
+from sinkscope.study.study_file import read_yaml
 
 CELL = ["model", "setting", "condition", "task"]
 WIDTH = 42  # of a condition's name
@@ -58,11 +58,7 @@ def _compared(mine: list[pl.DataFrame], same: bool) -> dict[str, Any]:
 
 
 def _changed_verdicts(runs: list[Run]) -> list[dict[str, Any]]:
-    try:
-        first, second = ({(row["model"], row["name"]): row["value"] for row in run.results["verdicts"]} for run in runs)
-    except (KeyError, TypeError):
-        folders = " or ".join(str(run.folder) for run in runs)
-        raise StudyError(f"Expected verdicts in results.json of {folders}, got none; run the study again.") from None
+    first, second = ({(row.model, row.name): row.value for row in run.found.verdicts} for run in runs)
     return [
         {"model": model, "name": name, "first": value, "second": second[model, name]}
         for (model, name), value in first.items()
@@ -74,7 +70,7 @@ def _drawn(folder: Path) -> dict[str, Any]:
     """What decides which problems a run has: seed, split, and the difficulty of every task."""
     path = folder / "study.yaml"
     try:
-        values, _ = parse(read(path), str(path))
+        values, _ = read_yaml(path, str(path))
         tasks = {task["name"]: task["difficulty"] for task in values["tasks"]}
         return {"seed": values["seed"], "split": values["split"], "difficulty": tasks}
     except (OSError, UnicodeDecodeError, KeyError, TypeError, StudyError):

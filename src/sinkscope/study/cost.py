@@ -1,22 +1,23 @@
-"""Arithmetic of a plan: operations, bytes and forwards of units, from sizes alone."""
+"""The one model of cost: seconds, operations and bytes of units, from sizes and the workload that every kind counts.
+
+`plan`, `--show`, the time left of a run and the engines' queue all ask here.
+"""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from sinkscope.errors import StudyError
 from sinkscope.models.base import Model
-from sinkscope.settings.decode import Decode
 from sinkscope.study.schema import Study
 from sinkscope.study.unit import ModelInfo, Unit
+from sinkscope.study.units import Workload, kind_of
 
-GROUPS = 3  # of queries, that received attention is kept for
-PASSES = {"mechanism": 3}  # times that a unit of this kind goes over its canvas; all others once
-ALONE = ("trace", "likelihood", "forced")  # kinds whose problems are run one at a time
-LIKELY_ANSWER = 24  # tokens of a true answer to a small problem
+QUERY_GROUPS = 3  # that received attention is kept for
 TILE = 128  # queries that attention works on at once
-LIKELY_PROMPT = 40  # tokens of a small problem
-# One core of a processor of today, to weigh units of models against each other before any of them was timed.
-CORE_FLOPS, CALL = 6e10, 2e-3  # operations per second; seconds that a layer takes however little there is to compute
+TYPICAL_PROMPT = 40  # tokens of a small problem
 
 
 @dataclass(frozen=True)
@@ -25,103 +26,160 @@ class Size:
 
     parameters: int
     active: int
-    head: int
     layers: int
     heads: int
-    width: int
-    inner: int
-    vocabulary: int
-    dim: int
+    head: int = 0
+    width: int = 0
+    inner: int = 0
+    vocabulary: int = 0
+    dim: int = 0
 
+    @classmethod
+    def of(cls, model: Model) -> Size:
+        """From the shapes of a model that may have no weights; of experts, only those that a token goes to are active."""
+        config = model.config
+        total = sum(parameter.numel() for parameter in model.module.parameters())
+        head = model.vocabulary * int(config.hidden_size)
+        outside = head * (1 if getattr(config, "tie_word_embeddings", False) else 2)
+        experts = sum(part.numel() for name, part in model.module.named_parameters() if ".experts." in name)
+        count = getattr(config, "n_routed_experts", None) or getattr(config, "num_experts", None) or 1
+        used = min(int(getattr(config, "num_experts_per_tok", None) or count), int(count)) / int(count)
+        heads = int(config.num_attention_heads)
+        return cls(
+            total, round(total - outside - experts * (1 - used)), int(config.num_hidden_layers), heads, head,
+            int(config.hidden_size), int(config.intermediate_size or 0), model.vocabulary,
+            int(getattr(config, "head_dim", None) or int(config.hidden_size) // heads),
+        )  # fmt: skip
 
-def size_of(model: Model) -> Size:
-    """From the shapes of a model that may have no weights; of experts, only those that a token goes to are active."""
-    config = model.config
-    total = sum(parameter.numel() for parameter in model.module.parameters())
-    head = model.vocabulary * int(config.hidden_size)
-    outside = head * (1 if getattr(config, "tie_word_embeddings", False) else 2)
-    experts = sum(part.numel() for name, part in model.module.named_parameters() if ".experts." in name)
-    count = getattr(config, "n_routed_experts", None) or getattr(config, "num_experts", None) or 1
-    used = min(int(getattr(config, "num_experts_per_tok", None) or count), int(count)) / int(count)
-    heads = int(config.num_attention_heads)
-    return Size(
-        total, round(total - outside - experts * (1 - used)), head, int(config.num_hidden_layers), heads,
-        int(config.hidden_size), int(config.intermediate_size or 0), model.vocabulary,
-        int(getattr(config, "head_dim", None) or int(config.hidden_size) // heads),
-    )  # fmt: skip
+    @classmethod
+    def of_info(cls, info: ModelInfo) -> Size:
+        """From what run.json says of a model: enough to weigh its units."""
+        parameters = int(info.identity["parameters"])
+        return cls(parameters, parameters, int(info.identity["layers"]), int(info.identity["heads"]))
+
+    def flops(self, work: Workload) -> float:
+        """Multiplications and additions of one forward: two for every active weight and token, and the attention."""
+        tokens = work.rows * work.positions
+        attention = 4 * self.layers * tokens * work.keys * self.heads * self.dim
+        return 2.0 * self.active * tokens + attention + 2.0 * self.head * work.rows * work.logits
+
+    def trace_bytes(self, steps: int, canvas: int) -> int:
+        """Of one saved trace: what every key received, in float16, for each step, layer, head and group of queries."""
+        return steps * self.layers * self.heads * QUERY_GROUPS * canvas * 2
+
+    def activation_bytes(self, work: Workload, itemsize: int) -> int:
+        """The most that is alive at once: one layer's hidden states, one tile of attention, and logits in three copies."""
+        hidden = work.rows * work.positions * (6 * self.width + 3 * self.inner) * itemsize
+        attention = work.rows * self.heads * min(work.positions, TILE) * work.keys * 4 * 3
+        maps = (
+            self.layers * work.rows * self.heads * work.keys * 4 * 2
+        )  # of the last forward, by which sinks are ranked
+        return hidden + attention + maps + work.rows * work.logits * self.vocabulary * 4 * 3
 
 
 @dataclass(frozen=True)
-class Shape:
-    """What one forward works on: rows of a batch, positions computed anew, keys seen, positions that need logits."""
+class Device:
+    """Peak rates of one device. half, single: operations per second in bfloat16 (dense) and float32; bytes in all."""
 
-    rows: int
-    positions: int
-    keys: int
-    logits: int
+    name: str
+    half: float
+    single: float
+    bandwidth: float  # bytes per second
+    memory: float  # bytes
+    compute: float = 0.35  # share of the peak that eager transformers code reaches; assumed, not measured here
+    transfer: float = 0.6
+    launch: float = 0.4e-3  # seconds that a layer takes, however little there is to compute; assumed
 
-
-def flops(size: Size, shape: Shape) -> float:
-    """Multiplications and additions of one forward: two for every active weight and token, and the attention."""
-    tokens = shape.rows * shape.positions
-    attention = 4 * size.layers * tokens * shape.keys * size.heads * size.dim
-    return 2.0 * size.active * tokens + attention + 2.0 * size.head * shape.rows * shape.logits
-
-
-def moved(size: Size, itemsize: int) -> float:
-    """Bytes of weights that one forward reads at least."""
-    return float(size.active + size.head) * itemsize
+    def seconds(self, size: Size, work: Workload, itemsize: int = 4) -> float:
+        """Of one forward: it computes, or it reads its weights, whichever takes longer."""
+        rate = (self.half if itemsize < 4 else self.single) * self.compute
+        moved = (size.active + size.head) * itemsize / (self.bandwidth * self.transfer)
+        return max(size.flops(work) / rate, moved) + size.layers * self.launch
 
 
-def forwards(study: Study, unit: Unit) -> int:
-    """Forwards over one batch (for each problem, where problems are run one at a time)."""
-    if unit.kind == "likelihood":
-        return study.likelihood.scored + 1
-    if unit.kind == "forced":
-        return 2
-    settings = Decode.from_dict(dict(unit.decode))
-    return settings.most_steps * (2 if settings.guidance else 1) * PASSES.get(unit.kind, 1)
+# One core of a processor of today, fitted to the CPU seconds in docs/results/scheduling-units.json; see --measure.
+CORE = Device("this CPU, one core a worker", 48e9, 48e9, 8e9, 0, compute=1.0, transfer=1.0, launch=0.8e-3)
+# NVIDIA's data sheets: dense bfloat16 (V100, T4: float16), float32, bandwidth, memory.
+GPUS = {
+    device.name: device
+    for device in (
+        Device("T4", 65e12, 8.1e12, 0.32e12, 16e9),
+        Device("V100", 125e12, 15.7e12, 0.9e12, 32e9),
+        Device("RTX 4090", 165e12, 82.6e12, 1.01e12, 24e9),
+        Device("L40S", 362e12, 91.6e12, 0.864e12, 48e9),
+        Device("A100", 312e12, 19.5e12, 2.0e12, 80e9),
+        Device("H100", 989e12, 67e12, 3.35e12, 80e9),
+        Device("H200", 989e12, 67e12, 4.8e12, 141e9),
+        Device("B200", 2250e12, 75e12, 8.0e12, 180e9),
+    )
+}
 
 
-def shape_of(study: Study, unit: Unit, prompt: int, causal: bool) -> Shape:
-    """The forward of a unit in the middle of its way; a causal model computes one position and remembers the rest."""
-    rows = 1 if unit.kind in ALONE else unit.last - unit.first
-    if unit.kind == "likelihood":
-        return Shape(rows, 1, study.likelihood.read + study.likelihood.scored // 2, 1)
-    if unit.kind == "forced":  # a causal model reads the prompt, then the answer; a diffusion model the whole twice
-        answer = LIKELY_ANSWER
-        if causal:
-            return Shape(1, (prompt + answer) // 2, prompt + answer, answer // 2)
-        return Shape(len(study.forced.levels), prompt + answer, prompt + answer, answer // 2)
-    settings = Decode.from_dict(dict(unit.decode))
-    if causal:
-        return Shape(rows, 1, prompt + settings.length // 2, 1)
-    canvas, block = prompt + settings.length, settings.block or settings.length
-    computed = block if settings.cache == "exact" else canvas  # over an exact cache a step computes its block alone
-    return Shape(rows, computed, canvas, max(block // 2, 1))
+def device_of(name: str) -> Device:
+    """The device of that name, however it is spelt."""
+    plain = "".join(sign for sign in name.lower() if sign.isalnum())
+    if plain in ("cpu", "thiscpu"):
+        return CORE
+    for device in GPUS.values():
+        if plain.removeprefix("nvidia").removeprefix("geforce").startswith("".join(device.name.lower().split())):
+            return device
+    raise StudyError(f"Expected cpu or a GPU of the table ({', '.join(GPUS)}), got {name!r}.")
 
 
-def batches(unit: Unit) -> int:
-    """How often the forwards of a unit are repeated: traced problems and texts are run one at a time."""
-    return unit.last - unit.first if unit.kind in ALONE else 1
+def workload(study: Study, unit: Unit, info: ModelInfo, prompt: int = TYPICAL_PROMPT) -> list[Workload]:
+    """All forwards of a unit, as its kind counts them; prompt: tokens."""
+    return kind_of(unit).workload(study, unit, info, prompt)
 
 
-def rough_seconds(study: Study, unit: Unit, fact: ModelInfo) -> float:
-    """About how long a unit takes on one core: good for weighing units, not for promising anything."""
-    shape = shape_of(study, unit, LIKELY_PROMPT, fact.causal)
-    work = 2.0 * int(fact.identity["parameters"]) * shape.rows * shape.positions
-    return batches(unit) * forwards(study, unit) * (CALL * int(fact.identity["layers"]) + work / CORE_FLOPS)
+def total_seconds(work: Iterable[Workload], one: Callable[[Workload], float]) -> float:
+    """one: seconds of one forward of that shape."""
+    return sum(part.forwards * one(part) for part in work)
 
 
-def trace_bytes(size: Size, steps: int, canvas: int) -> int:
-    """Of one saved trace: what every key received, in float16, for each step, layer, head and group."""
-    return steps * size.layers * size.heads * GROUPS * canvas * 2
+def weigh(study: Study, unit: Unit, info: ModelInfo | None) -> float:
+    """About how many seconds a unit takes on one core: good for weighing units, not for promising anything.
+
+    info: None as long as nothing is known of the model; its units weigh alike.
+    """
+    if info is None:
+        return 1.0
+    size = Size.of_info(info)
+    return total_seconds(workload(study, unit, info), lambda part: CORE.seconds(size, part))
 
 
-def activation_bytes(size: Size, shape: Shape, itemsize: int) -> int:
-    """The most that is alive at once: one layer's hidden states, one tile of attention, and logits in three copies."""
-    tokens = shape.rows * shape.positions
-    hidden = tokens * (6 * size.width + 3 * size.inner) * itemsize
-    attention = shape.rows * size.heads * min(shape.positions, TILE) * shape.keys * 4 * 3
-    maps = size.layers * shape.rows * size.heads * shape.keys * 4 * 2  # of the last forward, by which sinks are ranked
-    return hidden + attention + maps + shape.rows * shape.logits * size.vocabulary * 4 * 3
+class Pace:
+    """Time left by the measured speed of each model: of two models one may be a hundred times as large.
+
+    Units are weighed by what they are expected to take, so that a model without results is not taken to be as slow as
+    a larger one that was run first.
+    The time between two results is put down to the model of the second one: with several workers each takes its share.
+    """
+
+    def __init__(self, left: Iterable[tuple[str, float]]) -> None:
+        """left: model and weight of every unit that is still to be run."""
+        self.left: dict[str, float] = {}
+        self.waiting: dict[str, int] = {}
+        for model, weight in left:
+            self.left[model] = self.left.get(model, 0.0) + weight
+            self.waiting[model] = self.waiting.get(model, 0) + 1
+        self.spent: dict[str, float] = {}
+        self.done: dict[str, float] = {}
+        self.last = time.monotonic()
+
+    def note(self, model: str, weight: float) -> None:
+        now = time.monotonic()
+        self.spent[model] = self.spent.get(model, 0.0) + now - self.last
+        self.done[model] = self.done.get(model, 0.0) + weight
+        self.waiting[model] -= 1
+        self.left[model] = self.left[model] - weight if self.waiting[model] else 0.0  # sums of floats leave crumbs
+        self.last = now
+
+    @property
+    def seconds(self) -> float | None:
+        """None before the first result; a model that has none yet takes what it was expected to, at the common pace."""
+        done = sum(self.done.values())
+        if not done:
+            return None
+        usual = sum(self.spent.values()) / done
+        rates = {name: self.spent[name] / weight for name, weight in self.done.items() if weight}
+        return sum(weight * rates.get(name, usual) for name, weight in self.left.items())

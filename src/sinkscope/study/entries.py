@@ -1,7 +1,8 @@
-"""Lists of a study file whose entries are read by other rooms: conditions, sink rules, names of tasks and devices."""
+"""Fields of a study file that other packages know: conditions, sink rules, decode settings, names of tasks and devices."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -9,12 +10,21 @@ from typing import Any
 from pydantic import ValidationInfo
 
 from sinkscope.errors import RuleError
+from sinkscope.fields import Allowed, among, maybe, shown
 from sinkscope.interventions.conditions import MODELS, Condition, read_entry
 from sinkscope.interventions.settings import SettingError, registered
 from sinkscope.io.bounded_yaml import Path
-from sinkscope.settings import conditions as _caches  # noqa: F401 - conditions that change how a model decodes
-from sinkscope.study.mistakes import refuse, shown
+from sinkscope.settings import cache_conditions as _caches  # noqa: F401 - conditions that change how a model decodes
+from sinkscope.settings.choices import ALLOWED, CHOICES, DREAM_ALGORITHMS
+from sinkscope.settings.decode import Decode
+from sinkscope.study.study_file import refuse
 
+MOST = 1_000  # entries of a list, points of a sweep, conditions of a study
+# Decode settings that a study does not choose, and what does.
+DECIDED = {
+    "family": "the model's family decides how it decodes",
+    "noise": "a study always draws noise per_row, so that an answer does not depend on its chunk",
+}
 CONDITIONS = "a list of conditions, each a name or {name: …, k: …}"
 NEEDS_NONE = "must have none among them, since everything is compared with it"
 Pairs = tuple[tuple[Condition, str], ...]  # with the kind of models that a condition is for
@@ -54,7 +64,7 @@ def known_device(name: str | None) -> str | None:
     return name
 
 
-def conditions(value: Any, info: ValidationInfo, path: Path, most: int) -> Pairs:
+def conditions(value: Any, info: ValidationInfo, path: Path) -> Pairs:
     """Every condition that the entries name, with the kind of models it is for; a list in an entry is a sweep."""
     if isinstance(value, tuple) and all(
         isinstance(one, tuple | Condition) for one in value
@@ -71,8 +81,8 @@ def conditions(value: Any, info: ValidationInfo, path: Path, most: int) -> Pairs
             raise refuse(info, (*path, index), f"must be a mapping of fields, not {shown(one)}")
         entry = {"name": one} if isinstance(one, str) else dict(one)
         count += _points(entry)
-        if count > most:
-            raise refuse(info, (*path, index), f"makes more than {most:,} conditions; leave some out")
+        if count > MOST:
+            raise refuse(info, (*path, index), f"makes more than {MOST:,} conditions; leave some out")
         found += _read(entry, info, (*path, index))
     return tuple(found)
 
@@ -112,11 +122,11 @@ def compared(found: Pairs, info: ValidationInfo) -> Pairs:
     return tuple(sorted(found, key=lambda pair: order.get(pair[0].name, 2)))
 
 
-def rules(value: Any, info: ValidationInfo, most: int) -> tuple[Mapping[str, Any], ...]:
+def rules(value: Any, info: ValidationInfo) -> tuple[Mapping[str, Any], ...]:
     """Sink rules with every default filled in."""
     from sinkscope.sinks.rules import rule_from_dict
 
-    if not isinstance(value, list | tuple) or not 0 < len(value) <= most:
+    if not isinstance(value, list | tuple) or not 0 < len(value) <= MOST:
         raise refuse(info, ("rules",), f"must be a list of rules, not {shown(value)}")
     found = []
     for index, one in enumerate(value):
@@ -127,3 +137,36 @@ def rules(value: Any, info: ValidationInfo, most: int) -> tuple[Mapping[str, Any
         except (RuleError, TypeError) as error:
             raise refuse(info, ("rules", index), f"is no sink rule: {str(error).rstrip('.')}") from None
     return tuple(found)
+
+
+def decode_settings(words: Any, info: ValidationInfo) -> dict[str, Any]:
+    """Decode settings as they stand, each one value or a list to sweep, once every one of them is known and fits."""
+    if not isinstance(words, dict):
+        raise refuse(info, ("decode",), f"must be a mapping of decode settings, not {shown(words)}")
+    known = _decode_fields()
+    for name, value in words.items():
+        path = ("decode", name)
+        if name in DECIDED:
+            raise refuse(info, path, f"must not be given: {DECIDED[name]}")
+        if name not in known:
+            raise refuse(info, path, f"is no decode setting; known are {', '.join(sorted(known))}")
+        if isinstance(value, dict) or value == []:
+            raise refuse(info, path, f"must be one value, or a list of values to sweep, not {shown(value)}")
+        for one in value if isinstance(value, list) else [value]:
+            if not known[name](one):
+                raise refuse(info, path, f"must be {known[name].expected}, not {shown(one)}")
+    points = math.prod(len(value) for value in words.values() if isinstance(value, list))
+    if points > MOST:
+        raise refuse(info, ("decode",), f"makes {points:,} points, and at most {MOST:,} can be swept; leave some out")
+    return dict(words)
+
+
+def _decode_fields() -> dict[str, Allowed]:
+    """What every decode setting of a study may be; null only where a setting may be left open."""
+    known = {**ALLOWED, "algorithm": among(DREAM_ALGORITHMS)}
+    for item in dataclasses.fields(Decode):
+        if item.name in CHOICES:
+            known[item.name] = among([choice for choice in CHOICES[item.name] if choice is not None])
+        if item.default is None:
+            known[item.name] = maybe(known[item.name])
+    return {name: allowed for name, allowed in known.items() if name not in DECIDED}

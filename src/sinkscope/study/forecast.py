@@ -1,34 +1,41 @@
-"""`forecast`: what a study would take on other machines, from config.json files alone: nothing is loaded, nothing is run."""
+"""What a study will take: `forecast` for any machine, from config.json files alone; `estimate` for this one, with its models."""
 
 from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from sinkscope.errors import StudyError
+from sinkscope.io.progress import clock
 from sinkscope.models.base import Model
 from sinkscope.models.load import _dtype
 from sinkscope.models.outline import outline
-from sinkscope.settings.decode import Decode
-from sinkscope.study import cost
-from sinkscope.study.cost import Shape, Size
-from sinkscope.study.devices import CORE, Device, device_of
-from sinkscope.study.plan import units_of
-from sinkscope.study.run import shown_names
+from sinkscope.study.cost import CORE, Size, device_of, total_seconds, workload
+from sinkscope.study.engines.local import Local, cores
+from sinkscope.study.run import models_of, shown_names
 from sinkscope.study.schema import Study
+from sinkscope.study.store import need_a_model
 from sinkscope.study.unit import ModelInfo, Unit
+from sinkscope.study.units import Workload, units_of
+from sinkscope.study.units.facts import model_info
+from sinkscope.study.units.given import model_of, one_thread
+from sinkscope.study.units.trace import kept_traces
 
 RUNTIME = 450e6  # bytes that Python, torch and transformers take in a worker on a CPU
 CONTEXT = 800e6  # bytes that CUDA and its kernels take on a GPU
 DISK = 1e9  # bytes per second at which weights are read
 SIGNS = 3.5  # characters per token, where no tokenizer is at hand
 ROW, TOKEN = 800, 16  # bytes of a stored answer: once as JSON and once in the table
+WORKER_START = 6.0  # seconds until a worker is ready
 WORKERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+SLOW = 1.0  # seconds of a forward that is not timed twice
+Seconds = Callable[[Workload], float]  # of one forward
 
 
 @dataclass(frozen=True)
@@ -71,82 +78,114 @@ class Forecast:
         return {**asdict(self), "models": models, "estimate": True}
 
 
+@dataclass(frozen=True)
+class Estimate:
+    """Time in seconds on the wall clock, memory and disk in bytes."""
+
+    units: int
+    kinds: dict[str, int]
+    workers: int
+    seconds: float
+    memory: int
+    disk: int
+    models: dict[str, float]  # seconds of computing, by model
+    left_out: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def shown(self) -> str:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in self.kinds.items())
+        lines = [
+            f"# {self.units} units ({kinds}), {self.workers} workers",
+            f"# about {clock(self.seconds)} (h:mm:ss or m:ss), {self.memory / 2**20:,.0f} MB of memory, "
+            f"{self.disk / 2**20:,.1f} MB on disk",
+            *(f"# {name}: about {clock(seconds)} of computing" for name, seconds in self.models.items()),
+            *(f"# {line}" for line in self.left_out),
+        ]
+        return "\n".join(lines)
+
+
 def forecast(study: Study, device: str = "cpu", measure: bool = False) -> Forecast:
-    """device: cpu, or a GPU of the table. measure: time one and two layers of each model on this CPU, instead of
-    assuming what a core can do."""
-    gpu = device_of(device)
-    if measure and gpu is not None:
-        raise StudyError(f"--measure times this CPU, and the plan is for {gpu.name}; leave one of them out.")
-    names = shown_names([*study.models, *study.likelihood_models])
-    models = tuple(_model(study, name, short, gpu, measure) for name, short in names.items())
-    kept = sum(m.trace * min(study.trace.keep, study.trace.problems) * len(study.tasks) for m in models)
-    answers = sum(_answers(study, m.model) for m in models)
-    length = max(int(words.get("length") or 128) for _, words in study.settings())
-    largest = max(model.memory for model in models)
-    runtime = int(RUNTIME if gpu is None else CONTEXT)
-    total, longest = sum(model.seconds for model in models), max(model.longest for model in models)
+    """Nothing is loaded, nothing is run. device: cpu, or a GPU of the table.
+
+    measure: time one and two layers of each model on this CPU, instead of assuming what a core can do.
+    """
+    chosen = device_of(device)
+    on_cpu = chosen is CORE
+    if measure and not on_cpu:
+        raise StudyError(f"--measure times this CPU, and the plan is for {chosen.name}; leave one of them out.")
+    wanted = _dtype(study.dtype, "cpu" if on_cpu else None) if on_cpu or study.dtype else torch.bfloat16
+    dtype = wanted if isinstance(wanted, torch.dtype) else torch.bfloat16
+    found: list[tuple[ModelForecast, int]] = []
+    for name, short in shown_names([*study.models, *study.likelihood_models]).items():
+        model = outline(name, dtype=dtype)
+        size = Size.of(model)
+        info = model_info(study, model, name, {"name": short, "parameters": size.parameters})
+        one: Seconds = functools.partial(chosen.seconds, size, itemsize=dtype.itemsize)
+        if measure:
+            one = timed({layers: outline(name, layers, "cpu", dtype) for layers in (1, 2)}, size)
+        found.append(_of_model(study, info, model, dtype, one))
+    models = tuple(model for model, _ in found)
+    runtime = int(RUNTIME if on_cpu else CONTEXT)
     units = sum(model.units for model in models)
     return Forecast(
-        study.name, "this CPU, one core a worker" if gpu is None else gpu.name, measure, models, runtime,
-        int(kept + answers * (ROW + TOKEN * length)),
-        {count: _hours(total, longest, count, models) for count in WORKERS if count <= units},
-        None if gpu is None else largest + runtime < gpu.memory,
+        study.name, chosen.name, measure, models, runtime, sum(disk for _, disk in found),
+        {count: _hours(count, models) for count in WORKERS if count <= units},
+        None if on_cpu else max(model.memory for model in models) + runtime <= chosen.memory,
     )  # fmt: skip
 
 
-def _hours(total: float, longest: float, workers: int, models: tuple[ModelForecast, ...]) -> float:
+def estimate(study: Study, workers: int | None = None) -> Estimate:
+    """Load and time every model; nothing is written."""
+    messages: list[str] = []
+    infos = models_of(study, Local(1), Path("."), messages.append)
+    need_a_model(infos, messages)
+    units = units_of(study, infos)
+    count = min(workers or cores(), max(len(units), 1))
+    found: list[tuple[ModelForecast, int]] = []
+    for info in infos:
+        model = model_of(info.asked, study.dtype, study.device)
+        size = Size.of(model)
+        found.append(_of_model(study, info, model, model.dtype, timed({size.layers: model}, size)))
+    seconds = {model.model: model.seconds for model, _ in found}
+    kinds = {kind: sum(unit.kind == kind for unit in units) for kind in dict.fromkeys(unit.kind for unit in units)}
+    memory = count * int(max(model.memory for model, _ in found) + RUNTIME)
+    spent = WORKER_START + sum(seconds.values()) / count
+    disk = sum(disk for _, disk in found)
+    return Estimate(len(units), kinds, count, spent, memory, disk, seconds, tuple(messages))
+
+
+def _hours(workers: int, models: tuple[ModelForecast, ...]) -> float:
     """Work divided evenly, never less than the longest unit; every worker loads its share of the models."""
+    total, longest = sum(model.seconds for model in models), max(model.longest for model in models)
     loads = sum(model.weights for model in models) / DISK
     return (max(total / workers, longest) + max(loads / min(workers, len(models)), 1.0)) / 3600
 
 
-def _answers(study: Study, name: str) -> int:
-    conditions = len(study.conditions)
-    return 0 if name in study.likelihood_models else conditions * sum(task.problems for task in study.tasks)
-
-
-def _model(study: Study, name: str, short: str, gpu: Device | None, measure: bool) -> ModelForecast:
-    from sinkscope.decoding import resolve_settings
-
-    wanted = _dtype(study.dtype, "cpu" if gpu is None else None) if gpu is None or study.dtype else torch.bfloat16
-    dtype = wanted if isinstance(wanted, torch.dtype) else torch.bfloat16
-    model = outline(name, dtype=dtype)
-    likelihood = name in study.likelihood_models
-    settings: dict[str, Any] = {}
-    for label, words in [("", {"length": study.likelihood.scored})] if likelihood else study.settings():
-        made = resolve_settings(model.defaults, model, 0, {**words, "noise": "per_row"}).to_dict()
-        if made not in settings.values():
-            settings[label] = made
-    size = cost.size_of(model)
-    fact = ModelInfo(name, short, model.causal, model.family, {"parameters": size.parameters}, settings, likelihood)
-    units = units_of(study, [fact])
-    prompt = _prompt(study, model)
-    shapes = {unit.id: cost.shape_of(study, unit, prompt, model.causal) for unit in units}
-    half = dtype.itemsize < 4
-    timed = _timed(name, model, size, dtype) if measure else None
-
-    def seconds(unit: Unit) -> float:
-        shape = shapes[unit.id]
-        if timed is not None:
-            one = timed(shape)
-        elif gpu is not None:
-            one = gpu.seconds(cost.flops(size, shape), cost.moved(size, dtype.itemsize), size.layers, half)
-        else:
-            one = cost.flops(size, shape) / CORE
-        return one * cost.forwards(study, unit) * cost.batches(unit)
-
-    spent = [seconds(unit) for unit in units]
-    count = {unit.id: cost.forwards(study, unit) * cost.batches(unit) for unit in units}
-    canvas = prompt + max((int(point["length"]) for point in settings.values()), default=0)
-    steps = max((Decode.from_dict(dict(point)).most_steps for point in settings.values()), default=0)
-    return ModelForecast(
-        short, model.family, size.parameters, str(dtype).removeprefix("torch."), len(units), sum(count.values()),
-        sum(cost.flops(size, shapes[unit.id]) * count[unit.id] for unit in units),
+def _of_model(
+    study: Study, info: ModelInfo, model: Model, dtype: torch.dtype, one: Seconds
+) -> tuple[ModelForecast, int]:
+    """A model's part of the study, and the bytes that it leaves on the disk."""
+    size, prompt, units = Size.of(model), _prompt(study, model), units_of(study, [info])
+    work = {unit.id: workload(study, unit, info, prompt) for unit in units}
+    parts = [part for mine in work.values() for part in mine]
+    spent = [total_seconds(mine, one) for mine in work.values()]
+    traces = [unit for unit in units if unit.kind == "trace"]
+    trace = max((size.trace_bytes(unit.decoder.most_steps, prompt + unit.decoder.length) for unit in traces), default=0)
+    disk = sum(kept_traces(study, unit) for unit in traces) * trace + sum(map(_answer_bytes, units))
+    made = ModelForecast(
+        info.name, model.family, size.parameters, str(dtype).removeprefix("torch."), len(units),
+        sum(part.forwards for part in parts), sum(size.flops(part) * part.forwards for part in parts),
         size.parameters * dtype.itemsize,
-        max((cost.activation_bytes(size, shape, dtype.itemsize) for shape in shapes.values()), default=0),
-        cost.trace_bytes(size, steps, canvas) if study.trace.problems else 0,
+        max((size.activation_bytes(part, dtype.itemsize) for part in parts), default=0), trace,
         sum(spent), max(spent, default=0.0),
     )  # fmt: skip
+    return made, disk
+
+
+def _answer_bytes(unit: Unit) -> int:
+    return (unit.last - unit.first) * (ROW + TOKEN * unit.decoder.length) if unit.kind == "answers" else 0
 
 
 def _prompt(study: Study, model: Model) -> int:
@@ -161,51 +200,59 @@ def _prompt(study: Study, model: Model) -> int:
     return max(found, default=32)
 
 
-def _timed(name: str, model: Model, size: Size, dtype: torch.dtype) -> Callable[[Shape], float]:
-    """Seconds of a forward, from a model of one and one of two layers with random weights, on one core of this CPU.
+def timed(parts: Mapping[int, Model], size: Size) -> Seconds:
+    """Seconds of a forward, timed with one thread: of the whole model, or from models of one and of two layers.
 
-    CPU time is counted, so that a busy machine does not count against the plan.
+    parts: by their number of layers. CPU time is counted, so that a busy machine does not count against the plan.
     """
     from transformers import DynamicCache
 
     from sinkscope.interventions import MaskSinks, intervene
-    from sinkscope.study.units.given import one_thread
 
-    small = {layers: outline(name, layers, "cpu", dtype) for layers in (1, 2)}
-    known: dict[tuple[int, int, int], float] = {}
+    model = parts[min(parts)]
 
-    def once(layers: int, rows: int, positions: int, before: int) -> float:
-        ids = torch.arange(rows * (before + positions)).reshape(rows, -1).remainder(min(model.vocabulary, 100))
-        body: Any = small[layers].module.model
-        words = small[layers].direction()
-        with one_thread(), torch.inference_mode(), intervene(small[layers], MaskSinks(k=1)):
+    def body(layers: int, rows: int, positions: int, before: int) -> float:
+        part = parts[layers]
+        ids = torch.arange(rows * (before + positions), device=part.device).reshape(rows, -1)
+        ids = ids.remainder(min(part.vocabulary, 100))
+        module: Any = part.module.base_model
+        words = part.direction()
+        with one_thread(), torch.inference_mode(), intervene(part, MaskSinks(k=1)):
             if not before:
-                return _least(lambda: body(ids, use_cache=False, **words))
-            cached = DynamicCache(config=small[layers].config)  # what a causal model has read is not computed again
-            body(ids[:, :before], past_key_values=cached, use_cache=True, **words)
-            return _least(lambda: body(ids[:, before:], past_key_values=cached, use_cache=True, **words))
+                return _least(lambda: module(ids, use_cache=False, **words)[0])
+            cached = DynamicCache(config=part.config)  # what a causal model has read is not computed again
+            module(ids[:, :before], past_key_values=cached, use_cache=True, **words)
+            return _least(lambda: module(ids[:, before:], past_key_values=cached, use_cache=True, **words)[0])
 
-    def seconds(shape: Shape) -> float:
-        key = (shape.rows, shape.positions, shape.keys - shape.positions if model.causal else 0)
-        if key not in known:
-            one, two = once(1, *key), once(2, *key)
-            known[key] = max(two - one, 0.0) * size.layers + max(2 * one - two, 0.0)
-        return known[key] + head(shape.rows * shape.logits)
+    @functools.cache
+    def layers(rows: int, positions: int, before: int) -> float:
+        found = {count: body(count, rows, positions, before) for count in parts}
+        if len(found) == 1:
+            return found[size.layers]
+        return max(found[2] - found[1], 0.0) * size.layers + max(2 * found[1] - found[2], 0.0)
 
     @functools.cache
     def head(positions: int) -> float:
-        hidden = torch.zeros(positions, size.width, dtype=dtype)
+        hidden = torch.zeros(positions, size.width, dtype=model.dtype, device=model.device)
         with one_thread(), torch.inference_mode():
-            return _least(lambda: torch.softmax(model.recipe.head(small[1].module, hidden).float(), -1).max(-1))
+            return _least(lambda: torch.softmax(model.recipe.head(model.module, hidden).float(), -1).amax(-1))
+
+    def seconds(work: Workload) -> float:
+        before = work.keys - work.positions if model.causal else 0
+        return layers(work.rows, work.positions, before) + head(work.rows * work.logits)
 
     return seconds
 
 
-def _least(call: Callable[[], object]) -> float:
-    """Seconds of CPU time, the least of three: the first one warms up."""
-    found = []
-    for _ in range(3):
-        started = time.thread_time()
-        call()
-        found.append(time.thread_time() - started)
+def _least(call: Callable[[], torch.Tensor]) -> float:
+    """Seconds, the least of three: the first one warms up. A GPU is waited for, on the wall clock."""
+    found: list[float] = []
+    while len(found) < 3 and max(found, default=0.0) < SLOW:
+        cpu, wall = time.thread_time(), time.perf_counter()
+        made = call()
+        if made.device.type == "cpu":
+            found.append(time.thread_time() - cpu)
+        else:
+            made.flatten()[:1].cpu()
+            found.append(time.perf_counter() - wall)
     return min(found)

@@ -5,28 +5,26 @@ from __future__ import annotations
 import inspect
 import io
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
 from sinkscope.errors import StudyError
 from sinkscope.interventions.conditions import Condition
-from sinkscope.renamed import renamed
-from sinkscope.study.analysis.assemble import analysed
-from sinkscope.study.analysis.results import SCHEMA, Results
-from sinkscope.study.cost import rough_seconds
+from sinkscope.io.progress import LOADING
+from sinkscope.study.analysis import analysed
+from sinkscope.study.cost import Pace, weigh
 from sinkscope.study.engines import Engine, engine_of
 from sinkscope.study.engines.ray import Ray
-from sinkscope.study.plan import ModelInfo, Unit, units_of
-from sinkscope.study.progress import LOADING, Pace
+from sinkscope.study.results import SCHEMA, Results, read_results
 from sinkscope.study.schema import Study
 from sinkscope.study.stop import Stop
 from sinkscope.study.store import Store, as_json, machine, versions
-from sinkscope.study.units import kind_of
+from sinkscope.study.unit import ModelInfo, Unit
+from sinkscope.study.units import kind_of, units_of
 
 OnMessage = Callable[[str], object]
 OnProgress = Callable[..., object]  # units done, units in all, and, where it takes a third, the seconds left
@@ -37,7 +35,16 @@ class Run:
     """A finished run."""
 
     folder: Path
-    results: dict[str, Any]
+    found: Results
+
+    @cached_property
+    def results(self) -> dict[str, Any]:
+        """The results as plain JSON values."""
+        return self.found.to_dict()
+
+    def typed(self) -> Results:
+        """The results as rows with named fields."""
+        return self.found
 
     def summary(self, full: bool = False) -> str:
         """What came out, as at most 42 lines of 80 columns; full: every table and every verdict with its numbers."""
@@ -45,13 +52,13 @@ class Run:
         from sinkscope.study.tables import tables
 
         if full:
-            return tables(self.typed())
+            return tables(self.found)
         seconds = (Store(self.folder).read("run.json") or {}).get("seconds")
-        return summary(self.typed(), self.folder, seconds if isinstance(seconds, int | float) else None)
+        return summary(self.found, self.folder, seconds if isinstance(seconds, int | float) else None)
 
     def unexpected(self, study: Study) -> list[str]:
         """Where the verdicts are not those that the study expects, a line each."""
-        found = {(row["model"], row["name"]): row["value"] for row in self.results["verdicts"]}
+        found = {(row.model, row.name): row.value for row in self.found.verdicts}
         return [
             f"{model} {name}: expected {value}, came {found.get((model, name), 'no such verdict')}"
             for model, told in study.expected.items()
@@ -59,23 +66,13 @@ class Run:
             if not str(found.get((model, name), "")).startswith(value)
         ]
 
-    def typed(self) -> Results:
-        """The results as rows with named fields."""
-        try:
-            return TypeAdapter(Results).validate_python(self.results)
-        except ValidationError as error:
-            place = ".".join(map(str, error.errors()[0]["loc"]))
-            raise StudyError(
-                f"{self.folder}/results.json is damaged at {place[:80]}; run the study again to write it anew."
-            ) from None
-
     @classmethod
     def load(cls, folder: Path | str) -> Run:
         """Read a run that is finished."""
-        results = Store(folder).read("results.json", schema=True)
-        if results is None:
+        found = read_results(Path(folder))
+        if found is None:
             raise StudyError(f"Expected a finished run, and {folder} has no results.json; run the study to its end.")
-        return cls(Path(folder), results)
+        return cls(Path(folder), found)
 
 
 def run(
@@ -85,32 +82,88 @@ def run(
     workers: int | None = None,
     on_message: OnMessage | None = None,
     on_progress: OnProgress | None = None,
-    said: OnMessage | None = None,
-    ticked: OnProgress | None = None,
 ) -> Run:
     """Run a study into the folder `out` (default runs/NAME), or what is left of it.
 
     workers: processes of the local engine (None: one per core). on_message: is given one line for each thing worth printing.
     on_progress: is told after every unit how many are done, and of how many; and the seconds left, if it takes a third
-    argument. Ctrl-C lets the units at work finish and stores them. said, ticked: the former names of on_message and on_progress.
+    argument. Ctrl-C lets the units at work finish and stores them.
     """
-    message = renamed("said", said, "on_message", on_message, StudyError) or (lambda line: None)
-    progress = renamed("ticked", ticked, "on_progress", on_progress, StudyError) or (lambda done, total: None)
+    started = time.time()
+    with begun(study, out, engine, workers, on_message, on_progress) as work:
+        work.through(work.units)
+        results = assemble(work.study, work.store, work.models, work.units, work.about)
+        before = (work.store.read("run.json", schema=True) or {}).get("seconds")
+        spent = (before if isinstance(before, int | float) else 0.0) + time.time() - started
+        work.store.write("run.json", as_json({**work.about, "finished": True, "seconds": round(spent, 1)}))
+    return Run(work.store.folder, results)
+
+
+@contextmanager
+def begun(
+    study: Study | str,
+    out: Path | str | None,
+    engine: str | Ray | Engine,
+    workers: int | None,
+    on_message: OnMessage | None,
+    on_progress: OnProgress | None,
+    shard: str | None = None,
+) -> Iterator[Work]:
+    """A folder that is locked and holds this run, with its models known and its units planned; shard: only this part."""
+    message, progress = on_message or (lambda line: None), on_progress or (lambda done, total: None)
     study = Study.load(study) if isinstance(study, str) else study
     store = Store(Path("runs") / study.name if out is None else out)
     chosen = engine_of(engine, workers, message)
-    with store.locked(), closing(chosen):
-        started = time.time()
-        facts = models_of(study, chosen, store.folder, message)
-        about = about_run(study, facts)
-        store.open(study.to_yaml(), about)
-        units = units_of(study, facts)
-        work_through(study, store, units, facts, chosen, message, progress)
-        results = assemble(study, store, facts, units, about)
-        before = (store.read("run.json", schema=True) or {}).get("seconds")
-        spent = (before if isinstance(before, int | float) else 0.0) + time.time() - started
-        store.write("run.json", as_json({**about, "finished": True, "seconds": round(spent, 1)}))
-    return Run(store.folder, results)
+    with store.locked(shard), closing(chosen):
+        models = models_of(study, chosen, store.folder, message)
+        about = about_run(study, models)
+        store.open(study.to_yaml(), about, alone=shard is None)
+        yield Work(study, store, models, units_of(study, models), about, chosen, message, progress)
+
+
+@dataclass(frozen=True)
+class Work:
+    """A run that was begun: what it consists of, and what does it."""
+
+    study: Study
+    store: Store
+    models: list[ModelInfo]
+    units: list[Unit]
+    about: dict[str, Any]  # what run.json holds
+    engine: Engine
+    on_message: OnMessage
+    on_progress: OnProgress
+
+    def through(self, units: list[Unit]) -> None:
+        """Run what is not there yet; controls are checked as soon as both sides are there, not after hours."""
+        left = []
+        for unit in units:
+            if (result := self.store.find(unit)) is None:
+                left.append(unit)
+            else:
+                check(self.store, unit, result)
+        done = len(units) - len(left)
+        if done and left:
+            self.on_message(f"{done} of {len(units)} units are there already")
+        self.on_progress(done, len(units))
+        known = {info.asked: info for info in self.models}
+        weights = {unit.id: weigh(self.study, unit, known[unit.model]) for unit in left}
+        pace = Pace((unit.model, weights[unit.id]) for unit in left)
+        timed = _takes_time(self.on_progress)
+        try:
+            with Stop().listening() as stop:
+                for unit, result in self.engine.work(self.study, left, self.store.folder, stop):
+                    with stop.storing():
+                        check(self.store, unit, result)
+                        self.store.save(unit, result)
+                        done += 1
+                    pace.note(unit.model, weights[unit.id])
+                    self.on_progress(done, len(units), *([pace.seconds] if timed else []))
+                if done < len(units):
+                    raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            self.on_message(f"stopped: {done} of {len(units)} units are stored; the same command goes on from there")
+            raise
 
 
 def models_of(study: Study, engine: Engine, folder: Path, on_message: OnMessage) -> list[ModelInfo]:
@@ -123,13 +176,10 @@ def models_of(study: Study, engine: Engine, folder: Path, on_message: OnMessage)
         found[unit.model] = result
         if waiting := [short for name, short in shown.items() if name not in found]:
             on_message(f"{LOADING}{', '.join(waiting)}")
-    facts = []
     for name in shown:
         if "left_out" in found[name]:
             on_message(f"left out: {found[name]['left_out']}")
-        else:
-            facts.append(ModelInfo(**found[name]))
-    return facts
+    return [ModelInfo(**found[name]) for name in shown if "left_out" not in found[name]]
 
 
 def shown_names(names: list[str]) -> dict[str, str]:
@@ -138,7 +188,7 @@ def shown_names(names: list[str]) -> dict[str, str]:
     return {name: short if list(last.values()).count(short) == 1 else name for name, short in last.items()}
 
 
-def about_run(study: Study, facts: list[ModelInfo]) -> dict[str, Any]:
+def about_run(study: Study, models: list[ModelInfo]) -> dict[str, Any]:
     """What run.json holds: everything that the results depend on, and the machine."""
     import torch
 
@@ -150,50 +200,11 @@ def about_run(study: Study, facts: list[ModelInfo]) -> dict[str, Any]:
         "schema": SCHEMA,
         "study": study.name,
         "seed": study.seed,
-        "models": [fact.to_dict() for fact in facts],
+        "models": [info.to_dict() for info in models],
         "versions": versions(),
         "backend": backend,
         "machine": machine(),
     }
-
-
-def work_through(
-    study: Study,
-    store: Store,
-    units: list[Unit],
-    facts: list[ModelInfo],
-    engine: Engine,
-    on_message: OnMessage,
-    on_progress: OnProgress,
-) -> None:
-    """Run what is not there yet; controls are checked as soon as both sides are there, not after hours."""
-    there = {unit.id for unit in units if store.done(unit)}
-    left = [unit for unit in units if unit.id not in there]
-    done = len(there)
-    if done and left:
-        on_message(f"{done} of {len(units)} units are there already")
-    on_progress(done, len(units))
-    for unit in units:
-        if unit.id in there:
-            check(store, unit, store.load(unit))
-    known = {fact.asked: fact for fact in facts}
-    weights = {unit.id: rough_seconds(study, unit, known[unit.model]) for unit in left}
-    pace = Pace((unit.model, weights[unit.id]) for unit in left)
-    timed = _takes_time(on_progress)
-    try:
-        with Stop().listening() as stop:
-            for unit, result in engine.work(study, left, store.folder, stop):
-                with stop.storing():
-                    check(store, unit, result)
-                    store.save(unit, result)
-                    done += 1
-                pace.note(unit.model, weights[unit.id])
-                on_progress(done, len(units), *([pace.seconds] if timed else []))
-            if done < len(units):
-                raise KeyboardInterrupt
-    except KeyboardInterrupt:
-        on_message(f"stopped: {done} of {len(units)} units are stored; the same command goes on from there")
-        raise
 
 
 def _takes_time(on_progress: OnProgress) -> bool:
@@ -208,18 +219,15 @@ def _takes_time(on_progress: OnProgress) -> bool:
 def check(store: Store, unit: Unit, result: dict[str, Any]) -> None:
     """The controls of the unit's kind; the other side of a pair may not be there yet."""
     kind = kind_of(unit)
-    twin = kind.twin(unit)
-    kind.check(unit, result, store.load(twin) if twin is not None and store.done(twin) else None)
+    control = kind.control_of(unit)
+    kind.check(unit, result, None if control is None else store.find(control))
 
 
-def assemble(
-    study: Study, store: Store, facts: list[ModelInfo], units: list[Unit], about: dict[str, Any]
-) -> dict[str, Any]:
+def assemble(study: Study, store: Store, models: list[ModelInfo], units: list[Unit], about: dict[str, Any]) -> Results:
     """All tables from the stored units; written as results.parquet and results.json."""
-    results, table = analysed(study, facts, units, store.load, about)
+    results, table = analysed(study, models, units, store.load, about)
     buffer = io.BytesIO()
     table.write_parquet(buffer)
     store.write("results.parquet", buffer.getvalue())
-    plain = results.to_dict()
-    store.write("results.json", as_json(plain))
-    return plain
+    store.write("results.json", as_json(results.to_dict()))
+    return results

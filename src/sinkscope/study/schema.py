@@ -1,45 +1,177 @@
-"""`Study`: what is run. The dataclasses here are the study file: pydantic checks every field, and `mistakes` words it."""
+"""`Study`: what is run. The dataclasses here are the study file: pydantic checks every field, `study_file` words mistakes."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from pydantic import AfterValidator, Field, SkipValidation, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    SkipValidation,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)  # fmt: skip
 from pydantic.dataclasses import dataclass
 
 from sinkscope.errors import StudyError
 from sinkscope.interventions.conditions import Condition
 from sinkscope.study import entries
-from sinkscope.study.decode_words import read_decode
-from sinkscope.study.mistakes import guarded, refuse, validated
-from sinkscope.study.parts import (
-    MOST,
-    STRICT,
-    ForcedPlan,
-    LikelihoodPlan,
-    MechanismPlan,
-    TaskPlan,
-    Text,
-    TracePlan,
-    Whole1,
-    from_,
-)
-from sinkscope.study.reader import file_name, parse, read
+from sinkscope.study.entries import MOST, Pairs
+from sinkscope.study.study_file import guarded, read_yaml, refuse, validated
+from sinkscope.study.unit import LONGEST_FILE_NAME
 
 STUDIES = Path(__file__).parent / "studies"
 LEAST_STEPS = 2  # of the mechanism: it compares what the second forward sees
 DEFAULT_RULE = {"rule": "threshold", "epsilon": 3.0, "unit": "uniform"}
+STRICT = ConfigDict(extra="forbid")
+WRITTEN = (  # the order of a study's fields in its file
+    "name", "about", "seed", "split", "chunk", "margin", "draws", "dtype", "device", "models", "tasks", "decode",
+    "conditions", "primary", "expected", "rules", "trace", "mechanism", "likelihood", "forced",
+)  # fmt: skip
+
+
+# ---- types of fields
+
+
+def _text(value: str) -> str:
+    if not value.strip():
+        raise ValueError
+    return value
 
 
 def _file_name(value: str) -> str:
-    if not file_name(value):
+    """A name that a folder can have, and that leads nowhere else."""
+    plain = value == value.strip() != "." and value.isprintable() and len(value.encode()) <= LONGEST_FILE_NAME
+    if not value or not plain or any(part in value for part in ("/", "\\", "..")):
         raise ValueError
     return value
+
+
+def _from(least: int) -> Any:
+    return Field(strict=True, ge=least, le=1_000_000, description=f"a whole number of at least {least}")
+
+
+def _list_of(what: str, least: int = 0) -> Any:
+    return Field(min_length=least, max_length=MOST, description=f"a list of {what}")
+
+
+Text = Annotated[str, Field(strict=True, max_length=4096), AfterValidator(_text)]
+Whole0 = Annotated[int, _from(0)]
+Whole1 = Annotated[int, _from(1)]
+Whole2 = Annotated[int, _from(2)]
+Truth = Annotated[bool, Field(strict=True, description="true or false")]
+Once = AfterValidator(entries.each_once)
+
+
+# ---- parts of a study
+
+
+@guarded
+@dataclass(frozen=True, config=STRICT)
+class TaskPlan:
+    """Problems of one kind."""
+
+    name: Annotated[str, Field(strict=True, description="the name of a task"), AfterValidator(entries.known_task)]
+    problems: Whole1
+    difficulty: Annotated[int | None, Field(strict=True, ge=1, le=3, description="1, 2 or 3")] = None
+
+
+@guarded
+@dataclass(frozen=True, config=STRICT)
+class TracePlan:
+    """What is traced: so many problems per task, of which the first `keep` are saved whole."""
+
+    problems: Whole0
+    keep: Whole0 = 1
+    # Conditions under which traces are taken: a name stands for all conditions of that name, a label for one of them.
+    conditions: Annotated[tuple[Text, ...], _list_of("names or labels of conditions", 1)] = ("none",)
+    # So many heads per saved trace keep their whole attention maps: the liveliest moving and the firmest static ones.
+    maps: Whole0 = 0
+    # The share of non-sinks is measured at each, in every unit.
+    epsilons: Annotated[tuple[Annotated[float, Field(strict=True, ge=0, le=1e9)], ...], _list_of("numbers ≥ 0")] = ()
+    norms: Truth = True
+    # Kept traces also hold what each layer would write at each position.
+    lens: Truth = False
+
+    def takes(self, condition: Condition) -> bool:
+        """Whether traces are taken under this condition."""
+        return condition.name in self.conditions or condition.label in self.conditions
+
+    @model_validator(mode="after")
+    def _kept(self, info: ValidationInfo) -> TracePlan:
+        if self.maps and not min(self.keep, self.problems):
+            told = "has no effect: no trace is saved; set keep and problems to 1 or more"
+            raise refuse(info, ("trace", "maps"), told)
+        return self
+
+
+@guarded
+@dataclass(frozen=True, config=STRICT)
+class MechanismPlan:
+    """Confidence and commit delay where tokens depended on the masked sinks."""
+
+    problems: Whole0
+    k: Annotated[tuple[Whole1, ...], _list_of("whole numbers of at least 1", 1)] = (1, 5)
+
+
+@guarded
+@dataclass(frozen=True, config=STRICT)
+class LikelihoodPlan:
+    """Models that are measured by the likelihood of held-out text; those not installed are skipped with a word."""
+
+    models: Annotated[tuple[Text, ...], _list_of("autoregressive models"), Once] = ()
+    texts: Whole2 = 8
+    read: Whole2 = 48  # tokens read at once, before the masking begins
+    scored: Whole1 = 48  # tokens whose likelihood counts, one per step
+    conditions: SkipValidation[tuple[Condition, ...]] = ()
+
+    @field_validator("conditions", mode="before")
+    @classmethod
+    def _conditions(cls, value: Any, info: ValidationInfo) -> Any:
+        return tuple(condition for condition, _ in entries.conditions(value, info, ("likelihood", "conditions")))
+
+    @model_validator(mode="after")
+    def _compared(self, info: ValidationInfo) -> LikelihoodPlan:
+        if self.models and Condition("none") not in self.conditions:
+            raise refuse(info, ("likelihood", "conditions"), entries.NEEDS_NONE)
+        for condition in self.conditions:
+            if condition.decode:
+                told = f"must not have {condition.label!r}: it changes how a model decodes, and reading a text decodes nothing"
+                raise refuse(info, ("likelihood", "conditions"), told)
+        return self
+
+
+@guarded
+@dataclass(frozen=True, config=STRICT)
+class ForcedPlan:
+    """Models that are measured by the likelihood of the true answers; those not installed are skipped with a word."""
+
+    models: Annotated[tuple[Text, ...], _list_of("models"), Once] = ()
+    problems: Whole2 = 20  # of each task
+    # Shares of the answer that a diffusion model finds masked; an autoregressive one has the chain rule.
+    levels: Annotated[
+        tuple[Annotated[float, Field(strict=True, gt=0, le=1)], ...], _list_of("shares above 0, at most 1", 1)
+    ] = (0.25, 0.5, 0.75, 1.0)
+    # With the kind of models it is for: all, causal, diffusion.
+    conditions: SkipValidation[Pairs] = ()
+
+    @field_validator("conditions", mode="before")
+    @classmethod
+    def _conditions(cls, value: Any, info: ValidationInfo) -> Any:
+        return tuple(entries.conditions(value, info, ("forced", "conditions")))
+
+    @model_validator(mode="after")
+    def _compared(self, info: ValidationInfo) -> ForcedPlan:
+        if self.models and (Condition("none"), "all") not in self.conditions:
+            raise refuse(info, ("forced", "conditions"), entries.NEEDS_NONE)
+        return self
 
 
 @guarded
@@ -50,17 +182,10 @@ class Study:
     name: Annotated[
         str, Field(strict=True, description="a plain file name without slashes and '..'"), AfterValidator(_file_name)
     ]
-    models: Annotated[
-        tuple[Text, ...],
-        Field(max_length=MOST, description="a list of zoo names, folders or Hub ids"),
-        AfterValidator(entries.each_once),
-    ]
-    tasks: Annotated[
-        tuple[TaskPlan, ...],
-        Field(min_length=1, max_length=MOST, description="a list of tasks, each {name: …, problems: …}"),
-    ]
+    models: Annotated[tuple[Text, ...], _list_of("zoo names, folders or Hub ids"), Once]
+    tasks: Annotated[tuple[TaskPlan, ...], _list_of("tasks, each {name: …, problems: …}", 1)]
     # With the kind of models it is for: all, causal, diffusion.
-    conditions: Annotated[SkipValidation[tuple[tuple[Condition, str], ...]], Field(description=entries.CONDITIONS)]
+    conditions: Annotated[SkipValidation[Pairs], Field(description=entries.CONDITIONS)]
     about: Annotated[str, Field(strict=True, description="a sentence")] = ""
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**32, description="a whole number of at least 0")] = 0
     split: Annotated[str, Field(pattern="^(train|validation|test)$", description="train, validation or test")] = "test"
@@ -83,7 +208,7 @@ class Study:
     expected: Annotated[
         Mapping[str, Mapping[str, str]], Field(description="a mapping of models to verdicts and their values")
     ] = Field(default_factory=dict)
-    draws: Annotated[int, from_(100)] = 2000  # of every bootstrap
+    draws: Annotated[int, _from(100)] = 2000  # of every bootstrap
     dtype: Annotated[Text | None, Field(description="a dtype such as bfloat16")] = None
     device: Annotated[
         Text | None,
@@ -100,22 +225,22 @@ class Study:
     @field_validator("conditions", mode="before")
     @classmethod
     def _conditions(cls, value: Any, info: ValidationInfo) -> Any:
-        return entries.compared(entries.conditions(value, info, ("conditions",), MOST), info)
+        return entries.compared(entries.conditions(value, info, ("conditions",)), info)
 
     @field_validator("primary", mode="before")
     @classmethod
     def _primary(cls, value: Any, info: ValidationInfo) -> Any:
-        return tuple(condition for condition, _ in entries.conditions(value, info, ("primary",), MOST))
+        return tuple(condition for condition, _ in entries.conditions(value, info, ("primary",)))
 
     @field_validator("decode", mode="before")
     @classmethod
     def _decode(cls, value: Any, info: ValidationInfo) -> Any:
-        return read_decode(value, info, MOST)
+        return entries.decode_settings(value, info)
 
     @field_validator("rules", mode="before")
     @classmethod
     def _rules(cls, value: Any, info: ValidationInfo) -> Any:
-        return entries.rules(value, info, MOST)
+        return entries.rules(value, info)
 
     @model_validator(mode="after")
     def _together(self, info: ValidationInfo) -> Study:
@@ -123,13 +248,11 @@ class Study:
         if not self.models and not self.likelihood_models:
             raise refuse(info, ("models",), "must name at least one model")
         entries.task_names([task.name for task in self.tasks], info)
-        for name in {*self.models, *self.forced.models} & {*self.likelihood.models} | {*self.models} & {
-            *self.forced.models
-        }:
-            told = "it is measured by its answers, by text or by true answers, so take it out of all but one of them"
-            part = "likelihood" if name in self.likelihood.models else "forced"
-            other = "models" if name in self.models else "forced"
-            raise refuse(info, (part,), f"must not name {name}, which {other} names too; {told}")
+        named = {"models": self.models, "likelihood": self.likelihood.models, "forced": self.forced.models}
+        for (one, models), (other, more) in itertools.combinations(named.items(), 2):
+            for name in sorted({*models} & {*more}):
+                why = "it is measured by its answers, by text or by true answers, so take it out of all but one of them"
+                raise refuse(info, (other,), f"must not name {name}, which {one} names too; {why}")
         first = self.settings()[0][1]  # the mechanism takes the first point; without steps there are as many as tokens
         for word in ("steps", "length"):
             if self.mechanism.problems and first.get(word) is not None and first[word] < LEAST_STEPS:
@@ -160,7 +283,7 @@ class Study:
                     f"Expected a study file or one of the shipped studies ({', '.join(shipped())}), got {str(name)!r}."
                 )
         path = path if path.is_file() else STUDIES / path.name
-        values, lines = parse(read(path), path.name)
+        values, lines = read_yaml(path, path.name)
         return validated(cls, values, where=path.name, lines=lines)
 
     @classmethod
@@ -170,31 +293,13 @@ class Study:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain YAML values; `from_dict` gives the same study back."""
-        plain = {
-            name: getattr(self, name)
-            for name in ("name", "about", "seed", "split", "chunk", "margin", "draws", "dtype", "device")
-        }
-        return {
-            **plain,
-            "models": list(self.models),
-            "tasks": [asdict(task) for task in self.tasks],
-            "decode": dict(self.decode),
-            "conditions": [condition.entry(models) for condition, models in self.conditions],
-            "primary": [condition.entry() for condition in self.primary],
-            **({"expected": {model: dict(told) for model, told in self.expected.items()}} if self.expected else {}),
-            "rules": [dict(rule) for rule in self.rules],
-            # A field that came later stands there only where it says something: older runs can be continued.
-            "trace": {n: _plain(v) for n, v in asdict(self.trace).items() if n != "lens" or v},
-            "mechanism": {name: _plain(value) for name, value in asdict(self.mechanism).items()},
-            "likelihood": {
-                **{name: _plain(value) for name, value in asdict(self.likelihood).items()},
-                "conditions": [condition.entry() for condition in self.likelihood.conditions],
-            },
-            "forced": {
-                **{name: _plain(value) for name, value in asdict(self.forced).items()},
-                "conditions": [condition.entry(models) for condition, models in self.forced.conditions],
-            },
-        }
+        found: dict[str, Any] = {name: _plain(getattr(self, name)) for name in WRITTEN}
+        # A field that came later stands there only where it says something: older runs can be continued.
+        if not self.expected:
+            del found["expected"]
+        if not self.trace.lens:
+            del found["trace"]["lens"]
+        return found
 
     def to_yaml(self) -> str:
         return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True, width=120, default_flow_style=None)
@@ -241,7 +346,16 @@ def shipped() -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    return [_plain(one) for one in value] if isinstance(value, tuple) else value
+    match value:
+        case Condition():
+            return value.entry()
+        case (Condition() as condition, str(models)):
+            return condition.entry(models)
+        case tuple() | list():
+            return [_plain(one) for one in value]
+        case Mapping():
+            return {name: _plain(one) for name, one in value.items()}
+    return {item.name: _plain(getattr(value, item.name)) for item in fields(value)} if is_dataclass(value) else value
 
 
 def _shown(value: Any) -> str:

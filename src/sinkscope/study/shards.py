@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,13 +15,14 @@ from sinkscope.errors import StudyError
 from sinkscope.io.bounded_yaml import LARGEST
 from sinkscope.io.reading import damaged, read_text, short
 from sinkscope.settings.decode import Decode
-from sinkscope.study.engines import Engine, engine_of
+from sinkscope.study.cost import weigh
+from sinkscope.study.engines import Engine
 from sinkscope.study.engines.ray import Ray
-from sinkscope.study.engines.scheduling import cost
-from sinkscope.study.plan import ModelInfo, Unit, units_of
-from sinkscope.study.run import OnMessage, OnProgress, Run, about_run, assemble, check, models_of, work_through
+from sinkscope.study.run import OnMessage, OnProgress, Run, assemble, begun, check
 from sinkscope.study.schema import Study
 from sinkscope.study.store import Store, as_json, versions
+from sinkscope.study.unit import ModelInfo, Unit
+from sinkscope.study.units import units_of
 
 SAME = ("schema", "study", "seed", "models", "versions", "backend")  # what all parts of a run have in common
 FOLDER = "shards"  # of the run folder: a file for each shard that is finished
@@ -51,10 +49,11 @@ class Shard:
             raise StudyError(f"Expected a shard such as 3/16, the third of sixteen, got {text!r}.")
         return cls(int(found[1]), int(found[2]))
 
-    def of(self, units: Sequence[Unit], facts: Sequence[ModelInfo]) -> list[Unit]:
+    def of(self, study: Study, units: Sequence[Unit], models: Sequence[ModelInfo]) -> list[Unit]:
         """Every count-th unit, the longest first, so that shards take about the same time; run in the plan's order."""
-        sizes = {fact.asked: int(fact.identity["parameters"]) for fact in facts}
-        longest = sorted(range(len(units)), key=lambda place: -cost(units[place], sizes))
+        known = {info.asked: info for info in models}
+        weights = [weigh(study, unit, known[unit.model]) for unit in units]
+        longest = sorted(range(len(units)), key=lambda place: -weights[place])
         return [units[place] for place in sorted(longest[self.index - 1 :: self.count])]
 
 
@@ -68,26 +67,15 @@ def run_shard(
     on_progress: OnProgress | None = None,
 ) -> Path:
     """Run one shard into a folder, which other shards may write to at the same time; `merge` makes the tables."""
-    study = Study.load(study) if isinstance(study, str) else study
-    store = Store(Path("runs") / study.name if out is None else out)
-    message = on_message or (lambda line: None)
-    chosen = engine_of(engine, workers, message)
-    with _locked(store, shard), closing(chosen):
-        started = time.time()
-        facts = models_of(study, chosen, store.folder, message)
-        store.open(study.to_yaml(), about_run(study, facts), alone=False)
-        units = shard.of(units_of(study, facts), facts)
+    started = time.time()
+    with begun(study, out, engine, workers, on_message, on_progress, str(shard)) as work:
+        units = shard.of(work.study, work.units, work.models)
         mark = f"{FOLDER}/{shard.index}-of-{shard.count}.json"
-        store.write(mark, as_json({"shard": shard.index, "of": shard.count, "units": len(units), "finished": False}))
-        work_through(study, store, units, facts, chosen, message, on_progress or (lambda done, total: None))
-        note = {
-            "shard": shard.index,
-            "of": shard.count,
-            "units": len(units),
-            "seconds": round(time.time() - started, 1),
-        }
-        store.write(mark, as_json({**note, "finished": True}))
-    return store.folder
+        note = {"shard": shard.index, "of": shard.count, "units": len(units)}
+        work.store.write(mark, as_json({**note, "finished": False}))
+        work.through(units)
+        work.store.write(mark, as_json({**note, "seconds": round(time.time() - started, 1), "finished": True}))
+    return work.store.folder
 
 
 def merge(folders: Sequence[Path | str], out: Path | str | None = None) -> Run:
@@ -100,10 +88,10 @@ def merge(folders: Sequence[Path | str], out: Path | str | None = None) -> Run:
     about, text = _common(parts)
     study = Study.load(parts[0].folder / "study.yaml")
     with damaged(f"{parts[0].folder / 'run.json'}", StudyError):
-        facts = facts_of(about["models"])
-        units = units_of(study, facts)
+        models = models_in(about["models"])
+        units = units_of(study, models)
     where = _found(parts, units)
-    _refuse_missing(parts, units, facts, where)
+    _refuse_missing(study, parts, units, models, where)
     store = Store(parts[0].folder if out is None else out)
     with store.locked():
         store.open(text, about)
@@ -111,38 +99,9 @@ def merge(folders: Sequence[Path | str], out: Path | str | None = None) -> Run:
             _copy(where[unit.id], store, unit)
         for unit in units:
             check(store, unit, store.load(unit))
-        results = assemble(study, store, facts, units, about)
+        results = assemble(study, store, models, units, about)
         store.write("run.json", as_json({**about, "finished": True, "shards": len(parts)}))
     return Run(store.folder, results)
-
-
-@contextmanager
-def _locked(store: Store, shard: Shard) -> Iterator[None]:
-    """The folder is shared with other shards, and closed to the same shard and to a whole run."""
-    held: list[int] = []
-    try:
-        store.units.mkdir(parents=True, exist_ok=True)
-        for name, kind in (("lock", fcntl.LOCK_SH), (f"lock-{shard.index}-of-{shard.count}", fcntl.LOCK_EX)):
-            held.append(os.open(store.folder / name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644))
-            fcntl.flock(held[-1], kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        _let_go(held)
-        what = "the whole study" if len(held) == 1 else f"shard {shard}"
-        raise StudyError(
-            f"Another process is running {what} in {store.folder}; wait for it, or use another folder."
-        ) from None
-    except OSError as error:
-        _let_go(held)
-        raise StudyError(f"The run folder {store.folder} cannot be used ({error.strerror}); name another.") from None
-    try:
-        yield
-    finally:
-        _let_go(held)
-
-
-def _let_go(held: list[int]) -> None:
-    for descriptor in held:
-        os.close(descriptor)
 
 
 def _common(parts: Sequence[Store]) -> tuple[dict[str, Any], str]:
@@ -168,13 +127,13 @@ def _common(parts: Sequence[Store]) -> tuple[dict[str, Any], str]:
     return {name: value for name, value in first.items() if name not in ("finished", "seconds", "shards")}, text
 
 
-def facts_of(models: Any) -> list[ModelInfo]:
+def models_in(listed: Any) -> list[ModelInfo]:
     """The models of run.json; whatever a plan reads of them is there, and of its kind."""
-    found = TypeAdapter(list[ModelInfo]).validate_python(models)
-    for fact in found:
-        if type(fact.identity["parameters"]) is not int:
-            raise TypeError("parameters of a model must be a whole number")
-        for settings in fact.settings.values():
+    found = TypeAdapter(list[ModelInfo]).validate_python(listed)
+    for info in found:
+        if any(type(info.identity[name]) is not int for name in ("parameters", "layers", "heads")):
+            raise TypeError("parameters, layers and heads of a model must be whole numbers")
+        for settings in info.settings.values():
             Decode.from_dict(settings)
     return found
 
@@ -191,9 +150,9 @@ def _found(parts: Sequence[Store], units: Sequence[Unit]) -> dict[str, Store]:
     where: dict[str, Store] = {}
     for unit in units:
         for part in parts:
-            if part.done(unit):
+            if (found := part.find(unit)) is not None:
                 before = where.setdefault(unit.id, part)
-                if before is not part and before.load(unit) != part.load(unit):
+                if before is not part and before.load(unit) != found:
                     raise StudyError(
                         f"{before.folder} and {part.folder} hold different results of {unit.id}; remove the wrong one."
                     )
@@ -201,7 +160,7 @@ def _found(parts: Sequence[Store], units: Sequence[Unit]) -> dict[str, Store]:
 
 
 def _refuse_missing(
-    parts: Sequence[Store], units: Sequence[Unit], facts: Sequence[ModelInfo], where: dict[str, Store]
+    study: Study, parts: Sequence[Store], units: Sequence[Unit], models: Sequence[ModelInfo], where: dict[str, Store]
 ) -> None:
     missing = {unit.id for unit in units if unit.id not in where}
     if not missing:
@@ -213,7 +172,7 @@ def _refuse_missing(
             f"{len(missing)} of {len(units)} units are in none of the folders, such as {min(missing)}; run what is left."
         )
     count = counts.pop()
-    shards = {index: [u.id for u in Shard(index, count).of(units, facts)] for index in range(1, count + 1)}
+    shards = {index: [u.id for u in Shard(index, count).of(study, units, models)] for index in range(1, count + 1)}
     lost = {index: missing.intersection(mine) for index, mine in shards.items() if missing.intersection(mine)}
     first, others = min(lost), [f"{index}/{count}" for index in sorted(lost)[1:]]
     raise StudyError(

@@ -13,7 +13,7 @@ import platform
 import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence, Sized
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import IO, Any
@@ -21,7 +21,7 @@ from typing import IO, Any
 from sinkscope import io
 from sinkscope.errors import StudyError
 from sinkscope.io.reading import read_object, read_text
-from sinkscope.study.analysis.results import SCHEMA
+from sinkscope.study.results import SCHEMA
 from sinkscope.study.unit import Unit
 from sinkscope.study.units import kind_of
 
@@ -39,27 +39,38 @@ class Store:
         self._synced = -math.inf  # when a unit was last waited for
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep a second process out; the kernel lets go of the lock however this one ends."""
-        try:
-            self.units.mkdir(parents=True, exist_ok=True)
-            self._stay_inside()
-            file = _opened(self.folder / "lock")
-        except OSError as error:
-            raise StudyError(f"The run folder {self.folder} cannot be made ({error.strerror}); name another.") from None
-        with file:
+    def locked(self, shard: str | None = None) -> Iterator[None]:
+        """Keep a second process out; the kernel lets go of the lock however this one ends.
+
+        shard: such as 3/16; other shards may come in, the same one and a whole run may not.
+        """
+        own = "lock" if shard is None else f"lock-{shard.replace('/', '-of-')}"
+        with ExitStack() as stack:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                file.seek(0)
-                holder = file.read().strip() or "unknown"
+                self.units.mkdir(parents=True, exist_ok=True)
+                self._stay_inside()
+                if shard is not None:
+                    whole = stack.enter_context(_opened(self.folder / "lock"))
+                    self._lock(whole, fcntl.LOCK_SH, "the whole study")
+                file = stack.enter_context(_opened(self.folder / own))
+                self._lock(file, fcntl.LOCK_EX, "a study" if shard is None else f"shard {shard}")
+            except OSError as error:
                 raise StudyError(
-                    f"Another process (id {holder}) is running a study in {self.folder}; wait for it, or use another folder."
+                    f"The run folder {self.folder} cannot be used ({error.strerror}); name another."
                 ) from None
             file.truncate(0)
             file.write(str(os.getpid()))
             file.flush()
             yield
+
+    def _lock(self, file: IO[str], kind: int, what: str) -> None:
+        try:
+            fcntl.flock(file, kind | fcntl.LOCK_NB)
+        except OSError:
+            holder = file.read().strip() or "unknown"
+            raise StudyError(
+                f"Another process (id {holder}) is running {what} in {self.folder}; wait for it, or use another folder."
+            ) from None
 
     def _stay_inside(self) -> None:
         """Refuse a folder in which a link leads elsewhere: a run writes into its own folder only."""
@@ -98,15 +109,11 @@ class Store:
                 "Name another folder with --out, or remove this one."
             )
 
-    def done(self, unit: Unit) -> bool:
-        """Whether the unit's result is there; a file that holds none, or that of another unit, is written anew."""
-        return self._result(unit) is not None
-
     def save(self, unit: Unit, result: Mapping[str, Any]) -> None:
         """Store a unit. Only a loss of power can cost one of several that came within a tenth of a second of another.
 
         Waiting for the disk takes ten milliseconds, which would hold up hundreds of workers; and a file that a loss of
-        power left empty or cut is seen as such by `done`, so that its unit is run again.
+        power left empty or cut is seen as such by `find`, so that its unit is run again.
         """
         outcome = {"unit": unit.to_dict(), "sha256": digest(result), "result": result}
         now = time.monotonic()
@@ -117,12 +124,13 @@ class Store:
             self._synced = time.monotonic()
 
     def load(self, unit: Unit) -> dict[str, Any]:
-        found = self._result(unit)
+        found = self.find(unit)
         if found is None:
             raise StudyError(f"The unit {unit.id} is not in {self.folder}; run the study again to complete it.")
         return found
 
-    def _result(self, unit: Unit) -> dict[str, Any] | None:
+    def find(self, unit: Unit) -> dict[str, Any] | None:
+        """The unit's result; None where its file is not there, holds none, or holds that of another unit."""
         try:
             found = self.read(f"units/{unit.id}.json")
         except StudyError:

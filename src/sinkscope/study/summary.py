@@ -9,13 +9,12 @@ from pathlib import Path
 
 from sinkscope import paper
 from sinkscope.interventions.conditions import condition_from_dict
-from sinkscope.study.analysis import pair
-from sinkscope.study.analysis.agreement import figure
-from sinkscope.study.analysis.decisions import able
-from sinkscope.study.analysis.losses import Model
-from sinkscope.study.analysis.results import Results
-from sinkscope.study.analysis.rows import Claim, Control, Likelihood, PooledCell
-from sinkscope.study.progress import clock
+from sinkscope.io.progress import clock
+from sinkscope.study import vocabulary
+from sinkscope.study.analysis.losses import ModelRows, solvable
+from sinkscope.study.analysis.verdicts import first_point
+from sinkscope.study.analysis.wording import cut, figure
+from sinkscope.study.results import Claim, Control, LikelihoodChange, PooledCell, Results
 
 WIDTH = 80
 LINES = 42  # the command adds where it wrote the page and the numbers
@@ -92,20 +91,20 @@ def _by_condition(results: Results, room: int) -> Iterator[str]:
     """A line per condition, where a study masks no top keys: right answers of every model, and their change."""
     cells = [row for row in results.pooled if row.setting == results.pooled[0].setting]
     models = list(dict.fromkeys(row.model for row in cells))[:4]
-    found = {(row.label, row.model): able(row) for row in cells}
-    labels = [label for label in dict.fromkeys(row.label for row in cells) if label not in ("none", "noop")]
+    found = {(row.label, row.model): solvable(row) for row in cells}
+    labels = list(dict.fromkeys(row.label for row in cells if not vocabulary.is_untouched(row.condition)))
     if not labels:
         return
     wide = 14
     name = WIDTH - 2 - wide * len(models)
     yield "Right answers in %; in brackets the change, 95 %:"
     shared = _shared(labels)
-    head = _cut(f"{shared.strip()} …" if shared else "", name - 1)
-    yield f"  {head:<{name}}" + "".join(f"{_cut(model, wide - 1):>{wide}}" for model in models)
+    head = cut(f"{shared.strip()} …" if shared else "", name - 1)
+    yield f"  {head:<{name}}" + "".join(f"{cut(model, wide - 1):>{wide}}" for model in models)
     bases = "".join(f"{_share(found.get(('none', model))):>{wide}}" for model in models)
     yield f"  {'nothing changed':<{name}}{bases}"
     lines = [
-        f"  {_cut(_usual(label.removeprefix(shared)), name - 1):<{name}}"
+        f"  {cut(vocabulary.without_defaults(label.removeprefix(shared)), name - 1):<{name}}"
         + "".join(f"{_changed(found.get((label, m))):>{wide}}" for m in models)
         for label in labels
     ]
@@ -120,11 +119,6 @@ def _shared(labels: Sequence[str]) -> str:
     return "".join(f"{place[0]} " for place in same) if len(labels) > 1 else ""
 
 
-def _usual(label: str) -> str:
-    """A condition without the words that most of them have in common."""
-    return label.replace(" clean", "").replace(" by all rows", "")
-
-
 def _changed(row: PooledCell | None) -> str:
     if row is None:
         return "–"
@@ -132,8 +126,7 @@ def _changed(row: PooledCell | None) -> str:
 
 
 def _masked_by_k(results: Results, name: str) -> tuple[PooledCell, dict[int, PooledCell]]:
-    pooled = [row for row in results.pooled if row.model == name]
-    of = Model(name, {"pooled": [row for row in pooled if row.setting == pooled[0].setting]}, 0.0)
+    of = ModelRows(first_point(results.of(name)), 0.0)
     return of.base, {row.condition["k"]: row for row in of.masked()}
 
 
@@ -145,7 +138,7 @@ def _line(name: str, base: PooledCell, rows: Mapping[int, PooledCell], ks: Seque
         "".join(f"{_share(rows[k].controls.get(match) if k in rows else None):>4}" for k in ks)
         for match in ("count", "mass")
     )
-    line = f"  {_cut(name, 11):<11}{100 * base.accuracy:>5.0f}{told:>15}{sinks}|{random}| {_paper(base, ks)}"
+    line = f"  {cut(name, 11):<11}{100 * base.accuracy:>5.0f}{told:>15}{sinks}|{random}| {_paper(base, ks)}"
     return line.rstrip(" |")
 
 
@@ -163,18 +156,18 @@ def _paper(row: PooledCell, ks: Sequence[int]) -> str:
 
 def _pair(results: Results) -> Iterator[str]:
     """What one masked key per head costs in the likelihood of true answers, the models side by side."""
-    kinds = pair.models_of(results.likelihood)
+    kinds = {row.model: "ARM" if row.causal else "DLM" for row in results.likelihood if row.of == "answers"}
     models = list(kinds)[:2]
     if not models:
         return
     yield "Nats per token of true answers; change [95 %], and share of the attention taken:"
-    yield f"  {'one key per head':<18}" + "".join(f"{f'{_cut(name, 16)} ({kinds[name]})':>28}" for name in models)
-    for line in pair.lines(results.likelihood):
-        if line.name in SHOWN:
-            yield f"  {line.name:<18}" + "".join(f"{_nats(line.rows.get(model)):>28}" for model in models)
+    yield f"  {'one key per head':<18}" + "".join(f"{f'{cut(name, 16)} ({kinds[name]})':>28}" for name in models)
+    for name, rows in vocabulary.side_by_side(results.likelihood).items():
+        if name in SHOWN:
+            yield f"  {name:<18}" + "".join(f"{_nats(rows.get(model)):>28}" for model in models)
 
 
-def _nats(row: Likelihood | None) -> str:
+def _nats(row: LikelihoodChange | None) -> str:
     if row is None:
         return "–"
     taken = "" if row.mass_share is None else f"{100 * row.mass_share:>4.0f} %"
@@ -201,7 +194,3 @@ def _more(results: Results, folder: Path | None) -> Iterator[str]:
         command = f"sinkscope report {folder} --text --full"
         yield "All tables and verdicts:"
         yield f"  {command if len(command) <= WIDTH - 2 else 'sinkscope report FOLDER --text --full'}"
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -6,13 +6,10 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from sinkscope import paper
-from sinkscope.interventions.conditions import condition_from_dict
-from sinkscope.study.analysis.results import Results
-from sinkscope.study.analysis.rows import Cell, Curve, Likelihood, Token, Verdict
-from sinkscope.study.analysis.rows_traced import Dynamics
-from sinkscope.study.analysis.verdicts import judged_heads
-from sinkscope.study.analysis.wording import rule
-from sinkscope.study.names import numbered, short_names
+from sinkscope.statistics import CORRECTION
+from sinkscope.study.analysis.wording import cut, nats, rule
+from sinkscope.study.results import Cell, Curve, Dynamics, LikelihoodChange, Results, TokenShare, Verdict
+from sinkscope.study.vocabulary import is_untouched, series, short_names
 
 WIDTH = 80
 ACROSS = 3  # columns of K side by side
@@ -37,7 +34,7 @@ def table_1(cells: Sequence[Cell]) -> Iterator[str]:
     if not cells:
         return
     yield "Table 1. Accuracy in % [95 % interval]; * differs from nothing masked, + from as"
-    yield "many random keys masked (exact McNemar, 5 %; Holm over K, and over all primary"
+    yield f"many random keys masked (exact McNemar, 5 %; {CORRECTION} over K, and over all primary"
     yield "comparisons for those). …/%: points of accuracy per percent of attention taken."
     for model, setting, task in dict.fromkeys((cell.model, cell.setting, cell.task) for cell in cells):
         mine = [cell for cell in cells if (cell.model, cell.setting, cell.task) == (model, setting, task)]
@@ -52,9 +49,7 @@ def _block(cells: Sequence[Cell], title: str) -> Iterator[str]:
     yield from [f"{start}   {plain}"] if len(start) + len(plain) + 3 <= WIDTH else [start, f"  {plain}"]
     for first in range(0, len(ks), ACROSS):
         yield from _masked(cells, none, ks[first : first + ACROSS])
-    other = {
-        cell.label: cell for cell in cells if not cell.condition["k"] and cell.condition["name"] not in ("none", "noop")
-    }
+    other = {cell.label: cell for cell in cells if not cell.condition["k"] and not is_untouched(cell.condition)}
     names = short_names({label: cell.condition for label, cell in other.items()}, none.causal)
     for label, cell in other.items():
         line = f"  {names[label]:<44}{_accuracy(cell):>15}   {100 * cell.difference:+.1f}  {_per_percent(cell)}"
@@ -84,7 +79,7 @@ def _series(cells: Sequence[Cell]) -> dict[str, dict[int, Cell]]:
     found: dict[str, dict[int, Cell]] = {}
     for cell in cells:
         if cell.condition["k"]:
-            whole = condition_from_dict(cell.condition).series().label
+            whole = series(cell.condition)
             found.setdefault(whole, {})[cell.condition["k"]] = cell
     names = short_names({whole: next(iter(row.values())).condition for whole, row in found.items()}, cells[0].causal)
     return {names[whole]: row for whole, row in found.items()}
@@ -102,7 +97,7 @@ def _accuracy(cell: Cell) -> str:
     return f"{signs}{100 * cell.accuracy:.0f} [{100 * cell.low:.0f}–{100 * cell.high:.0f}]"
 
 
-def likelihood_table(rows: Sequence[Likelihood]) -> Iterator[str]:
+def likelihood_table(rows: Sequence[LikelihoodChange]) -> Iterator[str]:
     """What each condition costs, in nats per token, and the share of attention that it takes."""
     for of, told in (("texts", "held-out text"), ("answers", "the true answers")):
         if some := [row for row in rows if row.of == of]:
@@ -111,22 +106,21 @@ def likelihood_table(rows: Sequence[Likelihood]) -> Iterator[str]:
             yield from _likelihoods(some)
 
 
-def _likelihoods(rows: Sequence[Likelihood]) -> Iterator[str]:
+def _likelihoods(rows: Sequence[LikelihoodChange]) -> Iterator[str]:
     names: dict[str, str] = {}
     for row in rows:
         if row.condition["name"] == "none":
             mine = {one.label: one.condition for one in rows if one.model == row.model}
-            names = numbered(short_names(mine, row.causal), [condition["k"] for condition in mine.values()])
+            names = short_names(mine, row.causal, numbered=True)
             size = f"{row.n} {row.of}, {row.tokens} tokens"
             yield f"  {row.model}: {row.value:.2f} nats per token ({size})"
             continue
-        change = f"{row.difference:+.2f} [{row.difference_low:+.2f}, {row.difference_high:+.2f}]"
         mass = f"{100 * row.mass_share:.0f} %" if row.mass_share else ""
-        yield f"    {_short(names.get(row.label, row.label), 40):<41}{change:>21}{row.p:>7.3f}{mass:>6}".rstrip()
+        yield f"    {cut(names.get(row.label, row.label), 40):<41}{nats(row):>21}{row.p:>7.3f}{mass:>6}".rstrip()
 
 
 def table_2(
-    tokens: Sequence[Token], cells: Sequence[Cell], dynamics: Sequence[Dynamics], most: int = 5
+    tokens: Sequence[TokenShare], cells: Sequence[Cell], dynamics: Sequence[Dynamics], most: int = 5
 ) -> Iterator[str]:
     """The tokens that are sinks most often, and how much oftener than they stand on the canvas; beside the paper's."""
     tokens = [row for row in tokens if row.condition == "none"]
@@ -142,7 +136,7 @@ def table_2(
         for row in [row for row in tokens if (row.model, row.setting) == (model, setting)][:most]:
             span = f"[{row.low:.3f}, {row.high:.3f}]"
             times = f"{row.enrichment:.1f} ×" if row.enrichment is not None else ""
-            yield f"    {_short(row.token, 20):<22}{row.kind:<13}{row.share:.3f}  {span:<17}{times:>8}"
+            yield f"    {cut(row.token, 20):<22}{row.kind:<13}{row.share:.3f}  {span:<17}{times:>8}"
         if theirs := paper.TABLE_2.get(families.get(model, "")):
             told = ", ".join(f"{token} {share:.3f}" for token, share in theirs)
             yield from textwrap.wrap(f"paper: {told}", WIDTH, initial_indent="    ", subsequent_indent="      ")
@@ -161,7 +155,7 @@ def dynamics_table(rows: Sequence[Dynamics]) -> Iterator[str]:
     )
     for row in rows:
         name = " · ".join(part for part in (row.model, row.setting, row.condition.removeprefix("none")) if part)
-        heads = judged_heads(row)
+        heads = row.judged
         shares = (getattr(heads, name) for name in ("static", "moving", "flash", "split", "none"))
         counts = "".join(f"{100 * share:>{width}.0f}" for share, width in zip(shares, (7, 7, 6, 6, 6), strict=True))
         life = f"{heads.lifetime:.1f}" if heads.lifetime is not None else "–"
@@ -172,10 +166,6 @@ def dynamics_table(rows: Sequence[Dynamics]) -> Iterator[str]:
             name = ""
         ways = f"{100 * heads.left:.0f}/{100 * heads.right:.0f}"
         yield f"  {name:<20}{counts}{life:>6}{places[0]:>7}{places[1]:>6}{ways:>7}"
-
-
-def _short(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def curve_table(rows: Sequence[Curve]) -> Iterator[str]:

@@ -9,7 +9,9 @@ from functools import cached_property
 from typing import Any
 
 from sinkscope.interventions.conditions import Condition, condition_from_dict
-from sinkscope.study.reader import LONGEST_NAME
+from sinkscope.settings.decode import Decode
+
+LONGEST_FILE_NAME = 150  # bytes of a file's name, with room for what is put behind it
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,11 @@ class Unit:
         parts = (self.kind, self.shown, self.setting, self.condition.key, self.task, f"{self.chunk:03d}")
         return _cut("__".join(_safe(part) for part in parts if part))
 
+    @cached_property
+    def decoder(self) -> Decode:
+        """The decode settings, checked."""
+        return Decode.from_dict(dict(self.decode))
+
     def to_dict(self) -> dict[str, Any]:
         # By hand: `asdict` copies every setting of the decoder, and a driver does this for thousands of units per second.
         plain = {item.name: getattr(self, item.name) for item in fields(self)}
@@ -61,10 +68,10 @@ class Unit:
 
 def _cut(name: str) -> str:
     """A name that is too long for a file ends in a digest of the whole."""
-    if len(name.encode()) <= LONGEST_NAME:
+    if len(name.encode()) <= LONGEST_FILE_NAME:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:16]
-    return f"{name.encode()[: LONGEST_NAME - len(digest) - 1].decode(errors='ignore')}-{digest}"
+    return f"{name.encode()[: LONGEST_FILE_NAME - len(digest) - 1].decode(errors='ignore')}-{digest}"
 
 
 def _safe(part: str) -> str:

@@ -1,9 +1,13 @@
-"""The logit lens while a decoder runs: which tokens each layer would write at each position, were it the last."""
+"""The logit lens: final norm and head applied to the hidden state behind each layer, as if it were the last.
+
+`lens` reads one forward; `LensBuffer` reads every denoising step of a decoder that is being traced.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -11,12 +15,100 @@ from torch import Tensor, nn
 
 from sinkscope.attention.context import running
 from sinkscope.attention.transfer import ToHost
-from sinkscope.errors import TraceError
-from sinkscope.models.base import Model
+from sinkscope.errors import ReadingError, TraceError
+from sinkscope.models.base import Model, check_ids
 
 TOP = 3  # tokens kept per step, layer and position
 AT_A_TIME = 1 << 28  # logits that a GPU makes at a time
 BYTES = TOP * (torch.int32.itemsize + torch.float16.itemsize)  # per step, layer and position
+
+
+@torch.inference_mode()
+def lens(
+    model: Model,
+    ids: Tensor,
+    layers: Sequence[int] | None = None,
+    positions: Sequence[int] | None = None,
+    attention_mask: Tensor | None = None,
+) -> Tensor:
+    """ids [batch, position] → logits [layer, batch, position, vocab]; the last layer's are the model's own.
+
+    layers, positions: only these, in the order given; negative ones count from the end. As in `model.logits`, row i of a
+    shifted family predicts token i + 1.
+    """
+    states = hidden_states(model, ids, attention_mask)
+    chosen = _chosen("layers", layers, len(states))
+    places = _chosen("positions", positions, states.shape[2])
+    if positions is not None:
+        states = states[:, :, places]
+    return torch.stack([read(model, states[layer], normed=layer == len(states) - 1) for layer in chosen])
+
+
+@torch.inference_mode()
+def hidden_states(model: Model, ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+    """ids [batch, position] → what leaves each layer, [layer, batch, position, width]; the last one behind the final norm."""
+    _need_parts(model)
+    ids = check_ids(ids, model)
+    mask = None if attention_mask is None or bool(attention_mask.all()) else attention_mask.to(model.device)
+    base: Any = model.module.base_model
+    with _outputs(base.layers) as found:
+        output = base(
+            ids, attention_mask=mask, position_ids=model.positions(mask), use_cache=False, **model.direction()
+        )
+    states: Tensor = torch.stack([*found[:-1], output.last_hidden_state])
+    return states
+
+
+@contextmanager
+def _outputs(layers: Iterable[nn.Module]) -> Iterator[list[Tensor]]:
+    """What each layer puts out, in order, while this thread runs them; transformers' own way would leave its hooks behind."""
+    found: list[Tensor] = []
+    thread = threading.get_ident()
+
+    def keep(module: nn.Module, inputs: Any, output: Any) -> None:
+        if threading.get_ident() == thread:
+            found.append(output[0] if isinstance(output, tuple) else output)
+
+    hooks = [layer.register_forward_hook(keep) for layer in layers]
+    try:
+        yield found
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def read(model: Model, state: Tensor, normed: bool) -> Tensor:
+    """[batch, position, width] → [batch, position, vocab]; normed: the final norm is in it already."""
+    module: Any = model.module
+    return model.recipe.head(module, state if normed else module.base_model.norm(state))
+
+
+def _need_parts(model: Model) -> None:
+    """The lens needs a stack of layers, a final norm and a head, under the names that transformers' decoders use."""
+    if not isinstance(model, Model):
+        raise ReadingError(
+            f"Expected a model from sk.load, whose norm and head are known, got {type(model).__name__}; "
+            "of any other module sk.observe shows the attention."
+        )
+    base = getattr(model.module, "base_model", None)
+    if getattr(base, "layers", None) is None or getattr(base, "norm", None) is None:
+        raise ReadingError(
+            f"Expected a decoder with layers, a final norm and an output head, and {model.name} "
+            f"({type(model.module).__name__}) has other parts; read its hidden states by hand."
+        )
+
+
+def _chosen(what: str, wanted: Sequence[Any] | None, count: int) -> list[int]:
+    if wanted is None:
+        return list(range(count))
+    found = []
+    for number in wanted:
+        if not isinstance(number, int) or isinstance(number, bool) or not -count <= number < count:
+            raise ReadingError(f"Expected {what} from {-count} to {count - 1}, got {number!r}.")
+        found.append(number % count)
+    if not found:
+        raise ReadingError(f"Expected at least one of the {count} {what}, got none.")
+    return found
 
 
 class LensBuffer:

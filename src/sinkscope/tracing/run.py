@@ -14,11 +14,11 @@ from sinkscope.decoding import checked_mask, decode, resolve_settings
 from sinkscope.decoding.run import Decoded, OnStep, Step
 from sinkscope.errors import DecodeError, InterventionError, PromptError, TraceError
 from sinkscope.interventions import Intervention, intervene
+from sinkscope.io.progress import StepBar
 from sinkscope.models.base import Model, check_ids, pad
 from sinkscope.models.load import load
 from sinkscope.settings.decode import Decode
 from sinkscope.tracing.native import is_native_diffusion, trace_generate
-from sinkscope.tracing.progress import Bar
 from sinkscope.tracing.record import Trace
 from sinkscope.tracing.recorder import Keep, Recorder
 
@@ -70,7 +70,7 @@ def trace(
         if on_step is not None:
             on_step(step)
 
-    with Bar(chosen.steps or chosen.length, f"tracing {loaded.name}", asked=progress) as bar, ExitStack() as stack:
+    with StepBar(chosen.steps or chosen.length, f"tracing {loaded.name}", asked=progress) as bar, ExitStack() as stack:
         recorder.hooks(stack)
         if interventions:
             stack.enter_context(intervene(loaded, *interventions))

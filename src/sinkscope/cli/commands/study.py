@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -158,7 +157,7 @@ def _asked(name: str, models: list[str] | None, more: list[str] | None) -> tuple
 
 def _show(plan: Study, workers: int | None, as_json: bool) -> None:
     from sinkscope.cli.screen import waiting
-    from sinkscope.study.estimate import estimate
+    from sinkscope.study.forecast import estimate
 
     with waiting("timing each model …"):
         found = estimate(plan, workers)
@@ -169,30 +168,21 @@ def _show(plan: Study, workers: int | None, as_json: bool) -> None:
 
 
 def _run(plan: Study, out: Path | None, engine: str | Ray | Engine, workers: int | None) -> Run:
-    """With a bar where someone is watching, and a line now and then where nobody is."""
-    from sinkscope.study.progress import Bar, Log
+    from sinkscope.io.progress import unit_progress
     from sinkscope.study.run import run
 
-    console = progress()
-    with Bar(console) if console.is_terminal else Log(sys.stderr) as shown:
-        return run(
-            plan,
-            out,
-            engine,
-            workers if engine == "local" else None,
-            on_message=shown.say,
-            on_progress=shown.tick,
-        )
+    own = workers if engine == "local" else None
+    with unit_progress(progress()) as shown:
+        return run(plan, out, engine, own, shown.on_message, shown.on_progress)
 
 
 def _run_shard(plan: Study, out: Path | None, engine: str | Ray | Engine, workers: int | None, shard: str) -> Path:
-    from sinkscope.study.progress import Bar, Log
+    from sinkscope.io.progress import unit_progress
     from sinkscope.study.shards import Shard, run_shard
 
-    console = progress()
-    part = Shard.parse(shard)
-    with Bar(console) if console.is_terminal else Log(sys.stderr) as shown:
-        return run_shard(plan, part, out, engine, workers if engine == "local" else None, shown.say, shown.tick)
+    part, own = Shard.parse(shard), workers if engine == "local" else None
+    with unit_progress(progress()) as shown:
+        return run_shard(plan, part, out, engine, own, shown.on_message, shown.on_progress)
 
 
 def _report(done: Run) -> Path | None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sinkscope.decoding.canvas import Block, Picks
 from sinkscope.errors import DecodeError
-from sinkscope.settings.words import COMMITS
+from sinkscope.settings.choices import COMMITS
 
 if TYPE_CHECKING:
     from sinkscope.decoding.diffusion import Denoiser

@@ -1,18 +1,18 @@
 // The choices: model and sample, layer and head, kind of query, unit, epsilon.
 
 import { make, visible } from "./dom.js";
-import { GROUPS, UNITS } from "./rules.js";
+import { GROUPS, isComputed, UNITS } from "./rules.js";
 
 function field(label, control, extra = "") {
   return make("label", { class: `field ${extra}` }, make("span", { class: "field-name", text: label }), control);
 }
 
 function segments(name, legend, choices, pick) {
-  const buttons = choices.map(([value, label, about]) =>
+  const buttons = choices.map(([value, label, about, off = false]) =>
     make(
       "label",
       { class: "segment", title: about },
-      make("input", { type: "radio", name, value, onchange: () => pick(value) }),
+      make("input", { type: "radio", name, value, disabled: off, onchange: () => pick(value) }),
       make("span", { text: label }),
     )
   );
@@ -57,7 +57,7 @@ export function createControls(app) {
   const unit = segments(
     "unit",
     "Unit",
-    Object.entries(UNITS).map(([name, { label, about }]) => [name, label, about]),
+    Object.entries(UNITS).map(([name, { label, about }]) => [name, label, about, !isComputed(name)]),
     (value) => app.set({ unit: value }),
   );
   const choose = (event) => {
@@ -80,6 +80,7 @@ export function createControls(app) {
     "aria-label": "Epsilon, number",
     onchange: choose,
   });
+  const says = make("span", { class: "field-name" });
   const count = make("output", { id: "count", class: "count", for: "epsilon epsilon-number" });
   const element = make(
     "form",
@@ -97,7 +98,7 @@ export function createControls(app) {
     make(
       "div",
       { class: "field epsilon" },
-      make("span", { class: "field-name", text: "A sink draws more than the other keys’ mean + ε" }),
+      says,
       make("div", { class: "row" }, slider, exact, count),
     ),
   );
@@ -129,6 +130,7 @@ export function createControls(app) {
       head.disabled = view.layer < 0;
       group.set(view.group);
       unit.set(view.unit);
+      says.textContent = UNITS[view.unit].says;
       if (document.activeElement !== exact) exact.value = view.epsilon;
       slider.value = view.epsilon;
       this.step();

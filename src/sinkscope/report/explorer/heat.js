@@ -3,7 +3,7 @@
 import { make, number } from "./dom.js";
 import { css, palette, shade, table } from "./colours.js";
 import { fitCanvas } from "./panel.js";
-import { isSink, queryCount, scale } from "./rules.js";
+import { isSink, queryCount, scale, UNITS } from "./rules.js";
 
 export const HEAT = { left: 46, bottom: 36 };
 
@@ -23,13 +23,13 @@ export function colourScale(low, high) {
 
 // The largest value on the picture, in the view's unit.
 export function topInUnit({ sample, plane, view }) {
-  return plane.top * (view.unit === "sum" ? 1 : scale(view.unit, queryCount(sample, view.group, 0), sample.positions));
+  return plane.top * scale(view.unit, queryCount(sample, view.group, 0), sample.positions);
 }
 
 export function heatLegend(scene) {
   const names = [["key-sink", "sink"], ["key-path", "largest key"], ["key-prompt", "end of prompt"]];
   if (blocksOf(scene.sample).length > 1) names.push(["key-block", "block"]);
-  const unit = scene.view.unit === "uniform" ? "× uniform" : scene.view.unit;
+  const unit = UNITS[scene.view.unit].label;
   return [
     ...colourScale("0", `${number(topInUnit(scene), 1)} ${unit} (shade: power 0.6)`),
     ...names.map(([kind, text]) => make("span", { class: kind, text })),

@@ -3,13 +3,14 @@
 import { make, visible } from "./dom.js";
 import { defaults, fit, keep, parse, startAt } from "./state.js";
 import { open } from "./source.js";
-import { limits } from "./rules.js";
+import { limits, useRules } from "./rules.js";
 import { className } from "./classes.js";
 import { createExplorer } from "./explorer.js";
 import { loadScene, sinksOf } from "./scene.js";
 import { createOverview } from "./overview/page.js";
 
 const data = JSON.parse(document.getElementById("data").textContent);
+useRules(data.rules);
 data.samples.forEach((sample, index) => {
   sample.index = index;
 });

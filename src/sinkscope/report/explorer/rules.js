@@ -1,26 +1,41 @@
-// Eq. 3 as sinkscope.sinks.Threshold computes it: in fp32, operation for operation, so that both mark the same keys.
+// The sink rules that Python registers (sinkscope.sinks.rules), computed from their formulas: in fp32, operation for
+// operation, so that both mark the same keys.
 
 const f = Math.fround;
+const OPERATIONS = { "+": (a, b) => a + b, "-": (a, b) => a - b, "*": (a, b) => a * b, "/": (a, b) => a / b };
 
-export const UNITS = {
-  sum: { label: "sum", about: "column sums; uniform attention of all queries gives 1" },
-  percent: { label: "percent", about: "percent of the attention that these queries give" },
-  uniform: { label: "× uniform", about: "multiples of an even share" },
-};
+// Rules by unit, as the page's data names them; one whose limit is null cannot be computed here.
+export const UNITS = {};
+
+export function useRules(rules) {
+  for (const rule of rules) UNITS[rule.unit] = rule;
+}
+
+export function isComputed(unit) {
+  return Boolean(UNITS[unit]?.limit);
+}
+
+// A formula in postfix: numbers, names and + - * /.
+function compute(formula, names) {
+  const stack = [];
+  for (const word of formula) {
+    if (word in OPERATIONS) {
+      const second = stack.pop(), first = stack.pop();
+      stack.push(f(OPERATIONS[word](first, second)));
+    } else stack.push(f(names[word] ?? Number(word)));
+  }
+  return stack[0];
+}
 
 // What a column sum is multiplied by.
 export function scale(unit, queries, keys) {
-  const many = Math.max(1, queries);
-  if (unit === "percent") return f(f(1 / many) * 100);
-  if (unit === "uniform") return f(keys / many);
-  return 1;
+  return compute(UNITS[unit].scale, { queries: Math.max(1, queries), keys });
 }
 
-// The column sum above which a key is a sink: (total + ε (n − 1)) / n, with ε in sums.
-export function limit(total, epsilon, unit, queries, keys) {
-  const factor = scale(unit, queries, keys);
-  const inSums = unit === "sum" ? f(epsilon) : f(f(1 / factor) * f(epsilon));
-  return f(f(total + f(inSums * (keys - 1))) / Math.max(1, keys));
+// The column sum above which a key is a sink.
+export function limit(total, parameter, unit, queries, keys) {
+  const names = { total, parameter, queries: Math.max(1, queries), keys, scale: scale(unit, queries, keys) };
+  return compute(UNITS[unit].limit, names);
 }
 
 export const GROUPS = ["all", "masked", "committed", "prompt"];

@@ -158,7 +158,9 @@ class Compact extends Cached {
   // A compact sample knows the largest key of each head only: classes are an approximation, and say so.
   heads(view) {
     const { layers, heads, steps, positions } = this.sample, paths = this.readPaths();
-    const sure = view.group === "all" && view.epsilon === 3 && view.unit !== "percent" ? this.sample.classes : null;
+    const sure = view.group === "all" && view.epsilon === 3 && ["sum", "uniform"].includes(view.unit)
+      ? this.sample.classes
+      : null;
     return Array.from({ length: layers * heads }, (_, index) => {
       const values = new Float32Array(steps * positions);
       for (let step = 0; step < steps; step++) {

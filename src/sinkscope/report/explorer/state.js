@@ -1,6 +1,6 @@
 // What is on screen, and its twin in the address: a link to the page opens the same view.
 
-import { GROUPS, UNITS } from "./rules.js";
+import { GROUPS, isComputed } from "./rules.js";
 
 const DEFAULTS = {
   tab: "overview",
@@ -17,7 +17,6 @@ const DEFAULTS = {
 const KINDS = {
   tab: ["overview", "explorer"],
   group: GROUPS,
-  unit: Object.keys(UNITS),
   theme: ["", "light", "dark"],
 };
 
@@ -34,7 +33,9 @@ export function parse(hash) {
   const found = {};
   for (const [name, text] of new URLSearchParams(hash.replace(/^#/, ""))) {
     if (!(name in DEFAULTS)) continue;
-    if (KINDS[name]) {
+    if (name === "unit") {
+      if (isComputed(text)) found[name] = text;
+    } else if (KINDS[name]) {
       if (KINDS[name].includes(text)) found[name] = text;
     } else if (text !== "" && Number.isFinite(Number(text))) {
       found[name] = name === "epsilon" ? Math.max(0, Number(text)) : Math.trunc(Number(text));

@@ -1,169 +1,223 @@
-"""Table 1: every cell with its interval, paired with nothing masked and with random keys; points of a sweep compared."""
+"""Table 1: stored answers put together, every cell with its interval, paired with nothing masked and with random keys."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
+
+import polars as pl
 
 from sinkscope import paper
 from sinkscope.interventions.conditions import Condition
-from sinkscope.statistics import holm, paired, wilson
-from sinkscope.study.analysis.answers import Answers, Key
-from sinkscope.study.analysis.rows import Cell, Compared, Control, PooledCell, Setting, SolvableTasks
+from sinkscope.statistics import adjusted, paired, wilson
+from sinkscope.study import vocabulary
+from sinkscope.study.results import Cell, Compared, Control, PooledCell, SolvableTasks, SweepPoint
 from sinkscope.study.schema import Study
-from sinkscope.study.unit import ModelInfo
+from sinkscope.study.unit import ModelInfo, Unit
 
-CONTROLLED = ("mask_sinks", "zero_values", "mean_values", "patch_values", "patch_keys")  # have a twin of random keys
+Loaded = Callable[[Unit], dict[str, Any]]  # a unit's stored result
+Key = tuple[str, str, str, Condition]  # model, setting, task, condition
+EFFECT = ("keys", "keys_seen", "mass", "mass_seen")
 WEAK = 0.1  # accuracy with nothing masked below which a task has too little to lose
 
 
-def cells(study: Study, facts: Sequence[ModelInfo], answers: dict[Key, Answers]) -> list[Cell]:
+@dataclass
+class AnswerSet:
+    """All answers of one model, setting, condition and task; by problem."""
+
+    rows: dict[int, dict[str, Any]] = field(default_factory=dict)
+    effect: dict[str, float] = field(default_factory=lambda: {**dict.fromkeys(EFFECT, 0.0), "leak": 0.0})
+    parts: dict[str, AnswerSet] = field(default_factory=dict)  # of pooled answers: each task's own
+
+    def add(self, result: Mapping[str, Any]) -> None:
+        self.rows |= {row["problem"]: row for row in result["rows"]}
+        self.took(result["effect"])
+
+    def took(self, effect: Mapping[str, float]) -> None:
+        for name in EFFECT:
+            self.effect[name] += effect.get(name, 0.0)
+        self.effect["leak"] = max(self.effect["leak"], effect.get("leak", 0.0))
+
+    def join(self, task: str, one: AnswerSet, place: int) -> None:
+        """Take in another task's answers; its problems are numbered on, by the task's place."""
+        self.parts[task] = one
+        self.rows |= {place * 1_000_000 + number: row for number, row in one.rows.items()}
+        self.took(one.effect)
+
+    def only(self, tasks: Sequence[str]) -> AnswerSet:
+        """Of pooled answers, those to some of the tasks."""
+        found = AnswerSet()
+        for place, task in enumerate(tasks):
+            found.join(task, self.parts[task], place)
+        return found
+
+    @property
+    def right(self) -> list[bool]:
+        """In the order of the problems."""
+        return [bool(self.rows[number]["correct"]) for number in sorted(self.rows)]
+
+    @property
+    def accuracy(self) -> float:
+        return sum(self.right) / len(self.right)
+
+    def shares(self) -> dict[str, Any]:
+        """What was taken away, from the second forward on; None where nothing was counted."""
+        effect = self.effect
+        return {
+            "key_share": effect["keys"] / effect["keys_seen"] if effect["keys_seen"] else None,
+            "mass_share": effect["mass"] / effect["mass_seen"] if effect["mass_seen"] else None,
+            "leak": effect["leak"],
+        }
+
+
+def collect(units: Sequence[Unit], load: Loaded) -> dict[Key, AnswerSet]:
+    """Answers of all chunks together."""
+    found: dict[Key, AnswerSet] = {}
+    for unit in units:
+        if unit.kind == "answers":
+            key = (unit.shown, unit.setting, unit.task, unit.condition)
+            found.setdefault(key, AnswerSet()).add(load(unit))
+    return found
+
+
+def pooled(answers: dict[Key, AnswerSet], tasks: Sequence[str]) -> dict[Key, AnswerSet]:
+    """The same with all tasks together, as the task "all"."""
+    found: dict[Key, AnswerSet] = {}
+    for (model, setting, task, condition), one in answers.items():
+        found.setdefault((model, setting, "all", condition), AnswerSet()).join(task, one, tasks.index(task))
+    return found
+
+
+def cells(study: Study, models: Sequence[ModelInfo], answers: dict[Key, AnswerSet]) -> list[Cell]:
     """One cell per model, task, setting and condition, in the order of the plan."""
-    known = {fact.name: fact for fact in facts}
-    made = [_cell(known[key[0]], answers, one) for key, one in answers.items()]
-    return _primary(study, _corrected(made, answers), list(answers))
+    known = {model.name: model for model in models}
+    made = {key: _cell(known[key[0]], answers, key) for key in answers}
+    families: dict[Hashable, list[Key]] = {}
+    for key in made:
+        if key[3].name not in ("none", "noop"):
+            families.setdefault((*key[:3], key[3].series().label), []).append(key)
+    for family in families.values():  # across K (or the radius)
+        _correct(made, family)
+    return _with_primary(study, made)
 
 
-def pooled_cells(study: Study, facts: Sequence[ModelInfo], answers: dict[Key, Answers]) -> list[PooledCell]:
+def _cell(model: ModelInfo, answers: dict[Key, AnswerSet], key: Key) -> Cell:
+    name, setting, task, condition = key
+    one, base = answers[key], answers[*key[:3], Condition("none")]
+    right, says, change, shares = one.right, condition.to_dict(), paired(base.right, one.right), one.shares()
+    low, high = wilson(sum(right), len(right))
+    theirs = not setting and vocabulary.as_in_the_paper(says, model.family)
+    return Cell(
+        model=name, family=model.family, causal=model.causal, task=task, setting=setting, condition=says,
+        label=condition.label, n=len(right), correct=sum(right), accuracy=one.accuracy, low=low, high=high,
+        **change.to_dict(), p_holm=change.p, **shares, controls=_controls(answers, key),
+        confidence=sum(row["confidence"] for row in one.rows.values()) / len(one.rows),
+        paper=paper.accuracy(model.family, task, condition.k) if theirs else None,
+        per_percent=change.difference / taken if (taken := shares["mass_share"]) else None,
+    )  # fmt: skip
+
+
+def _controls(answers: dict[Key, AnswerSet], key: Key) -> dict[Any, Control]:
+    """Against the first control of each kind that was run, problem by problem."""
+    found: dict[Any, Control] = {}
+    for match, candidates in vocabulary.controls(key[3]).items():
+        control = next((answers[*key[:3], one] for one in candidates if (*key[:3], one) in answers), None)
+        if control is not None:
+            compared = paired(control.right, answers[key].right)
+            found[match] = Control(accuracy=control.accuracy, **compared.to_dict(), **control.shares())
+    return found
+
+
+def _correct(made: dict[Key, Cell], family: Sequence[Key]) -> None:
+    """Correct the p values of comparisons that are tested together: with nothing masked, and with each kind of control."""
+    for key, p in adjusted({key: made[key].p for key in family}).items():
+        made[key] = replace(made[key], p_holm=p)
+    for match in ("count", "mass"):
+        with_control = [key for key in family if match in made[key].controls]
+        for key, p in adjusted({key: made[key].controls[match].p for key in with_control}).items():
+            controls = made[key].controls
+            made[key] = replace(made[key], controls={**controls, match: replace(controls[match], p_holm=p)})
+
+
+def _with_primary(study: Study, made: dict[Key, Cell]) -> list[Cell]:
+    """Corrected over all comparisons that the study is about; by default one masked sink against none.
+
+    An ARM's sinks are those of its last row, as in the paper, where that was run.
+    """
+    masked = {key: vocabulary.masked_key(cell.condition) for key, cell in made.items()}
+    by_last = {key[0] for key, what in masked.items() if what == ("last row's top key", None) and made[key].causal}
+    usual = {model: ("last row's top key" if model in by_last else "top key", None) for model, *_ in made}
+    chosen = [key for key in made if (key[3] in study.primary if study.primary else masked[key] == usual[key[0]])]
+    primary = adjusted({key: made[key].p for key in chosen})
+    return [replace(cell, p_primary=primary[key]) if key in primary else cell for key, cell in made.items()]
+
+
+def pooled_cells(study: Study, models: Sequence[ModelInfo], answers: dict[Key, AnswerSet]) -> list[PooledCell]:
     """The same of pooled answers, each also over those tasks only that the model can do."""
     weak = {key: _weak(answers[*key[:3], Condition("none")]) for key in answers}
     able = {
         key: one.only([task for task in one.parts if task not in weak[key]])
         for key, one in answers.items() if len(weak[key]) < len(one.parts)
     }  # fmt: skip
-    strong = dict(zip(able, cells(study, facts, able), strict=True))
+    strong = {key: _numbers(cell) for key, cell in zip(able, cells(study, models, able), strict=True)}
     return [
-        PooledCell(**vars(row), weak=weak[key], able=_able(strong[key]) if key in strong else None)
-        for key, row in zip(answers, cells(study, facts, answers), strict=True)
+        PooledCell(**vars(row), weak=weak[key], able=strong.get(key))
+        for key, row in zip(answers, cells(study, models, answers), strict=True)
     ]
 
 
-def _able(cell: Cell) -> SolvableTasks:
-    return SolvableTasks(**{name: getattr(cell, name) for name in SolvableTasks.__dataclass_fields__})
+def _numbers(cell: Cell) -> SolvableTasks:
+    return SolvableTasks(**{item.name: getattr(cell, item.name) for item in fields(SolvableTasks)})
 
 
-def _weak(base: Answers, other: Answers | None = None) -> dict[str, float]:
-    """Tasks that the model can hardly do, with the share of right answers (the larger one, of two)."""
-    shares = {
-        task: max(part.accuracy, other.parts[task].accuracy if other else 0.0) for task, part in base.parts.items()
-    }
+def _weak(*settings: AnswerSet) -> dict[str, float]:
+    """Tasks that the model can hardly do in any of the settings, with the largest share of right answers."""
+    shares = {task: max(one.parts[task].accuracy for one in settings) for task in settings[0].parts}
     return {task: share for task, share in shares.items() if share < WEAK}
 
 
-def _cell(fact: ModelInfo, answers: dict[Key, Answers], one: Answers) -> Cell:
-    condition, right = one.condition, one.right
-    base = answers[one.model, one.setting, one.task, Condition("none")]
-    low, high = wilson(sum(right), len(right))
-    simple = not one.setting and set(condition.to_dict()) == {"name", "k", "rank", "rows"}  # as the paper masks
-    theirs = (None, "last" if fact.family == "llama" else "all")
-    told = simple and condition.name in ("none", "mask_sinks") and condition.rows in theirs
-    against, shares = paired(base.right, right), one.shares()
-    taken = shares["mass_share"]
-    return Cell(
-        model=one.model, family=fact.family, causal=fact.causal, task=one.task, setting=one.setting,
-        condition=condition.to_dict(), label=condition.label, n=len(right), correct=sum(right), accuracy=one.accuracy,
-        low=low, high=high, **against.to_dict(), p_holm=against.p, **shares,
-        confidence=sum(row["confidence"] for row in one.rows.values()) / len(one.rows),
-        controls=_controls(answers, one), paper=paper.accuracy(fact.family, one.task, condition.k) if told else None,
-        per_percent=against.difference / taken if taken else None,
-    )  # fmt: skip
-
-
-def _controls(answers: dict[Key, Answers], one: Answers) -> dict[Any, Control]:
-    """Sinks against random keys with the same budget, in both forms; problem by problem."""
-    condition = one.condition
-    if condition.name not in CONTROLLED or condition.of == "random":
-        return {}
-    words = dict(condition.settings)
-    found: dict[Any, Control] = {}
-    for match in ("count", "mass"):
-        if condition.name == "mask_sinks":
-            names = [Condition("mask_random", **{**words, "match": match})]
-            if match == "count" and not {"above", "below"} & set(words):
-                # As many random keys are as many, whichever rows ranked those that they must not be; but the mass to
-                # match is that of the sinks of this very ranking.
-                ways = [("clean", condition.rows), ("clean", "last"), ("clean", "all")]
-                names += [Condition("mask_random", condition.k, rank, rows, match) for rank, rows in ways]
-        else:
-            names = [Condition(condition.name, **{**words, "of": "random"})]
-        control = next(
-            (answers[key] for name in names if (key := (one.model, one.setting, one.task, name)) in answers), None
-        )
-        if control is not None and (match == "count" or condition.name == "mask_sinks"):
-            compared = paired(control.right, one.right)
-            found[match] = Control(accuracy=control.accuracy, **compared.to_dict(), **control.shares())
-    return found
-
-
-def _corrected(made: list[Cell], answers: dict[Key, Answers]) -> list[Cell]:
-    """Holm's correction across K (or the radius), a model, task, setting and kind of masking at a time."""
-    groups: dict[Any, list[int]] = {}
-    for index, (model, setting, task, condition) in enumerate(answers):
-        if condition.name not in ("none", "noop"):
-            groups.setdefault((model, setting, task, condition.series().label), []).append(index)
-    for members in groups.values():
-        for index, p in _adjusted({index: made[index].p for index in members}):
-            made[index] = replace(made[index], p_holm=p)
-        for match in ("count", "mass"):
-            compared = {index: made[index].controls for index in members if match in made[index].controls}
-            for index, p in _adjusted({index: controls[match].p for index, controls in compared.items()}):
-                controls = compared[index]
-                made[index] = replace(made[index], controls={**controls, match: replace(controls[match], p_holm=p)})
-    return made
-
-
-def _adjusted(p: Mapping[int, float]) -> Iterable[tuple[int, float]]:
-    """p values that are tested together, adjusted, each with what it belongs to; the one place that names the correction."""
-    return zip(p, holm(list(p.values())), strict=True)
-
-
-def _primary(study: Study, made: list[Cell], keys: list[Key]) -> list[Cell]:
-    """Holm's correction over all comparisons that the study is about; by default one masked sink against none.
-
-    An ARM's sinks are those of its last row, as in the paper, where that was run.
-    """
-    last, column = (Condition("mask_sinks", 1, "clean", rows) for rows in ("last", "all"))
-    there = {(key[0], key[3]) for key in keys}
-    chosen = [
-        index for index, (model, _, _, condition) in enumerate(keys)
-        if (condition in study.primary if study.primary else
-            condition == (last if made[index].causal and (model, last) in there else column))
-    ]  # fmt: skip
-    for index, p in _adjusted({index: made[index].p for index in chosen}):
-        made[index] = replace(made[index], p_primary=p)
-    return made
-
-
-def settings_compared(answers: dict[Key, Answers]) -> list[Setting]:
-    """Points of a decode sweep without intervention, each against the first, problem by problem; Holm over the points."""
-    firsts: dict[tuple[str, str], Answers] = {}
-    groups: dict[tuple[str, str], list[int]] = {}
-    rows: list[Setting] = []
+def sweep_points(answers: dict[Key, AnswerSet]) -> list[SweepPoint]:
+    """Points of a decode sweep without intervention, each against the first, problem by problem; corrected over the points."""
+    sweeps: dict[tuple[str, str], list[tuple[str, AnswerSet]]] = {}
     for (model, setting, task, condition), one in answers.items():
-        if condition.name != "none":
-            continue
-        first = firsts.setdefault((model, task), one)
-        if first is not one:
-            weak = _weak(first, one)
-            compared = paired(first.right, one.right)
-            groups.setdefault((model, task), []).append(len(rows))
-            rows.append(Setting(
-                model, task, setting, first.setting, **compared.to_dict(), weak=weak, able=_able_pair(first, one, weak)
-            ))  # fmt: skip
-    for members in groups.values():
-        for index, p in _adjusted({index: rows[index].p for index in members}):
-            rows[index] = replace(rows[index], p_holm=p)
-        able = {index: found for index in members if (found := rows[index].able) is not None}
-        for index, p in _adjusted({index: found.p for index, found in able.items()}):
-            rows[index] = replace(rows[index], able=replace(able[index], p_holm=p))
-    return rows
+        if condition.name == "none":
+            sweeps.setdefault((model, task), []).append((setting, one))
+    return [row for key, points in sweeps.items() for row in _compared_points(*key, points)]
 
 
-def _able_pair(first: Answers, one: Answers, weak: dict[str, float]) -> Compared | None:
-    """The comparison on those tasks that the model can do in one of the two settings; None without such a task."""
-    tasks = [task for task in one.parts if task not in weak]
-    if not tasks:
-        return None
-    before, after = first.only(tasks).right, one.only(tasks).right
-    return Compared(n=len(after), **paired(before, after).to_dict())
+def _compared_points(model: str, task: str, points: Sequence[tuple[str, AnswerSet]]) -> Iterable[SweepPoint]:
+    (against, first), *others = points
+    rows = {}
+    for setting, one in others:
+        weak = _weak(first, one)
+        tasks = [name for name in one.parts if name not in weak]
+        before, after = first.only(tasks).right, one.only(tasks).right
+        able = Compared(n=len(after), **paired(before, after).to_dict()) if tasks else None
+        change = paired(first.right, one.right).to_dict()
+        rows[setting] = SweepPoint(model, task, setting, against, **change, weak=weak, able=able)
+    for setting, p in adjusted({setting: row.p for setting, row in rows.items()}).items():
+        rows[setting] = replace(rows[setting], p_holm=p)
+    for setting, p in adjusted({setting: row.able.p for setting, row in rows.items() if row.able}).items():
+        rows[setting] = replace(rows[setting], able=replace(able, p_holm=p) if (able := rows[setting].able) else None)
+    return rows.values()
+
+
+def answer_table(units: Sequence[Unit], load: Loaded) -> pl.DataFrame:
+    """Everything that was answered or scored, one row per problem, in the order of the plan."""
+    rows = []
+    for unit in units:
+        if unit.kind in ("answers", "likelihood", "forced"):
+            about = {
+                "kind": unit.kind, "model": unit.shown, "setting": unit.setting, "condition": unit.condition.label,
+                **{name: getattr(unit.condition, name) for name in ("name", "k", "rank", "rows", "match")}, "task": unit.task,
+            }  # fmt: skip
+            rows += [{**about, **row} for row in sorted(load(unit)["rows"], key=lambda row: int(row["problem"]))]
+    return pl.DataFrame(rows, schema=COLUMNS, orient="row")
+
+
+COLUMNS: dict[str, Any] = {
+    "kind": pl.String, "model": pl.String, "setting": pl.String, "condition": pl.String, "name": pl.String, "k": pl.Int64,
+    "rank": pl.String, "rows": pl.String, "match": pl.String, "task": pl.String, "problem": pl.Int64, "correct": pl.Boolean,
+    "text": pl.String, "tokens": pl.List(pl.Int64), "confidence": pl.Float64, "value": pl.Float64,
+}  # fmt: skip

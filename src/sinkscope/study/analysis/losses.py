@@ -1,68 +1,96 @@
-"""Verdicts on right answers: what masking costs, pooled and task by task, and what the points of a sweep change."""
+"""Verdicts on right answers: what masking costs, pooled and task by task, what the points of a sweep change, and at what
+price sinks are made weaker or held still. The rules are stated in verdicts.py.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
+from sinkscope.statistics import CORRECTION, problems_needed
+from sinkscope.study import vocabulary
 from sinkscope.study.analysis.accuracy import WEAK
-from sinkscope.study.analysis.decisions import LEVEL, Decision, able, decide, plain
-from sinkscope.study.analysis.rows import Cell, PooledCell, Setting
-from sinkscope.study.analysis.wording import chance, changed, left_out, percent, points, span
+from sinkscope.study.analysis.wording import chance, changed, left_out, percent, points
+from sinkscope.study.results import Cell, Heads, PooledCell, SweepPoint, Tables
 
-MATCHED = 0.25  # how far, relatively, the mass of a control may be from that of the sinks
-ENOUGH = 20  # problems below which a task says nothing
+LEVEL = 0.05  # of p
+FEWEST = 20  # problems below which a task says nothing
 TOO_WEAK = "too weak to say"
+LESS = 0.8  # of the attention on sinks
+STILLER = 0.5  # of the heads with a moving sink
 Found = Iterator[tuple[str, str, str, str]]  # name, value, one clause, and the sentences behind it
 
 
 @dataclass(frozen=True)
-class Model:
+class Decision:
+    """What an interval says, and how many problems it would take where it says nothing."""
+
+    said: Literal["robust", "dependent", "undecided"]
+    needed: str = ""
+
+    def __str__(self) -> str:
+        return f"undecided ({self.needed})" if self.said == "undecided" else self.said
+
+
+def decide(row: PooledCell, margin: float) -> Decision:
+    """margin: in shares. Robust: the lower end is above −margin. Dependent: the upper end is below it.
+
+    A primary comparison is dependent only if its p, corrected over all primary ones, says so too.
+    """
+    if row.difference_low > -margin:
+        return Decision("robust")
+    if row.difference_high < -margin and (row.p_primary is None or row.p_primary < LEVEL):
+        return Decision("dependent")
+    needed = problems_needed(row.lost, row.won, row.n, margin)
+    if needed is None:
+        return Decision("undecided", "the loss is about the margin")
+    return Decision("undecided", f"needs about n = {max(needed, row.n + 1)} problems")
+
+
+def solvable(row: PooledCell) -> PooledCell:
+    """A pooled row over those tasks only that the model can do; as it is if it can do none."""
+    return replace(row, **vars(row.able)) if row.able is not None else row
+
+
+@dataclass(frozen=True)
+class ModelRows:
     """All rows of one model (of a sweep: of its first point), and the margin, in shares."""
 
-    name: str
-    tables: Mapping[str, Sequence[Any]]
+    tables: Tables
     margin: float
-
-    def rows(self, table: str) -> list[Any]:
-        return list(self.tables.get(table, ()))
-
-    @property
-    def pooled(self) -> list[PooledCell]:
-        return self.rows("pooled")
 
     @property
     def causal(self) -> bool:
         """Whether it writes from left to right."""
-        return any(row.causal for row in [*self.pooled, *self.rows("likelihood")])
+        return any([row.causal for row in self.tables.pooled] + [row.causal for row in self.tables.likelihood])
 
     @property
     def base(self) -> PooledCell:
-        return able(next(row for row in self.pooled if row.condition["name"] == "none"))
+        return solvable(next(row for row in self.tables.pooled if row.condition["name"] == "none"))
 
-    def masked(self, rank: str = "clean", rows: str | None = None) -> list[PooledCell]:
+    def masked(self, rank: str = "clean") -> list[PooledCell]:
         """Plainly masked sinks by K, over the tasks that the model can do; an ARM's by its last row where that was run."""
-        found = {
-            way: [able(row) for row in self.pooled
-                  if plain(row) and row.condition["rank"] == rank and row.condition["rows"] == way]
-            for way in ("all", "last")
-        }  # fmt: skip
-        if rows is not None:
-            return found[rows]
-        return found["last"] if self.causal and found["last"] else found["all"]
+        rows = [row for row in self.tables.pooled if vocabulary.is_plain_masking(row.condition)]
+        ranked = [solvable(row) for row in rows if row.condition["rank"] == rank]
+        usual = vocabulary.usual_rows([row.condition for row in ranked], self.causal)
+        return [row for row in ranked if row.condition["rows"] == usual]
 
-    def find(self, name: str, **wanted: Any) -> PooledCell | None:
-        """The pooled row of a condition that says this and nothing else, over the tasks that the model can do."""
-        asked = {"name": name, "k": 0, "rank": None, "rows": None, **wanted}
-        return next((able(row) for row in self.pooled if dict(row.condition) == asked), None)
+    def find(self, *keys: vocabulary.Key) -> PooledCell | None:
+        """The pooled row that masks the first of these keys that was run, over the tasks that the model can do."""
+        found = {vocabulary.masked_key(row.condition): row for row in reversed(self.tables.pooled)}
+        return next((solvable(found[key]) for key in keys if key in found), None)
+
+    def heads(self, label: str = "none") -> Heads | None:
+        """The heads under a condition; an ARM's by their columns so far."""
+        return next((row.judged for row in self.tables.dynamics if row.condition == label), None)
 
 
-def masking(of: Model) -> Found:
+def masking(of: ModelRows) -> Found:
     for rank in ("clean", "as_run"):
         if rows := of.masked(rank):
             base = of.base
-            decided = {row.condition["k"]: decide(row, of.margin, row.p_primary) for row in rows}
+            decided = {row.condition["k"]: decide(row, of.margin) for row in rows}
             value = TOO_WEAK if base.able is None else _robust(decided, rows)
             shown = next((row for row in rows if decided[row.condition["k"]].said != "robust"), rows[-1])
             told = " ".join(_masked(row, base.accuracy) for row in rows)
@@ -97,35 +125,28 @@ def _masked(row: PooledCell, before: float) -> str:
     taken = "" if row.mass_share is None else f" ({percent(row.mass_share)} of attention taken)"
     lost = f", {percent(-row.difference / before)} of the right answers lost" if before and row.difference < 0 else ""
     words = f"K={row.condition['k']}: {changed(row)}{taken}{lost}, p {chance(row.p_holm)}"
+    if "count" not in row.controls:
+        words += "; no control with as many random keys"
     for match in ("count", "mass"):
         if control := row.controls.get(match):
-            name = "as many random keys" if match == "count" else _by_mass(row.mass_share, control.mass_share)
+            name = "as many random keys" if match == "count" else "random keys of the same mass"
+            if match == "mass" and not vocabulary.comparable(row.mass_share, control.mass_share):
+                name = f"random keys meant to match the mass (they took {percent(control.mass_share)})"
             words += f"; {name} {points(row.difference - control.difference)} (sinks against them {changed(control)})"
-        elif match == "count":
-            words += "; no control with as many random keys"
     return words + "."
 
 
-def _by_mass(sinks: float | None, taken: float | None) -> str:
-    """What to call random keys that were drawn up to the sinks' mass: there may not be enough of it."""
-    if sinks is not None and taken is not None and abs(taken - sinks) <= MATCHED * sinks:
-        return "random keys of the same mass"
-    return f"random keys meant to match the mass (they took {percent(taken)})"
-
-
-def collapse(of: Model) -> Found:
+def collapse(of: ModelRows) -> Found:
     """Of an ARM only: is what hiding the last row's top key costs about position 0?"""
-    last = of.find("mask_sinks", k=1, rows="last", rank="clean")
-    first = of.find("mask_positions", positions=[0], since="second")
-    random = of.find("mask_random", k=1, rows="last", rank="clean", match="count")
-    random = random or of.find("mask_random", k=1, rows="all", rank="clean", match="count")
+    last, first, column = (of.find((key, None)) for key in ("last row's top key", "position 0", "top key"))
+    random = of.find(("last row's top key", "count"), ("top key", "count"))
     if not of.causal or last is None or first is None or random is None:
         return
-    told = [("the last row's top key", last), ("position 0 alone", first), ("one random key", random)]
-    if column := of.find("mask_sinks", k=1, rows="all", rank="clean"):
-        told.append(("the column's top key", column))
-    words = ", ".join(f"{name} {changed(row)}" for name, row in told)
-    decision = decide(last, of.margin, last.p_primary)
+    told = (
+        f"the last row's top key {changed(last)}, position 0 alone {changed(first)}, one random key {changed(random)}"
+    )
+    told += f", the column's top key {changed(column)}" if column else ""
+    decision = decide(last, of.margin)
     if of.base.able is None:
         value = TOO_WEAK
     elif decision.said == "dependent":
@@ -134,13 +155,16 @@ def collapse(of: Model) -> Found:
     else:
         value = "no collapse" if decision.said == "robust" else str(decision)
     clause = f"position 0 {points(first.difference)}, last row's top key {points(last.difference)} points"
-    yield "collapse", value, clause, f"{_start(of.base)} Masked at every step after the first: {words}."
+    yield "collapse", value, clause, f"{_start(of.base)} Masked at every step after the first: {told}."
 
 
-def tasks(of: Model) -> Found:
+def tasks(of: ModelRows) -> Found:
     """Is the loss the same for every kind of task? Spread of the differences, beside what the intervals allow."""
-    cells: list[Cell] = of.rows("cells")
-    rows = [row for row in cells if plain(row) and row.condition["rank"] == "clean" and row.condition["rows"] == "all"]
+    cells = of.tables.cells
+    rows = [
+        row for row in cells
+        if vocabulary.is_plain_masking(row.condition) and (row.condition["rank"], row.condition["rows"]) == ("clean", "all")
+    ]  # fmt: skip
     if len({row.task for row in rows}) < 3:
         return
     shares = {row.task: row.accuracy for row in cells if row.condition["name"] == "none"}
@@ -148,38 +172,72 @@ def tasks(of: Model) -> Found:
     for k in sorted({row.condition["k"] for row in rows}):
         mine = [row for row in rows if row.condition["k"] == k and row.task not in weak]
         mine.sort(key=lambda row: row.difference)
-        told = ", ".join(
-            f"{row.task} {changed(row)}{'' if row.n >= ENOUGH else f' (n = {row.n}: not counted)'}" for row in mine
-        )
-        clause = f"{mine[0].task} {points(mine[0].difference)}, {mine[-1].task} {points(mine[-1].difference)} points" \
-            if mine else "no task left"  # fmt: skip
-        yield f"tasks_k{k}", _uneven(mine), clause, f"K={k}: {told or 'no task left'}.{left_out(weak)}"
+        uncounted = {row.task: "" if row.n >= FEWEST else f" (n = {row.n}: not counted)" for row in mine}
+        told = ", ".join(f"{row.task} {changed(row)}{uncounted[row.task]}" for row in mine) or "no task left"
+        ends = [f"{row.task} {points(row.difference)}" for row in (mine[0], mine[-1])] if mine else []
+        clause = f"{', '.join(ends)} points" if ends else "no task left"
+        yield f"tasks_k{k}", _uneven(mine), clause, f"K={k}: {told}.{left_out(weak)}"
 
 
 def _uneven(rows: Sequence[Cell]) -> str:
     """Of rows from the largest loss to the smallest."""
     if len(rows) < 2:
         return TOO_WEAK
-    counted = [row for row in rows if row.n >= ENOUGH]
+    counted = [row for row in rows if row.n >= FEWEST]
     if len(counted) < 2:
         return "too few to say"
     apart = counted[0].difference_high < counted[-1].difference_low
     return "uneven" if apart else "even within the intervals"
 
 
-def settings(of: Model) -> Found:
-    rows: list[Setting] = of.rows("settings")
-    if rows:
+def settings(of: ModelRows) -> Found:
+    if rows := of.tables.settings:
         counted = [row.able for row in rows if row.able]
         moved = [row for row in counted if row.p_holm < LEVEL]
         value = f"{len(moved)} of {len(counted)} differ" if counted else TOO_WEAK
-        clause = f"against {rows[0].against}, Holm over {len(counted)} points"
+        clause = f"against {rows[0].against}, {CORRECTION} over {len(counted)} points"
         yield "settings", value, clause, f"Against {rows[0].against}: {', '.join(map(_point, rows))}."
 
 
-def _point(row: Setting) -> str:
-    found = row.able
-    if not found:
-        return f"{row.setting} {points(row.difference)} {span(row)} (no task reaches {percent(WEAK)} in either)"
+def _point(row: SweepPoint) -> str:
+    if not row.able:
+        return f"{row.setting} {changed(row)} (no task reaches {percent(WEAK)} in either)"
     without = f", without {' and '.join(row.weak)} as too weak" if row.weak else ""
-    return f"{row.setting} {changed(found)} (p {chance(found.p_holm)}{without})"
+    return f"{row.setting} {changed(row.able)} (p {chance(row.able.p_holm)}{without})"
+
+
+def control(of: ModelRows) -> Found:
+    """Were sinks weaker, or still, under a condition that is meant to make them so, and at what price?"""
+    yield from _price(of, "weaker", "weaken", lambda was, now: (now.absorption or 0.0) < LESS * (was.absorption or 0.0))
+    yield from _price(of, "still", "hold", lambda was, now: now.moving < STILLER * was.moving)
+
+
+def _price(of: ModelRows, name: str, aim: str, did: Callable[[Heads, Heads], bool]) -> Found:
+    """Of the conditions with this aim whose answers and traces are both there."""
+    before = of.heads()
+    aimed = [solvable(row) for row in of.tables.pooled if vocabulary.aim(row.condition) == aim]
+    found = [(row, now) for row in aimed if (now := of.heads(row.label)) is not None]
+    if not found or before is None:
+        return
+    decided = {row.label: decide(row, of.margin).said for row, now in found if did(before, now)}
+    free = [row for row, _ in found if decided.get(row.label) == "robust"]
+    best = max(free or [row for row, _ in found if row.label in decided], key=lambda row: row.difference, default=None)
+    if best is None:
+        value, clause = "no", "no condition did it"
+    elif free:
+        value, clause = "free", f"{best.label}: {changed(best)} points"
+    else:
+        value = "at a price" if set(decided.values()) == {"dependent"} else "undecided"
+        clause = f"the cheapest is {best.label}: {changed(best)} points"
+    told = "; ".join(
+        f"{row.label}{'' if row.label in decided else ' (does not count)'}: "
+        f"attention on sinks {percent(before.absorption)} → {percent(now.absorption)}, "
+        f"sinks per head {_number(before.sinks)} → {_number(now.sinks)}, "
+        f"heads with a moving one {percent(before.moving)} → {percent(now.moving)}, answers {changed(row)}"
+        for row, now in found
+    )
+    yield name, value, clause, f"Against sinks that draw {percent(before.absorption)} of the attention: {told}."
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"

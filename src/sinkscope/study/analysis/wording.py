@@ -1,33 +1,12 @@
-"""Numbers in the words of a verdict: shares in %, differences in points, intervals in brackets."""
+"""Numbers in the words of verdicts and claims: shares in %, differences in points, intervals in brackets."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
-from sinkscope.study.analysis.rows import Interval
+from sinkscope.study.results import Difference, Dynamics, Interval, Value
 
-
-class Changed(Protocol):
-    """A difference of accuracies with its interval."""
-
-    @property
-    def difference(self) -> float: ...
-    @property
-    def difference_low(self) -> float: ...
-    @property
-    def difference_high(self) -> float: ...
-
-
-class Ruled(Protocol):
-    """A row that was made with a sink rule."""
-
-    @property
-    def rule(self) -> str: ...
-    @property
-    def unit(self) -> str | None: ...
-    @property
-    def epsilon(self) -> float | None: ...
+LONGEST = 60  # characters of a figure
 
 
 def percent(share: float | None) -> str:
@@ -38,17 +17,35 @@ def points(difference: float) -> str:
     return f"{100 * difference:+.1f}"
 
 
-def span(row: Changed) -> str:
-    return f"[{100 * row.difference_low:+.1f}, {100 * row.difference_high:+.1f}]"
+def changed(row: Difference) -> str:
+    """A difference of accuracies with its interval: -2.0 [-5.0, -0.1]"""
+    return f"{points(row.difference)} [{points(row.difference_low)}, {points(row.difference_high)}]"
 
 
-def changed(row: Changed) -> str:
-    """A difference with its interval."""
-    return f"{points(row.difference)} {span(row)}"
+def nats(row: Difference) -> str:
+    """A difference of log-likelihoods with its interval."""
+    return f"{row.difference:+.2f} [{row.difference_low:+.2f}, {row.difference_high:+.2f}]"
 
 
-def gap(found: Interval, scale: float = 1.0) -> str:
+def span(found: Interval | Value | None, scale: float = 1.0) -> str:
+    """+0.50 [+0.40, +0.60]"""
+    if found is None:
+        return "–"
     return f"{scale * found.value:+.2f} [{scale * found.low:+.2f}, {scale * found.high:+.2f}]"
+
+
+def share(found: Value, places: int = 0) -> str:
+    """57 % [51, 63]"""
+    return f"{100 * found.value:.{places}f} % [{100 * found.low:.{places}f}, {100 * found.high:.{places}f}]"
+
+
+def loss(found: Value | Difference) -> str:
+    """−58 [−65, −50], in whole points"""
+    value, low, high = (
+        (found.value, found.low, found.high) if isinstance(found, Value)
+        else (found.difference, found.difference_low, found.difference_high)
+    )  # fmt: skip
+    return f"{100 * value:+.0f} [{100 * low:+.0f}, {100 * high:+.0f}]"
 
 
 def chance(p: float) -> str:
@@ -61,6 +58,14 @@ def left_out(weak: Mapping[str, float]) -> str:
     return f" Left out as too weak: {told}." if told else ""
 
 
-def rule(row: Ruled) -> str:
+def rule(row: Dynamics) -> str:
     """The sink rule that a row was made with."""
     return f"{row.rule} {row.epsilon:g} in {row.unit}" if row.epsilon is not None else row.rule
+
+
+def cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def figure(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1].rstrip()}…"

@@ -1,26 +1,26 @@
-"""Where units are run. An engine is handed units and gives back outcomes, in any order; `perform` is always the same."""
+"""Where units are run. An engine is handed units and gives back results, in any order; `perform` is always the same."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from sinkscope.errors import StudyError
 from sinkscope.study.engines.ray import Ray
 from sinkscope.study.schema import Study
-from sinkscope.study.unit import Unit
+from sinkscope.study.unit import ModelInfo, Unit
 
-Stop = Callable[[], bool]  # asked before a unit is begun: should no more be?
+ShouldStop = Callable[[], bool]  # asked before a unit is begun: should no more be?
+UnitResults = Iterator[tuple[Unit, dict[str, Any]]]
 
 
 class Engine(Protocol):
     """Runs units somewhere."""
 
-    def work(
-        self, study: Study, units: Sequence[Unit], folder: Path, stop: Stop
-    ) -> Iterator[tuple[Unit, dict[str, Any]]]:
-        """Every unit with its result (`sinkscope.study.work.perform`), as they are finished.
+    def work(self, study: Study, units: Sequence[Unit], folder: Path, stop: ShouldStop) -> UnitResults:
+        """Every unit with its result (`sinkscope.study.units.perform`), as they are finished.
 
         folder: where traces are saved. When `stop()` turns true no further unit is begun; those that run are finished.
         Called twice in a run: to ask what the models are, then for the work itself.
@@ -31,7 +31,7 @@ class Engine(Protocol):
 
 
 def engine_of(
-    engine: str | Ray | Engine, workers: int | None = None, say: Callable[[str], object] | None = None
+    engine: str | Ray | Engine, workers: int | None = None, on_message: Callable[[str], object] | None = None
 ) -> Engine:
     """The engine of that name, or that `Ray` describes; anything that has `work` is an engine already."""
     if engine == "local":
@@ -52,5 +52,69 @@ def engine_of(
     if isinstance(engine, Ray):
         from sinkscope.study.engines.cluster import Cluster
 
-        return Cluster(engine, say)
+        return Cluster(engine, on_message)
     return engine
+
+
+# ---- which unit a free worker takes: one of the model that it has loaded, the longest first
+
+
+class WorkPiece(Protocol):
+    """What the queue must know of a piece of work; a `Unit` of a study is one, and so is a batch of a benchmark."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def model(self) -> str: ...
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+P = TypeVar("P", bound=WorkPiece)
+
+
+def known_models(unit: WorkPiece, result: Mapping[str, Any]) -> dict[str, ModelInfo]:
+    """The model that the result of a unit of facts tells about; none of any other."""
+    return {unit.model: ModelInfo(**result)} if unit.kind == "facts" and "left_out" not in result else {}
+
+
+class Waiting(Generic[P]):
+    """Units that nobody has begun, by model, the longest last in each list; taking one costs no search."""
+
+    def __init__(self, units: Iterable[P], weigh: Callable[[P], float]) -> None:
+        """weigh: how long a unit takes, in any measure."""
+        self.by_model: dict[str, list[P]] = {}
+        self.weights: dict[str, float] = {}
+        self.left: dict[str, float] = {}  # weight of what waits, by model
+        for unit in reversed(list(units)):  # the sort is stable: what weighs the same is taken in the plan's order
+            self.weights[unit.id] = weigh(unit)
+            self.put_back(unit)
+        for mine in self.by_model.values():
+            mine.sort(key=lambda unit: self.weights[unit.id])
+
+    def __len__(self) -> int:
+        return sum(map(len, self.by_model.values()))
+
+    def take(self, loaded: str | None, at: Counter[str], without: Collection[str] = ()) -> P | None:
+        """The next unit of the loaded model; else of the model with most left for each worker that is at it.
+
+        at: workers by the model that they have loaded. without: models that this worker cannot have.
+        """
+        fit = [model for model, mine in self.by_model.items() if mine and model not in without]
+        if not fit:
+            return None
+        chosen = loaded if loaded in fit else max(fit, key=lambda model: self.left[model] / (at[model] + 1))
+        unit = self.by_model[chosen].pop()
+        self.left[chosen] -= self.weights[unit.id]
+        return unit
+
+    def put_back(self, unit: P) -> None:
+        """A unit whose worker was lost is the next of its model: others may have waited for it long enough."""
+        self.by_model.setdefault(unit.model, []).append(unit)
+        self.left[unit.model] = self.left.get(unit.model, 0.0) + self.weights[unit.id]
+
+    def drop(self, model: str) -> list[P]:
+        """Take out all units of a model that nobody can have."""
+        self.left[model] = 0.0
+        return self.by_model.pop(model, [])

@@ -1,4 +1,4 @@
-"""Units on a Ray cluster: workers stay with their model, and what failed is tried elsewhere.
+"""Units of a study, or batches of a benchmark, on a Ray cluster: workers keep their model; what failed is tried elsewhere.
 
 No file system is shared: results and files come back through Ray, one at a time, and are written here alone. A worker
 gets its next unit when its last result was fetched, so no more than one result a worker waits anywhere.
@@ -7,27 +7,31 @@ gets its next unit when its last result was fetched, so no more than one result 
 from __future__ import annotations
 
 import json
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 from sinkscope import io
 from sinkscope.errors import StudyError
-from sinkscope.study.engines import Stop
+from sinkscope.evals.batches import Batch, Job, Outcome
+from sinkscope.study.cost import weigh
+from sinkscope.study.engines import P, ShouldStop, Waiting, WorkPiece, known_models
 from sinkscope.study.engines.pool import Pool, Worker
 from sinkscope.study.engines.ray import Ray
-from sinkscope.study.engines.scheduling import P, Piece, Waiting, parameters_of
+from sinkscope.study.unit import ModelInfo
 
 TRIES = 3  # of a unit, each on another worker
 FUNCTION = "sinkscope.study.engines.worker:answer"
-Said = Callable[[str], object]
+OnMessage = Callable[[str], object]
 Files = list[tuple[str, bytes]]
+Weigh = Callable[[Any, Any, ModelInfo | None], float]
 
 
-class Context(Protocol):
+class Shared(Protocol):
     """What all units share, and every worker is told: a `Study`, or the job of a benchmark."""
 
     @property
@@ -39,7 +43,7 @@ class Context(Protocol):
 class Failed:
     """A unit that failed: on which workers and nodes, and why the last time."""
 
-    unit: Piece
+    unit: WorkPiece
     workers: set[int] = field(default_factory=set)
     nodes: list[str] = field(default_factory=list)
     why: str = ""
@@ -53,7 +57,7 @@ class Failed:
 class Left:
     """What is left of one call of `work`."""
 
-    waiting: Waiting[Piece]
+    waiting: Waiting[WorkPiece]
     retried: list[Failed] = field(default_factory=list)
     broken: list[Failed] = field(default_factory=list)
     failed: dict[str, Failed] = field(default_factory=dict)
@@ -63,21 +67,29 @@ class Left:
 
 
 class Cluster:
-    """The engine that a `Ray` describes. function: what workers call, with study and unit as JSON and a folder."""
+    """The engine that a `Ray` describes.
 
-    def __init__(self, choice: Ray, say: Said | None = None, function: str = FUNCTION) -> None:
+    function: what workers call, with study and unit as JSON and a folder. weigh: how long a unit takes, of a model if known.
+    """
+
+    def __init__(
+        self, choice: Ray, on_message: OnMessage | None = None, function: str = FUNCTION, weigh: Weigh = weigh
+    ) -> None:
         self.choice = choice
-        self.say: Said = say or (lambda line: None)
-        self.function = function
+        self.on_message: OnMessage = on_message or (lambda line: None)
+        self.function, self.weigh = function, weigh
         self.pool = Pool(choice)
-        self.parameters: dict[str, int] = {}
+        self.models: dict[str, ModelInfo] = {}
         self.prints: dict[str, str] = {}  # model → fingerprint of the weights that the study was planned with
         self.lacking: dict[tuple[str, str], str] = {}  # (node, model) → why the node cannot have the model
 
-    def work(self, study: Context, units: Sequence[P], folder: Path, stop: Stop) -> Iterator[tuple[P, dict[str, Any]]]:
+    def work(
+        self, study: Shared, units: Sequence[P], folder: Path, stop: ShouldStop
+    ) -> Iterator[tuple[P, dict[str, Any]]]:
         self.choice.fit(study.device)
         self.pool.open(len(units))
-        context, left = json.dumps(study.to_dict()), Left(Waiting(units, self.parameters))
+        waiting: Waiting[Any] = Waiting(units, lambda unit: self.weigh(study, unit, self.models.get(unit.model)))
+        context, left = json.dumps(study.to_dict()), Left(waiting)
         seen = time.monotonic()  # when something was last at work
         while True:
             if not stop():
@@ -94,7 +106,7 @@ class Cluster:
                 unit, worker.unit = worker.unit, None
                 answer, files = self.pool.fetch(worker, call)
                 if "result" in self._checked(unit, answer):
-                    self.parameters |= parameters_of(unit, answer["result"])
+                    self.models |= known_models(unit, answer["result"])
                     if not stop():
                         self._feed(context, left)  # it computes on while this result is stored
                     _save(folder, files)
@@ -126,7 +138,7 @@ class Cluster:
                     call = worker.handle.run.remote(self.function, context, json.dumps(unit.to_dict()))
                     self.pool.calls[call] = worker
 
-    def _again(self, worker: Worker, left: Left) -> Piece | None:
+    def _again(self, worker: Worker, left: Left) -> WorkPiece | None:
         """A unit that failed elsewhere; on a node that it did not fail on, as long as there is another node."""
         for place, failed in enumerate(left.retried):
             model = failed.unit.model
@@ -136,11 +148,11 @@ class Cluster:
                 return left.retried.pop(place).unit
         return None
 
-    def _failed(self, worker: Worker, unit: Piece, answer: dict[str, Any], left: Left) -> None:
+    def _failed(self, worker: Worker, unit: WorkPiece, answer: dict[str, Any], left: Left) -> None:
         if "lacking" in answer:  # says nothing about the unit: other nodes may have the model
             told = f"Node {worker.node} cannot load {unit.model}: {answer['error']}"
             if self.lacking.setdefault((str(worker.node), unit.model), told) is told:
-                self.say(told)
+                self.on_message(told)
             worker.model = None
             left.waiting.put_back(unit)
             return
@@ -169,7 +181,7 @@ class Cluster:
                     why = self.lacking[nodes[0], model]
                     left.broken += [Failed(unit, nodes=nodes, why=why) for unit in left.waiting.drop(model)]
 
-    def _checked(self, unit: Piece, answer: dict[str, Any]) -> dict[str, Any]:
+    def _checked(self, unit: WorkPiece, answer: dict[str, Any]) -> dict[str, Any]:
         """Without its result, if the node has other weights than the study was planned with."""
         digest = answer.get("fingerprint")
         if digest is not None and self.prints.setdefault(unit.model, digest) != digest:
@@ -202,3 +214,65 @@ def _told(broken: list[Failed]) -> StudyError:
     return StudyError(
         f"{first.sentence if not first.workers else lost}; everything else is stored: run again to go on."
     )
+
+
+# ---- batches of a benchmark: the workers, the queue and the retries are those of studies
+
+
+@dataclass(frozen=True)
+class BatchPiece:
+    """A batch as the queue takes it."""
+
+    batch: Batch
+    model: str
+    kind = "answers"
+
+    @property
+    def id(self) -> str:
+        return f"{self.batch.kind}-{self.batch.id}"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"batch": self.batch.to_dict()}
+
+
+def weigh_batch(job: SharedJob, piece: BatchPiece, info: object) -> float:
+    """Rows of a batch and their forwards, or the samples of its likelihoods: what makes one longer than another."""
+    batch = piece.batch
+    forwards = 1 if batch.settings is None else batch.settings.most_steps * (2 if batch.settings.guidance else 1)
+    return float(len(batch.prompts) * forwards * (batch.samples if batch.kind == "score" else 1))
+
+
+@dataclass(frozen=True)
+class SharedJob:
+    """A job as the engine takes it."""
+
+    job: Job
+
+    @property
+    def device(self) -> str | None:
+        return self.job.device
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self.job)
+
+
+class Answering:
+    """Workers that stay from one call to the next, with the model that they have loaded."""
+
+    def __init__(self, choice: Ray, on_message: OnMessage) -> None:
+        self.cluster = Cluster(choice, on_message, "sinkscope.evals.batches:answer", weigh_batch)
+
+    def run(self, job: Job, batches: Sequence[Batch]) -> Iterator[tuple[Batch, Outcome]]:
+        """Every batch with its outcome, as they are finished."""
+        if not batches:
+            return
+        # Other weights than those that the requests were made for are told, and not used.
+        self.cluster.prints[job.model] = job.fingerprint
+        context = SharedJob(replace(job, threads=max(1, int(self.cluster.choice.cpus_per_worker))))
+        pieces = [BatchPiece(batch, job.model) for batch in batches]
+        with tempfile.TemporaryDirectory() as folder:
+            for piece, result in self.cluster.work(context, pieces, Path(folder), lambda: False):
+                yield piece.batch, json.loads(result["outcome"])
+
+    def close(self) -> None:
+        self.cluster.close()

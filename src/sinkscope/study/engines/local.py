@@ -12,17 +12,18 @@ import queue
 import subprocess
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 from sinkscope.errors import StudyError
-from sinkscope.study.engines import Stop
-from sinkscope.study.engines.scheduling import Waiting, parameters_of
+from sinkscope.study.cost import weigh
+from sinkscope.study.engines import ShouldStop, UnitResults, Waiting, known_models
 from sinkscope.study.engines.worker import command
 from sinkscope.study.schema import Study
-from sinkscope.study.unit import Unit
+from sinkscope.study.unit import ModelInfo, Unit
+from sinkscope.study.units import perform
 
 Answers = queue.Queue[tuple[int, str]]
 
@@ -34,23 +35,19 @@ class Local:
         self.workers = workers
         self.answers: Answers = queue.Queue()
         self.pool: list[_Worker] = []
-        self.parameters: dict[str, int] = {}  # of each model, known once its facts are
+        self.models: dict[str, ModelInfo] = {}  # by name, known once their facts are
 
-    def work(
-        self, study: Study, units: Sequence[Unit], folder: Path, stop: Stop
-    ) -> Iterator[tuple[Unit, dict[str, Any]]]:
+    def work(self, study: Study, units: Sequence[Unit], folder: Path, stop: ShouldStop) -> UnitResults:
         count = self.workers or cores()
         if study.device not in (None, "cpu") and self.workers is None:
             count = 1  # one process has the accelerator to itself
         return _here(study, units, folder, stop) if count <= 1 else self._apart(study, units, folder, stop, count)
 
-    def _apart(
-        self, study: Study, units: Sequence[Unit], folder: Path, stop: Stop, count: int
-    ) -> Iterator[tuple[Unit, dict[str, Any]]]:
+    def _apart(self, study: Study, units: Sequence[Unit], folder: Path, stop: ShouldStop, count: int) -> UnitResults:
         hello = {"study": study.to_dict(), "folder": str(folder)}
         while len(self.pool) < min(count, len(units)):  # kept from call to call: starting one takes seconds
             self.pool.append(_Worker(len(self.pool), hello, self.answers))
-        waiting = Waiting(units, self.parameters)
+        waiting = Waiting(units, lambda unit: weigh(study, unit, self.models.get(unit.model)))
 
         def feed(worker: _Worker) -> None:
             at = Counter(other.model for other in self.pool if other.unit is not None and other.model is not None)
@@ -70,7 +67,7 @@ class Local:
             result = _answer(worker, unit, line)
             feed(worker)
             assert unit is not None
-            self.parameters |= parameters_of(unit, result)
+            self.models |= known_models(unit, result)
             yield unit, result
 
     def close(self) -> None:
@@ -90,9 +87,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _here(study: Study, units: Sequence[Unit], folder: Path, stop: Stop) -> Iterator[tuple[Unit, dict[str, Any]]]:
-    from sinkscope.study.work import perform
-
+def _here(study: Study, units: Sequence[Unit], folder: Path, stop: ShouldStop) -> UnitResults:
     for unit in units:
         if stop():
             return
@@ -112,7 +107,7 @@ class _Worker:
         self.number = number
         self.unit: Unit | None = None
         self.model: str | None = None  # the one it has loaded
-        self.say(hello)
+        self.send(hello)
         threading.Thread(target=self._listen, args=(answers,), daemon=True).start()
 
     @property
@@ -120,14 +115,14 @@ class _Worker:
         assert self.process.stdin is not None
         return self.process.stdin
 
-    def say(self, message: dict[str, Any]) -> None:
+    def send(self, message: dict[str, Any]) -> None:
         with suppress(BrokenPipeError):  # it is dead; its listener says so
             self.input.write(json.dumps(message) + "\n")
             self.input.flush()
 
     def begin(self, unit: Unit) -> None:
         self.unit, self.model = unit, unit.model
-        self.say(unit.to_dict())
+        self.send(unit.to_dict())
 
     def _listen(self, answers: Answers) -> None:
         assert self.process.stdout is not None

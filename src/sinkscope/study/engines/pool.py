@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sinkscope.errors import StudyError
+from sinkscope.study.engines import WorkPiece
 from sinkscope.study.engines.ray import Ray
-from sinkscope.study.engines.scheduling import Piece
 
 STARTING = 60.0  # seconds after which a worker that has not spoken is not counted on: its node may be gone
 LOSSES = 3  # workers in a row that ended before they could be given anything
@@ -27,7 +27,7 @@ class Worker:
     node: str | None = None  # address of its node; None while it starts
     pid: int | None = None
     since: float = field(default_factory=time.monotonic)  # when it was asked for
-    unit: Piece | None = None
+    unit: WorkPiece | None = None
     model: str | None = None  # the one it has loaded
 
 

@@ -67,7 +67,7 @@ class Ray:
     @contextmanager
     def answering(self, device: str | None, on_message: Callable[[str], object]) -> Iterator[RunBatches]:
         """Workers for the batches of a benchmark (`sinkscope.evals.batches`), for as long as the `with` lasts."""
-        from sinkscope.study.engines.batches import Answering
+        from sinkscope.study.engines.cluster import Answering
 
         self.fit(device)
         workers = Answering(self, on_message)

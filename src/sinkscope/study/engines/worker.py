@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from sinkscope.evals.batches import error_envelope
+from sinkscope.errors import error_envelope
 from sinkscope.study.schema import Study
 from sinkscope.study.unit import Unit
 
@@ -48,8 +48,8 @@ def answer(study: str, unit: str, folder: Path) -> dict[str, Any]:
 
 
 def _performed(study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
+    from sinkscope.study.units import perform
     from sinkscope.study.units.given import model_for
-    from sinkscope.study.work import perform
 
     result = perform(study, unit, folder)
     digest = model_for(study, unit).fingerprint if "left_out" not in result else None

@@ -1,38 +1,151 @@
-"""Kinds of units, one file each; `perform` runs a unit of any kind, and every engine calls it."""
+"""Kinds of units, one file each: a kind plans its units, performs one, checks its controls and counts its forwards."""
 
 from __future__ import annotations
 
 import functools
 import importlib
 import pkgutil
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from sinkscope.errors import StudyError
+from sinkscope.interventions.conditions import Condition
+from sinkscope.settings.decode import Decode
 from sinkscope.study.schema import Study
-from sinkscope.study.unit import Unit
-from sinkscope.study.units.base import REGISTERED, Kind
+from sinkscope.study.unit import ModelInfo, Unit
 
-__all__ = ["Kind", "Unit", "kind_of", "kinds", "perform"]
+REGISTERED: dict[str, UnitKind] = {}
+
+
+@dataclass(frozen=True)
+class Workload:
+    """So many forwards of one shape: rows of a batch, positions computed anew, keys seen, positions that need logits."""
+
+    forwards: int
+    rows: int
+    positions: int
+    keys: int
+    logits: int
+
+
+class UnitKind(ABC):
+    """One kind of unit; a subclass in a file of this folder registers itself by being there."""
+
+    name: ClassVar[str]
+    order: ClassVar[int]  # kinds of one model are run in this order
+    holds: ClassVar[str] = "rows"  # the list that a stored result must have
+    unchanged: ClassVar[str | None] = None  # field of a row that must be the same when nothing is masked
+    what: ClassVar[str] = ""  # how an error calls that field
+
+    def __init_subclass__(cls) -> None:
+        REGISTERED[cls.name] = cls()
+
+    @abstractmethod
+    def plan(self, study: Study, info: ModelInfo) -> list[Unit]:
+        """The units that a model needs."""
+
+    @abstractmethod
+    def perform(self, study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
+        """Run one unit: plain data that JSON holds exactly, and that depends on study and unit alone."""
+
+    @abstractmethod
+    def workload(self, study: Study, unit: Unit, info: ModelInfo, prompt: int) -> list[Workload]:
+        """All forwards that `perform` makes, where a decoder may stop early the most that it makes; prompt: tokens."""
+
+    def complete(self, result: Any) -> bool:
+        """Whether this is a result, not a piece of one."""
+        return isinstance(result, dict) and isinstance(result.get(self.holds), list)
+
+    def control_of(self, unit: Unit) -> Unit | None:
+        """The unit that must give the same: of none the noop, of noop the none."""
+        other = {"none": "noop", "noop": "none"}.get(unit.condition.name)
+        if self.unchanged is None or other is None:
+            return None
+        return replace(unit, condition=Condition(other))
+
+    def check(self, unit: Unit, result: dict[str, Any], control: dict[str, Any] | None) -> None:
+        """A masked key must receive exactly nothing, and masking nothing must change nothing."""
+        leak = result.get("effect", {}).get("leak", 0.0)
+        if unit.condition.must_take_effect and leak != 0:
+            raise StudyError(
+                f"The control failed: masked keys of {unit.shown} still received {leak:.3g} of attention under "
+                f"{unit.condition.label}; masking did not take effect, report it with {unit.id}."
+            )
+        if control is None or self.unchanged is None:
+            return
+        before = {row["problem"]: row[self.unchanged] for row in control["rows"]}
+        for row in result["rows"]:
+            if row[self.unchanged] != before[row["problem"]]:
+                raise StudyError(
+                    f"The control failed: masking nothing changed {self.what.format(task=unit.task)} number {row['problem']}, "
+                    f"of {unit.shown}; no difference in this run can be trusted, report it with {unit.id}."
+                )
 
 
 @functools.cache
-def kinds() -> dict[str, Kind]:
+def kinds() -> dict[str, UnitKind]:
     """Every kind by its name, in the order in which they are run."""
     for module in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{module.name}")
     return dict(sorted(REGISTERED.items(), key=lambda item: item[1].order))
 
 
-def kind_of(unit: Unit) -> Kind:
+def kind_of(unit: Unit) -> UnitKind:
     if unit.kind not in kinds():
         raise StudyError(f"Expected a unit of a kind that is known ({', '.join(kinds())}), got {unit.kind!r}.")
     return kinds()[unit.kind]
 
 
+def units_of(study: Study, models: Sequence[ModelInfo]) -> list[Unit]:
+    """All units in the order in which they are run: a model at a time, what everything is compared with first."""
+    return [unit for info in models for kind in kinds().values() for unit in kind.plan(study, info)]
+
+
 def perform(study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
-    """Run one unit; plain data that JSON holds exactly. Traces that are kept go to `folder`/traces."""
+    """Run one unit; every engine calls this. Traces that are kept go to `folder`/traces."""
     from sinkscope.study.units.given import one_thread
 
     with one_thread():
         return kind_of(unit).perform(study, unit, folder)
+
+
+# ---- what several kinds plan and count with
+
+
+def suits(models: str, info: ModelInfo) -> bool:
+    """Whether what is for these models (all, causal, diffusion) is for this one."""
+    return models in ("all", "causal" if info.causal else "diffusion")
+
+
+def conditions_for(study: Study, info: ModelInfo) -> list[Condition]:
+    """The study's conditions that are for this model."""
+    return [condition for condition, models in study.conditions if suits(models, info)]
+
+
+def chunks(problems: int, size: int) -> list[tuple[int, int, int]]:
+    """Number of each chunk, its first problem, and the one after its last."""
+    return [(index, first, min(first + size, problems)) for index, first in enumerate(range(0, problems, size))]
+
+
+def decode_of(info: ModelInfo, setting: str, condition: Condition) -> dict[str, Any]:
+    """Decode settings of a model at a point of the sweep, under a condition that may change them."""
+    return {**info.settings[setting], **condition.decode}
+
+
+def decoding(settings: Decode, rows: int, prompt: int) -> list[Workload]:
+    """The most forwards that one call of `decode` makes; an autoregressive decoder reads, then computes a position each."""
+    if settings.family == "autoregressive":
+        written = Workload(settings.length - 1, rows, 1, prompt + settings.length // 2, 1)
+        return [Workload(1, rows, prompt, prompt, 1), written]
+    steps, canvas, block = settings.most_steps, prompt + settings.length, settings.block or settings.length
+    if settings.guidance and settings.layout == "left":
+        steps *= 2
+    elif settings.guidance:
+        rows *= 2  # both copies in one forward
+    if settings.cache == "exact":  # a step computes its block alone; every block before it is stored by a forward
+        stored = Workload(settings.blocks, rows, prompt // settings.blocks + block, canvas, 0)
+        return [stored, Workload(steps, rows, block, canvas, max(block // 2, 1))]
+    return [Workload(steps, rows, canvas, canvas, max(block // 2, 1))]

@@ -12,23 +12,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import DynamicCache
 
-from sinkscope.attention.context import COMMITTED, PROMPT, Forward, forward_context, seeded
+from sinkscope.attention.context import COMMITTED, Forward, forward_context, seeded
 from sinkscope.evals.likelihood import masked_scores
-from sinkscope.interventions import Active, intervene
+from sinkscope.interventions import intervene
 from sinkscope.models.base import Model
 from sinkscope.study.schema import Study
 from sinkscope.study.unit import ModelInfo, Unit
-from sinkscope.study.units.base import Kind
-from sinkscope.study.units.given import asked, model_for, row_seeds
+from sinkscope.study.units import UnitKind, Workload, suits
+from sinkscope.study.units.given import COUNTED, AfterFirst, asked, model_for, row_seeds
+from sinkscope.study.units.likelihood import read_prefix
 from sinkscope.tasks import Problem
 
 TURNS = ("<|im_end|>", "<|eot_id|>")  # what a chat model writes behind its answer
-COUNTED = ("keys", "keys_seen", "mass", "mass_seen")
+TYPICAL_ANSWER = 24  # tokens of a true answer to a small problem, for a plan
 
 
-class ForcedKind(Kind):
+class ForcedKind(UnitKind):
     """Every condition of `forced`, every task, all its problems."""
 
     name = "forced"
@@ -36,15 +36,22 @@ class ForcedKind(Kind):
     unchanged = "value"
     what = "the likelihood of the answer to a problem of {task},"
 
-    def plan(self, study: Study, fact: ModelInfo) -> list[Unit]:
-        if fact.asked not in study.forced.models:
+    def plan(self, study: Study, info: ModelInfo) -> list[Unit]:
+        if info.asked not in study.forced.models:
             return []
         return [
-            Unit("forced", fact.asked, condition, task=task.name, last=study.forced.problems, shown=fact.name)
+            Unit("forced", info.asked, condition, task=task.name, last=study.forced.problems, shown=info.name)
             for condition, models in study.forced.conditions
-            if models in ("all", "causal" if fact.causal else "diffusion")
+            if suits(models, info)
             for task in study.tasks
         ]
+
+    def workload(self, study: Study, unit: Unit, info: ModelInfo, prompt: int) -> list[Workload]:
+        problems, answer = unit.last - unit.first, TYPICAL_ANSWER
+        whole = prompt + answer
+        if info.causal:  # the prompt, then the answer
+            return [Workload(problems, 1, prompt, prompt, 1), Workload(problems, 1, answer, whole, answer)]
+        return [Workload(2 * problems, len(study.forced.levels), whole, whole, answer // 2)]
 
     def perform(self, study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
         return forced(study, unit)
@@ -55,35 +62,21 @@ def forced(study: Study, unit: Unit) -> dict[str, Any]:
     model = model_for(study, unit)
     change = unit.condition.intervention(study.seed, model.causal)
     rows: list[dict[str, Any]] = []
-    taken = dict.fromkeys(COUNTED, 0.0)
-    leak = 0.0
+    taken = dict.fromkeys((*COUNTED, "leak"), 0.0)
     for number, problem in asked(study, unit, study.forced.problems):
         with ExitStack() as stack:
             levels = 1 if model.causal else len(study.forced.levels)
             stack.enter_context(seeded(row_seeds(study, unit, [number]) * levels))
-            active = None if change is None else stack.enter_context(intervene(model, change))
-            before = _Before(active)
+            after = AfterFirst(None if change is None else stack.enter_context(intervene(model, change)))
             value, tokens = (
-                _chain(model, problem, before) if model.causal else _masked(study, model, problem, number, before)
+                _chain(model, problem, after) if model.causal else _masked(study, model, problem, number, after)
             )
         rows.append({"problem": number, "value": value, "scored": tokens})
-        if active is not None:
-            now = vars(active.effect)
-            taken = {name: taken[name] + now[name] - before.counted[name] for name in COUNTED}
-            leak = max(leak, now["leak"])
-    return {"rows": rows, "effect": {} if change is None else {**taken, "leak": leak}}
-
-
-class _Before:
-    """What an intervention had counted when the first look was over."""
-
-    def __init__(self, active: Active | None) -> None:
-        self.active = active
-        self.counted: dict[str, float] = {}
-
-    def __call__(self) -> None:
-        if self.active is not None:
-            self.counted = dict(vars(self.active.effect))
+        if after.active is not None:
+            now = vars(after.active.effect)
+            leak = max(taken["leak"], now["leak"])
+            taken = {**{name: taken[name] + now[name] - after.first[name] for name in COUNTED}, "leak": leak}
+    return {"rows": rows, "effect": {} if change is None else taken}
 
 
 def _ids(model: Model, problem: Problem) -> tuple[list[int], list[int]]:
@@ -96,15 +89,13 @@ def _ids(model: Model, problem: Problem) -> tuple[list[int], list[int]]:
 
 
 @torch.inference_mode()
-def _chain(model: Model, problem: Problem, settled: _Before) -> tuple[float, int]:
+def _chain(model: Model, problem: Problem, after: AfterFirst) -> tuple[float, int]:
     """The chain rule; the last token of the prompt is read with the answer, since it predicts the answer's first."""
     prompt, answer = _ids(model, problem)
     ids = torch.tensor([prompt + answer], device=model.device)
-    width, run, cached = len(prompt) - 1, object(), DynamicCache(config=model.config)
-    labels = torch.full((1, width), PROMPT, device=ids.device)
-    with forward_context(Forward(run, 0, labels, 1, 0, None, width, ids=ids[:, :width])):
-        model.module(ids[:, :width], past_key_values=cached, use_cache=True, logits_to_keep=1)
-    settled()
+    width = len(prompt) - 1
+    cached, run = read_prefix(model, ids, width)
+    after.begin()
     read = ids[:, :-1]
     labels = torch.full((1, read.shape[1] - width), COMMITTED, device=ids.device)
     with forward_context(Forward(run, 1, labels, 1, width, None, width, ids=read)):
@@ -113,12 +104,12 @@ def _chain(model: Model, problem: Problem, settled: _Before) -> tuple[float, int
     return float(found.double().mean()), len(answer)
 
 
-def _masked(study: Study, model: Model, problem: Problem, number: int, settled: _Before) -> tuple[float, int]:
+def _masked(study: Study, model: Model, problem: Problem, number: int, after: AfterFirst) -> tuple[float, int]:
     """Mean over the levels of the mean over the masked tokens; which are masked is drawn once per problem."""
     prompt, answer = _ids(model, problem)
     source = torch.Generator().manual_seed(study.seed * 1_000_003 + number)
     patterns = torch.zeros(len(study.forced.levels), len(answer), dtype=torch.bool)
     for row, level in zip(patterns, study.forced.levels, strict=True):
         row[torch.randperm(len(answer), generator=source)[: max(round(level * len(answer)), 1)]] = True
-    scores = masked_scores(model, prompt, answer, patterns, settle=True, settled=settled)
+    scores = masked_scores(model, prompt, answer, patterns, settle=True, settled=after.begin)
     return sum(scores) / len(scores) / len(answer), int(patterns.sum())

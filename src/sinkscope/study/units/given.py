@@ -1,19 +1,23 @@
-"""What a unit is given: its model, its problems as a batch, its seed, and one thread."""
+"""What a unit is given: its model, its problems as a batch, its seed, and one thread; and what its mask took."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from sinkscope.interventions import Active
 from sinkscope.models.base import Model, pad
 from sinkscope.models.load import load
 from sinkscope.study.schema import Study
 from sinkscope.study.unit import Unit
 from sinkscope.tasks import Problem, problems
+
+COUNTED = ("keys", "keys_seen", "mass", "mass_seen")
 
 
 def model_for(study: Study, unit: Unit) -> Model:
@@ -60,3 +64,21 @@ def row_seeds(study: Study, unit: Unit, numbers: Sequence[int]) -> tuple[int, ..
     """Random keys are drawn anew for every problem, and are the same for a problem in whatever chunk it stands."""
     place = next((place for place, task in enumerate(study.tasks) if task.name == unit.task), 0)
     return tuple(place * 1_000_003 + number for number in numbers)
+
+
+@dataclass
+class AfterFirst:
+    """Keys and attention that were there and that an intervention took, from the second forward on."""
+
+    active: Active | None = None
+    first: dict[str, float] = field(default_factory=dict)  # what it had counted when the first forward was over
+
+    def begin(self) -> None:
+        if self.active is not None:
+            self.first = dict(vars(self.active.effect))
+
+    def effect(self) -> dict[str, float]:
+        if self.active is None:
+            return {}
+        now = vars(self.active.effect)
+        return {**{name: now[name] - self.first.get(name, 0) for name in COUNTED}, "leak": now["leak"]}

@@ -20,16 +20,17 @@ from sinkscope.attention.context import COMMITTED, PROMPT, Forward, forward_cont
 from sinkscope.attention.observe import observe
 from sinkscope.errors import StudyError
 from sinkscope.interventions import intervene
+from sinkscope.interventions.conditions import Condition
 from sinkscope.models.base import Model
 from sinkscope.study.schema import Study
 from sinkscope.study.unit import ModelInfo, Unit
-from sinkscope.study.units.base import Kind
-from sinkscope.study.units.given import model_for, row_seeds
+from sinkscope.study.units import UnitKind, Workload
+from sinkscope.study.units.given import AfterFirst, model_for, row_seeds
 
 TEXTS = Path(__file__).parent / "texts.yaml"
 
 
-class LikelihoodKind(Kind):
+class LikelihoodKind(UnitKind):
     """Every condition of `likelihood`, all texts at once."""
 
     name = "likelihood"
@@ -37,10 +38,17 @@ class LikelihoodKind(Kind):
     unchanged = "value"
     what = "the likelihood of text"
 
-    def plan(self, study: Study, fact: ModelInfo) -> list[Unit]:
+    def plan(self, study: Study, info: ModelInfo) -> list[Unit]:
         plan = study.likelihood
-        conditions = plan.conditions if fact.asked in plan.models else ()
-        return [Unit("likelihood", fact.asked, one, shown=fact.name, last=plan.texts) for one in conditions]
+        conditions = plan.conditions if info.asked in plan.models else ()
+        return [Unit("likelihood", info.asked, one, shown=info.name, last=plan.texts) for one in conditions]
+
+    def workload(self, study: Study, unit: Unit, info: ModelInfo, prompt: int) -> list[Workload]:
+        texts, read, scored = study.likelihood.texts, study.likelihood.read, study.likelihood.scored
+        found = [Workload(1, texts, read, read, 1), Workload(scored, texts, 1, read + scored // 2, 1)]
+        if unit.condition == Condition("none"):  # once more, to see what the first key receives
+            found.append(Workload(1, texts, *[read + scored + 1] * 3))
+        return found
 
     def perform(self, study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
         return likelihood(study, unit)
@@ -76,17 +84,13 @@ def likelihood(study: Study, unit: Unit) -> dict[str, Any]:
     plan = study.likelihood
     ids = windows(model, plan.texts, plan.read + plan.scored + 1).to(model.device)
     change = unit.condition.intervention(study.seed, model.causal)
-    effect: dict[str, float] = {}
     with ExitStack() as stack:
         stack.enter_context(seeded(row_seeds(study, unit, range(plan.texts))))
-        active = None if change is None else stack.enter_context(intervene(model, change))
-        kept = _read(model, ids, plan.read)
-        first = {} if active is None else dict(vars(active.effect))
+        taken = AfterFirst(None if change is None else stack.enter_context(intervene(model, change)))
+        kept = read_prefix(model, ids, plan.read)
+        taken.begin()
         values = [_next(model, ids, plan.read, index, kept) for index in range(1, plan.scored + 1)]
-        if active is not None:
-            now = vars(active.effect)
-            effect = {name: now[name] - first[name] for name in ("keys", "keys_seen", "mass", "mass_seen")}
-            effect["leak"] = now["leak"]
+        effect = taken.effect()
     means: list[float] = torch.stack(values, 1).double().mean(1).tolist()
     rows = [{"problem": number, "value": value} for number, value in enumerate(means)]
     found: dict[str, Any] = {"rows": rows, "effect": effect, "tokens": plan.scored}
@@ -96,7 +100,7 @@ def likelihood(study: Study, unit: Unit) -> dict[str, Any]:
 
 
 @torch.inference_mode()
-def _read(model: Model, ids: Tensor, width: int) -> tuple[Any, object]:
+def read_prefix(model: Model, ids: Tensor, width: int) -> tuple[Any, object]:
     """Read the first tokens; what the following forwards need: the cache, and the identity of the generation."""
     cached, run = DynamicCache(config=model.config), object()
     labels = torch.full((len(ids), width), PROMPT, device=ids.device)

@@ -11,8 +11,7 @@ is decoded once more with commits by a threshold, where a model that is less sur
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +30,14 @@ from sinkscope.interventions.conditions import Condition
 from sinkscope.settings.decode import Decode
 from sinkscope.study.schema import LEAST_STEPS, Study
 from sinkscope.study.unit import ModelInfo, Unit
-from sinkscope.study.units.base import Kind
+from sinkscope.study.units import UnitKind, Workload, chunks, decoding
 from sinkscope.study.units.given import asked, batch_of, model_for, row_seeds
 
 SURE = 0.99  # probability from which a token is committed where their number is free; lower, and hardly one stays open
 LOOKED = 1  # the forward at which confidence is compared: the first one that masking changes
 
 
-class MechanismKind(Kind):
+class MechanismKind(UnitKind):
     """Diffusion models whose every forward takes the whole canvas, at the first point of a sweep.
 
     Block-causal ones are left out, as autoregressive ones are: their second forward may be of another block, with other
@@ -48,26 +47,30 @@ class MechanismKind(Kind):
     name = "mechanism"
     order = 20
 
-    def plan(self, study: Study, fact: ModelInfo) -> list[Unit]:
+    def plan(self, study: Study, info: ModelInfo) -> list[Unit]:
         problems = study.mechanism.problems
-        if fact.causal or fact.likelihood or not problems:
+        if info.causal or info.likelihood or not problems:
             return []
-        setting, settings = next(iter(fact.settings.items()))
+        setting, settings = next(iter(info.settings.items()))
         if settings.get("block_causal"):
             return []
         steps = settings.get("steps")
         if steps is not None and steps < LEAST_STEPS:
             raise StudyError(
-                f"The mechanism needs at least {LEAST_STEPS} steps, and {fact.name} decodes in {steps}; "
+                f"The mechanism needs at least {LEAST_STEPS} steps, and {info.name} decodes in {steps}; "
                 "give decode more steps, or leave the mechanism out."
             )
         return [
-            Unit("mechanism", fact.asked, Condition("mask_sinks", k, "clean", "all"), setting, task.name, first,
-                 min(first + study.chunk, problems), index, settings, fact.name)
+            Unit("mechanism", info.asked, Condition("mask_sinks", k, "clean", "all"), setting, task.name, first, last,
+                 index, settings, info.name)
             for k in study.mechanism.k
             for task in study.tasks
-            for index, first in enumerate(range(0, problems, study.chunk))
+            for index, first, last in chunks(problems, study.chunk)
         ]  # fmt: skip
+
+    def workload(self, study: Study, unit: Unit, info: ModelInfo, prompt: int) -> list[Workload]:
+        both = [part for one in _both(unit.decoder) for part in decoding(one, unit.last - unit.first, prompt)]
+        return [replace(part, forwards=part.forwards * 3) for part in both]  # clean, without sinks, without random keys
 
     def perform(self, study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
         return mechanism(study, unit)
@@ -120,33 +123,38 @@ class Watch:
         if step.index == LOOKED:
             self.confidence = step.confidence.cpu()
 
+    def committed(self, row: int) -> Tensor:
+        assert self.committed_at is not None
+        return self.committed_at[row]
+
+    def at(self, row: int) -> tuple[Tensor, Tensor]:
+        """Confidence and commit step of a row, [position]."""
+        assert self.confidence is not None
+        return self.confidence[row], self.committed(row)
+
 
 def mechanism(study: Study, unit: Unit) -> dict[str, Any]:
     """One row per problem: change of confidence and of the commit step in the half that depended more, and in the other."""
-    model = model_for(study, unit)
+    model, k = model_for(study, unit), unit.condition.k
     chunk = asked(study, unit, limit=study.mechanism.problems)
     ids, mask = batch_of(model, [problem.prompt for _, problem in chunk])
-    settings, k = Decode.from_dict(dict(unit.decode)), unit.condition.k
-    clean, masked, control, tap = Watch(), Watch(), Watch(), Dependence(k)
-    with listening(model.module, tap):
-        decode(model, ids, settings, attention_mask=mask, history=False, on_step=clean)
     seeds = row_seeds(study, unit, [number for number, _ in chunk])
-    changes = MaskSinks(k=k), MaskRandom(k=k, seed=study.seed)
-    for watch, change in zip((masked, control), changes, strict=True):
-        with intervene(model, change), seeded(seeds):
-            decode(model, ids, settings, attention_mask=mask, history=False, on_step=watch)
-    free, free_tap = [Watch(), Watch(), Watch()], Dependence(k)
-    for watch, one in zip(free, (None, *changes), strict=True):
-        with ExitStack() as stack:
-            stack.enter_context(listening(model.module, free_tap) if one is None else intervene(model, one))
-            stack.enter_context(seeded(seeds))
-            decode(model, ids, freely(settings), attention_mask=mask, history=False, on_step=watch)
-    if any(watch.confidence is None for watch in (clean, masked, control)):  # all was committed at the first forward
+
+    def decoded(settings: Decode) -> tuple[list[Watch], Tensor | None]:
+        """Clean, without sinks, without random keys; and what each position depended on in the clean run."""
+        watches, tap = [], Dependence(k)
+        for change in (None, MaskSinks(k=k), MaskRandom(k=k, seed=study.seed)):
+            watches.append(Watch())
+            with listening(model.module, tap) if change is None else intervene(model, change), seeded(seeds):
+                decode(model, ids, settings, attention_mask=mask, history=False, on_step=watches[-1])
+        return watches, _of_predicted(tap, model.shift)
+
+    (planned, depends), (free, freely_depends) = map(decoded, _both(unit.decoder))
+    if depends is None or any(watch.confidence is None for watch in planned):  # all was committed at the first forward
         return {"rows": [{"problem": number, "positions": 0} for number, _ in chunk]}
-    depends, freely_depends = (_of_predicted(one, model.shift) for one in (tap, free_tap))
     rows = []
     for row, (number, _) in enumerate(chunk):
-        found = _compared(row, depends, clean, masked, control)
+        found = _compared(row, depends[row], planned)
         rows.append({"problem": number, **found, **_delayed(row, freely_depends, free)})
     return {"rows": rows}
 
@@ -164,25 +172,23 @@ def freely(settings: Decode) -> Decode:
     return Decode.parallel(settings.length, None, threshold=SURE, **words)
 
 
-def _compared(
-    row: int, depends: Tensor | None, clean: Watch, masked: Watch, control: Watch
-) -> dict[str, float | int | None]:
-    assert depends is not None
-    assert clean.confidence is not None and masked.confidence is not None and control.confidence is not None
-    assert clean.committed_at is not None and masked.committed_at is not None and control.committed_at is not None
-    open_ = clean.confidence[row].isfinite() & masked.confidence[row].isfinite() & control.confidence[row].isfinite()
-    places = open_.nonzero().squeeze(-1)
-    found: dict[str, float | int | None] = {"positions": len(places)}
+def _both(settings: Decode) -> tuple[Decode, Decode]:
+    """The settings that everything is decoded with: the unit's own, and with free commits."""
+    return settings, freely(settings)
+
+
+def _compared(row: int, depends: Tensor, watches: Sequence[Watch]) -> dict[str, float | int]:
+    """Confidence at the second forward, and commit steps, where all three runs left a position open; depends: [position]."""
+    clean, *masked = [watch.at(row) for watch in watches]
+    places = torch.stack([confidence.isfinite() for confidence, _ in (clean, *masked)]).all(0).nonzero().squeeze(-1)
+    found: dict[str, float | int] = {"positions": len(places)}
     if len(places) < 2:
         return found
-    for half, at in _halves(depends[row], places).items():
-        found[f"dependence_{half}"] = float(depends[row, at].double().mean())
-        for name, watch in (("sinks", masked), ("random", control)):
-            assert watch.confidence is not None and watch.committed_at is not None
-            change = watch.confidence[row, at] - clean.confidence[row, at]
-            late = (watch.committed_at[row, at] - clean.committed_at[row, at]).double()
-            found[f"confidence_{name}_{half}"] = float(change.double().mean())
-            found[f"delay_{name}_{half}"] = float(late.mean())
+    for half, at in _halves(depends, places).items():
+        found[f"dependence_{half}"] = float(depends[at].double().mean())
+        for name, (confidence, committed_at) in zip(("sinks", "random"), masked, strict=True):
+            found[f"confidence_{name}_{half}"] = float((confidence[at] - clean[0][at]).double().mean())
+            found[f"delay_{name}_{half}"] = float((committed_at[at] - clean[1][at]).double().mean())
     return found
 
 
@@ -194,7 +200,7 @@ def _halves(depends: Tensor, places: Tensor) -> dict[str, Tensor]:
 
 def _delayed(row: int, depends: Tensor | None, free: Sequence[Watch]) -> dict[str, float]:
     """Where commits are free: the delay of what the clean run left open at the first forward, which masking does not change."""
-    before, *after = (_committed(watch)[row] for watch in free)
+    before, *after = (watch.committed(row) for watch in free)
     places = (before > 0).nonzero().squeeze(-1)
     if depends is None or len(places) < 2:
         return {}
@@ -206,8 +212,3 @@ def _delayed(row: int, depends: Tensor | None, free: Sequence[Watch]) -> dict[st
             found[f"free_delay_{name}_{half}"] = float(late[at].mean())
         found[f"free_steps_{name}"] = float(steps.max() - before.max())
     return found
-
-
-def _committed(watch: Watch) -> Tensor:
-    assert watch.committed_at is not None
-    return watch.committed_at

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,7 +16,7 @@ from sinkscope.sinks.columns import CumulativeColumns, alive_keys
 from sinkscope.sinks.shares import sink_counts
 from sinkscope.study.schema import Study
 from sinkscope.study.unit import ModelInfo, Unit
-from sinkscope.study.units.base import Kind, decode_of, wanted
+from sinkscope.study.units import UnitKind, Workload, chunks, conditions_for, decode_of, decoding
 from sinkscope.study.units.given import asked, model_for, row_seeds
 from sinkscope.tracing import trace
 from sinkscope.tracing.recorder import Keep
@@ -34,31 +34,55 @@ HEADS = (
 )  # fmt: skip
 
 
-class TraceKind(Kind):
+class TraceKind(UnitKind):
     """Some problems of every task once more, with a recorder."""
 
     name = "trace"
     order = 30
     holds = "generations"
 
-    def plan(self, study: Study, fact: ModelInfo) -> list[Unit]:
+    def plan(self, study: Study, info: ModelInfo) -> list[Unit]:
         conditions = [
             condition
-            for condition in wanted(study, fact)
-            if (condition.name == "none" if fact.likelihood else study.trace.takes(condition))
+            for condition in conditions_for(study, info)
+            if (condition.name == "none" if info.likelihood else study.trace.takes(condition))
         ]
-        problems = study.trace.problems
         return [
-            Unit("trace", fact.asked, condition, setting, task.name, first, min(first + TRACED, problems), index,
-                 decode_of(fact, setting, condition), fact.name)
-            for setting in fact.settings
+            Unit("trace", info.asked, condition, setting, task.name, first, last, index,
+                 decode_of(info, setting, condition), info.name)
+            for setting in info.settings
             for condition in conditions
             for task in study.tasks
-            for index, first in enumerate(range(0, problems, TRACED))
+            for index, first, last in chunks(study.trace.problems, TRACED)
         ]  # fmt: skip
+
+    def workload(self, study: Study, unit: Unit, info: ModelInfo, prompt: int) -> list[Workload]:
+        twice = kept_traces(study, unit) if _with_maps(study, unit) else 0
+        one = decoding(_settings(unit), 1, prompt)
+        return [replace(part, forwards=part.forwards * (unit.last - unit.first + twice)) for part in one]
 
     def perform(self, study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
         return traced(study, unit, folder)
+
+
+def kept_traces(study: Study, unit: Unit) -> int:
+    """How many of the unit's traces are saved whole: the first ones."""
+    return max(min(study.trace.keep, unit.last) - unit.first, 0)
+
+
+def _with_maps(study: Study, unit: Unit) -> bool:
+    """Whether saved traces hold attention maps; which heads are worth it is known only when they are traced."""
+    return bool(study.trace.maps) and unit.model in study.models
+
+
+def _settings(unit: Unit) -> Decode:
+    """Without an exact cache, where nothing is changed: the same tokens.
+
+    Over its cache every step has other queries, so that a sink which only they look at seems to flash; without it a step
+    is a whole map, as in every other diffusion model.
+    """
+    plain = unit.decoder.cache == "exact" and unit.condition.intervention(0) is None
+    return replace(unit.decoder, cache=None) if plain else unit.decoder
 
 
 def traced(study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
@@ -66,17 +90,12 @@ def traced(study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
     model = model_for(study, unit)
     intervention = unit.condition.intervention(study.seed, model.causal)
     interventions = [] if intervention is None else [intervention]
-    settings = Decode.from_dict(dict(unit.decode))
-    if settings.cache == "exact" and not interventions:
-        # The same tokens. Over its cache every step has other queries, so that a sink which only they look at seems to
-        # flash; without it a step is a whole map, as in every other diffusion model.
-        settings = dataclasses.replace(settings, cache=None)
+    settings, kept = _settings(unit), kept_traces(study, unit)
     generations: list[dict[str, Any]] = []
     vocabulary: dict[str, list[str]] = {}
     saved: list[str] = []
     for place, (number, problem) in enumerate(asked(study, unit, limit=study.trace.problems)):
-        kept = unit.first + place < study.trace.keep
-        keep = Keep(value_norms=study.trace.norms, lens=study.trace.lens and kept)
+        keep = Keep(value_norms=study.trace.norms, lens=study.trace.lens and place < kept)
         with seeded(row_seeds(study, unit, [number])):
             made = trace(model, problem.prompt, settings, interventions=interventions, keep=keep)
         generations.append({"problem": number, "correct": problem.check(made.text), **measures(made, study)})
@@ -86,14 +105,14 @@ def traced(study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
             token, _, kind = entry.partition(" ")
             if kind:
                 vocabulary[entry] = [vocabulary[token][0], kind]
-        if kept:
+        if place < kept:
             name = f"{unit.id}__{number:04d}.safetensors"
-            if study.trace.maps and unit.model in study.models:  # which heads are worth it is known only now: once more
+            if _with_maps(study, unit):  # once more
                 heads = notable(head_dynamics(made), study.trace.maps)
                 with seeded(row_seeds(study, unit, [number])):
-                    again = dataclasses.replace(keep, maps=heads)
+                    again = replace(keep, maps=heads)
                     made = trace(model, problem.prompt, settings, interventions=interventions, keep=again)
-            dataclasses.replace(made, model={**made.model, "name": unit.shown}).save(folder / "traces" / name)
+            replace(made, model={**made.model, "name": unit.shown}).save(folder / "traces" / name)
             saved.append(name)
     return {"generations": generations, "vocabulary": vocabulary, "saved": saved}
 

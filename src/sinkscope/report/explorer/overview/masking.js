@@ -4,7 +4,7 @@ import { absent, draw, make, signed, visible } from "../dom.js";
 import { palette } from "../colours.js";
 import { lineChart } from "../chart.js";
 import { panel } from "../panel.js";
-import { BENCHMARKS, lookOf, paperLook, ROLES, sharedLegend } from "./series.js";
+import { BENCHMARKS, lookOf, paperLook, sharedLegend } from "./series.js";
 import { multiples, unique } from "./multiples.js";
 
 const TASKS = {
@@ -18,17 +18,8 @@ const ABOUT = "Change of accuracy when K keys per head are masked, on the same p
   "Random keys are the controls. Marks without a line are the paper’s 7–8B models.";
 const NAMES = { none: "nothing masked", noop: "no-op control" };
 
-export function conditionName({ condition, label }) {
-  if (label) return NAMES[label] ?? label;
-  const name = NAMES[condition.name] ?? condition.name.replaceAll("_", " ");
-  const random = condition.name === "mask_random";
-  const more = [
-    condition.k ? `K = ${condition.k}` : "",
-    condition.rank && !random ? condition.rank.replace("_", " ") : "",
-    condition.rows && condition.rows !== "all" ? `${condition.rows} row` : "",
-    random ? `${condition.match ?? "count"}-matched` : "",
-  ].filter(Boolean);
-  return more.length ? `${name} (${more.join(", ")})` : name;
+export function conditionName({ label }) {
+  return NAMES[label] ?? label;
 }
 
 function point(cell) {
@@ -49,14 +40,14 @@ function point(cell) {
 }
 
 function seriesOf(cells, overview, model, task) {
-  const found = [];
-  for (const role of ROLES) {
+  const found = [], roles = Object.keys(overview.roles);
+  for (const role of roles) {
     const points = cells.filter((cell) => cell.role === role && !absent(cell.difference)).map(point).sort((a, b) =>
       a.x - b.x
     );
     if (!points.length) continue;
     const from = role === "position" ? [] : [{ x: 0, y: 0 }];
-    found.push({ name: overview.roles[role], role, points: [...from, ...points], ...lookOf(role) });
+    found.push({ name: overview.roles[role], role, points: [...from, ...points], ...lookOf(role, roles) });
   }
   for (const benchmark of TASKS[task] ?? []) {
     const values = overview.paper[model]?.[benchmark];

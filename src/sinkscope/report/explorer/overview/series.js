@@ -12,12 +12,14 @@ const LOOKS = {
   other_rows: { colour: 3, marker: "diamond", dash: "9 3 2 3" },
   position: { colour: 4, marker: "cross", dash: "5 2" },
 };
-export const ROLES = Object.keys(LOOKS);
+const MORE = ["circle", "square", "triangle", "diamond", "ring", "cross"]; // of sink tests by other interventions
 export const BENCHMARKS = { gsm8k: "GSM8K", humaneval: "HumanEval" };
 const PAPERS = { gsm8k: "diamond", humaneval: "cross" };
 
-export function lookOf(role) {
-  const look = LOOKS[role];
+// roles: all that the page has, in their order.
+export function lookOf(role, roles = []) {
+  const place = roles.indexOf(role), turn = place + Math.floor(place / 6);
+  const look = LOOKS[role] ?? { colour: place % 6, marker: MORE[turn % 6], dash: "3 2" };
   return { marker: look.marker, dash: look.dash, colour: palette().series[look.colour] };
 }
 

@@ -54,7 +54,16 @@ export function tableOne(overview) {
 function everyCell(overview) {
   const p = (value) => (absent(value) ? "–" : value < 0.001 ? "< 0.001" : value.toFixed(3));
   return {
-    names: ["Model", "Task", "Condition", "n", "Accuracy %", "95 % interval", "Change, points", "p (McNemar, Holm)"],
+    names: [
+      "Model",
+      "Task",
+      "Condition",
+      "n",
+      "Accuracy %",
+      "95 % interval",
+      "Change, points",
+      `p (McNemar, ${overview.correction})`,
+    ],
     rows: overview.cells.map((cell) => [
       cell.model,
       visible(cell.task, 40),

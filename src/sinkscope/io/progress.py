@@ -1,0 +1,161 @@
+"""Progress of what takes its time: a bar with the time left on a terminal, a plain line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Self, TextIO
+
+from sinkscope.io.reading import plain
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+
+EVERY = 15.0  # seconds between lines of a log
+PATIENCE = 1.5  # seconds of work before the bar of a trace appears
+LOADING = "loading "  # how a message begins that says what is waited for
+
+
+def clock(seconds: float) -> str:
+    """3:07, or 1:03:07."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+class Elapsed:
+    """Time gone since the first unit, and time left at the pace so far."""
+
+    def __init__(self) -> None:
+        self.started = time.monotonic()
+        self.before: int | None = None
+
+    def note(self, done: int) -> None:
+        if self.before is None:  # units that were there already cost no time
+            self.before, self.started = done, time.monotonic()
+
+    @property
+    def gone(self) -> float:
+        return time.monotonic() - self.started
+
+    def left(self, done: int, total: int, seconds: float | None = None) -> str:
+        """seconds: left, where somebody knows better than that all units take as long."""
+        fresh = done - (self.before or 0)
+        if fresh <= 0 or done >= total:
+            return ""
+        return f", about {clock(self.gone / fresh * (total - done) if seconds is None else seconds)} left"
+
+
+class UnitLog:
+    """Lines such as "37 of 400 units, 0:52 gone, about 8:20 left"."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+        self.elapsed = Elapsed()
+        self.last = time.monotonic()
+
+    def on_message(self, line: str) -> None:
+        print(plain(line), file=self.stream, flush=True)  # names of models and files stand in it
+
+    def on_progress(self, done: int, total: int, left: float | None = None) -> None:
+        self.elapsed.note(done)
+        now = time.monotonic()
+        if done == total or now - self.last >= EVERY:
+            self.last = now
+            gone = f"{done} of {total} units, {clock(self.elapsed.gone)} gone"
+            self.on_message(gone + self.elapsed.left(done, total, left))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+
+class UnitBar:
+    """The same as a bar of rich."""
+
+    def __init__(self, console: Console) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self.progress = Progress(
+            TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+            TextColumn("{task.fields[left]}"), console=console, transient=True,
+        )  # fmt: skip
+        self.task = self.progress.add_task("loading models", total=None, left="")
+        self.elapsed = Elapsed()
+
+    def on_message(self, line: str) -> None:
+        if line.startswith(LOADING):
+            self.progress.update(self.task, description=plain(line))
+        else:
+            self.progress.console.print(plain(line), markup=False)
+
+    def on_progress(self, done: int, total: int, left: float | None = None) -> None:
+        self.elapsed.note(done)
+        told = self.elapsed.left(done, total, left).strip(", ")
+        self.progress.update(self.task, description="units", completed=done, total=total, left=told)
+
+    def __enter__(self) -> Self:
+        self.progress.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.progress.stop()
+
+
+def unit_progress(console: Console) -> UnitBar | UnitLog:
+    """A bar where someone is watching, and a line now and then where nobody is."""
+    return UnitBar(console) if console.is_terminal else UnitLog(sys.stderr)
+
+
+class StepBar:
+    """A bar of the steps of a trace: call `tick` after each. It appears once the work has taken longer than a moment.
+
+    asked: whether to show it; None shows it in an interactive session alone. Commands and studies have a bar of their own,
+    and are no interactive sessions. Only a terminal is shown a bar.
+    """
+
+    def __init__(self, total: int, what: str, stream: TextIO | None = None, asked: bool | None = None) -> None:
+        self.stream = stream or sys.stderr
+        interactive = hasattr(sys, "ps1") or "IPython" in sys.modules
+        self.shown = (interactive if asked is None else asked) and self.stream.isatty()
+        self.total, self.what, self.done, self.start = total, what, 0, time.monotonic()
+        self.bar: Progress | None = None
+
+    def tick(self) -> None:
+        self.done += 1
+        if not self.shown or (self.bar is None and time.monotonic() - self.start < PATIENCE):
+            return
+        if self.bar is None:
+            from rich.console import Console
+            from rich.markup import escape
+            from rich.progress import Progress
+
+            self.bar = Progress(console=Console(file=self.stream), transient=True)
+            self.bar.start()
+            self.task = self.bar.add_task(escape(self.what), total=self.total)
+        self.bar.update(self.task, completed=self.done, total=max(self.total, self.done))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+
+@contextmanager
+def request_bar(total: int, disabled: bool, what: str) -> Iterator[Callable[[], None]]:
+    """A bar on the terminal's error stream, none elsewhere; what is yielded counts one request."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=disabled or total == 0 or not console.is_terminal) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda: bar.advance(task)

@@ -1,0 +1,53 @@
+"""Conditions of a study that change how a model decodes, not what its attention does: its cache.
+
+They stand beside `none` like interventions do, so that answers with and without a cache are compared problem by problem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sinkscope.errors import SinkscopeError
+from sinkscope.fields import among
+from sinkscope.interventions.settings import Registered, Setting, add
+from sinkscope.settings.sparse import ALLOWED, SparseCache
+
+
+def _sparse(values: dict[str, Any]) -> dict[str, Any]:
+    return {"cache": SparseCache(**values).to_dict()}
+
+
+def _wrong(values: dict[str, Any]) -> tuple[str, str] | None:
+    try:
+        _sparse({name: value for name, value in values.items() if value is not None})
+    except SinkscopeError as error:
+        return "", f"is wrong: {str(error).rstrip('.')}"
+    return None
+
+
+def _setting(name: str, default: Any, label: Callable[[Any], str], place: int, quiet: bool = False) -> Setting:
+    return Setting(name, default, ALLOWED[name], label=label, place=place, quiet=quiet)
+
+
+KIND = Setting("kind", "dual", among(("prefix", "dual")))
+SPARSE = (
+    _setting("by", "received", lambda by: f"by {by}", 10),
+    _setting("keep", 0.25, lambda keep: f"keep={keep:g}", 20),
+    _setting("recent", 0, lambda count: f"recent={count}", 30, quiet=True),
+    _setting("blocks", 1, lambda count: f"blocks={count}", 35, quiet=True),
+    _setting("refresh", None, lambda count: f"refresh={count}", 40),
+    _setting("per", "head", lambda per: f"per {per}", 45, quiet=True),
+    _setting("drift", None, lambda drift: f"drift={drift:g}", 47),
+)
+
+add(Registered("cache", (KIND,), lambda values, seed: None, decode=lambda values: {"cache": values["kind"]}))
+add(
+    Registered(
+        "sparse_cache",
+        SPARSE,
+        lambda values, seed: None,
+        contradiction=_wrong,
+        decode=_sparse,
+    )
+)

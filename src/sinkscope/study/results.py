@@ -1,0 +1,487 @@
+"""`Results`: everything that results.json holds, as frozen rows in the order of their fields.
+
+`to_dict` gives plain JSON values, `read_results` reads a run's file once and checks it. Mix-ins hold what several rows
+share; a class lists them from the last fields to the first, as dataclasses collect them. The JSON schema in
+docs/reference is made from these classes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from sinkscope.errors import SinkscopeError, StudyError
+from sinkscope.io.reading import read_object, short
+
+SCHEMA = 1
+LARGEST = 128 << 20  # bytes of results.json
+Match = Literal["count", "mass"]  # what random keys share with the keys that they stand for
+
+
+@dataclass(frozen=True)
+class ResultRow:
+    """Anything that stands in results.json."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values; a field whose default is None is left out where it is None."""
+        return {
+            item.name: _plain(value)
+            for item in dataclasses.fields(self)
+            if (value := getattr(self, item.name)) is not None or item.default is not None
+        }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, ResultRow):
+        return value.to_dict()
+    if isinstance(value, Mapping):
+        return {name: _plain(one) for name, one in value.items()}
+    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+@dataclass(frozen=True)
+class Difference(ResultRow):
+    """Mix-in: a change against the same problems or texts, with its 95 % interval and its p."""
+
+    difference: float
+    difference_low: float
+    difference_high: float
+    p: float
+
+
+@dataclass(frozen=True)
+class PairedDifference(Difference):
+    """Mix-in: a change of right answers, and how many were lost and won."""
+
+    lost: int
+    won: int
+
+
+@dataclass(frozen=True)
+class _Accuracy(ResultRow):
+    n: int
+    correct: int
+    accuracy: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class _Taken(ResultRow):
+    """What a condition took: of the keys, of the attention; leak: what hidden keys received nevertheless."""
+
+    key_share: float | None
+    mass_share: float | None
+    leak: float
+
+
+@dataclass(frozen=True)
+class _ControlAccuracy(ResultRow):
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class Control(_Taken, PairedDifference, _ControlAccuracy):
+    """A cell against random keys: paired, problem by problem; and what the random keys took."""
+
+    p_holm: float = 1.0
+
+
+@dataclass(frozen=True)
+class SolvableTasks(Difference, _Accuracy):
+    """The numbers of a pooled cell over those tasks that the model can do."""
+
+    p_holm: float
+    lost: int
+    won: int
+    key_share: float | None
+    mass_share: float | None
+    controls: Mapping[Match, Control]
+
+
+@dataclass(frozen=True)
+class _Asked(ResultRow):
+    model: str
+    family: str
+    causal: bool
+    task: str
+    setting: str
+    condition: Mapping[str, Any]
+    label: str
+
+
+@dataclass(frozen=True)
+class Cell(PairedDifference, _Accuracy, _Asked):
+    """Answers of one model to one task under one condition, compared with nothing masked and with random keys."""
+
+    p_holm: float
+    key_share: float | None
+    mass_share: float | None
+    leak: float
+    confidence: float
+    controls: Mapping[Match, Control]
+    paper: float | None
+    per_percent: float | None = None  # points of accuracy per percent of the attention taken
+    p_primary: float | None = None  # of a primary comparison: corrected over all primary ones of the study
+
+
+@dataclass(frozen=True, kw_only=True)
+class PooledCell(Cell):
+    """A cell with all tasks together, and once more without those that the model can hardly do."""
+
+    weak: Mapping[str, float]
+    able: SolvableTasks | None
+
+
+@dataclass(frozen=True)
+class _Count(ResultRow):
+    n: int
+
+
+@dataclass(frozen=True)
+class Compared(PairedDifference, _Count):
+    """A point of a sweep against the first one, over the tasks that the model can do at one of them."""
+
+    p_holm: float = 1.0
+
+
+@dataclass(frozen=True)
+class _Point(ResultRow):
+    model: str
+    task: str
+    setting: str
+    against: str
+
+
+@dataclass(frozen=True)
+class SweepPoint(PairedDifference, _Point):
+    """A point of a decode sweep without intervention, against the first one."""
+
+    weak: Mapping[str, float]
+    able: Compared | None
+    p_holm: float = 1.0
+
+
+@dataclass(frozen=True)
+class _TracedUnder(ResultRow):
+    """What was traced; the label of the condition, not its settings."""
+
+    model: str
+    setting: str
+    condition: str
+
+
+@dataclass(frozen=True)
+class _Named(ResultRow):
+    token: str
+
+
+@dataclass(frozen=True)
+class _Share(ResultRow):
+    """A share of the sinks with its interval, beside the share of the canvas."""
+
+    kind: str
+    share: float
+    low: float
+    high: float
+    base: float
+    enrichment: float | None
+    sinks: int
+    generations: int
+    rule: str
+    unit: str | None
+
+
+@dataclass(frozen=True)
+class KindShare(_Share, _TracedUnder):
+    """The share of the sinks that a kind of token is, beside its share of the canvas."""
+
+
+@dataclass(frozen=True)
+class TokenShare(_Share, _Named, _TracedUnder):
+    """The share of the sinks that a token is, beside its share of the canvas."""
+
+
+@dataclass(frozen=True)
+class Curve(_TracedUnder):
+    """The share of the keys that are no sinks at one epsilon."""
+
+    unit: str
+    epsilon: float
+    non_sinks: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Interval(ResultRow):
+    """A mean with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Heads(ResultRow):
+    """Shares of heads by what their sinks do, and means over heads and generations."""
+
+    static: float
+    moving: float
+    flash: float
+    split: float
+    none: float
+    left: float
+    right: float
+    wander: float
+    presence: float | None
+    sinks: float | None
+    strength: float | None
+    absorption: float | None
+    entropy_relative: float | None
+    lifetime: float | None
+    jaccard: float | None
+    one_step_share: float | None
+    displacement: float | None
+    moves: float | None
+    trend: float | None
+    home_share: float | None
+    value_ratio: float | None
+    split_share: float | None
+    agreement: float | None
+
+
+@dataclass(frozen=True)
+class _Place(ResultRow):
+    layer: int
+    first_key: float
+
+
+@dataclass(frozen=True)
+class LayerHeads(Heads, _Place):
+    """One layer's heads, with the share of attention on key 0."""
+
+
+@dataclass(frozen=True)
+class _Generations(_TracedUnder):
+    generations: int
+
+
+@dataclass(frozen=True)
+class _Where(ResultRow):
+    """After the heads: what was found, where it stands, and layer by layer."""
+
+    sinks_found: int
+    non_sinks: float
+    places: Mapping[str, float | None]
+    rules: list[Mapping[str, Any]]
+    layers: list[LayerHeads]
+    rule: str
+    unit: str | None
+    epsilon: float | None
+    intervals: Mapping[str, Interval] | None = None  # over generations
+    columns: Heads | None = None  # of an ARM: the same heads by their columns so far, per row that sees the key
+
+
+@dataclass(frozen=True)
+class Dynamics(_Where, Heads, _Generations):
+    """What the sinks of a model do under one condition."""
+
+    @property
+    def judged(self) -> Heads:
+        """An ARM writes one row per step: its heads are judged by their columns so far, where those were measured."""
+        return self.columns or self
+
+    @property
+    def key_0(self) -> float:
+        """Share of the attention on key 0, mean over layers."""
+        return sum(layer.first_key for layer in self.layers) / max(len(self.layers), 1)
+
+
+@dataclass(frozen=True)
+class Mechanism(ResultRow):
+    """Change of confidence and of the commit step in the half that depended more on the masked keys, and in the other."""
+
+    model: str
+    k: int
+    problems: int
+    unit: str
+    dependence_high: float | None = None
+    confidence_sinks_high: float | None = None
+    delay_sinks_high: float | None = None
+    confidence_random_high: float | None = None
+    delay_random_high: float | None = None
+    dependence_low: float | None = None
+    confidence_sinks_low: float | None = None
+    delay_sinks_low: float | None = None
+    confidence_random_low: float | None = None
+    delay_random_low: float | None = None
+    confidence_sinks_gap: Interval | None = None
+    confidence_random_gap: Interval | None = None
+    confidence_gap_beyond_random: Interval | None = None
+    delay_sinks_gap: Interval | None = None
+    delay_random_gap: Interval | None = None
+    delay_gap_beyond_random: Interval | None = None
+    # The same with commits by a threshold, so that their number per step is free, of problems that took more than one.
+    free_problems: int | None = None
+    free_delay_sinks: Interval | None = None
+    free_delay_random: Interval | None = None
+    free_delay_beyond_random: Interval | None = None
+    free_delay_sinks_gap: Interval | None = None
+    free_delay_gap_beyond_random: Interval | None = None
+    free_steps_sinks: Interval | None = None
+    free_steps_beyond_random: Interval | None = None
+
+
+@dataclass(frozen=True)
+class _ScoredUnder(ResultRow):
+    model: str
+    condition: Mapping[str, Any]
+    label: str
+    n: int
+    tokens: int
+    unit: str
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class LikelihoodChange(_Taken, Difference, _ScoredUnder):
+    """Mean log-likelihood per token under a condition, paired text by text with nothing masked."""
+
+    of: Literal["texts", "answers"] = "texts"  # held-out text, or the true answers to problems
+    causal: bool = True  # only autoregressive models are measured by the likelihood of text
+
+
+@dataclass(frozen=True)
+class FirstKey(ResultRow):
+    """Share of the attention on key 0, layer by layer."""
+
+    model: str
+    layers: list[float]
+
+
+@dataclass(frozen=True)
+class Verdict(ResultRow):
+    """What a stated rule says of a model, and the numbers it says it from."""
+
+    model: str
+    name: str
+    value: str
+    because: str
+    line: str | None = None  # the value and one clause
+
+
+@dataclass(frozen=True)
+class Value(ResultRow):
+    """One figure that a claim is judged by."""
+
+    label: str
+    value: float
+    low: float
+    high: float
+    n: int
+
+
+@dataclass(frozen=True)
+class Claim(ResultRow):
+    """A claim of the paper beside what this run says of it."""
+
+    name: str
+    claim: str
+    verdict: Literal["agrees", "agrees in part", "disagrees", "undecided"]
+    figure: str
+    because: str
+    condition: str
+    values: list[Value]
+
+
+@dataclass(frozen=True)
+class RunFacts(ResultRow):
+    """What the results were made from."""
+
+    study: str
+    seed: int
+    models: list[Mapping[str, Any]]
+    versions: Mapping[str, str]
+    backend: str
+    about: str
+    units: int
+    conditions: int
+    margin: float | None = None  # in points
+
+
+@dataclass(frozen=True)
+class Tables(ResultRow):
+    """The measured rows, from which verdicts and claims are judged."""
+
+    cells: list[Cell]
+    pooled: list[PooledCell]
+    settings: list[SweepPoint]
+    tokens: list[TokenShare]
+    kinds: list[KindShare]
+    dynamics: list[Dynamics]
+    curves: list[Curve]
+    mechanism: list[Mechanism]
+    likelihood: list[LikelihoodChange]
+    first_key: list[FirstKey]
+
+    def where(self, keep: Callable[[Any], bool]) -> Tables:
+        """The rows of every table that `keep` says yes to."""
+        return Tables(**{name: [row for row in getattr(self, name) if keep(row)] for name in TABLES})
+
+    def of(self, model: str) -> Tables:
+        return self.where(lambda row: bool(row.model == model))
+
+
+TABLES = tuple(item.name for item in dataclasses.fields(Tables))
+
+
+@dataclass(frozen=True)
+class Results(Tables):
+    """The whole of results.json, in its order."""
+
+    verdicts: list[Verdict]
+    run: RunFacts
+    claims: list[Claim] | None = None
+    schema: int = SCHEMA
+
+    def to_dict(self) -> dict[str, Any]:
+        made = super().to_dict()
+        return {"schema": self.schema, "claims": made.pop("claims", []), **made}
+
+    @property
+    def families(self) -> dict[str, str]:
+        """Model → family, as the run recorded them."""
+        return {str(model.get("name")): str(model.get("family", "")) for model in self.run.models}
+
+
+def read_results(folder: Path, error: type[SinkscopeError] = StudyError) -> Results | None:
+    """results.json of a run, read and checked once; None where there is none."""
+    from pydantic import TypeAdapter, ValidationError
+
+    path = folder / "results.json"
+    if not path.is_file():
+        return None
+    found = read_object(path, LARGEST, error)
+    if type(schema := found.get("schema")) is not int or schema != SCHEMA:
+        came = short(repr(schema), 40)
+        raise error(f"{path} must have schema {SCHEMA}, not {came}; use the sinkscope that wrote it.")
+    try:
+        return TypeAdapter(Results).validate_python(found)
+    except ValidationError as problem:
+        place = ".".join(map(str, problem.errors()[0]["loc"]))
+        raise error(f"{path} is damaged at {place[:80]}; run the study again to write it anew.") from None
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema of results.json; fields that are not named are allowed, since later versions may add some."""
+    from pydantic import TypeAdapter
+
+    made = TypeAdapter(Results).json_schema()
+    made["required"] = ["schema", *(name for name in made["required"] if name != "schema")]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made, "title": "results.json"}
