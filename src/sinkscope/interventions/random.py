@@ -59,10 +59,10 @@ class MaskRandom(Ranked):
     def select(self, call: Call, memory: Memory) -> Tensor | None:
         found = self.together(call, memory) if self.match == "count" else None
         if found is not None:
-            known, picked = memory.own.get(("random", id(self)), (None, None))
+            known, picked = memory.own.get(("random", self), (None, None))
             if known is not found or picked is None:
                 picked = self._picked(call, memory, found.layers, found.sinks, found.eligible)
-                memory.own["random", id(self)] = found, picked
+                memory.own["random", self] = found, picked
             return limited(picked[found.layers.index(call.layer)], call, self.layers, self.heads)
         ranking = self.ranking(call, memory)
         if ranking is None:

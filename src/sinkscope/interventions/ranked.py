@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.calls import Call
+from sinkscope.attention.context import Forward
 from sinkscope.errors import InterventionError
 from sinkscope.interventions.base import Selector, at_least, chosen, one_of, top, true_or_false
 from sinkscope.interventions.memory import Map, Memory, Rank, Rows
@@ -30,7 +31,7 @@ class Ranking(NamedTuple):
 class Together(NamedTuple):
     """Several layers ranked at once."""
 
-    step: int
+    forward: Forward
     layers: tuple[int, ...]
     sinks: Tensor  # bool [layer, batch, head, key]
     eligible: Tensor
@@ -149,8 +150,8 @@ class Ranked(Selector):
         )
         if alone or call.forward is None or call.layer not in memory.layers:
             return None
-        found: Together | None = memory.own.get(("ranked", id(self), call.layer))
-        if found is not None and found.step == memory.step(call):
+        found: Together | None = memory.own.get(("ranked", self, call.layer))
+        if found is not None and found.forward is call.forward:
             return found
         layers = memory.alike(call, self.rank, self.rows)
         parts = [memory.scores_at(layer, call.keys, self.rank, self.rows) for layer in layers]
@@ -165,8 +166,8 @@ class Ranked(Selector):
         if self.kinds is not None:
             eligible = eligible & self._of_kind(call, memory)[:, None]
         picked = top(scores.masked_fill(~eligible, 0.0), self.k)
-        found = Together(memory.step(call), tuple(layers), picked, eligible)
-        memory.own |= {("ranked", id(self), layer): found for layer in layers}
+        found = Together(call.forward, tuple(layers), picked, eligible)
+        memory.own |= {("ranked", self, layer): found for layer in layers}
         return found
 
     def to_dict(self) -> dict[str, Any]:
