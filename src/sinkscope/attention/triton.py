@@ -378,7 +378,7 @@ def launches(kernel: str, itemsize: int, dim: int, dropped: bool) -> tuple[Launc
             Launch(32, 32, 4, 1, 48 * KB),
         )
     if dim > 128:
-        return Launch(64, 64, 8, 2, 160 * KB), Launch(64, 32, 8, 2, 96 * KB), Launch(32, 32, 4, 1, 64 * KB)
+        return Launch(64, 64, 8, 2, 176 * KB), Launch(64, 32, 8, 2, 96 * KB), Launch(32, 32, 4, 1, 64 * KB)
     return Launch(64, 64, 4, 2, 96 * KB), Launch(32, 32, 4, 1, 48 * KB)
 
 
