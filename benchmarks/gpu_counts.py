@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import pretend_cuda as pretend
 import sinkscope as sk
 import sinkscope.attention.triton as kernels
+from sinkscope.decoding import resolve_settings
 from sinkscope.models import Model
 from sinkscope.models.llada import LLaDA
 
@@ -115,7 +116,7 @@ def family_step(name: str, mode: str) -> dict[str, Any]:
     """The third step of a small model of another family."""
     model = sk.load(name, dtype="bfloat16")
     pretend.put(model.module)
-    settings = sk.decoding.resolve_settings(model.defaults, model, 12, {"length": 12})
+    settings = resolve_settings(model.defaults, model, 12, {"length": 12})
     return step(model, mode, 2, 12, False, settings)
 
 

@@ -19,6 +19,7 @@ import torch
 import sinkscope as sk
 from golden_sets import newer
 from made_models import make_fast_dllm, make_llada_moe, make_open_dcoder
+from sinkscope.decoding import resolve_settings
 
 SPARSE = sk.SparseCache(keep=0.5)
 WHOLE: tuple[object, ...] = (None, "prefix", "dual", SPARSE)
@@ -86,7 +87,7 @@ def settings_of(model: sk.Model, kind: object) -> sk.Decode:
     words: dict[str, object] = {"length": 8, "temperature": 0.0}
     if model.defaults.steps is not None and model.defaults.layout == "answer":
         words["steps"] = 4
-    return replace(sk.decoding.resolve_settings(model.defaults, model, 6, words), cache=kind)
+    return replace(resolve_settings(model.defaults, model, 6, words), cache=kind)
 
 
 def run(case: Case) -> None:
