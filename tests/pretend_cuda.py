@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -62,8 +61,6 @@ class OnCuda(Tensor):
             device=f"cuda:{index}",
         )  # fmt: skip
         made.inner = inner
-        if inner.device.type == "meta":  # memory is counted where nothing is computed
-            PretendCuda.now.allocated(inner)
         return made
 
     def tolist(self) -> Any:
@@ -84,8 +81,6 @@ class PretendCuda(TorchDispatchMode):
         super().__init__()
         self.attends = attends  # False: torch's attention gives zeros, where only costs are asked for
         self.current = 0  # device that Triton would launch on
-        self.alive: dict[int, tuple[StorageWeakRef, int]] = {}  # storages on the device, and their bytes
-        self.peak = 0
         self.forget()
 
     def forget(self) -> None:
@@ -112,15 +107,6 @@ class PretendCuda(TorchDispatchMode):
         torch._C._set_only_lift_cpu_tensors(self._lift)
         for where, name, value in self._before:
             setattr(where, name, value)
-
-    def allocated(self, inner: Tensor) -> None:
-        """Note a tensor's memory; what nobody holds any more is given back."""
-        storage = inner.untyped_storage()
-        if storage._cdata in self.alive and not self.alive[storage._cdata][0].expired():
-            return
-        self.alive = {key: kept for key, kept in self.alive.items() if not kept[0].expired()}
-        self.alive[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
-        self.peak = max(self.peak, sum(size for _, size in self.alive.values()))
 
     def wait(self, kind: str) -> None:
         """Note where in the package the host waits."""
@@ -158,8 +144,6 @@ class PretendCuda(TorchDispatchMode):
         if not func.is_view and packet not in FREE:
             self.kernels[packet.__name__] += 1
         index = (to or next(iter(there))).index or 0
-        if to and any(isinstance(one, OnCuda) and one.inner.is_meta for one in tensors):
-            words["device"] = "meta"
         if packet in (aten._scaled_dot_product_flash_attention, aten.scaled_dot_product_attention) and not self.attends:
             out = OnCuda(torch.zeros_like(plain[0]), index)
             return (
@@ -190,12 +174,6 @@ class PretendCuda(TorchDispatchMode):
                 self.wait(kind)
         else:
             self.kernels[packet.__name__] += 1
-        if into.type == "cpu" and getattr(plain[-1] if packet is aten.copy_ else plain[0], "is_meta", False):
-            return (
-                args[0] if packet is aten.copy_ else torch.zeros(source.shape, dtype=words.get("dtype") or source.dtype)
-            )
-        if packet is aten._to_copy and plain[0].is_meta:
-            words["device"] = "meta"
         out = func(*plain, **words)
         if packet is aten.copy_:
             return args[0]

@@ -15,10 +15,6 @@ from torch import Tensor
 import pretend_cuda as pretend
 import sinkscope as sk
 from sinkscope.attention.attend import attend
-from sinkscope.attention.calls import Call, Outcome, Tap
-from sinkscope.attention.capture import listening
-from sinkscope.attention.context import Forward, forward_context
-from sinkscope.attention.transfer import ToHost
 from sinkscope.cli.app import run
 from sinkscope.errors import CaptureError
 
@@ -229,52 +225,3 @@ def test_bench_and_check_write_one_file(device: str, tmp_path: Path, monkeypatch
     checks = {one["name"]: one for one in json.loads(check.read_text())["checks"]}
     assert checks["caches"]["detail"].endswith("none, prefix, dual, sparse")
     assert checks["backends"]["status"] == "ok" and checks["several GPUs"]["status"] == "skipped"
-
-
-@pytest.mark.parametrize(("mode", "most"), [("plain", 0), ("traced", 400), ("masked", 600)])
-def test_peak_memory_at_the_shape_of_llada_8b(mode: str, most: int) -> None:
-    """Batch 16, 1280 positions, on tensors without numbers: MB above a plain forward."""
-    peaks = {one: _peak(one) for one in {"plain", mode}}
-    assert peaks[mode] - peaks["plain"] <= most << 20, peaks
-
-
-def _peak(mode: str) -> int:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(
-        vocab_size=126464, hidden_size=4096, intermediate_size=12288, num_hidden_layers=32, num_attention_heads=32,
-        num_key_value_heads=32, max_position_embeddings=4096,
-    )  # fmt: skip
-    config.is_causal = False
-    gpu, run = pretend.PretendCuda(attends=False), object()
-    with gpu, torch.inference_mode():
-        for name in ("output_kernel", "received_kernel"):
-            getattr(kernels, name).compute = pretend.count_only
-        with torch.device("meta"):
-            module = LlamaForCausalLM(config).to(torch.bfloat16).eval()
-        pretend.put(module)
-        ids, labels = (pretend.OnCuda(torch.empty(16, 1280, dtype=torch.int64, device="meta")) for _ in range(2))
-        sums = ToHost()
-        tap = Sent(sums) if mode == "traced" else None
-        with (
-            sk.intervene(module, sk.MaskSinks(k=1)) if mode == "masked" else nullcontext(),
-            listening(module, tap) if tap else nullcontext(),
-        ):
-            for step in range(3):
-                with forward_context(Forward(run, step, labels, 16, 0, None, 1024)):
-                    module.base_model(ids, is_causal=False, use_cache=False)
-                sums.send()
-    return gpu.peak
-
-
-class Sent(Tap):
-    """What the recorder does with every layer."""
-
-    def __init__(self, sums: ToHost) -> None:
-        self.sums = sums
-
-    def watches(self, call: Call) -> bool:
-        return True
-
-    def take(self, call: Call, outcome: Outcome) -> None:
-        self.sums.put(outcome.received.to(torch.float16), lambda _: None)

@@ -181,7 +181,11 @@ class Recorder(Tap):
 
     def _send(self, part: Tensor, found: Tensor) -> None:
         """Write `found` to the beginning of a part of a buffer; cast on its device, and copied with all else of the step."""
-        self.to_host.put(found.to(part.dtype), lambda arrived: part[..., : arrived.shape[-1]].copy_(arrived))
+        part = part[..., : found.shape[-1]]
+        if found.device.type == "cpu":
+            part.copy_(found)  # casts on the way
+        else:
+            self.to_host.put(found.to(part.dtype), part.copy_)
 
     def on_step(self, step: Step) -> None:
         """Called by the decoder after each commit."""
