@@ -47,7 +47,12 @@ class _SkippedError(Exception):
 
 
 def checkup(
-    name: str, dtype: str | None = None, device: str | None = None, mask_id: int | None = None, everything: bool = False
+    name: str,
+    dtype: str | None = None,
+    device: str | None = None,
+    mask_id: int | None = None,
+    base: str | None = None,
+    everything: bool = False,
 ) -> Iterator[Check]:
     """Load a model and check it; yields each result as it is known. Nothing after a failed load can be checked.
 
@@ -60,7 +65,7 @@ def checkup(
         _ = zoo.find(name) or find_folder(name)
     started = time.perf_counter()
     try:
-        model = load(name, dtype=dtype, device=device, mask_id=mask_id)
+        model = load(name, dtype=dtype, device=device, mask_id=mask_id, base=base)
     except (CheckpointError, UnknownFamilyError, TokenizerError) as error:
         yield Check("loads", "failed", str(error))
         return
@@ -68,9 +73,15 @@ def checkup(
     size = sum(part.numel() for part in model.module.parameters())
     kind = type(model.module).__name__
     yield Check("loads", "ok", f"{model.family}, {kind}, {size:,} parameters, {model.dtype}, {seconds:.1f} s")
-    examined = _Examined(model)
-    checks = {**CHECKS, **MACHINE_CHECKS} if everything else CHECKS
-    yield from (_checked(label, check, examined) for label, check in checks.items())
+    for mode in model.recipe.modes or (None,):
+        examined = _Examined(model if mode is None else model.in_mode(mode))
+        first = mode == model.mode
+        checks = {**CHECKS, **MACHINE_CHECKS} if everything and first else CHECKS
+        yield from (
+            _checked(label if first else f"{label}, {mode}", check, examined)
+            for label, check in checks.items()
+            if first or label in BY_MODE
+        )
 
 
 class _Examined:
@@ -128,7 +139,9 @@ def _mask_token(examined: _Examined) -> str:
     model = examined.model
     if model.causal:
         raise _SkippedError("autoregressive: needs none")
-    if model.tokenizer is None or model.mask_id is None:
+    if model.mask_id is None:
+        raise _SkippedError("none: a canvas begins as random tokens")
+    if model.tokenizer is None:
         return f"id {model.mask_id}"
     return f"id {model.mask_id} {model.tokenizer.convert_ids_to_tokens(model.mask_id)}"
 
@@ -171,6 +184,10 @@ def _decodes(examined: _Examined) -> str:
 
 def _padding(examined: _Examined) -> str:
     model = examined.model
+    if model.mask_id is None and not model.causal:
+        raise _SkippedError("rows of a batch share the draws of transformers' generate, so none is what it is alone")
+    if model.mode == "self_speculation":
+        raise _SkippedError("decodes one prompt at a time")
     short, long = examined.ids[:, :3], examined.ids
     ids, mask = pad([short, long], model)
     together = decode(model, ids, _settings(model, ids), attention_mask=mask).returned[0]
@@ -227,6 +244,9 @@ CHECKS: dict[str, Callable[[_Examined], str]] = {
     "took effect": _took_effect,
     "speed": _speed,
 }
+
+
+BY_MODE = ("direction", "attention", "decodes", "padding", "no-op", "took effect", "speed")  # of each way of decoding
 
 
 # ---- the machine ----
@@ -305,6 +325,8 @@ def _prompt(model: Model) -> Tensor:
 
 def _settings(model: Model, ids: Tensor) -> Decode:
     words: dict[str, Any] = {"length": LENGTH, "block": LENGTH // 2 if model.defaults.block else None}
+    if model.defaults.family == "native":
+        words["steps"] = LENGTH  # per canvas, which is long
     return replace(resolve_settings(model.defaults, model, ids.shape[1], words), temperature=0.0)
 
 

@@ -55,12 +55,6 @@ class Call:
         seen = self.mask if self.mask.dtype == torch.bool else self.mask > torch.finfo(self.mask.dtype).min / 2
         return seen.flatten(1, -2).any(1).expand(self.q.shape[0], -1)
 
-    @property
-    def real_row(self) -> Tensor | None:
-        """bool [batch, 1, 1, key]: padding as a mask that is the same for every query; one tensor for all layers."""
-        real = self.real_keys
-        return None if real is None else self.once("real row", lambda: real[:, None, None])
-
     @cached_property
     def labels(self) -> Tensor:
         """[batch, query]: the group of each query, −1 for padding."""
@@ -71,6 +65,11 @@ class Call:
         if self.real_keys is not None and self.queries <= self.keys:
             return labels.masked_fill(~self.real_keys[:, self.start : self.start + self.queries], -1)
         return labels
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether a sparse cache leaves other keys out in each layer."""
+        return self.forward is not None and self.forward.kept is not None
 
     def once(self, key: object, make: Callable[[], Tensor]) -> Tensor:
         """What does not differ from layer to layer of one forward, made once on each device."""
@@ -108,6 +107,7 @@ class Change:
     extra: tuple[Tensor, Tensor] | Extra | None = None  # keys and values that every query sees beside the text
     bias: Tensor | None = None  # [batch | 1, head | 1, query | 1, key], added to the scores
     temperature: float = 1.0  # scores are divided by it
+    removed: Tensor | None = None  # [batch, head, key]: attention that each key loses, where `bias` takes a part of it
 
 
 @dataclass(frozen=True)
@@ -155,11 +155,23 @@ class Tap:
 def perform(call: Call, taps: Sequence[Tap]) -> Tensor:
     """Output of the call, [batch, head, query, dim]; bit-identical to the module's own where nothing is changed or watched."""
     kept = None if call.forward is None or call.forward.kept is None else call.forward.kept(call.layer)
+    call = _on_columns(call) if kept is None else call
     small, call = call, call if kept is None else _on_canvas(call, kept)
     out = _answer(call, small, kept, taps)
     for tap in taps:
         tap.done(call)
     return out
+
+
+def _on_columns(call: Call) -> Call:
+    """Keys that a sliding window has dropped put back, hidden from all: key i then stands in column i."""
+    missing = 0 if call.forward is None else call.forward.start + call.queries - call.keys
+    if missing <= 0:
+        return call
+    mask = torch.ones(1, 1, 1, call.keys, dtype=torch.bool, device=call.q.device) if call.mask is None else call.mask
+    mask = functional.pad(mask, (missing, 0), value=False if mask.dtype == torch.bool else -torch.inf)
+    k, v = (functional.pad(part, (0, 0, missing, 0)) for part in (call.k, call.v))
+    return replace(call, k=k, v=v, mask=mask)
 
 
 def _on_canvas(call: Call, kept: Kept) -> Call:

@@ -35,15 +35,18 @@ class Forward:
     start: int  # column of the first query
     padding: Tensor | None  # [batch]: padded columns at the left; None where there are none
     prompt: int  # columns of the prompt, padding included
-    block: int | None = (
-        None  # block length of block-causal attention, blocks counted from column 0; None: full or causal
-    )
     real: Tensor | None = None  # bool [batch, key]: keys that are not padding, where padding is not only at the left
-    kind: str = "denoise"  # "prefill" and "store" forwards fill a cache and belong to no step
+    kind: str = "denoise"  # "prefill" and "store" fill a cache and belong to no step; "encode": nor is it listened to
     ids: Tensor | None = None  # [batch, column]: the tokens that stand on the canvas during this forward
     kept: Callable[[int], Kept | None] | None = None  # of a layer under a sparse cache; None where all keys are seen
     row_seeds: tuple[int, ...] | None = None  # one per row that counts: random choices are drawn anew for each
+    most: int | None = None  # steps that the generation can take at most; None where nobody knows
     made: dict[Any, Tensor] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    @property
+    def share(self) -> float | None:
+        """Share of the generation that is behind: this step over the most that its settings can take."""
+        return self.step / self.most if self.most else None
 
     def once(self, key: object, device: torch.device, make: Callable[[], Tensor]) -> Tensor:
         """What all layers of this forward share, made by the first of them on each device."""

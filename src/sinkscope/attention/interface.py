@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -106,10 +105,11 @@ def _attention(
     is_causal: bool | None = None, **options: Any,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """What transformers calls in place of the model's own attention while someone, somewhere, listens."""
-    listeners = listeners_of(module)
+    listeners, forward = listeners_of(module), running()
     own = _implementation(module)
-    if not listeners:
-        unheard(module)
+    if not listeners or (forward is not None and forward.kind == "encode"):
+        if not listeners:
+            unheard(module)
         plain: tuple[Tensor, Tensor | None] = own(
             module, query, key, value, attention_mask, scaling=scaling, is_causal=is_causal, **options
         )
@@ -127,9 +127,7 @@ def _attention(
         return out.transpose(1, 2)
 
     mask, causal = aligned(attention_mask, causal, query, key)
-    call = Call(layer, query, key, value, mask, causal, scaling, running(), untouched, directed)
-    if mask is not None and _only_padding(module, call):
-        call = replace(call, mask=call.real_row)
+    call = Call(layer, query, key, value, mask, causal, scaling, forward, untouched, directed)
     for one in listeners:
         one.caught.through_interface += 1
         one.caught.note(layer, query.shape[1], key.shape[2])
@@ -144,14 +142,6 @@ def _own_mask(module: Any, mask: Tensor | None) -> Tensor | None:
     if mask is None or mask.dim() != 4 or ALL_MASK_ATTENTION_FUNCTIONS[name] is not flash_attention_mask:
         return mask
     return mask.flatten(1, 2).any(1)
-
-
-def _only_padding(module: Any, call: Call) -> bool:
-    """Whether the mask of this call says the same to every query: our decoder's, of a layer that sees all real keys."""
-    forward = call.forward
-    if forward is None or call.directed or forward.block is not None or forward.kept is not None:
-        return False
-    return call.real_keys is not None and getattr(module, "sliding_window", None) is None
 
 
 def implementation_of(config: Any) -> str:

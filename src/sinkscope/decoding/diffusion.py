@@ -13,7 +13,7 @@ from sinkscope.decoding.cache import Forwards
 from sinkscope.decoding.canvas import Block, Picks
 from sinkscope.decoding.choose import choice_of
 from sinkscope.decoding.commit import rule_named
-from sinkscope.decoding.exact import BlockForwards
+from sinkscope.decoding.exact import BlockForwards, ReorderedForwards, TextForwards
 from sinkscope.decoding.layout import blocks, lay_out
 from sinkscope.decoding.noise import noise_of
 from sinkscope.decoding.run import OnStep, Run, Step
@@ -53,7 +53,10 @@ class Denoiser:
         settings = self.settings
         if settings.block_causal:
             assert settings.block is not None
-            return BlockForwards(self.model, settings.block, settings.cache == "exact", self.shift)
+            if settings.family == "nemotron":
+                return TextForwards(self.model, settings.block, settings.causal_context, settings.cache == "exact")
+            kind = ReorderedForwards if settings.family == "wedlm" else BlockForwards
+            return kind(self.model, settings.block, settings.cache == "exact", self.shift)
         mask = self.canvas.real.to(torch.int64) if self.padded else None
         if isinstance(settings.cache, SparseCache):
             return SparseForwards(self.model, mask, settings.cache, self.shift)
@@ -66,6 +69,7 @@ class Denoiser:
     def forward(self, block: Block) -> tuple[Tensor, int]:
         """Hidden states [batch (doubled with guidance), window, width] and the window's first column."""
         window = self.forwards.window(block.span, self.canvas.width)
+        self.run.note(self.canvas.tokens)
         hidden = self._announced("denoise", window, block)
         return hidden, window[1] - hidden.shape[1]
 
@@ -76,7 +80,7 @@ class Denoiser:
         self.padded = not bool(self.canvas.real.all())
         if self.forwards.kept < stop:
             kind = "store" if self.forwards.kept else "prefill"
-            self._announced(kind, (self.forwards.kept, stop), None)
+            self._announced(kind, (self.forwards.kept if self.forwards.cached else 0, stop), None)
 
     def _announced(self, kind: str, window: tuple[int, int], block: Block | None) -> Tensor:
         start, stop = window
@@ -88,11 +92,8 @@ class Denoiser:
             padding = None if padding is None else torch.cat([padding, padding])
         forward = Forward(
             self.identity, self.step, labels, self.canvas.batch, start, padding, max(self.canvas.answers), kind=kind,
-            ids=tokens,
+            ids=tokens, most=self.settings.most_steps,
         )  # fmt: skip
-        if isinstance(self.forwards, BlockForwards):
-            several = stop - start > self.forwards.size
-            forward = replace(forward, block=self.forwards.size if several else None)
         if self.padded and not self._only_left_padded():
             forward = replace(forward, real=real)
         if isinstance(self.forwards, SparseForwards):
@@ -130,8 +131,9 @@ class Denoiser:
         chosen = self.canvas.tokens.clone()
         confidence = torch.full(chosen.shape, torch.nan, dtype=torch.float64, device=chosen.device)
         rows, columns = wanted.nonzero(as_tuple=True)
-        # dllm's block sampler draws numbers for its block, all others for the whole canvas.
-        first, last = block.span if settings.layout == "left" else (0, self.canvas.width)
+        # dllm's block sampler and Nemotron's draw numbers for their block, all others for the whole canvas.
+        by_block = settings.layout == "left" or settings.family == "nemotron"
+        first, last = block.span if by_block else (0, self.canvas.width)
         self.noise.frame(last - first)
         where = rows * (last - first) + columns - first
         room = HEAD_BYTES if hidden.device.type == "cpu" else GPU_HEAD_BYTES
@@ -164,12 +166,16 @@ class Denoiser:
             self.done = self.done | rows
 
     def returned(self, row: int, reached: int) -> Tensor:
-        """The answer of a row, up to the column that was reached; LLaDA2's code cuts it after the first end-of-text."""
+        """The answer of a row, up to the column that was reached; some authors' code cuts it after the first end-of-text."""
         start = self.canvas.answers[row]
         answer = self.canvas.tokens[row, start : min(start + self.canvas.length, reached)]
-        if self.settings.family in ("llada2", "llada21"):
-            ends = torch.eq(answer, -1 if self.eos_id is None else self.eos_id).nonzero().flatten()
-            answer = answer[: int(ends[0]) + 1] if len(ends) else answer
+        settings = self.settings
+        if settings.stop == "batch_eos":  # Nemotron's cuts all rows behind the latest, once all have one
+            ends = torch.eq(self.canvas.tokens[:, start:reached], -1 if self.eos_id is None else self.eos_id)
+            return answer[: int(ends.int().argmax(1).max()) + 1] if bool(ends.any(1).all()) else answer
+        if settings.family in ("llada2", "llada21") or (settings.family, settings.stop) == ("nemotron", "early_eos"):
+            found = torch.eq(answer, -1 if self.eos_id is None else self.eos_id).nonzero().flatten()
+            answer = answer[: int(found[0]) + 1] if len(found) else answer
         return answer
 
 
@@ -178,7 +184,6 @@ def denoise(
 ) -> tuple[Tensor, list[Tensor]]:
     """prompt [batch, position] → the last canvas [batch, position], and each row's answer."""
     state = Denoiser(model, prompt, settings, attention_mask, run)
-    run.start(state.canvas.tokens)
     reached = state.canvas.width
     for block in state.blocks():
         if bool(state.done.all()):
@@ -186,16 +191,16 @@ def denoise(
         # dllm appends blocks as it goes: those that it does not reach are not there.
         reached = block.span[1] if settings.layout == "left" else reached
         for step in _block_steps(state, block):
-            run.note(step)
             if on_step is not None:
                 on_step(step)
+    run.note(state.canvas.tokens)
     run.cut(reached)
     return state.canvas.tokens[:, :reached], [state.returned(row, reached) for row in range(state.canvas.batch)]
 
 
 def _block_steps(state: Denoiser, block: Block) -> Iterator[Step]:
     cached = state.settings.cache == "exact"
-    if cached:
+    if cached or state.settings.family == "nemotron":  # whose blocks begin with what the text before them goes on with
         state.fill_cache(block.span[0])
     rule = rule_named(state.settings.commit)(state, block)
     while not bool(state.done.all()) and rule.unfinished():
@@ -210,7 +215,7 @@ def _block_steps(state: Denoiser, block: Block) -> Iterator[Step]:
         yield state.commit(chosen, confidence, picks, block)
         rule.step += 1
     state.ask_to_stop(block, finished=True)
-    if cached and state.settings.family == "sdar":  # as the authors' code does, after the last block too
+    if cached and state.settings.family in ("sdar", "nemotron"):  # as the authors' code does, after the last block too
         state.fill_cache(block.span[1])
 
 

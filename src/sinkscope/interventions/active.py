@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,9 +15,12 @@ from sinkscope.attention.calls import Call, Change, Outcome, Tap
 from sinkscope.attention.capture import listening, module_of
 from sinkscope.attention.selection import Shape
 from sinkscope.errors import InterventionError
+from sinkscope.interventions.activations import ActivationIntervention
 from sinkscope.interventions.base import Intervention
 from sinkscope.interventions.effect import Effect, Tally
+from sinkscope.interventions.hooks import HookContext, hook
 from sinkscope.interventions.memory import Memory
+from sinkscope.interventions.steps import within
 from sinkscope.sinks.tokens import KindsOf
 
 
@@ -36,8 +40,37 @@ class Active(Tap):
 
     def change(self, call: Call) -> list[Change]:
         self.memory.open(call)
-        changes = (each.change(call, self.memory) for each in self.interventions if not each.is_noop)
-        return [change for change in changes if change is not None]
+        # Every intervention is asked at every step: what it keeps must not depend on when it acts.
+        changes = [
+            (
+                each.change(call, self.memory),
+                within(each.steps, self.memory.step(call), None if call.forward is None else call.forward.share),
+            )
+            for each in self.interventions
+            if not each.is_noop
+        ]
+        found = [change for change, acts in changes if acts and change is not None]
+        for removed in (change.removed for change in found if change.removed is not None):
+            rows = slice(None) if call.forward is None else slice(call.forward.rows)
+            self.tally.effect.keys += int((removed[rows] > 0).sum())
+            self.tally.effect.mass += float(removed[rows].sum())
+        return found
+
+    def act(self, each: ActivationIntervention, activation: Tensor, context: HookContext) -> Tensor | None:
+        """What an intervention on activations makes of one, counted."""
+        forward = (
+            self.memory.steps.get(context.layer, 1) - 1
+        )  # its places are behind the attention, which is counted already
+        made = each.act(
+            activation, context, self.memory
+        )  # at every step: what it keeps must not depend on when it acts
+        if made is None or not within(each.steps, forward, context.share):
+            return None
+        with torch.no_grad():
+            before = activation[: context.rows].float()
+            self.tally.effect.moved += float((made[: context.rows].float() - before).square().sum())
+            self.tally.effect.moved_seen += float(before.square().sum())
+        return made
 
     def ranks(self, call: Call) -> bool:
         return any(each.maps() for each in self.interventions if not each.is_noop)
@@ -77,7 +110,11 @@ def intervene(model: Any, *interventions: Intervention, record: bool = False) ->
     for each in interventions:
         if not each.is_noop:
             each.prepare(model, active.memory)
-    with listening(root, active) as caught:
+    with ExitStack() as stack:
+        for each in interventions:
+            if isinstance(each, ActivationIntervention) and not each.is_noop:
+                stack.enter_context(hook(root, each.where(shape), partial(active.act, each)))
+        caught = stack.enter_context(listening(root, active))
         yield active
     for each in interventions:
         each.check_seen(caught, shape.name)

@@ -19,6 +19,8 @@ class Effect:
     mass: float = 0.0
     mass_seen: float = 0.0
     leak: float = 0.0  # most attention that a masked key still received; 0 when masking took effect
+    moved: float = 0.0  # squared length of what was changed in activations …
+    moved_seen: float = 0.0  # … and of the activations
 
     @property
     def key_share(self) -> float:
@@ -29,8 +31,14 @@ class Effect:
         """Share of the attention that the masked keys would have drawn at that very step."""
         return self.mass / self.mass_seen if self.mass_seen else 0.0
 
+    @property
+    def moved_share(self) -> float:
+        """Length of the change relative to the activations that it was made in; 0 when nothing took effect."""
+        return (self.moved / self.moved_seen) ** 0.5 if self.moved_seen else 0.0
+
     def to_dict(self) -> dict[str, float]:
-        return {"key_share": self.key_share, "mass_share": self.mass_share, "leak": self.leak}
+        moved = {"moved_share": self.moved_share} if self.moved_seen else {}
+        return {"key_share": self.key_share, "mass_share": self.mass_share, "leak": self.leak, **moved}
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,12 @@ def _positions(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(map(whole(-(10**9)), value))
 
 
+POSITIONS = Setting(
+    "positions", REQUIRED, _positions, "a list of whole numbers", sweeps=False, freeze=tuple, thaw=list,
+    label=lambda positions: ",".join(map(str, positions)),
+)  # fmt: skip
+
+
 def _short_name(given: Mapping[str, Any], causal: bool) -> str | None:
     places = given["positions"]
     since = (
@@ -54,10 +60,7 @@ def _short_name(given: Mapping[str, Any], causal: bool) -> str | None:
 
 @register(
     "mask_positions",
-    Setting(
-        "positions", REQUIRED, _positions, "a list of whole numbers", sweeps=False, freeze=tuple, thaw=list,
-        label=lambda positions: ",".join(map(str, positions)),
-    ),
+    POSITIONS,
     Setting(
         "since", "first", among(("first", "second")), "first or second",
         label=lambda since: "since the second forward" if since == "second" else "",
@@ -68,7 +71,8 @@ def _short_name(given: Mapping[str, Any], causal: bool) -> str | None:
 class MaskPositions(Selector):
     """Hide the keys at these positions from every query; negative ones count from the end.
 
-    since: from the "first" forward on, or from the "second", as sinks are: then a causal model reads its prompt undisturbed.
+    since: from the "first" forward on, or from the "second", as sinks are: then a causal model reads its prompt undisturbed;
+    "second" is the same as steps=(1, None).
     From the first on, key 0 of a causal model is the only key of row 0, which then attends to nothing and gets an output of
     0 from the attention of that layer.
     """
@@ -84,6 +88,10 @@ class MaskPositions(Selector):
         if not all(type(position) is int for position in self.positions):
             raise InterventionError(f"Expected positions as whole numbers, got {self.positions!r}.")
         one_of("since", self.since, ("first", "second"))
+        if self.since == "second" and self.steps is not None:
+            raise InterventionError(
+                f"Expected since='second' or steps={self.steps}, got both; since is steps=(1, None)."
+            )
         true_or_false("keep_self", self.keep_self)
         chosen(self)
 

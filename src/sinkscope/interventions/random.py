@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -15,7 +15,20 @@ from sinkscope.interventions.base import at_least, limited, one_of, true_or_fals
 from sinkscope.interventions.memory import Memory, received_now
 from sinkscope.interventions.ranked import Ranked
 from sinkscope.interventions.settings import register
-from sinkscope.interventions.words import ABOVE, BELOW, KEEP_SELF, MATCH, RANK, ROWS, WHICH, K, ranked_keys
+from sinkscope.interventions.words import (
+    ABOVE,
+    ALIGNED,
+    AVOID,
+    BELOW,
+    KEEP_SELF,
+    MATCH,
+    PERSIST,
+    RANK,
+    ROWS,
+    WHICH,
+    K,
+    ranked_keys,
+)  # fmt: skip
 
 PRIME = 1_000_003
 
@@ -30,7 +43,9 @@ def _short_name(given: Mapping[str, Any], causal: bool) -> str | None:
     return ", ".join(["random" if keys == "top key" else f"random for {keys}", match, *rows])
 
 
-@register("mask_random", K, RANK, ROWS, MATCH, KEEP_SELF, ABOVE, BELOW, *WHICH, short=_short_name)
+@register(
+    "mask_random", K, RANK, ROWS, MATCH, KEEP_SELF, ABOVE, BELOW, *WHICH, PERSIST, ALIGNED, AVOID, short=_short_name
+)
 @dataclass(frozen=True)
 class MaskRandom(Ranked):
     """Hide random keys with the budget of MaskSinks of the same settings, head by head, from the second forward on.
@@ -39,25 +54,35 @@ class MaskRandom(Ranked):
     norms, where those are given. match: "count" hides as many keys (the count-matched control); "mass" hides keys in random
     order until they draw, at this very forward, what the sinks draw there (the mass-matched control; where all other keys
     draw less, all). A key cannot be hidden by halves: the last one is hidden with the chance that makes the mean right.
-    avoid_sinks: never the sinks themselves. noise: "reference" draws by torch's CPU generator, "counter" on the device; both
-    give the same keys on every device.
+    avoid_sinks: never the sinks themselves: the top `avoid` keys, as many as k unless given.
+    persist: one draw per generation: keys are taken in the same random order at every step, avoiding the sinks of the first
+    ranking, so that count-matched keys stay the same. aligned: one draw for all heads of all layers. Each head avoids its own
+    sinks; with per="model" all avoid the same ones, and hide the same keys: as a sink does that is one token for all heads.
+    noise: "reference" draws by torch's CPU generator, "counter" on the device; both give the same keys on every device.
     All rows of a batch share a draw, unless the decoder names a seed per row (`Forward.row_seeds`).
     """
 
     seed: int = 0
     match: Literal["count", "mass"] = "count"
     avoid_sinks: bool = True
+    persist: bool = False
+    aligned: bool = False
+    avoid: int | None = None
     noise: Literal["reference", "counter"] = "reference"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least("seed", self.seed, 0)
         one_of("match", self.match, ("count", "mass"))
-        true_or_false("avoid_sinks", self.avoid_sinks)
+        for name in ("avoid_sinks", "persist", "aligned"):
+            true_or_false(name, getattr(self, name))
+        if self.avoid is not None:
+            at_least("avoid", self.avoid, 0)
         one_of("noise", self.noise, ("reference", "counter"))
 
     def select(self, call: Call, memory: Memory) -> Tensor | None:
-        found = self.together(call, memory) if self.match == "count" else None
+        alike = self.match == "count" and not self.persist and self.avoid is None  # layers need nothing of their own
+        found = self.together(call, memory) if alike else None
         if found is not None:
             known, picked = memory.own.get(("random", self), (None, None))
             if known is not found or picked is None:
@@ -73,7 +98,9 @@ class MaskRandom(Ranked):
     def _picked(self, call: Call, memory: Memory, layers: tuple[int, ...], sinks: Tensor, may: Tensor) -> Tensor:
         """bool [layer, batch, head, key]."""
         if self.avoid_sinks:
-            may = may & ~sinks
+            may = may & ~(
+                self._avoided(sinks[0], call, memory)[None] if self.persist or self.avoid is not None else sinks
+            )
         chance = self._chance(call, memory, layers).masked_fill(~may, -1.0)
         order = chance.sort(dim=-1, descending=True, stable=True).indices
         if self.match == "count":
@@ -87,6 +114,16 @@ class MaskRandom(Ranked):
             enough = before + self._luck(call, memory, layers) * mass < target
         return torch.zeros_like(may).scatter(-1, order, enough) & may
 
+    def _avoided(self, sinks: Tensor, call: Call, memory: Memory) -> Tensor:
+        """bool [batch, head, key]: the sinks of this step, or of the first one that was ranked."""
+        if self.avoid is not None:
+            ranking = replace(self, k=self.avoid).ranking(call, memory)
+            sinks = sinks if ranking is None else ranking.sinks
+        if not self.persist:
+            return sinks
+        first: Tensor = memory.own.setdefault((id(self), call.layer), sinks)
+        return torch.nn.functional.pad(first, (0, call.keys - first.shape[-1]))
+
     def _draws(
         self, call: Call, memory: Memory, layers: tuple[int, ...], shape: tuple[int, int], purpose: int = 0
     ) -> Tensor:
@@ -94,7 +131,8 @@ class MaskRandom(Ranked):
         seeds = None if call.forward is None else call.forward.row_seeds
         # With guidance the second half of a batch is a copy of the first.
         rows = [self.seed] if seeds is None else [self.seed * PRIME + seeds[i % len(seeds)] for i in range(len(call.q))]
-        step, device = memory.step(call), call.q.device
+        step, device = 0 if self.persist else memory.step(call), call.q.device
+        layers = tuple(0 for _ in layers) if self.aligned else layers
         if self.noise == "counter":
             keys = [[key_of(row, step, layer, purpose) for row in rows] for layer in layers]
             places = torch.arange(1, shape[0] * shape[1] + 1, device=device).mul_(GOLDEN)
@@ -109,13 +147,16 @@ class MaskRandom(Ranked):
         return placed
 
     def _luck(self, call: Call, memory: Memory, layers: tuple[int, ...]) -> Tensor:
-        """A uniform number per head, [layer, batch | 1, head, 1]."""
-        return self._draws(call, memory, layers, (call.q.shape[1], 1), purpose=500_009)
+        """A uniform number per head, [layer, batch | 1, head, 1], or one for all heads."""
+        return self._draws(call, memory, layers, (self._heads(call), 1), purpose=500_009)
+
+    def _heads(self, call: Call) -> int:
+        return 1 if self.aligned else call.q.shape[1]
 
     def _chance(self, call: Call, memory: Memory, layers: tuple[int, ...]) -> Tensor:
         """Uniform numbers [layer, batch, head, key] of this step, the same for a row alone or in a padded batch."""
-        drawn = self._draws(call, memory, layers, (call.keys, call.q.shape[1])).mT
-        drawn = drawn.expand(-1, call.q.shape[0], -1, -1)
+        drawn = self._draws(call, memory, layers, (call.keys, self._heads(call))).mT
+        drawn = drawn.expand(-1, call.q.shape[0], call.q.shape[1], -1)
         padding = None if call.forward is None else call.forward.padding
         if padding is None:
             return drawn

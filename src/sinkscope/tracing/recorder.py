@@ -21,6 +21,7 @@ from sinkscope.errors import BudgetError, TraceError
 from sinkscope.models.base import Model
 from sinkscope.settings.decode import Decode
 from sinkscope.tracing import lens
+from sinkscope.tracing.channels import ChannelBuffer
 
 Form = Literal["auto", "full", "summary"]
 TOP = 16  # keys kept per head and group in summary form
@@ -37,6 +38,7 @@ class Keep:
     hidden_norms: bool = False
     maps: tuple[tuple[int, int], ...] = ()  # (layer, head) whose whole attention map is kept
     lens: bool = False  # the tokens that each layer would write at each position, were it the last
+    channels: int = 0  # so many of the largest channels behind each layer, with their values
 
     def __post_init__(self) -> None:
         if self.form not in ("auto", "full", "summary") or self.dtype not in (torch.float16, torch.float32):
@@ -47,6 +49,8 @@ class Keep:
             raise TraceError(f"Expected a budget in bytes as a whole number, got {self.budget!r}.")
         if type(self.lens) is not bool:
             raise TraceError(f"Expected lens to be True or False, got {self.lens!r}.")
+        if type(self.channels) is not int or self.channels < 0:
+            raise TraceError(f"Expected channels to be a whole number of at least 0, got {self.channels!r}.")
         given: Any = self.maps
         if not isinstance(given, tuple | list) or not all(map(_is_head, given)):
             raise TraceError(f"Expected maps as pairs of layer and head, such as ((3, 0),), got {self.maps!r}.")
@@ -83,6 +87,7 @@ def planned_form(model: Model, batch: int, positions: int, settings: Decode, kee
         extra += batch * steps * layers * positions * torch.float32.itemsize
     if keep.lens:
         extra += batch * steps * layers * positions * lens.BYTES
+    extra += batch * steps * layers * keep.channels * (positions + 1) * torch.float32.itemsize
     full = cells * heads * positions * size + extra
     summary = cells * (positions * size + heads * min(TOP, positions) * (size + 4)) + extra
     if keep.form != "summary" and full <= keep.budget:
@@ -129,6 +134,7 @@ class Recorder(Tap):
         self.hidden = _zeros(batch, steps, layers, self.width) if keep.hidden_norms else None
         self.maps = _zeros(len(keep.maps), batch, steps, self.width, self.width, dtype=dtype) if keep.maps else None
         self.lens = lens.LensBuffer(model, batch, steps, layers, self.width, self.to_host) if keep.lens else None
+        self.channels = ChannelBuffer(model, batch, steps, layers, self.width, keep.channels) if keep.channels else None
         self.canvas[:, 0] = first.cpu()
 
     def watches(self, call: Call) -> bool:
@@ -153,10 +159,15 @@ class Recorder(Tap):
             self._send(self.top_scores[:, step, layer], top.values)
         if layer == 0 or not self.backend:
             groups = torch.arange(len(GROUPS), device=forward.labels.device)
+            if forward.ids is not None:  # the canvas may change between a step and the next forward
+                self._send(self.canvas[:, step], forward.ids[:rows])
             self._send(self.queries[:, step], (forward.labels[:rows, :, None] == groups).sum(1))
             self.backend = call.backend
         if self.values is not None:
-            self._send(self.values[:, step, layer], call.v[:rows].float().norm(dim=-1))
+            norms = call.v[:rows].float().norm(dim=-1)  # [batch, kv head, key]
+            self._send(
+                self.values[:, step, layer], norms.repeat_interleave(self.values.shape[3] // norms.shape[1], dim=1)
+            )
         if self.maps is not None:
             self._keep_maps(call, outcome, step, rows)
 
@@ -204,14 +215,17 @@ class Recorder(Tap):
             self.committed_at.masked_fill_(edited, index)
             self.edits = edited.int() if self.edits is None else self.edits + edited.int()
 
-    def finish(self) -> None:
-        """Wait for what the device still has to send."""
+    def finish(self, tokens: Tensor) -> None:
+        """The text that the decoder gave back, when the device has sent all else."""
         self.to_host.finish()
+        self.canvas[:, self.steps, : tokens.shape[1]] = tokens.cpu()
 
     def hooks(self, stack: ExitStack) -> None:
         """Put in what is needed for the lens and for hidden-state norms; taken out when the stack closes."""
         if self.lens is not None:
             self.lens.hooks(stack)
+        if self.channels is not None:
+            self.channels.hooks(stack)
         if self.hidden is None:
             return
         layers: Sequence[nn.Module] = getattr(self.model.module.base_model, "layers", [])
@@ -243,7 +257,7 @@ def laid_out(model: Model, ids: Tensor, settings: Decode, mask: Tensor | None) -
         found = [row.nonzero().flatten().tolist() for row in canvas.real]
         return canvas.tokens, [slice(columns[0], columns[-1] + 1) for columns in found], canvas.answers
     blank = next((token for token in (model.pad_id, model.eos_id) if token is not None), 0)
-    first = torch.cat([ids, ids.new_full((len(ids), settings.length), blank)], 1)
+    first = torch.cat([ids, ids.new_full((len(ids), settings.answer_length), blank)], 1)
     padding = [0] * len(ids) if mask is None else (mask == 0).sum(1).tolist()
     return first, [slice(padded, first.shape[1]) for padded in padding], [ids.shape[1]] * len(ids)
 
@@ -254,4 +268,6 @@ def _zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def _kv_heads(model: Model) -> int:
-    return int(getattr(model.config, "num_key_value_heads", None) or model.config.num_attention_heads)
+    """The most that a layer has: DiffusionGemma's are of two kinds."""
+    layers = getattr(model.config, "per_layer_config", None) or [model.config]
+    return max(int(getattr(one, "num_key_value_heads", None) or one.num_attention_heads) for one in layers)

@@ -10,7 +10,7 @@ import typer
 
 from sinkscope import io
 from sinkscope.cli.commands.bench import machine
-from sinkscope.cli.options import Device, Dtype, JsonFlag, MaskId, ModelArgument, writable_file
+from sinkscope.cli.options import Base, Device, Dtype, JsonFlag, MaskId, ModelArgument, writable_file
 from sinkscope.cli.screen import output, print_json, printable, say_error, waiting
 from sinkscope.errors import TaskError
 
@@ -24,6 +24,7 @@ def register(app: typer.Typer) -> None:
         dtype: Dtype = None,
         device: Device = None,
         mask_id: MaskId = None,
+        base: Base = None,
         everything: Annotated[
             bool, typer.Option("--all", help="Also every backend, every cache in half precision, several GPUs, memory.")
         ] = False,
@@ -39,7 +40,7 @@ def register(app: typer.Typer) -> None:
         if out is not None:
             writable_file(out, TaskError)
         with waiting(f"checking {model} …"):
-            checks = list(checkup(model, dtype, device, mask_id, everything))
+            checks = list(checkup(model, dtype, device, mask_id, base, everything))
         failed = [one for one in checks if one.status == "failed"]
         found = {"model": model, "ok": not failed, "checks": [one.to_dict() for one in checks]}
         if out is not None:

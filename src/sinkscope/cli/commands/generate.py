@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sinkscope.cli.options import MOST, Device, Dtype, JsonFlag, MaskId, ModelArgument, read_prompt, refuse_together
+from sinkscope.cli.options import (
+    MOST,
+    Base,
+    Device,
+    Dtype,
+    JsonFlag,
+    MaskId,
+    Mode,
+    ModelArgument,
+    read_prompt,
+    refuse_together,
+)
 from sinkscope.cli.screen import output, print_json, printable, waiting
 from sinkscope.errors import DecodeError
 
@@ -42,6 +53,8 @@ def register(app: typer.Typer) -> None:
         dtype: Dtype = None,
         device: Device = None,
         mask_id: MaskId = None,
+        base: Base = None,
+        mode: Mode = None,
         as_json: JsonFlag = False,
     ) -> None:
         """Generate text and watch the canvas fill in."""
@@ -55,7 +68,7 @@ def register(app: typer.Typer) -> None:
         from sinkscope.models import load
 
         with waiting(f"loading {model} …"):
-            loaded = load(model, dtype=dtype, device=device, mask_id=mask_id)
+            loaded = load(model, dtype=dtype, device=device, mask_id=mask_id, base=base, mode=mode)
         if loaded.causal:
             useless: dict[str, object] = {
                 "--block": block,
