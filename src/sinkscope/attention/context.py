@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 GROUPS = ("masked", "committed", "prompt")  # kinds of query, in the order of the group axis
@@ -40,11 +41,31 @@ class Forward:
     kept: Callable[[int], Kept | None] | None = None  # of a layer under a sparse cache; None where all keys are seen
     row_seeds: tuple[int, ...] | None = None  # one per row that counts: random choices are drawn anew for each
     most: int | None = None  # steps that the generation can take at most; None where nobody knows
+    made: dict[Any, Tensor] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     @property
     def share(self) -> float | None:
         """Share of the generation that is behind: this step over the most that its settings can take."""
         return self.step / self.most if self.most else None
+
+    def once(self, key: object, device: torch.device, make: Callable[[], Tensor]) -> Tensor:
+        """What all layers of this forward share, made by the first of them on each device."""
+        if (key, device) not in self.made:
+            self.made[key, device] = make()
+        return self.made[key, device]
+
+    def real_keys(self, keys: int, device: torch.device) -> Tensor | None:
+        """bool [batch, key]: keys that are not padding; None where none is."""
+        real, padding = self.real, self.padding
+        if real is not None:
+            return self.once(("real", keys), device, lambda: real[:, :keys].to(device))
+        if padding is None:
+            return None
+
+        def beyond() -> Tensor:
+            return torch.arange(keys, device=device) >= padding.to(device, non_blocking=True).unsqueeze(1)
+
+        return self.once(("real", keys), device, beyond)
 
 
 _running: ContextVar[Forward | None] = ContextVar("sinkscope_forward", default=None)
@@ -53,6 +74,11 @@ _seeds: ContextVar[tuple[int, ...] | None] = ContextVar("sinkscope_row_seeds", d
 
 def running() -> Forward | None:
     return _running.get()
+
+
+def row_seeds() -> tuple[int, ...] | None:
+    """The seeds that `seeded` names, one per row of the batch."""
+    return _seeds.get()
 
 
 @contextmanager

@@ -56,7 +56,7 @@ MaskId = Annotated[
     int | None, typer.Option("--mask-id", help="Mask token of a diffusion checkpoint that names it nowhere.", min=0)
 ]
 Base = Annotated[str | None, typer.Option("--base", help="Where the base of a PEFT adapter is, if not where it says.")]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, mps or auto.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 or auto.")]
 DataFolder = Annotated[Path | None, typer.Option(help="Folder with the benchmarks' JSON lines.")]
 BatchSize = Annotated[int, typer.Option(help="Requests per batch.", min=1)]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="A decode setting, length=256; repeated.")]

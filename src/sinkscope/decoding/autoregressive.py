@@ -10,7 +10,7 @@ from transformers import DynamicCache
 
 from sinkscope.attention.context import COMMITTED, PROMPT, Forward, forward_context
 from sinkscope.decoding.choose import choice_of
-from sinkscope.decoding.noise import Noise, ReferenceNoise, RowNoise
+from sinkscope.decoding.noise import noise_of
 from sinkscope.decoding.run import OnStep, Run, Step
 from sinkscope.errors import DecodeError
 from sinkscope.models.base import Model
@@ -34,11 +34,7 @@ def continue_text(
     positions = model.positions(real.to(torch.int64))
     assert positions is not None
     padding = (~real).sum(1).cpu()
-    noise: Noise = (
-        ReferenceNoise(settings.seed, *canvas.shape)
-        if settings.noise == "reference"
-        else RowNoise(settings.seed, padding, canvas.shape[1])
-    )
+    noise = noise_of(settings, canvas.shape, padding, prompt.device)
     chooser = choice_of(settings)(settings, noise, model.eos_id, model.eot_id)
     ends = torch.tensor(_ends(model, settings), dtype=torch.int64, device=prompt.device)
     finished = torch.zeros(batch, dtype=torch.bool, device=prompt.device)

@@ -15,7 +15,7 @@ from sinkscope.decoding.choose import choice_of
 from sinkscope.decoding.commit import rule_named
 from sinkscope.decoding.exact import BlockForwards, ReorderedForwards, TextForwards
 from sinkscope.decoding.layout import blocks, lay_out
-from sinkscope.decoding.noise import Noise, ReferenceNoise, RowNoise
+from sinkscope.decoding.noise import noise_of
 from sinkscope.decoding.run import OnStep, Run, Step
 from sinkscope.decoding.sparse import SparseForwards
 from sinkscope.decoding.stop import STOPS
@@ -23,7 +23,8 @@ from sinkscope.errors import DecodeError
 from sinkscope.models.base import Model
 from sinkscope.settings import Decode, SparseCache
 
-HEAD_BYTES = 1 << 26  # logits are made for as many positions at a time as fit here
+# Logits are made for as many positions at a time as fit here; a GPU reads the whole head for each lot.
+HEAD_BYTES, GPU_HEAD_BYTES = 1 << 26, 1 << 30
 
 
 class Denoiser:
@@ -42,11 +43,7 @@ class Denoiser:
         kept = torch.tensor(settings.guidance_keep, dtype=torch.int64, device=prompt.device)
         self.given = self.canvas.given & ~self.canvas.open() & ~torch.isin(self.canvas.tokens, kept)
         self.forwards = self._forwards()
-        self.noise: Noise = (
-            ReferenceNoise(settings.seed, *self.canvas.tokens.shape)
-            if settings.noise == "reference"
-            else RowNoise(settings.seed, self.padding, self.canvas.width)
-        )
+        self.noise = noise_of(settings, self.canvas.tokens.shape, self.padding, prompt.device)
         self.chooser = choice_of(settings)(settings, self.noise, self.eos_id, self.eot_id)
         self.done = torch.zeros(self.canvas.batch, dtype=torch.bool, device=prompt.device)
         self.identity = object()
@@ -119,6 +116,7 @@ class Denoiser:
     def logits(self, hidden: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         """Logits [n, vocab] that predict the tokens at (rows, columns) of the window."""
         sources = (columns - 1).clamp(min=0) if self.shift else columns
+        rows, sources = rows.to(hidden.device), sources.to(hidden.device)  # the last of several devices
         logits = self.model.recipe.head(self.model.module, hidden[rows, sources])
         if self.guided:
             free = self.model.recipe.head(self.model.module, hidden[rows + self.canvas.batch, sources])
@@ -138,13 +136,14 @@ class Denoiser:
         first, last = block.span if by_block else (0, self.canvas.width)
         self.noise.frame(last - first)
         where = rows * (last - first) + columns - first
-        size = max(len(where), 1) if self.chooser.whole else max(HEAD_BYTES // (8 * vocabulary), 1)
+        room = HEAD_BYTES if hidden.device.type == "cpu" else GPU_HEAD_BYTES
+        size = max(len(where), 1) if self.chooser.whole else max(room // (8 * vocabulary), 1)
         self.chooser.begin()
         for part in torch.arange(len(where), device=where.device).split(size):
             logits = self.logits(hidden, rows[part], columns[part] - start)
             ids, sure = self.chooser.choose(logits, where[part])
-            chosen[rows[part], columns[part]] = ids
-            confidence[rows[part], columns[part]] = sure.to(torch.float64)
+            chosen[rows[part], columns[part]] = ids.to(chosen.device)
+            confidence[rows[part], columns[part]] = sure.to(chosen.device, torch.float64)
         self.chooser.end(vocabulary)
         if settings.confidence == "random":
             confidence[rows, columns] = self.noise.canvas_uniform(where).to(confidence)

@@ -17,8 +17,12 @@ from sinkscope.settings import Decode
 
 def lay_out(model: Model, prompt: Tensor, settings: Decode, attention_mask: Tensor | None) -> Canvas:
     """prompt [batch, position] and its mask → the canvas before the first step."""
+    device, mask_id = prompt.device, model.require_mask()
     real = torch.ones_like(prompt, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
-    return LAYOUTS[settings.layout](model, prompt, real, settings, model.require_mask())
+    # Row by row on the CPU: on a GPU every look at a row would make the host wait.
+    canvas = LAYOUTS[settings.layout](model, prompt.cpu(), real.cpu(), settings, mask_id)
+    placed = {name: getattr(canvas, name).to(device) for name in ("tokens", "real", "given")}
+    return replace(canvas, **placed)
 
 
 def blocks(canvas: Canvas, settings: Decode) -> Iterator[Block]:
@@ -43,7 +47,7 @@ def blocks(canvas: Canvas, settings: Decode) -> Iterator[Block]:
 def _answer(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id: int) -> Canvas:
     """Left-padded prompts, then the answer: all rows end in the same column."""
     batch, width = prompt.shape
-    blank = torch.full((batch, settings.length), mask_id, device=prompt.device)
+    blank = torch.full((batch, settings.length), mask_id)
     real = torch.cat([real, torch.ones_like(blank, dtype=torch.bool)], dim=1)
     given = torch.cat([torch.ones_like(prompt), torch.zeros_like(blank)], dim=1).bool()
     return Canvas(torch.cat([prompt, blank], dim=1), real, given, mask_id, [width] * batch, settings.length)
@@ -93,7 +97,7 @@ def _rows(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id:
     if min(ends) == prompt.shape[1]:
         return _answer(model, prompt, real, settings, mask_id)
     fill = next((token for token in (settings.eos_id, model.eos_id, model.pad_id) if token is not None), 0)
-    tokens = torch.full((len(prompt), max(ends) + settings.length), fill, device=prompt.device)
+    tokens = torch.full((len(prompt), max(ends) + settings.length), fill)
     kept, given = torch.zeros_like(tokens, dtype=torch.bool), torch.zeros_like(tokens, dtype=torch.bool)
     for row, end in enumerate(ends):
         tokens[row, :end] = prompt[row, :end]
@@ -114,7 +118,7 @@ def _grid(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id:
         padded + ceil((len(row) + settings.length) / size) * size for padded, row in zip(padding, rows, strict=True)
     ]
     fill = next((token for token in (model.pad_id, model.eos_id) if token is not None), 0)
-    tokens = torch.full((len(rows), max(ends)), fill, device=prompt.device)
+    tokens = torch.full((len(rows), max(ends)), fill)
     kept, given = torch.zeros_like(tokens, dtype=torch.bool), torch.zeros_like(tokens, dtype=torch.bool)
     answers = []
     for number, (row, padded, end) in enumerate(zip(rows, padding, ends, strict=True)):
@@ -131,7 +135,7 @@ def _left(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id:
     size, pad = settings.block, padding_id(model, prompt, real, settings)
     rows = [tokens[keep] for tokens, keep in zip(prompt, real, strict=True)]
     width = ceil(max(map(len, rows)) / size) * size
-    tokens = torch.full((len(rows), width + settings.length), pad, device=prompt.device)
+    tokens = torch.full((len(rows), width + settings.length), pad)
     tokens[:, width:] = mask_id
     given = torch.zeros_like(tokens, dtype=torch.bool)
     for number, row in enumerate(rows):

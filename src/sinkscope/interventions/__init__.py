@@ -7,7 +7,7 @@ To add one: write a dataclass under `Intervention` (or `Selector`, if it picks k
 from importlib import import_module
 from pkgutil import iter_modules
 
-from sinkscope.interventions.active import Active, Effect, intervene
+from sinkscope.interventions.active import Active, intervene
 from sinkscope.interventions.attenuate import Attenuate
 from sinkscope.interventions.base import Intervention, Selector
 from sinkscope.interventions.channels import AblateChannels
@@ -20,6 +20,7 @@ from sinkscope.interventions.control import (
     Soften,
     SoftmaxOffByOne,
 )
+from sinkscope.interventions.effect import Effect
 from sinkscope.interventions.heads import ZeroAttention
 from sinkscope.interventions.hooks import HookContext, hook
 from sinkscope.interventions.instead import MaskInstead

@@ -92,8 +92,11 @@ def limited(picked: Tensor, call: Call, layers: Collection[int] | None, heads: C
     if layers is not None and call.layer not in layers:
         return None
     if heads is not None:
-        wanted = torch.zeros(picked.shape[1], dtype=torch.bool, device=picked.device)
-        wanted[[head for head in heads if head < picked.shape[1]]] = True
+        count, asked = picked.shape[1], tuple(heads)
+        wanted = call.once(
+            ("heads", asked, count),
+            lambda: torch.tensor([head in asked for head in range(count)], device=picked.device),
+        )
         picked = picked & wanted[None, :, None]
     return picked
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.calls import Call, Change
+from sinkscope.attention.context import Forward
 from sinkscope.attention.listeners import Caught
 from sinkscope.errors import InterventionError
 from sinkscope.fields import among, number, whole
@@ -25,7 +26,17 @@ def own_positions(call: Call) -> Tensor:
     if call.forward is not None and call.forward.real is not None and call.real_keys is not None:
         return (call.real_keys.cumsum(1) - 1).masked_fill(~call.real_keys, -1)
     padding = None if call.forward is None else call.forward.padding
-    return columns[None] if padding is None else columns[None] - padding.to(columns.device)[:, None]
+    if padding is None:
+        return columns[None]
+    return columns[None] - padding.to(columns.device, non_blocking=True)[:, None]
+
+
+def own_prompt(forward: Forward, device: torch.device) -> Tensor:
+    """[batch | 1, 1]: tokens of each row's prompt; a forward over a cache may have fewer keys than that."""
+    if forward.real is not None:
+        return forward.real[:, : forward.prompt].sum(1, keepdim=True).to(device)
+    padding = torch.zeros(1, dtype=torch.int64) if forward.padding is None else forward.padding
+    return (forward.prompt - padding)[:, None].to(device)
 
 
 def _positions(value: Any) -> bool:
@@ -101,12 +112,18 @@ class MaskPositions(Selector):
     def select(self, call: Call, memory: Memory) -> Tensor | None:
         if self.since == "second" and memory.step(call) == 0:
             return None
-        own = own_positions(call)
-        wanted = torch.tensor(self.positions, device=own.device)
-        from_the_end = own - own.amax(1, keepdim=True) - 1
-        picked = torch.isin(own, wanted[wanted >= 0]) | torch.isin(from_the_end, wanted[wanted < 0])
-        picked = picked & (own >= 0)
+        picked = call.once(("positions", self.positions), lambda: self._picked(call))
         return limited(picked[:, None].expand(call.q.shape[0], call.q.shape[1], -1), call, self.layers, self.heads)
+
+    def _picked(self, call: Call) -> Tensor:
+        """bool [batch | 1, key]."""
+        own = own_positions(call)
+        before, behind = (
+            torch.tensor([one for one in self.positions if (one >= 0) is first], dtype=torch.int64, device=own.device)
+            for first in (True, False)
+        )
+        from_the_end = own - own.amax(1, keepdim=True) - 1
+        return (torch.isin(own, before) | torch.isin(from_the_end, behind)) & (own >= 0)
 
 
 SHARE = "a share of the prompt from 0 to 1"
@@ -159,6 +176,11 @@ class CutContext(Selector):
         return self.start == self.stop
 
     def select(self, call: Call, memory: Memory) -> Tensor | None:
+        picked = call.once(("cut", self.start, self.stop), lambda: self._picked(call))
+        return limited(picked[:, None].expand(call.q.shape[0], call.q.shape[1], -1), call, self.layers, self.heads)
+
+    def _picked(self, call: Call) -> Tensor:
+        """bool [batch | 1, key]."""
         own = own_positions(call)
         start: Tensor | int | float = self.start
         stop: Tensor | int | float = self.stop
@@ -167,10 +189,9 @@ class CutContext(Selector):
                 raise InterventionError(
                     "A cut in shares of the prompt needs a decoder that knows the prompt; give positions."
                 )
-            prompt = own[:, call.forward.prompt - 1, None] + 1  # [batch | 1, 1]
+            prompt = own_prompt(call.forward, own.device)  # [batch | 1, 1]
             start, stop = (prompt * self.start).floor(), (prompt * self.stop).floor()
-        picked = (own >= start) & (own < stop)
-        return limited(picked[:, None].expand(call.q.shape[0], call.q.shape[1], -1), call, self.layers, self.heads)
+        return (own >= start) & (own < stop)
 
 
 @register(
@@ -196,6 +217,10 @@ class Window(Intervention):
     def change(self, call: Call, memory: Memory) -> Change | None:
         if self.radius is None or (self.layers is not None and call.layer not in self.layers):
             return None
+        return Change(hide=call.once(("window", self.radius), lambda: self._hidden(call)))
+
+    def _hidden(self, call: Call) -> Tensor:
+        """bool [1, 1, query, key]."""
         queries = torch.arange(call.start, call.start + call.queries, device=call.q.device)
         keys = torch.arange(call.keys, device=call.q.device)
-        return Change(hide=((queries[:, None] - keys[None]).abs() > self.radius)[None, None])
+        return ((queries[:, None] - keys[None]).abs() > (self.radius or 0))[None, None]

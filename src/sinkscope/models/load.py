@@ -95,6 +95,7 @@ def _loaded(
         packed, reader = load_gguf(asked, read_gguf(folder), wanted, device)
         return _assemble(Llama(), packed, reader, asked, None, checkpoint.gguf_fingerprint(folder))
     config = checkpoint.read_config(folder)
+    _refuse_quantized(config, asked)
     family = family_of(config, folder)
     if mask_id is not None:
         if family.causal:
@@ -185,13 +186,26 @@ def _check_device(device: str | torch.device | None) -> None:
     """Refuse a device that torch does not know, or that is not in this machine."""
     if device is None or str(device) in SPREAD:
         return
+    if str(device).split(":")[0] == "mps":
+        raise CheckpointError("Expected a device with float64, which decoding needs, got mps, which has none; use cpu.")
     try:
         torch.zeros(1, device=torch.device(device)).cpu()  # "meta" is a device that holds nothing
     except (RuntimeError, AssertionError, ImportError, TypeError) as error:
         raise CheckpointError(
-            f"Expected a device that torch can use here, such as cpu, cuda, cuda:1, mps or auto, got {str(device)!r} "
+            f"Expected a device that torch can use here, such as cpu, cuda, cuda:1 or auto, got {str(device)!r} "
             f"({first_lines(error).split('. ')[0].rstrip('.')}); use cpu, or install a torch that has it."
         ) from None
+
+
+def _refuse_quantized(config: dict[str, Any], asked: str) -> None:
+    """Converted families build their configuration anew and would load packed numbers as if they were weights."""
+    found = config.get("quantization_config")
+    if found:
+        method = found.get("quant_method") if isinstance(found, dict) else None
+        raise CheckpointError(
+            f"{asked} is quantized ({shown(str(method or 'quantization_config'))}), which is not supported; use the original "
+            "checkpoint in bfloat16."
+        )
 
 
 def _dtype(dtype: torch.dtype | str | None, device: str | torch.device | None) -> torch.dtype | str:

@@ -13,7 +13,7 @@ Kind = Literal[
     "nemotron", "wedlm", "rnd1", "native",
 ]  # fmt: skip
 Confidence = Literal["probability", "margin", "entropy", "random"]
-Noise = Literal["reference", "per_row"]
+Noise = Literal["reference", "per_row", "counter"]
 Choice = Literal["gumbel", "draw", "block_draw", "likeliest", "entropy"]
 Mode = Literal["diffusion", "autoregressive", "self_speculation"]  # of a checkpoint that decodes in several ways
 Cache = Literal["prefix", "dual", "exact"] | SparseCache | None

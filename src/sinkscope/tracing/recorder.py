@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from sinkscope.attention.calls import Call, Outcome, Tap
 from sinkscope.attention.context import GROUPS, running
 from sinkscope.attention.listeners import listeners_of
+from sinkscope.attention.transfer import ToHost
 from sinkscope.decoding.layout import lay_out
 from sinkscope.decoding.run import Step
 from sinkscope.errors import BudgetError, TraceError
@@ -114,6 +115,7 @@ class Recorder(Tap):
         groups, dtype = len(GROUPS), keep.dtype
         self.steps = 0
         self.backend = ""
+        self.to_host = ToHost()
         self.queries = torch.zeros(batch, steps, groups, dtype=torch.int32)
         self.canvas = torch.zeros(batch, steps + 1, self.width, dtype=torch.int64)
         self.confidence = torch.full((batch, steps, self.width), torch.nan)
@@ -131,7 +133,7 @@ class Recorder(Tap):
         self.values = _zeros(batch, steps, layers, _kv_heads(model), self.width) if keep.value_norms else None
         self.hidden = _zeros(batch, steps, layers, self.width) if keep.hidden_norms else None
         self.maps = _zeros(len(keep.maps), batch, steps, self.width, self.width, dtype=dtype) if keep.maps else None
-        self.lens = lens.LensBuffer(model, batch, steps, layers, self.width) if keep.lens else None
+        self.lens = lens.LensBuffer(model, batch, steps, layers, self.width, self.to_host) if keep.lens else None
         self.channels = ChannelBuffer(model, batch, steps, layers, self.width, keep.channels) if keep.channels else None
         self.canvas[:, 0] = first.cpu()
 
@@ -146,26 +148,26 @@ class Recorder(Tap):
         if not self.watches(call):
             return
         rows, step, layer = forward.rows, forward.step, call.layer
-        received = outcome.received[:rows].cpu()
-        keys = received.shape[-1]
+        received = outcome.received[:rows]
         if self.received is not None:
-            self.received[:, step, layer, ..., :keys] = received.to(self.keep.dtype)
+            self._send(self.received[:, step, layer], received)
         else:
             assert self.mean is not None and self.top_keys is not None and self.top_scores is not None
-            self.mean[:, step, layer, :, :keys] = received.mean(1).to(self.keep.dtype)
-            top = received.topk(min(self.top_keys.shape[-1], keys), dim=-1)
-            self.top_keys[:, step, layer, ..., : top.indices.shape[-1]] = top.indices.to(torch.int32)
-            self.top_scores[:, step, layer, ..., : top.values.shape[-1]] = top.values.to(self.keep.dtype)
+            self._send(self.mean[:, step, layer], received.mean(1))
+            top = received.topk(min(self.top_keys.shape[-1], call.keys), dim=-1)
+            self._send(self.top_keys[:, step, layer], top.indices)
+            self._send(self.top_scores[:, step, layer], top.values)
         if layer == 0 or not self.backend:
-            groups = torch.arange(len(GROUPS))
+            groups = torch.arange(len(GROUPS), device=forward.labels.device)
             if forward.ids is not None:  # the canvas may change between a step and the next forward
-                self.canvas[:, step, : forward.ids.shape[1]] = forward.ids[:rows].cpu()
-            self.queries[:, step] = (forward.labels[:rows].cpu()[:, :, None] == groups).sum(1).to(torch.int32)
+                self._send(self.canvas[:, step], forward.ids[:rows])
+            self._send(self.queries[:, step], (forward.labels[:rows, :, None] == groups).sum(1))
             self.backend = call.backend
         if self.values is not None:
-            norms = call.v[:rows].float().norm(dim=-1).cpu()  # [batch, kv head, key]
-            norms = norms.repeat_interleave(self.values.shape[3] // norms.shape[1], dim=1)
-            self.values[:, step, layer, :, :keys] = norms
+            norms = call.v[:rows].float().norm(dim=-1)  # [batch, kv head, key]
+            self._send(
+                self.values[:, step, layer], norms.repeat_interleave(self.values.shape[3] // norms.shape[1], dim=1)
+            )
         if self.maps is not None:
             self._keep_maps(call, outcome, step, rows)
 
@@ -186,24 +188,36 @@ class Recorder(Tap):
             if outcome.drop is not None:
                 scores = scores.masked_fill(outcome.drop[:rows, head, None], -torch.inf)
             window = slice(call.start, call.start + call.queries)
-            kept = scores.softmax(-1).nan_to_num(0.0).to(self.keep.dtype).cpu()
-            self.maps[slot, :, step, window, : call.keys] = kept
+            self._send(self.maps[slot, :, step, window], scores.softmax(-1).nan_to_num(0.0))
+
+    def _send(self, part: Tensor, found: Tensor) -> None:
+        """Write `found` to the beginning of a part of a buffer; cast on its device, and copied with all else of the step."""
+        part = part[..., : found.shape[-1]]
+        if found.device.type == "cpu":
+            part.copy_(found)  # casts on the way
+        else:
+            self.to_host.put(found.to(part.dtype), part.copy_)
 
     def on_step(self, step: Step) -> None:
         """Called by the decoder after each commit."""
         index = step.index
-        self.canvas[:, index + 1] = step.canvas.cpu()
-        self.confidence[:, index] = step.confidence.cpu()
-        self.committed_at[step.committed.cpu()] = index
-        if step.edited is not None and bool(step.edited.any()):
-            edited = step.edited.cpu()
-            self.committed_at[edited] = index
-            self.edits = edited.int() if self.edits is None else self.edits + edited.int()
+        self._send(self.canvas[:, index + 1], step.canvas)
+        self._send(self.confidence[:, index], step.confidence)
+        self.to_host.put(step.committed, lambda committed: self.committed_at.masked_fill_(committed, index))
+        if step.edited is not None:
+            self.to_host.put(step.edited, lambda edited: self._note_edits(edited, index))
+        self.to_host.send()
         self.blocks[index] = torch.tensor(step.block)
         self.steps = index + 1
 
+    def _note_edits(self, edited: Tensor, index: int) -> None:
+        if bool(edited.any()):
+            self.committed_at.masked_fill_(edited, index)
+            self.edits = edited.int() if self.edits is None else self.edits + edited.int()
+
     def finish(self, tokens: Tensor) -> None:
-        """The text that the decoder gave back."""
+        """The text that the decoder gave back, when the device has sent all else."""
+        self.to_host.finish()
         self.canvas[:, self.steps, : tokens.shape[1]] = tokens.cpu()
 
     def hooks(self, stack: ExitStack) -> None:
@@ -228,7 +242,7 @@ class Recorder(Tap):
                 hidden = args[0] if args else (kwargs or {})["hidden_states"]
                 if forward is not None and forward.kind == "denoise" and self.hidden is not None:
                     window = slice(forward.start, forward.start + hidden.shape[1])
-                    self.hidden[:, forward.step, layer, window] = hidden[: forward.rows].float().norm(dim=-1).cpu()
+                    self._send(self.hidden[:, forward.step, layer, window], hidden[: forward.rows].float().norm(dim=-1))
 
             return take
 

@@ -48,7 +48,7 @@ def register(app: typer.Typer) -> None:
         ] = None,
         cache: Annotated[str | None, typer.Option(help="Parallel: prefix or dual.")] = None,
         seed: Annotated[int | None, typer.Option(help="Seed of the random numbers.", min=0, max=MOST)] = None,
-        noise: Annotated[str | None, typer.Option(help="reference (the authors' stream) or per_row.")] = None,
+        noise: Annotated[str | None, typer.Option(help="reference (the authors' stream), per_row or counter.")] = None,
         chat: Annotated[bool, typer.Option(help="Put the prompt into the chat template, if there is one.")] = True,
         dtype: Dtype = None,
         device: Device = None,
