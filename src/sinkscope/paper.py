@@ -19,6 +19,17 @@ BENCHMARKS = {"arithmetic": "gsm8k", "programs": "humaneval"}
 BENCHMARK_NAMES = {"gsm8k": "GSM8K", "humaneval": "HumanEval"}
 MODELS = {"dream": "Dream-7B", "llada": "LLaDA-8B", "mmada": "MMaDA-8B", "llama": "Llama-3.1-8B"}
 
+# The model of the paper that one of ours, or a checkpoint, stands for. A family is not enough: SmolLM2 is no Llama-3.1.
+STANDS_FOR = {
+    "tiny-llada": "LLaDA-8B", "LLaDA-8B-Instruct": "LLaDA-8B", "GSAI-ML/LLaDA-8B-Instruct": "LLaDA-8B",
+    "tiny-dream": "Dream-7B", "smol-dream": "Dream-7B",
+    "Dream-v0-Instruct-7B": "Dream-7B", "Dream-org/Dream-v0-Instruct-7B": "Dream-7B",
+    "tiny-mmada": "MMaDA-8B", "MMaDA-8B-MixCoT": "MMaDA-8B", "Gen-Verse/MMaDA-8B-MixCoT": "MMaDA-8B",
+    "tiny-llama": "Llama-3.1-8B", "smol-llama": "Llama-3.1-8B",
+    "Llama-3.1-8B-Instruct": "Llama-3.1-8B", "meta-llama/Llama-3.1-8B-Instruct": "Llama-3.1-8B",
+}  # fmt: skip
+STATIC = ("MMaDA-8B", "Llama-3.1-8B")  # whose sinks it reports to stand still
+
 # Share of the sinks that each token is.
 TABLE_2 = {
     "llada": [("⏎", 0.368), ("mask", 0.366), (".", 0.050), ("start-header", 0.008), ("␣", 0.008)],
@@ -27,6 +38,12 @@ TABLE_2 = {
 }
 
 
-def accuracy(family: str, task: str, k: int) -> float | None:
-    """The paper's accuracy for the family's model on the benchmark that the task is a miniature of."""
-    return TABLE_1.get((family, BENCHMARKS.get(task, "")), {}).get(k)
+def family(model: str) -> str:
+    """The family of the paper's model that one of ours stands for: a key of the tables; empty where it stands for none."""
+    stands_for = STANDS_FOR.get(model)
+    return next((name for name, theirs in MODELS.items() if theirs == stands_for), "")
+
+
+def accuracy(model: str, task: str, k: int) -> float | None:
+    """The paper's accuracy for the model that ours stands for, on the benchmark that the task is a miniature of."""
+    return TABLE_1.get((family(model), BENCHMARKS.get(task, "")), {}).get(k)

@@ -12,6 +12,7 @@ import pytest
 from made_runs import Opener, causal_trace, made_results, made_trace
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from sinkscope import paper
 from sinkscope.report import write
 from sinkscope.tracing import Trace
 
@@ -24,6 +25,16 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def stand_for_the_papers() -> Iterator[None]:
+    """Made models stand for the paper's, so that its figures are beside them."""
+    names = {"made-llada": "LLaDA-8B", "made-dream": "Dream-7B", "made-llama": "Llama-3.1-8B"}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, theirs in names.items():
+            patch.setitem(paper.STANDS_FOR, name, theirs)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -47,7 +58,7 @@ def traces() -> list[Trace]:
 
 
 @pytest.fixture(scope="session")
-def run(tmp_path_factory: pytest.TempPathFactory, traces: list[Trace]) -> Path:
+def run(tmp_path_factory: pytest.TempPathFactory, traces: list[Trace], stand_for_the_papers: None) -> Path:
     """The folder of a small study with four traces."""
     folder = tmp_path_factory.mktemp("runs") / "small study"
     for number, trace in enumerate(traces):

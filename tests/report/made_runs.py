@@ -10,19 +10,21 @@ import torch
 from playwright.sync_api import Page
 from pydantic import TypeAdapter
 
+from sinkscope import paper
 from sinkscope.interventions.conditions import condition_from_dict
 from sinkscope.settings.decode import Decode
+from sinkscope.study.analysis.claims import TEXT
 from sinkscope.study.results import (
     TABLES,
     Cell,
     Claim,
+    ClaimControl,
     Interval,
     LikelihoodChange,
     Mechanism,
     Results,
     RunFacts,
     TokenShare,
-    Value,
     Verdict,
 )
 from sinkscope.tracing import Trace
@@ -182,17 +184,23 @@ def made_token(model: str, token: str, kind: str, share: float, base: float) -> 
 
 
 def made_claims() -> list[Claim]:
-    value = Value("made-llada", -2.0, -5.0, 1.0, 400)
-    said: dict[Any, list[Value]] = {
-        "agrees": [value],
-        "agrees in part": [value, value],
-        "disagrees": [value],
-        "undecided": [],
-    }
+    """A cell of each verdict, and one with two conditions."""
+    control = ClaimControl("mask random K=1", -0.5, -3.0, 2.0, 0.1)
+    rows: list[tuple[str, str, str, Any, float]] = [
+        ("one_sink", "made-llada", "mask sinks K=1", "supports", -2.0),
+        ("one_sink", "made-llada", "mask sinks K=1 as run", "undecided", -5.0),
+        ("one_sink", "made-dream", "mask sinks K=1", "contradicts", -30.0),
+        ("arm_sink", "made-llama", "mask sinks K=1 by last row", "undecided", -40.0),
+        ("sinks_exist", "made-llama", "none", "no test", 90.0),
+    ]
     return [
-        Claim(f"claim-{i}", f"Claim number {i} of the paper.", verdict, "−2.0 points", "One masked sink costs 2 points.",
-              "K = 1", values)
-        for i, (verdict, values) in enumerate(said.items())
+        Claim(
+            name=name, claim=TEXT[name], paper_model=paper.STANDS_FOR.get(model), model=model, condition=condition,
+            verdict=verdict, estimate=estimate, low=estimate - 3, high=estimate + 2.5, unit="points", n=400,
+            dose=None if condition == "none" else 0.3, control=None if condition == "none" else control,
+            because="Right answers may fall by at most 5 points.", limit=-5.0,
+        )
+        for name, model, condition, verdict, estimate in rows
     ]  # fmt: skip
 
 

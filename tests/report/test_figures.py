@@ -88,7 +88,7 @@ def drawn(traces: list[Trace]) -> list[Figure]:
         figures.received_map(odd), figures.score_histogram(odd), figures.score_histogram(traces[3], "uniform"),
         figures.neighbouring_maps(odd), figures.head_grid(odd), figures.sink_paths([odd, *traces]),
         figures.epsilon_curve([odd, *traces]), figures.before_after(odd, masked, 1, 0),
-        figures.masking_curves(cells), figures.token_bars(results.tokens, results.families), figures.class_bars(classes),
+        figures.masking_curves(cells), figures.token_bars(results.tokens), figures.class_bars(classes),
         figures.mechanism_gaps([made_mechanism()]),
     ]  # fmt: skip
     return [one if isinstance(one, Figure) else one.get_figure(root=True) for one in made]

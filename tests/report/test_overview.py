@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,11 @@ from sinkscope.report import write, write_traces
 from sinkscope.report.overview import overview, paper_values, verdict_rows
 from sinkscope.report.page import build
 from sinkscope.report.writing import pack
+from sinkscope.study import matrix
+from sinkscope.study.run import Run
 from sinkscope.study.vocabulary import role
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_charts_and_tables_show_the_results(look: Opener, report: Path) -> None:
@@ -37,20 +40,52 @@ def test_charts_and_tables_show_the_results(look: Opener, report: Path) -> None:
     assert "recall" in (page.locator("#masking svg[role=img]").first.get_attribute("aria-label") or "")
 
 
-def test_claims_come_first_with_badges_and_intervals(look: Opener, report: Path) -> None:
+def test_claims_come_first_as_one_matrix(look: Opener, report: Path) -> None:
     page = look(report, "")
-    rows = page.locator("#claims tbody tr")
-    claims = made_results()["claims"]
-    assert [text.split(" ", 1)[1] for text in page.locator("#claims .badge").all_inner_texts()] == [
-        claim["verdict"] for claim in claims
-    ]
-    assert "−2.00 [−5.00, 1.00]" in (rows.first.locator("svg").get_attribute("aria-label") or "").replace("-", "−")
-    assert rows.nth(3).locator("svg").count() == 0  # no values, no chart
-    text = page.locator(".lede").inner_text()
-    assert "4 claims" in text and "1 agrees, 1 agrees in part, 1 disagrees, 1 undecided" in text
-    assert not page.locator("#claims details p").first.is_visible()
-    rows.first.locator("summary").click()
-    assert page.locator("#claims details p").first.is_visible()
+    table = page.locator("#claims .matrix")
+    heads = table.locator("thead tr").nth(0).locator("th").all_inner_texts()
+    assert heads == ["made-llada", "made-dream", "made-llama"]
+    assert table.locator("thead tr").nth(1).locator("td").all_inner_texts() == ["LLaDA-8B", "Dream-7B", "Llama-3.1-8B"]
+    cells = {
+        row.locator("th").inner_text(): row.locator("td").all_inner_texts() for row in table.locator("tbody tr").all()
+    }
+    assert cells == {
+        "has sinks": ["", "", "·"],
+        "spares its top keys": ["+", "−", ""],
+        "needs its sink": ["", "", "?"],
+    }
+    assert "supported in 1 cell, contradicted in 1, undecided in 1" in page.locator(".lede").inner_text()
+
+
+def test_a_cell_opens_its_figure_control_and_reason(look: Opener, report: Path) -> None:
+    page = look(report, "")
+    shown = page.locator("#claims .claim-detail")
+    assert shown.inner_text() == ""
+    mark = page.get_by_role("button", name="made-llada, spares its top keys: supports")
+    mark.click()
+    text = shown.inner_text()
+    for part in ("made-llada", "−2.0 [−5.0, +0.5] points, n = 400, 30 % of attention taken", "mask random K=1, −0.5 [",
+                 "Right answers may fall by at most 5 points.", "undecided", "mask sinks K=1 as run"):  # fmt: skip
+        assert part in text
+    page.get_by_role("button", name="made-llama, has sinks: no test").click()
+    assert "made-llama" in shown.inner_text() and "Control" not in shown.inner_text()
+    assert mark.get_attribute("aria-pressed") == "false"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "height"), [(1440, 900), (390, 844)])
+def test_marks_are_squares_and_the_matrix_scrolls_inside_its_panel(
+    look: Opener, report: Path, width: int, height: int, scheme: str
+) -> None:
+    page = look(report, "", width=width, height=height, scheme=scheme)
+    for mark in page.locator("#claims .matrix .badge").all():
+        box = mark.bounding_box()
+        assert box is not None and box["width"] == box["height"] and 24 <= box["width"] <= 32
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    colours = page.locator("#claims .matrix .badge").evaluate_all(
+        "marks => marks.map((m) => getComputedStyle(m).color)"
+    )
+    assert len({*colours}) == 4
 
 
 def test_models_scored_on_the_same_answers_stand_side_by_side(look: Opener, report: Path) -> None:
@@ -63,9 +98,9 @@ def test_models_scored_on_the_same_answers_stand_side_by_side(look: Opener, repo
 
 
 @pytest.mark.parametrize(("width", "height"), [(1440, 900), (390, 844)])
-def test_the_first_screen_has_charts_and_a_moving_sink(look: Opener, report: Path, width: int, height: int) -> None:
+def test_the_first_screen_has_claims_and_a_moving_sink(look: Opener, report: Path, width: int, height: int) -> None:
     page = look(report, "", width=width, height=height)
-    for query in ("#claims svg.small", "#live canvas"):
+    for query in ("#claims .badge", "#live canvas" if width > 1000 else "#claims .matrix"):
         box = page.locator(query).first.bounding_box()
         assert box is not None and box["y"] < 900, query
     until(page, "document.querySelector('#live').dataset.played === 'yes'")
@@ -89,14 +124,20 @@ def test_the_live_head_is_a_moving_one_and_the_explorer_opens_on_it(look: Opener
     assert again.locator("#map canvas").is_visible()
 
 
-def test_an_older_run_has_no_claims_and_still_opens(look: Opener, tmp_path: Path) -> None:
-    results = made_results()
-    del results["claims"]
+def test_an_older_run_opens_with_claims_judged_anew(look: Opener, tmp_path: Path) -> None:
+    """Schema 1 had one verdict over all models; pooled rows tell which setting is judged."""
+    results = json.loads((DOCS / "results" / "pair" / "pair.json").read_text(encoding="utf-8"))
+    assert results["schema"] == 1
     (tmp_path / "results.json").write_text(json.dumps(results), encoding="utf-8")
-    made_trace(maps=False).save(tmp_path / "traces" / "one.safetensors")
     page = look(write(tmp_path), "")
-    assert page.locator("#claims").count() == 0
-    assert page.locator("#live").is_visible() and page.locator("#masking").is_visible()
+    rows = Run.load(tmp_path).found.claims or []
+    assert rows
+    for (name, model), row in matrix.cells(rows).items():  # the page says what the terminal says
+        mark = page.get_by_role("button", name=f"{model}, {matrix.SHORT[name]}: {row.verdict}", exact=True)
+        assert mark.inner_text() == matrix.MARKS[row.verdict]
+        mark.click()
+        assert matrix.figure(row) in page.locator("#claims .claim-detail").inner_text()
+    assert page.locator("#claims .matrix button").count() == len(matrix.cells(rows))
 
 
 def test_no_text_is_long_unless_asked_for(look: Opener, report: Path) -> None:
@@ -172,21 +213,19 @@ def test_roles_of_conditions(condition: dict[str, Any], rows: str, expected: str
     assert role(condition, rows) == expected
 
 
-def test_the_papers_values_are_known_by_family() -> None:
-    assert paper_values("llada")["gsm8k"][10] == 0.55
-    assert paper_values("mmada")["humaneval"][1] == 0.16
-    assert paper_values("something else") == {}
-
-
-def test_the_family_is_what_the_run_recorded_and_not_the_name() -> None:
-    results = made_results(tokens=[made_token("made-llada", ".", "punctuation", 0.5, 0.1)], cells=[])
-    results["run"]["models"] = [{"name": "made-llada", "family": "dream"}]
+def test_the_papers_values_stand_beside_models_that_stand_for_its_own() -> None:
+    """A family is not enough: planted models are LLaDAs by their code, and SmolLM2 is no Llama-3.1."""
+    assert paper_values("tiny-llada")["gsm8k"][10] == 0.55
+    assert paper_values("tiny-mmada")["humaneval"][1] == 0.16
+    assert paper_values("planted-none") == paper_values("smollm2-135m") == {}
+    tokens = [made_token(model, ".", "punctuation", 0.5, 0.1) for model in ("made-llada", "planted-none")]
+    results = made_results(tokens=tokens, cells=[])
+    results["run"]["models"] = [{"name": token.model, "family": "llada"} for token in tokens]
     shown = overview(typed(results))
-    assert shown["paperTokens"] == {"made-llada": paper.TABLE_2["dream"]}
-    assert shown["paper"]["made-llada"] == paper_values("dream")
-    trace = made_trace("called-dream", maps=False)
-    traced = overview(traces=[replace(trace, model={"name": "called-dream", "family": "llada"})])
-    assert traced["paperTokens"] == {"called-dream": paper.TABLE_2["llada"]}
+    assert shown["paperTokens"] == {"made-llada": paper.TABLE_2["llada"]}
+    assert set(shown["paper"]) == {"made-llada"}
+    traced = overview(traces=[made_trace("called-dream", maps=False), made_trace("made-dream", maps=False)])
+    assert traced["paperTokens"] == {"made-dream": paper.TABLE_2["dream"]}
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "\x00"])

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from made_rows import around, cell, control, dynamics, heads, mechanism, none, scored, tables
+from made_rows import around, cell, dynamics, heads, mechanism, none, scored, tables
 from pydantic import TypeAdapter
 
+from lab.experiments.verdict_simulation import worlds
 from sinkscope.report.overview import class_rows
-from sinkscope.study.analysis.claims import agreement, claims
+from sinkscope.study import matrix
+from sinkscope.study import summary as summaries
+from sinkscope.study.analysis.claims import claims
 from sinkscope.study.analysis.verdicts import plain_dynamics, verdicts
 from sinkscope.study.results import (
     Claim,
@@ -21,184 +26,177 @@ from sinkscope.study.results import (
     Dynamics,
     Heads,
     Interval,
-    LikelihoodChange,
-    PooledCell,
     Results,
     Tables,
     Verdict,
 )
-from sinkscope.study.summary import SHORT, summary
+from sinkscope.study.run import Run, run
+from sinkscope.study.schema import Study
 
 DOCS = Path(__file__).parents[2] / "docs"
+SUMS: dict[str, Any] = {"accuracy": 0.9, "task": "sums"}
+CONTRACT = ("name", "claim", "paper_model", "model", "verdict", "estimate", "low", "high", "unit", "n", "dose", "control",
+            "because")  # fmt: skip
 STRONG = {"rule": "head_share", "group": "all", "epsilon": 0.3}
 
 
 def found(**rows: list[Any]) -> dict[str, Claim]:
-    made = claims(tables(**rows), 0.05)
-    for claim in made:
-        assert len(claim.figure) <= 60 and claim.because.endswith(".") and claim.values and claim.name in SHORT
-        assert all(value.low <= value.value <= value.high for value in claim.values)
-    return {claim.name: claim for claim in made}
+    made = claims(tables(pooled=rows.get("cells", []), **rows), 0.05)  # pooled rows tell the points of a sweep
+    for row in made:
+        assert row.because.endswith(".") and row.name in matrix.SHORT and row.low <= row.estimate <= row.high
+        assert ("No test: " in row.because) == (row.verdict == "no test") and len(matrix.figure(row)) <= 60
+    return {row.name: row for row in made}
 
 
 @pytest.mark.parametrize(
-    ("holds", "word"),
-    [
-        ([], "undecided"), ([None], "undecided"), ([True], "agrees"), ([True, None], "agrees in part"),
-        ([True, False], "agrees in part"), ([False, False], "disagrees"), ([False, None], "disagrees"),
-        ([False, None, None], "undecided"),
-    ],
-)  # fmt: skip
-def test_words_of_agreement(holds: list[bool | None], word: str) -> None:
-    assert agreement(holds) == word
-
-
-def masked(structural: int, strong: int, top: int, n: int = 400) -> list[PooledCell]:
-    words: dict[str, Any] = {"n": n}
-    return [
-        none(**words), cell(structural, kinds="structural", **words), cell(strong, above=STRONG, **words),
-        cell(top, controls={"count": control(0), "mass": control(4, mass=0.2)}, **words),
-        cell(8, "mask_random", match="mass", **words),
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("lost", "verdict"),
-    [
-        ((2, 2, 2), "agrees"), ((2, 2, 200), "agrees in part"), ((200, 200, 200), "disagrees"),
-        ((20, 20, 20), "undecided"), ((200, 20, 200), "disagrees"),
-    ],
-)  # fmt: skip
-def test_one_sink_of_a_dlm(lost: tuple[int, int, int], verdict: str) -> None:
-    claim = found(pooled=masked(*lost))["one_sink"]
-    assert claim.verdict == verdict
-    labels = [value.label for value in claim.values]
-    assert {"m: structural key", "m: strong sink", "m: any top key", "m: any top key, mass-matched random"} == set(
-        labels
-    )
-    assert "beyond mass-matched random keys" in claim.because
-
-
-def test_masking_that_takes_hardly_anything_is_no_test() -> None:
-    rows = [none(n=400), cell(0, above=STRONG, n=400, mass=0.003), cell(200, n=400)]
-    claim = found(pooled=rows)["one_sink"]
-    assert claim.verdict == "disagrees" and "strong sink (at most 0.3 % of attention taken): no test" in claim.because
-
-
-def test_models_that_differ_agree_in_part_and_weak_ones_say_nothing() -> None:
-    other = [none(model="o", n=400), cell(200, model="o", n=400)]
-    assert found(pooled=[none(n=400), cell(2, n=400), *other])["one_sink"].verdict == "agrees in part"
-    assert "one_sink" not in found(pooled=[none(0.05), cell(2, accuracy=0.05)])
-
-
-@pytest.mark.parametrize(
-    ("nats", "mass", "verdict"),
-    [(-0.01, 0.3, "agrees"), (-0.5, 0.3, "disagrees"), (-0.05, 0.3, "undecided"), (-0.05, 0.001, "undecided")],
+    ("lost", "n", "verdict"),
+    [(0, 400, "supports"), (100, 400, "contradicts"), (15, 400, "undecided"), (0, 20, "undecided")],
 )
-def test_one_sink_of_a_dlm_that_was_only_scored(nats: float, mass: float, verdict: str) -> None:
-    """The margin of 5 points is 5 % of the probability per token: 0.051 nats."""
-    rows = [
-        scored(nats, mass=mass),
-        scored(-0.9, "mask_random", mass=0.2, match="mass"),
-        scored(-2.0, causal=True, model="a"),
-    ]
-    claim = found(likelihood=rows)["one_sink"]
-    assert claim.verdict == verdict and f"m {nats:+.2f}" in claim.figure
-    assert [value.label for value in claim.values] == [
-        "m: any top key (nats per token)",
-        "m: any top key (nats per token), mass-matched random",
-    ]
-    assert "random keys up to its mass -0.90" in claim.because
+def test_masking_sinks_of_a_dlm(lost: int, n: int, verdict: str) -> None:
+    """The whole interval lies above or below a loss of 5 points."""
+    for words, name in (({"above": STRONG}, "strong_sink"), ({}, "one_sink")):
+        row = found(cells=[none(n=n, **SUMS), cell(lost, n=n, **SUMS, **words)])[name]
+        assert row.verdict == verdict and row.unit == "points" and row.limit == -5.0
+        assert (row.n, row.dose, row.estimate) == (n, 0.2, pytest.approx(-100 * lost / n))
+        assert (row.needed is not None) == (verdict == "undecided")
 
 
-def test_right_answers_and_likelihood_that_differ_agree_in_part() -> None:
-    claim = found(pooled=[none(n=400), cell(200, n=400)], likelihood=[scored(0.0)])["one_sink"]
-    assert claim.verdict == "agrees in part" and "points; m +0.00" in claim.figure
+def test_masking_is_no_test_without_strong_sinks_without_sinks_and_without_right_answers() -> None:
+    top = cell(200, n=400, **SUMS)
+    weak = found(cells=[none(n=400, **SUMS), cell(0, above=STRONG, n=400, mass=0.003, **SUMS), top])
+    assert weak["strong_sink"].verdict == weak["one_sink"].verdict == "no test"
+    few = found(cells=[none(n=400, **SUMS), top], dynamics=[traced("m", with_sink=0.01)])
+    assert few["sinks_exist"].verdict == "contradicts" and few["one_sink"].verdict == "no test"
+    unsolved = found(cells=[none(0.3, n=400, task="sums"), cell(100, n=400, accuracy=0.1, task="sums")])
+    assert unsolved["one_sink"].verdict == "no test"
 
 
-def arm(last: int, column: int, first: int) -> list[PooledCell]:
-    words: dict[str, Any] = {"causal": True, "accuracy": 0.8, "n": 200}
-    return [
-        none(**words), cell(last, rows="last", **words), cell(column, **words),
-        cell(first, "mask_positions", k=0, rows=None, positions=[0], since="second", **words),
+def test_the_control_of_a_masked_sink_is_random_keys_of_its_mass() -> None:
+    rows = [none(n=400, **SUMS), cell(100, n=400, **SUMS)]
+    assert found(cells=rows)["one_sink"].control is None
+    count = cell(8, "mask_random", match="count", n=400, **SUMS)
+    mass = cell(40, "mask_random", match="mass", n=400, mass=0.15, **SUMS)
+    for more, estimate in (([count], -2.0), ([count, mass], -10.0)):
+        control = found(cells=[*rows, *more])["one_sink"].control
+        assert control is not None and control.estimate == pytest.approx(estimate)
+
+
+def test_likelihood_cannot_show_that_masking_is_harmless() -> None:
+    """It can show that masking is fatal; short of that, answers fall long before it does."""
+    for nats in (0.0, -0.05, -2.0):
+        assert found(likelihood=[scored(nats)])["one_sink"].verdict == "no test"
+    for nats, verdict in ((-2.0, "supports"), (-0.1, "no test"), (-0.69, "no test")):
+        assert found(likelihood=[scored(nats, causal=True)])["arm_sink"].verdict == verdict
+
+
+@pytest.mark.parametrize(("lost", "verdict"), [(150, "supports"), (20, "contradicts"), (80, "undecided")])
+def test_the_sink_of_an_arm_is_vital_where_half_is_lost(lost: int, verdict: str) -> None:
+    words: dict[str, Any] = {"causal": True, "accuracy": 0.8, "n": 200, "task": "sums"}
+    ways = [
+        cell(lost, rows="last", **words), cell(lost, **words),
+        cell(lost, "mask_positions", k=0, rows=None, positions=[0], since="second", **words),
     ]  # fmt: skip
+    for one in ways:
+        made = found(cells=[none(**words), one])
+        assert made["arm_sink"].verdict == verdict and not {"one_sink", "strong_sink"} & set(made)
 
 
-@pytest.mark.parametrize(
-    ("lost", "verdict"),
-    [
-        ((150, 150, 150), "agrees"),
-        ((150, 150, 0), "agrees in part"),
-        ((20, 0, 0), "disagrees"),
-        ((80, 80, 80), "undecided"),
-    ],
-)
-def test_the_sink_of_an_arm_is_vital_where_half_is_lost(lost: tuple[int, int, int], verdict: str) -> None:
-    assert found(pooled=arm(*lost))["arm_sink"].verdict == verdict
+def test_conditions_and_models_have_rows_of_their_own() -> None:
+    words: dict[str, Any] = {"causal": True, "accuracy": 0.8, "n": 200, "task": "sums"}
+    rows = [none(**words), replace(cell(150, rows="last", **words), label="by last"), cell(150, **words)]
+    made = claims(tables(cells=rows, pooled=rows, dynamics=[traced("tiny-mmada"), traced("tiny-sdar")]), 0.05)
+    keys = [(row.name, row.model, row.condition) for row in made]
+    assert len({*keys}) == len(keys) and sum(row.name == "arm_sink" for row in made) == 2
+    assert {row.model: row.paper_model for row in made} == {"tiny-mmada": "MMaDA-8B", "tiny-sdar": None, "m": None}
 
 
-def test_the_sink_of_an_arm_by_likelihood() -> None:
-    for nats, verdict in ((-2.0, "agrees"), (-0.1, "disagrees")):
-        row = LikelihoodChange(
-            "m", {"name": "mask_sinks", "k": 1, "rank": "clean", "rows": "last"}, "x", 4, 96, "nats per token", -5.0, -6.0,
-            -4.0, nats, nats - 0.1, nats + 0.1, 0.1, 0.1, 0.1, 0.0,
-        )  # fmt: skip
-        assert found(likelihood=[row])["arm_sink"].verdict == verdict
-
-
-def test_two_generations_decide_nothing() -> None:
-    rows = [traced("dlm"), traced("arm", arm=True, static=0.9, key_0=0.5)]
-    assert found(dynamics=rows)["sinks_exist"].verdict == "agrees"
-    few = found(dynamics=[replace(row, generations=2) for row in rows])
-    assert {claim.verdict for claim in few.values()} == {"undecided"}
-
-
-def traced(model: str, arm: bool = False, **values: float) -> Dynamics:
+def traced(model: str, arm: bool = False, width: float = 0.05, **values: float) -> Dynamics:
     said = {"with_sink": 0.9, "static": 0.2, "key_0": 0.1, "structural": 0.8, "structural_base": 0.4, "deep_sinks": -1.0,
             "deep_strength": 1.0, **values}  # fmt: skip
-    intervals: dict[str, Interval] = {name: around(value, 0.05) for name, value in said.items()}
+    intervals: dict[str, Interval] = {name: around(value, width) for name, value in said.items()}
     columns = Heads(**heads(static=said["static"], moving=1 - said["static"])) if arm else None
     return dynamics(model=model, intervals=intervals, columns=columns)
 
 
-def test_claims_of_traces() -> None:
-    good = found(dynamics=[traced("d"), traced("a", arm=True, static=0.9, key_0=0.6)])
-    assert {claim.verdict for claim in good.values()} == {"agrees"}
-    assert set(good) == {"sinks_exist", "moving", "structural", "deeper"}
-    bad = found(
-        dynamics=[
-            traced("d", with_sink=0.1, static=0.9, structural=0.2, deep_sinks=1.0, deep_strength=-1.0),
-            traced("a", arm=True, static=0.1, key_0=0.1),
-        ]
-    )
-    assert {claim.verdict for claim in bad.values()} == {"disagrees"}
-    assert found(dynamics=[traced("d", structural=0.6, structural_base=0.9)])["structural"].verdict == "agrees in part"
-    assert found(dynamics=[traced("d", with_sink=0.22)])["sinks_exist"].verdict == "undecided"
-    assert "moving" not in found(dynamics=[traced("d")])  # nothing to compare with
+TRACED = {  # claim → the value that supports it, that contradicts it, that decides nothing
+    "sinks_exist": ("with_sink", 0.9, 0.1, 0.22),
+    "sinks_move": ("static", 0.2, 0.9, 0.52),
+    "structural": ("structural", 0.8, 0.2, 0.45),
+    "deeper_fewer": ("deep_sinks", -1.0, 1.0, 0.02),
+    "deeper_stronger": ("deep_strength", 1.0, -1.0, 0.02),
+}
 
 
-def test_the_threshold_is_judged_in_both_units_that_fit_the_paper() -> None:
-    def curves(*shares: float) -> list[Curve]:
-        units = ("sum", "percent", "uniform")
-        return [Curve("d", "", "none", u, 3.0, s, s - 0.01, s + 0.01) for u, s in zip(units, shares, strict=False)]
+@pytest.mark.parametrize("name", TRACED)
+def test_claims_of_traces(name: str) -> None:
+    value, *cases = TRACED[name]
+    for share, verdict in zip(cases, ("supports", "contradicts", "undecided"), strict=True):
+        row = traced("d", **{value: share})
+        assert found(dynamics=[row])[name].verdict == verdict
+        assert found(dynamics=[replace(row, generations=2)])[name].verdict == "no test"
+    if name != "sinks_exist":
+        assert found(dynamics=[traced("d", with_sink=0.01)])[name].verdict == "no test"
 
-    for shares, verdict in (((0.98, 0.98), "agrees"), ((0.98, 0.9, 0.5), "agrees in part"), ((0.9, 0.9), "disagrees")):
-        assert found(dynamics=[traced("d")], curves=curves(*shares))["threshold"].verdict == verdict
+
+def test_sinks_stand_still_where_the_paper_says_so() -> None:
+    """LLaDA's move and Dream's shift; MMaDA's stand still, and so do an ARM's."""
+    for model, name in (("tiny-llada", "sinks_move"), ("tiny-dream", "sinks_move"), ("tiny-mmada", "sinks_stand")):
+        for static in (0.1, 0.9):
+            row = found(dynamics=[traced(model, static=static)])[name]
+            assert row.verdict == ("supports" if (static > 0.5) == (name == "sinks_stand") else "contradicts")
+    for key_0, verdict in ((0.6, "supports"), (0.1, "contradicts"), (0.3, "undecided")):
+        arm = found(dynamics=[traced("a", arm=True, static=0.9, key_0=key_0)])
+        assert arm["sink_at_start"].verdict == verdict and arm["sinks_stand"].verdict == "supports"
 
 
-def test_confidence_and_delay_are_two_halves_of_a_claim() -> None:
+def test_the_threshold_is_judged_in_each_unit_that_fits_the_paper() -> None:
+    shares = {"sum": 0.98, "percent": 0.9, "uniform": 0.5}
+    curves = [Curve("d", "", "none", unit, 3.0, share, share - 0.01, share + 0.01) for unit, share in shares.items()]
+    made = found(dynamics=[traced("d")], curves=curves)
+    assert made["threshold_sum"].verdict == "supports" and made["threshold_percent"].verdict == "contradicts"
+    near = [replace(row, low=row.non_sinks - 0.05) for row in curves[:1]]
+    assert found(dynamics=[traced("d")], curves=near)["threshold_sum"].verdict == "undecided"
+
+
+def test_confidence_and_delay_are_two_claims() -> None:
     late = {f"free_delay_{name}": around(0.5) for name in ("sinks_gap", "gap_beyond_random")}
-    none_later = {name: around(0.0) for name in late}
-    for words, gap, verdict in (
-        (late, 0.5, "agrees"),
-        (none_later, 0.5, "agrees in part"),
-        (none_later, 0.0, "disagrees"),
-    ):
-        rows = [mechanism(gap, gap, problems=40, free_problems=20, **words)]
-        assert found(mechanism=rows)["confidence"].verdict == verdict
-    few = [mechanism(0.5, 0.5, problems=40, free_problems=3, **late)]
-    assert found(mechanism=few)["confidence"].verdict == "agrees in part"  # three problems say nothing of the delay
-    assert found(mechanism=[mechanism(0.0, 0.0, problems=5)])["confidence"].verdict == "undecided"
+    made = found(mechanism=[mechanism(0.5, 0.5, problems=40, free_problems=20, **late)], dynamics=[traced("m")])
+    assert made["confidence"].verdict == made["later"].verdict == "supports"
+    made = found(mechanism=[mechanism(-0.5, -0.5, problems=40, free_problems=3, **late)], dynamics=[traced("m")])
+    assert made["confidence"].verdict == "contradicts" and made["later"].verdict == "no test"
+    for problems, verdict in ((40, "undecided"), (5, "no test")):
+        made = found(mechanism=[mechanism(0.0, 0.0, problems=problems)], dynamics=[traced("m")])
+        assert made["confidence"].verdict == verdict and "later" not in made
+    weak = [none(n=400, **SUMS), cell(0, above=STRONG, n=400, mass=0.003, **SUMS)]
+    made = found(mechanism=[mechanism(0.5, 0.5, problems=40)], cells=weak)
+    assert made["confidence"].verdict == "no test"
+
+
+def test_planted_models_get_what_was_planted(tmp_path: Path) -> None:
+    results = run(Study.load("planted"), tmp_path / "run", workers=1).results
+    assert results["schema"] == 2 and all({*CONTRACT} <= {*row} for row in results["claims"])
+    said = {(row["model"], row["name"]): row["verdict"] for row in results["claims"]}
+    assert said["planted-none", "sinks_exist"] == "contradicts" and said["planted-none", "one_sink"] == "no test"
+    for model, moves, spares in (
+        ("drain", "contradicts", "supports"), ("static", "contradicts", "supports"), ("moving", "supports", "supports"),
+        ("carrier", "contradicts", "contradicts"),
+    ):  # fmt: skip
+        assert said[f"planted-{model}", "sinks_exist"] == "supports"
+        assert (said[f"planted-{model}", "sinks_move"], said[f"planted-{model}", "one_sink"]) == (moves, spares)
+    assert {cell["paper"] for cell in results["cells"]} == {None}  # they stand for no model of the paper
+
+
+def test_verdicts_are_right_where_the_truth_is_planted() -> None:
+    """At the size of our runs: right in 90 %, and the opposite in no more than 2.5 %."""
+    wanted = ("costs 0 points", "costs 15 points", "costs 40 points", "costs 70 points", "costs 10 points", "no sink",
+              "20 % static", "85 % static")  # fmt: skip
+    judged = [world for world in worlds() if world.n in (6, 200) and any(part in world.truth for part in wanted)]
+    assert len(judged) == 9
+    for number, world in enumerate(judged):
+        rng = np.random.default_rng([3, number])
+        came = Counter(world.draw(rng, world.n).verdict for _ in range(200))
+        assert came[world.right] >= 180, (world, came)
+        assert sum(came[one] for one in ("supports", "contradicts") if one != world.right) <= 5, (world, came)
 
 
 def contradictions(rows: Tables, judged: list[Verdict]) -> list[str]:
@@ -280,7 +278,8 @@ def test_there_are_committed_runs() -> None:
 @pytest.mark.parametrize("path", committed(), ids=lambda path: path.name)
 def test_no_verdict_contradicts_another_on_committed_runs(path: Path) -> None:
     """Neither those that stand in the file, nor those that its rows give today, nor the bars of the report beside them."""
-    typed = TypeAdapter(Results).validate_json(path.read_bytes())
+    held = json.loads(path.read_text(encoding="utf-8"))
+    typed = TypeAdapter(Results).validate_python({**held, "claims": None})
     assert contradictions(typed, verdicts(typed)) == []
     assert contradictions(typed, list(typed.verdicts)) == []
     shown = {row["model"]: row for row in class_rows(typed.dynamics) if row["condition"] == "none"}
@@ -288,5 +287,47 @@ def test_no_verdict_contradicts_another_on_committed_runs(path: Path) -> None:
         if row.name == "sinks" and row.value in ("moving", "static") and row.model in shown:
             have = shown[row.model]
             assert have[row.value] >= (1 - have["none"]) / 2, (row.model, row.value)
-    text = summary(typed, Path("runs/x"), 60.0)
-    assert len(text.splitlines()) <= 42 and max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("path", committed(), ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_older_runs_open_and_get_claims_and_a_summary_of_one_screen(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are judged anew from their rows; the command prints two lines more than the summary."""
+    monkeypatch.setattr(summaries, "activation", lambda: ". .venv/bin/activate && ")
+    (tmp_path / "results.json").write_bytes(path.read_bytes())
+    loaded = Run.load(tmp_path)
+    rows = loaded.found.claims
+    assert rows is not None and len({(row.name, row.model, row.condition) for row in rows}) == len(rows)
+    assert all({*CONTRACT} <= {*row.to_dict()} for row in rows)
+    lines = summaries.summary(loaded.found, Path("runs/x"), 60.0).splitlines()
+    assert len(lines) <= 38 and max(map(len, lines)) <= 80
+    assert not rows or lines[0].startswith("The paper's claims are ")
+    full = loaded.summary(full=True)
+    assert max(map(len, full.splitlines())) <= 80 and all(row.claim[:-1] in " ".join(full.split()) for row in rows)
+
+
+def test_the_matrix_as_text_has_every_cell(tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_bytes((DOCS / "results" / "pair" / "pair.json").read_bytes())
+    rows = Run.load(tmp_path).found.claims or []
+    printed = list(matrix.lines(rows))[4:]
+    marks = [mark for line in printed for mark in line[matrix.NAME :].split()]
+    cells = matrix.cells(rows)
+    models = list(dict.fromkeys(row.model for row in rows))
+    assert marks == [
+        matrix.MARKS[cells[name, model].verdict] for name in matrix.SHORT for model in models if (name, model) in cells
+    ]
+
+
+@pytest.mark.parametrize(
+    "models",
+    [
+        [f"planted-{one}" for one in ("drain", "static", "moving", "carrier", "none")],
+        [f"seed-llada-letters-{seed}" for seed in range(8)],
+        ["GSAI-ML/LLaDA-8B-Instruct", "Dream-org/Dream-v0-Instruct-7B"],
+    ],
+)
+def test_names_of_models_stay_apart_in_narrow_columns(models: list[str]) -> None:
+    for room in (6, 11):
+        made = matrix.column_heads(models, room)
+        assert len({*made}) == len(models) and all(len(part) <= room for head in made for part in head)

@@ -18,7 +18,8 @@ from sinkscope.report.sample import head_classes
 from sinkscope.sinks import sweep, token_shares
 from sinkscope.sinks.classes import NAMES as CLASSES
 from sinkscope.statistics import CORRECTION
-from sinkscope.study import vocabulary
+from sinkscope.study import matrix, vocabulary
+from sinkscope.study.analysis import with_claims
 from sinkscope.study.analysis.wording import nats
 from sinkscope.study.results import (
     LARGEST,
@@ -35,7 +36,6 @@ from sinkscope.study.results import (
 from sinkscope.tracing import Trace
 
 EPSILONS = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0)
-AGREEMENT = ("agrees", "agrees in part", "disagrees", "undecided")
 SCORED = ("difference", "difference_low", "difference_high", "mass_share", "n")
 Rows = list[dict[str, Any]]
 
@@ -44,7 +44,8 @@ def overview_of(run: Path, traces: Sequence[Trace]) -> dict[str, Any]:
     """All of the overview of a run's folder."""
     about = read_object(run / "run.json", LARGEST, ReportError) if (run / "run.json").is_file() else {}
     with damaged(f"results.json or run.json of {run}", ReportError):
-        return overview(read_results(run, ReportError), about, traces)
+        results = read_results(run, ReportError)
+        return overview(None if results is None else with_claims(results), about, traces)
 
 
 def overview(
@@ -59,13 +60,13 @@ def overview(
     cells = cell_rows([*tables.pooled, *tables.cells])
     tokens = [{**row.to_dict(), "model": shown_model(row)} for row in tables.tokens if row.condition == "none"]
     tokens = tokens or [row for model, some in by_model.items() for row in _traced_tokens(model, some)]
-    families = {
-        **{model: str(some[0].model.get("family", "")) for model, some in by_model.items()},
-        **({} if results is None else _families(results)),
-    }
+    measured = {shown_model(row): row.model for row in [*tables.tokens, *tables.cells]}
+    models = {**{model: model for model in by_model}, **measured}  # as it is shown → its name
     return {
         "lede": lede(claims, cells, known) + without_sinks(tables.likelihood),
-        "claims": [claim.to_dict() for claim in claims],
+        "claims": [_claim(row) for row in claims],
+        "claimNames": matrix.SHORT,
+        "claimMarks": matrix.MARKS,
         "verdicts": verdict_rows(results.verdicts if results is not None else []),
         "cells": cells,
         "roles": {role: vocabulary.role_name(role) for role in _roles(cells)},
@@ -79,17 +80,11 @@ def overview(
         "method": list(method.METHOD) if cells else [],
         "caveats": method.caveats(known, [cell["n"] for cell in cells]) if cells else [],
         "facts": method.facts(known),
-        "paper": {model: values for model, family in families.items() if (values := paper_values(family))},
-        "paperTokens": {model: paper.TABLE_2[family] for model, family in families.items() if family in paper.TABLE_2},
+        "paper": {shown: values for shown, model in models.items() if (values := paper_values(model))},
+        "paperTokens": {
+            shown: theirs for shown, model in models.items() if (theirs := paper.TABLE_2.get(paper.family(model)))
+        },
     }
-
-
-def _families(results: Results) -> dict[str, str]:
-    """Model as it is shown → family."""
-    names = {shown_model(row): row.model for row in results.tokens} | {
-        shown_model(row): row.model for row in results.cells
-    }
-    return {shown: results.families.get(name, "") for shown, name in names.items()}
 
 
 def shown_model(row: Any) -> str:
@@ -123,22 +118,22 @@ def lede(claims: Sequence[Claim], cells: Rows, about: Mapping[str, Any]) -> str:
     """The one sentence under the title: what came out, or what was run."""
     models = list(dict.fromkeys(str(cell["model"]) for cell in cells))
     if claims:
-        counts = {word: sum(claim.verdict == word for claim in claims) for word in AGREEMENT}
-        said = ", ".join(f"{count} {_plural(word, count)}" for word, count in counts.items() if count)
-        return f"The paper makes {len(claims)} claims that {_some(models)} can speak to: {said}."
+        return matrix.counted(claims)
     if models:
         return f"What masking attention sinks does to {_some(models)}, with random keys masked as controls."
     return str(about.get("about") or "")
-
-
-def _plural(word: str, count: int) -> str:
-    return word.replace("agrees", "agree") if count != 1 else word
 
 
 def _some(models: Sequence[str]) -> str:
     if len(models) > 4:
         return f"{len(models)} models"
     return " and ".join([", ".join(models[:-1]), models[-1]] if len(models) > 1 else models) or "this run"
+
+
+def _claim(row: Claim) -> dict[str, Any]:
+    """A row with its figures as the terminal prints them."""
+    control = {"controlFigure": matrix.control_figure(row)} if row.control else {}
+    return {**row.to_dict(), "figure": matrix.figure(row), **control}
 
 
 def class_rows(dynamics: Sequence[Dynamics]) -> Rows:
@@ -165,9 +160,9 @@ def curve_rows(curves: Sequence[Curve]) -> Rows:
     ]
 
 
-def paper_values(family: str) -> dict[str, dict[int, float]]:
-    """The paper's accuracies for a family: benchmark → K → accuracy."""
-    return {task: values for (name, task), values in paper.TABLE_1.items() if name == family}
+def paper_values(model: str) -> dict[str, dict[int, float]]:
+    """The paper's accuracies for the model that this one stands for: benchmark → K → accuracy."""
+    return {task: values for (name, task), values in paper.TABLE_1.items() if name == paper.family(model)}
 
 
 # ---- models that were scored on the same true answers ----

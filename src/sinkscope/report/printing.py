@@ -110,7 +110,7 @@ def _of_results(keep: Keep, results: Results) -> None:
     if cells := [*results.pooled, *results.cells]:
         keep("masking", made.masking_curves(cells))
     if tokens := [row for row in results.tokens if row.condition == "none"]:
-        keep("table-2", made.token_bars(tokens, results.families))
+        keep("table-2", made.token_bars(tokens))
     if results.dynamics:
         keep("classes", made.class_bars(results.dynamics))
     if results.mechanism:

@@ -74,7 +74,7 @@ def masking_curves(cells: Sequence[Cell], task: str | None = None) -> Figure:
                 _curve(ax, line, role, drawn)
                 entries.setdefault(role_name(role), Line2D([], [], **drawn))
         for benchmark in _benchmarks(chosen):
-            if _paper_marks(ax, mine[0]["family"], benchmark):
+            if _paper_marks(ax, model, benchmark):
                 name = f"paper, {paper.BENCHMARK_NAMES[benchmark]}"
                 entries.setdefault(name, Line2D([], [], linestyle="none", markersize=5, **PAPER_LOOKS[benchmark]))
         ax.axhline(0, color=INK, linewidth=0.7)
@@ -103,8 +103,8 @@ def _benchmarks(task: str) -> list[str]:
     return [name for name in paper.BENCHMARK_NAMES if name in (task, paper.BENCHMARKS.get(task))]
 
 
-def _paper_marks(ax: Axes, family: str, benchmark: str) -> bool:
-    values = paper.TABLE_1.get((family, benchmark))
+def _paper_marks(ax: Axes, model: str, benchmark: str) -> bool:
+    values = paper.TABLE_1.get((paper.family(model), benchmark))
     if values is None:
         return False
     ks = [k for k in values if k]
@@ -113,10 +113,10 @@ def _paper_marks(ax: Axes, family: str, benchmark: str) -> bool:
 
 
 @in_style
-def token_bars(tokens: Sequence[TokenShare], families: Mapping[str, str], most: int = 6) -> Figure:
+def token_bars(tokens: Sequence[TokenShare], most: int = 6) -> Figure:
     """Table 2: share of the sinks that each token is, beside its share of the canvas, a panel per model.
 
-    families: model → family (`Results.families`), beside whose values in the paper it stands.
+    The paper's share stands beside it where the model stands for one of the paper's.
     """
     models = list(dict.fromkeys(row.model for row in tokens))
     figure = sheet(2.9 * len(models), 0.32 * most + 1.3)
@@ -128,7 +128,7 @@ def token_bars(tokens: Sequence[TokenShare], families: Mapping[str, str], most: 
         reach = np.maximum(0, [share - low, high - share])
         bar = ax.barh(place, share, xerr=reach, color=LINES[0], height=0.62, capsize=2, ecolor=INK)
         (tick,) = ax.plot(base, place, "|", color=LINES[1], markersize=13, mew=2.2)
-        theirs = [_paper_share(families.get(model, ""), row.token) for row in rows]
+        theirs = [_paper_share(paper.family(model), row.token) for row in rows]
         known = [(i, share) for i, share in enumerate(theirs) if share is not None]
         if known:
             ring = ax.plot([100 * b for _, b in known], [i for i, _ in known], "o", color=INK, mfc="none", markersize=7)

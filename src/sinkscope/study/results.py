@@ -16,7 +16,7 @@ from typing import Any, Literal
 from sinkscope.errors import SinkscopeError, StudyError
 from sinkscope.io.reading import read_object, short
 
-SCHEMA = 1
+SCHEMA = 2  # 1: claims over all models at once
 LARGEST = 128 << 20  # bytes of results.json
 Match = Literal["count", "mass"]  # what random keys share with the keys that they stand for
 
@@ -377,27 +377,36 @@ class Verdict(ResultRow):
 
 
 @dataclass(frozen=True)
-class Value(ResultRow):
-    """One figure that a claim is judged by."""
+class ClaimControl(ResultRow):
+    """Random keys in place of the sinks: what they cost, in the unit of the claim, and the attention that they took."""
 
-    label: str
-    value: float
+    condition: str
+    estimate: float
     low: float
     high: float
-    n: int
+    dose: float | None
 
 
 @dataclass(frozen=True)
 class Claim(ResultRow):
-    """A claim of the paper beside what this run says of it."""
+    """A claim of the paper about one model, tested under one condition; (name, model, condition) is its key."""
 
     name: str
     claim: str
-    verdict: Literal["agrees", "agrees in part", "disagrees", "undecided"]
-    figure: str
-    because: str
+    paper_model: str | None  # the model of the paper that this one stands for
+    model: str
     condition: str
-    values: list[Value]
+    verdict: Literal["supports", "contradicts", "no test", "undecided"]
+    estimate: float
+    low: float
+    high: float
+    unit: str
+    n: int
+    dose: float | None  # share of the attention that was taken
+    control: ClaimControl | None
+    because: str
+    limit: float  # what the whole interval must lie above or below, in the same unit
+    needed: int | None = None  # problems that would decide an undecided row
 
 
 @dataclass(frozen=True)
@@ -454,11 +463,6 @@ class Results(Tables):
         made = super().to_dict()
         return {"schema": self.schema, "claims": made.pop("claims", []), **made}
 
-    @property
-    def families(self) -> dict[str, str]:
-        """Model → family, as the run recorded them."""
-        return {str(model.get("name")): str(model.get("family", "")) for model in self.run.models}
-
 
 def read_results(folder: Path, error: type[SinkscopeError] = StudyError) -> Results | None:
     """results.json of a run, read and checked once; None where there is none."""
@@ -468,9 +472,12 @@ def read_results(folder: Path, error: type[SinkscopeError] = StudyError) -> Resu
     if not path.is_file():
         return None
     found = read_object(path, LARGEST, error)
-    if type(schema := found.get("schema")) is not int or schema != SCHEMA:
+    schema = found.get("schema")
+    if type(schema) is not int or not 1 <= schema <= SCHEMA:
         came = short(repr(schema), 40)
-        raise error(f"{path} must have schema {SCHEMA}, not {came}; use the sinkscope that wrote it.")
+        raise error(f"{path} must have schema 1 to {SCHEMA}, not {came}; use the sinkscope that wrote it.")
+    if schema == 1:  # its claims were judged over all models at once; they are judged anew from its rows
+        found = {**found, "claims": None}
     try:
         return TypeAdapter(Results).validate_python(found)
     except ValidationError as problem:

@@ -15,14 +15,14 @@ from typing import Any
 from sinkscope.errors import StudyError
 from sinkscope.interventions.conditions import Condition
 from sinkscope.io.progress import LOADING
-from sinkscope.study.analysis import analysed
+from sinkscope.study.analysis import analysed, with_claims
 from sinkscope.study.cost import Pace, weigh
 from sinkscope.study.engines import Engine, engine_of
 from sinkscope.study.engines.ray import Ray
-from sinkscope.study.results import SCHEMA, Results, read_results
+from sinkscope.study.results import Results, read_results
 from sinkscope.study.schema import Study
 from sinkscope.study.stop import Stop
-from sinkscope.study.store import Store, as_json, machine, versions
+from sinkscope.study.store import RUN_SCHEMA, Store, as_json, machine, versions
 from sinkscope.study.unit import ModelInfo, Unit
 from sinkscope.study.units import kind_of, units_of
 
@@ -72,7 +72,7 @@ class Run:
         found = read_results(Path(folder))
         if found is None:
             raise StudyError(f"Expected a finished run, and {folder} has no results.json; run the study to its end.")
-        return cls(Path(folder), found)
+        return cls(Path(folder), with_claims(found))
 
 
 def run(
@@ -197,7 +197,7 @@ def about_run(study: Study, models: list[ModelInfo]) -> dict[str, Any]:
     device = study.device or "cpu"
     backend = choose_backend(torch.zeros(1, 1, 1, 16, device="cpu" if device == "auto" else device))
     return {
-        "schema": SCHEMA,
+        "schema": RUN_SCHEMA,
         "study": study.name,
         "seed": study.seed,
         "models": [info.to_dict() for info in models],

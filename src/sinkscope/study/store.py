@@ -21,10 +21,10 @@ from typing import IO, Any
 from sinkscope import io
 from sinkscope.errors import StudyError
 from sinkscope.io.reading import read_object, read_text
-from sinkscope.study.results import SCHEMA
 from sinkscope.study.unit import Unit
 from sinkscope.study.units import kind_of
 
+RUN_SCHEMA = 1  # of run.json
 SYNC_EVERY = 0.1  # seconds
 LARGEST = 128 << 20  # bytes of a unit's file, run.json or results.json
 PACKAGES = ("sinkscope", "torch", "transformers", "numpy", "polars", "scipy")
@@ -148,9 +148,9 @@ class Store:
         if not os.path.isfile(path):
             return None
         found = read_object(path, LARGEST, StudyError)
-        if schema and (type(found.get("schema")) is not int or found["schema"] != SCHEMA):
+        if schema and (type(found.get("schema")) is not int or found["schema"] != RUN_SCHEMA):
             raise StudyError(
-                f"{path} must have schema {SCHEMA}, not {str(found.get('schema'))[:20]!r}; use the sinkscope that wrote it."
+                f"{path} must have schema {RUN_SCHEMA}, not {str(found.get('schema'))[:20]!r}; use the sinkscope that wrote it."
             )
         return found
 

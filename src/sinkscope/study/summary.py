@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
@@ -10,33 +12,29 @@ from pathlib import Path
 from sinkscope import paper
 from sinkscope.interventions.conditions import condition_from_dict
 from sinkscope.io.progress import clock
-from sinkscope.study import vocabulary
+from sinkscope.study import matrix, vocabulary
 from sinkscope.study.analysis.losses import ModelRows, solvable
 from sinkscope.study.analysis.verdicts import first_point
-from sinkscope.study.analysis.wording import cut, figure
+from sinkscope.study.analysis.wording import cut
 from sinkscope.study.results import Claim, Control, LikelihoodChange, PooledCell, Results
 
 WIDTH = 80
-LINES = 42  # the command adds where it wrote the page and the numbers
+LINES = 38  # the command adds where it wrote the page and the numbers
 SMALL = 100_000_000  # parameters below which a model is no language model that anyone would use
-# Claims in a few words, by their names.
-SHORT = {
-    "sinks_exist": "sinks in every DLM", "moving": "DLM sinks move, ARM's stand", "one_sink": "one sink costs a DLM little",
-    "arm_sink": "its sink is vital to an ARM", "structural": "sinks are structural", "threshold": "ε = 3 leaves 96 % out",
-    "deeper": "deeper: fewer, stronger", "confidence": "less sure, hence later",
-}  # fmt: skip
-# Of the models scored on true answers, the lines that there is room for.
-BY_ANSWERS = ("one_sink", "arm_sink")  # claims that more problems can decide
-SHOWN = ("top key", "strong sink", "content key", "random, ≤ its mass", "position 0")
+CONCLUSION = 4  # lines
+# Claims about what masking costs, and the keys that are masked.
+KEYS = {"strong_sink": "its strong sinks", "one_sink": "its top keys", "arm_sink": "its sinks"}
+# Of the models scored on true answers, the lines that there is room for, most wanted first.
+SHOWN = ("top key", "strong sink", "random, ≤ its mass", "content key", "position 0")
 
 
 def summary(results: Results, folder: Path | None = None, seconds: float | None = None) -> str:
-    """At most 42 lines of 80 columns; what does not fit is in the full tables, and the summary says how to see them."""
-    head = [*_ran(results, seconds), "", *_claims(results.claims or [])]
-    if scored := list(_pair(results)):
-        head += ["", *scored]
+    """At most 40 lines of 80 columns; what does not fit is in the full tables, and the summary says how to see them."""
+    claims = results.claims or []
+    head = [*_conclusion(claims), "", *_ran(results, seconds), "", *matrix.lines(claims)]
     tail = ["", *_controls(results), *_more(results, folder)]
-    table = list(_table(results, LINES - len(head) - len(tail) - 1))
+    room = LINES - len(head) - len(tail) - 1
+    table = list(_pair(results, room)) or list(_table(results, room))
     return "\n".join([*head, *([""] if table else []), *table, *tail]) + "\n"
 
 
@@ -49,24 +47,32 @@ def _ran(results: Results, seconds: float | None) -> Iterator[str]:
     if sizes and min(sizes) < SMALL:
         small = sum(size < SMALL for size in sizes)
         yield from textwrap.wrap(
-            f"{small} of {len(sizes)} models are small ({min(sizes) / 1e6:.1f} M parameters and more): a test of the "
-            "instrument, and of the claims in miniature.", WIDTH,
+            f"{small} of {len(sizes)} models have less than {SMALL / 1e6:.0f} M parameters: the claims in miniature.", WIDTH
         )  # fmt: skip
 
 
-def _claims(claims: list[Claim]) -> Iterator[str]:
+def _conclusion(claims: Sequence[Claim]) -> Iterator[str]:
+    """How the cells are spread; then what masking sinks costs where it was tested, the paper's models first."""
     if not claims:
-        yield "The paper's claims were not judged in this run."
         return
-    yield "The paper's claims, and this run (intervals are 95 %):"
-    for claim in claims:
-        short = SHORT.get(claim.name, claim.name)
-        line = f"  {claim.verdict:<15}{short}: {claim.figure}"
-        if len(line) <= WIDTH:
-            yield line
-        else:
-            yield f"  {claim.verdict:<15}{short}:"
-            yield f"  {'':<15}{figure(claim.figure)}"
+    found = [row for row in matrix.cells(claims).values() if row.name in KEYS and row.verdict != "no test"]
+    found.sort(key=lambda row: row.paper_model is None)
+    told = matrix.counted(claims)
+    first: dict[str, Claim] = {}
+    for row in found:
+        first.setdefault(row.model, row)
+    for row in first.values():
+        more = f"{told} {_cost(row)}"
+        if len(textwrap.wrap(more, WIDTH)) > CONCLUSION:
+            break
+        told = more
+    yield from textwrap.wrap(told, WIDTH)
+
+
+def _cost(row: Claim) -> str:
+    """tiny-dream without its top keys, which take 10 % of its attention: −82.0 [−90.0, −74.0] points."""
+    taken = "" if row.dose is None else f", which take {100 * row.dose:.0f} % of its attention"
+    return f"{row.model} without {KEYS[row.name]}{taken}: {matrix.figure(row)}."
 
 
 def _table(results: Results, room: int) -> Iterator[str]:
@@ -81,8 +87,9 @@ def _table(results: Results, room: int) -> Iterator[str]:
     wide = 4 * len(ks)
     heads = "".join(f"{k:>4}" for k in ks)
     sinks = f"{f'K={ks[0]} [change]':>15}{heads[4:]}"
-    yield f"{'Right answers in %':<18}{'sinks masked':^{len(sinks)}}|{'as many':^{wide}}|{'same mass':^{wide}}| paper,"
-    yield f"  {'':<11}{'none':>5}{sinks}|{heads}|{heads}| GSM8K"
+    theirs = ("| paper,", "| GSM8K") if any("→" in line for line in lines) else ("", "")
+    yield f"{'Right answers in %':<18}{'sinks masked':^{len(sinks)}}|{'as many':^{wide}}|{'same mass':^{wide}}{theirs[0]}"
+    yield f"  {'':<11}{'none':>5}{sinks}|{heads}|{heads}{theirs[1]}"
     room -= 2
     yield from lines if len(lines) <= room else [*lines[: room - 1], f"  … and {len(lines) - room + 1} lines more"]
 
@@ -148,13 +155,13 @@ def _share(row: PooledCell | Control | None) -> str:
 
 def _paper(row: PooledCell, ks: Sequence[int]) -> str:
     """none → masked on GSM8K, as the paper has them; HumanEval is in the full tables."""
-    before, *after = (paper.accuracy(row.family, "arithmetic", k) for k in (0, *ks))
+    before, *after = (paper.accuracy(row.model, "arithmetic", k) for k in (0, *ks))
     if before is None or None in after:
         return ""
     return f"{100 * before:.0f}→{' '.join(f'{100 * (one or 0):.0f}' for one in after)}"
 
 
-def _pair(results: Results) -> Iterator[str]:
+def _pair(results: Results, room: int) -> Iterator[str]:
     """What one masked key per head costs in the likelihood of true answers, the models side by side."""
     kinds = {row.model: "ARM" if row.causal else "DLM" for row in results.likelihood if row.of == "answers"}
     models = list(kinds)[:2]
@@ -162,9 +169,10 @@ def _pair(results: Results) -> Iterator[str]:
         return
     yield "Nats per token of true answers; change [95 %], and share of the attention taken:"
     yield f"  {'one key per head':<18}" + "".join(f"{f'{cut(name, 16)} ({kinds[name]})':>28}" for name in models)
-    for name, rows in vocabulary.side_by_side(results.likelihood).items():
-        if name in SHOWN:
-            yield f"  {name:<18}" + "".join(f"{_nats(rows.get(model)):>28}" for model in models)
+    found = vocabulary.side_by_side(results.likelihood)
+    for name in [name for name in SHOWN if name in found][: room - 2]:
+        rows = found[name]
+        yield f"  {name:<18}" + "".join(f"{_nats(rows.get(model)):>28}" for model in models)
 
 
 def _nats(row: LikelihoodChange | None) -> str:
@@ -187,10 +195,18 @@ def _controls(results: Results) -> Iterator[str]:
 
 
 def _more(results: Results, folder: Path | None) -> Iterator[str]:
-    undecided = sum(claim.verdict == "undecided" and claim.name in BY_ANSWERS for claim in results.claims or [])
-    if undecided:
-        yield f"Undecided claims need more problems: sinkscope study {results.run.study} -n 340"
     if folder is not None:
-        command = f"sinkscope report {folder} --text --full"
-        yield "All tables and verdicts:"
-        yield f"  {command if len(command) <= WIDTH - 2 else 'sinkscope report FOLDER --text --full'}"
+        yield f"Open the page: {activation()}sinkscope view {folder}"
+        yield f"All tables:    sinkscope report {folder} --text --full"
+    needed = [row.needed for row in results.claims or [] if row.needed]
+    if needed:
+        yield f"Undecided claims need more problems: sinkscope study {results.run.study} -n {max(needed)}"
+
+
+def activation() -> str:
+    """What comes before the first command, where this program is not on the PATH: its environment is activated."""
+    script = Path(sys.executable).with_name("activate")
+    if shutil.which("sinkscope") or not script.is_file():
+        return ""
+    here = Path.cwd()
+    return f". {script.relative_to(here) if script.is_relative_to(here) else script} && "

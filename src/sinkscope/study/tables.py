@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 
 from sinkscope import paper
 from sinkscope.statistics import CORRECTION
+from sinkscope.study import matrix
 from sinkscope.study.analysis.wording import cut, nats, rule
-from sinkscope.study.results import Cell, Curve, Dynamics, LikelihoodChange, Results, TokenShare, Verdict
+from sinkscope.study.results import Cell, Claim, Curve, Dynamics, LikelihoodChange, Results, TokenShare, Verdict
 from sinkscope.study.vocabulary import is_untouched, series, short_names
 
 WIDTH = 80
@@ -21,9 +22,10 @@ def tables(results: Results) -> str:
     parts = [
         "\n".join(table_1(results.cells)),
         "\n".join(likelihood_table(results.likelihood)),
-        "\n".join(table_2(results.tokens, results.cells, results.dynamics)),
+        "\n".join(table_2(results.tokens, results.dynamics)),
         "\n".join(dynamics_table(results.dynamics)),
         "\n".join(curve_table(results.curves)),
+        "\n".join(claim_lines(results.claims or [])),
         "\n".join(verdict_lines(results.verdicts)),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -66,10 +68,10 @@ def _masked(cells: Sequence[Cell], none: Cell, ks: list[int]) -> Iterator[str]:
             if any(_per_percent(row.get(k)) for k in ks):
                 yield (f"{'':26}" + "".join(f"{_per_percent(row.get(k)):>{COLUMN}}" for k in ks)).rstrip()
     told = {k: value for cell in cells if (value := cell.paper) is not None and (k := cell.condition["k"])}
-    if none.paper is not None and any(k in told for k in ks):
+    if none.model in paper.STANDS_FOR and none.paper is not None and any(k in told for k in ks):
         bench = paper.BENCHMARK_NAMES[paper.BENCHMARKS[none.task]]
         line = "".join(f"{f'{100 * told[k]:.0f}' if k in told else '':>{COLUMN}}" for k in ks)
-        yield f"  {'paper: ' + paper.MODELS[none.family]:<24}{line}"
+        yield f"  {'paper: ' + paper.STANDS_FOR[none.model]:<24}{line}"
         start = f"(none masked: {100 * none.paper:.0f}; {bench})"
         yield f"{start:>{26 + COLUMN * len(ks)}}"
 
@@ -119,14 +121,11 @@ def _likelihoods(rows: Sequence[LikelihoodChange]) -> Iterator[str]:
         yield f"    {cut(names.get(row.label, row.label), 40):<41}{nats(row):>21}{row.p:>7.3f}{mass:>6}".rstrip()
 
 
-def table_2(
-    tokens: Sequence[TokenShare], cells: Sequence[Cell], dynamics: Sequence[Dynamics], most: int = 5
-) -> Iterator[str]:
+def table_2(tokens: Sequence[TokenShare], dynamics: Sequence[Dynamics], most: int = 5) -> Iterator[str]:
     """The tokens that are sinks most often, and how much oftener than they stand on the canvas; beside the paper's."""
     tokens = [row for row in tokens if row.condition == "none"]
     if not tokens:
         return
-    families = {cell.model: cell.family for cell in cells}
     by = f", {rule(dynamics[0])}" if dynamics else ""
     told = "Table 2. Share of the sinks that a token is [95 %], and how many times its share of the canvas that is; "
     told += f"{tokens[0].generations} generations per model{by}."
@@ -137,7 +136,7 @@ def table_2(
             span = f"[{row.low:.3f}, {row.high:.3f}]"
             times = f"{row.enrichment:.1f} ×" if row.enrichment is not None else ""
             yield f"    {cut(row.token, 20):<22}{row.kind:<13}{row.share:.3f}  {span:<17}{times:>8}"
-        if theirs := paper.TABLE_2.get(families.get(model, "")):
+        if theirs := paper.TABLE_2.get(paper.family(model)):
             told = ", ".join(f"{token} {share:.3f}" for token, share in theirs)
             yield from textwrap.wrap(f"paper: {told}", WIDTH, initial_indent="    ", subsequent_indent="      ")
 
@@ -186,6 +185,25 @@ def curve_table(rows: Sequence[Curve]) -> Iterator[str]:
             yield f"  {model} · {setting}"
         printed = setting
         yield f"  {model[:15]:<16}{unit:<8}" + "".join(f"{100 * found[epsilon]:>6.1f}" for epsilon in shown)
+
+
+def claim_lines(rows: Sequence[Claim]) -> Iterator[str]:
+    """Every claim with a count of its cells, then one paragraph per model and condition."""
+    if rows:
+        yield "The paper's claims, by model and condition."
+    for name in matrix.SHORT:
+        mine = [row for row in rows if row.name == name]
+        if mine:
+            yield from textwrap.wrap(
+                f"{mine[0].claim[:-1]}: {matrix.counted_cells(mine)}", WIDTH, subsequent_indent="  "
+            )
+        for row in mine:
+            where = "" if row.condition == "none" else f" ({row.condition})"
+            dose = "" if row.dose is None else f", {100 * row.dose:.0f} % of the attention taken"
+            told = f"{row.model}{where}: {row.verdict}. {matrix.figure(row)}, n = {row.n}{dose}. "
+            if row.control:
+                told += f"Control: {matrix.control_figure(row)}. "
+            yield from textwrap.wrap(told + row.because, WIDTH, initial_indent="    ", subsequent_indent="      ")
 
 
 def verdict_lines(rows: Sequence[Verdict]) -> Iterator[str]:

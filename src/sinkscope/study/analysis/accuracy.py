@@ -113,7 +113,7 @@ def _cell(model: ModelInfo, answers: dict[Key, AnswerSet], key: Key) -> Cell:
         label=condition.label, n=len(right), correct=sum(right), accuracy=one.accuracy, low=low, high=high,
         **change.to_dict(), p_holm=change.p, **shares, controls=_controls(answers, key),
         confidence=sum(row["confidence"] for row in one.rows.values()) / len(one.rows),
-        paper=paper.accuracy(model.family, task, condition.k) if theirs else None,
+        paper=paper.accuracy(name, task, condition.k) if theirs else None,
         per_percent=change.difference / taken if (taken := shares["mass_share"]) else None,
     )  # fmt: skip
 

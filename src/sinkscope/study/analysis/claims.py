@@ -1,379 +1,361 @@
-"""The paper's claims beside what a run says of them, each by a stated rule and from the run's own rows.
+"""What the paper claims of a model, and what a run says of it: one row per claim, model and condition.
 
-A claim is a number of tests that hold (True), fail (False) or say nothing (None); `agreement` makes a word of them.
+Every row is one test with one statistic, one limit and one rule: the whole 95 % interval lies on the side that the claim
+says (supports), on the other (contradicts), or on both (undecided). Where the model lacks what the claim is about, or the
+statistic cannot speak to it, there is no test, and the row says why. Nothing is pooled over models, tasks or conditions.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
+from sinkscope import paper
+from sinkscope.statistics import problems_needed
 from sinkscope.study import vocabulary
-from sinkscope.study.analysis.losses import decide, solvable
-from sinkscope.study.analysis.verdicts import FEW_HEADS, MAJORITY, STRONG, first_point, later, less_sure
-from sinkscope.study.analysis.wording import figure, loss, nats, percent, share, span
-from sinkscope.study.results import Claim, Dynamics, LikelihoodChange, Match, Mechanism, PooledCell, Tables, Value
+from sinkscope.study.analysis.verdicts import first_point
+from sinkscope.study.results import (
+    Cell,
+    Claim,
+    ClaimControl,
+    Curve,
+    Dynamics,
+    Interval,
+    LikelihoodChange,
+    Match,
+    Tables,
+)
 
-Word = Literal["agrees", "agrees in part", "disagrees", "undecided"]
+FEW_HEADS = 0.2  # share of heads with a sink below which a model has few
+MOST = 0.5  # share of the heads that is most of them
+ARM_SINK = 0.3  # share of the attention on key 0 that makes it an ARM's sink, as Gu et al. count one
 LEFT_OUT = 0.96  # share of the tokens that the paper's epsilon leaves out
 EPSILON = 3.0
+FATAL = 0.5  # share of the right answers, or of the probability per token
+SOLVED = 0.5  # accuracy with nothing masked below which a task has too little to lose
+DOSE = 0.02  # share of the attention that must be taken before anything is said about what taking it does
 GENERATIONS = 3  # fewer decide nothing
-PROBLEMS = 20  # fewer that show nothing say nothing
-LEAST_TAKEN = 0.01  # share of the attention that must be taken before a test says that taking it costs nothing
-HALF_PROBABILITY = math.log(2)  # nats per token that halve the probability of a text's next token
-# Kinds of one masked key per head as the claim calls them; those that it is judged by come first, with a short form.
-KEYS = {
-    "structural key": "structural key", "strong sink": "strong sink", "top key": "any top key",
-    "content key": "content key", "weak top key": "weak top key",
-}  # fmt: skip
-JUDGED = {"structural key": "structural", "strong sink": "strong", "top key": "any top"}
-ARM_KEYS = {"last row's top key": "last row's top key", "top key": "column's top key", "position 0": "position 0"}
-HOLDS: Mapping[str, bool | None] = {"robust": True, "dependent": False, "undecided": None}
-MATCHES: Sequence[Match] = ("count", "mass")
-Row = PooledCell | LikelihoodChange
+TEXTS = 3
+PROBLEMS = 20
 
+Word = Literal["supports", "contradicts", "no test", "undecided"]
 
-def claims(tables: Tables, margin: float) -> list[Claim]:
-    """Every claim that the run can speak to; margin: in shares. Of a sweep the first point is judged."""
-    here = first_point(tables)
-    made = [
-        _exist(here), _move(here), _one_sink_of_a_dlm(here, margin), _sink_of_an_arm(here), _structural(here),
-        _threshold(here), _deeper(here), _confidence(here),
-    ]  # fmt: skip
-    return [claim for claim in made if claim is not None]
-
-
-def agreement(holds: Sequence[bool | None]) -> Word:
-    """Of tests that hold (True), fail (False) or say nothing (None); where none holds, half must fail to disagree."""
-    told = [one for one in holds if one is not None]
-    if not told:
-        return "undecided"
-    if all(told):
-        return "agrees" if len(told) == len(holds) else "agrees in part"
-    if any(told):
-        return "agrees in part"
-    return "disagrees" if 2 * len(told) >= len(holds) else "undecided"
-
-
-# ---- where sinks are and what they do, from traces with nothing masked ----
-
-
-def _traced(tables: Tables, arm: bool) -> list[Dynamics]:
-    rows = [row for row in tables.dynamics if row.condition == "none" and row.intervals]
-    return [row for row in rows if (row.columns is not None) == arm]
-
-
-def _values(rows: Sequence[Dynamics], name: str, label: str) -> list[Value]:
-    """One figure of each model that has it."""
-    found = [(row, row.intervals[name]) for row in rows if row.intervals and name in row.intervals]
-    return [Value(f"{row.model}: {label}", one.value, one.low, one.high, row.generations) for row, one in found]
-
-
-def _above(found: Value, limit: float) -> bool | None:
-    """On which side of the limit the whole interval lies; a few generations say nothing, however narrow it is."""
-    if found.n < GENERATIONS:
-        return None
-    return True if found.low > limit else False if found.high < limit else None
-
-
-def _below(found: Value, limit: float) -> bool | None:
-    held = _above(found, limit)
-    return None if held is None else not held
-
-
-def _apart(one: Value, other: Value) -> bool | None:
-    """Is one above the other, by whole intervals?"""
-    if one.n < GENERATIONS:
-        return None
-    return True if one.low > other.high else False if one.high < other.low else None
-
-
-def _least(found: Sequence[Value]) -> Value:
-    return min(found, key=lambda one: one.value)
-
-
-def _most(found: Sequence[Value]) -> Value:
-    return max(found, key=lambda one: one.value)
-
-
-def _model(found: Value) -> str:
-    return found.label.split(":")[0]
-
-
-def _exist(tables: Tables) -> Claim | None:
-    found = _values(_traced(tables, arm=False), "with_sink", "heads with a sink")
-    if not found:
-        return None
-    lowest = _least(found)
-    return Claim(
-        "sinks_exist", "Sinks exist in every diffusion model.", agreement([_above(one, FEW_HEADS) for one in found]),
-        figure(f"≥ {share(lowest)} of heads"),
-        f"A model has sinks where more than {100 * FEW_HEADS:.0f} % of its heads have one at some step; {len(found)} diffusion "
-        f"models were traced; {_model(lowest)} has the fewest.", "none", found,
-    )  # fmt: skip
-
-
-def _move(tables: Tables) -> Claim | None:
-    dlms, arms = _traced(tables, arm=False), _traced(tables, arm=True)
-    moving, static = _values(dlms, "static", "static heads"), _values(arms, "static", "static heads, columns so far")
-    first = _values(arms, "key_0", "attention on key 0")
-    if not moving or not static:
-        return None
-    moves = [_below(one, MAJORITY) for one in moving]
-    stands = [_above(one, MAJORITY) for one in static]
-    start = [_above(one, STRONG) for one in first]
-    return Claim(
-        "moving", "Sinks of diffusion models move; those of the autoregressive model stand still at the start.",
-        agreement([*moves, *stands, *start]),
-        figure(f"static: DLMs ≤ {share(_most(moving))}, ARMs ≥ {share(_least(static))}"),
-        f"Heads with sinks that are static: fewer than half in {sum(map(bool, moves))} of {len(moves)} diffusion models, more "
-        f"than half in {sum(map(bool, stands))} of {len(stands)} ARMs (columns so far); key 0 draws more than {STRONG} of the "
-        f"attention in {sum(map(bool, start))} of {len(start)}.", "none", [*moving, *static, *first],
-    )  # fmt: skip
-
-
-def _structural(tables: Tables) -> Claim | None:
-    rows = [row for row in _traced(tables, arm=False) if row.intervals and "structural" in row.intervals]  # have sinks
-    found = _values(rows, "structural", "sinks on structural tokens")
-    base = _values(rows, "structural_base", "structural tokens on the canvas")
-    if not found:
-        return None
-    enriched = [_apart(a, b) for a, b in zip(found, base, strict=True)]
-    lowest, highest = _least(found), _most(found)
-    both = share(lowest) if lowest is highest else f"{share(lowest)} to {share(highest)}"
-    canvas = f"{'–'.join(dict.fromkeys(f'{100 * one.value:.0f}' for one in (_least(base), _most(base))))} %"
-    return Claim(
-        "structural", "Sinks are structural tokens: punctuation, newline, mask, template.",
-        agreement([*(_above(one, MAJORITY) for one in found), *enriched]), figure(f"{both}; {canvas} of the canvas"),
-        f"More than half of the sinks are structural tokens in {sum(one.low > MAJORITY for one in found)} of {len(found)} "
-        f"diffusion models, and more than of the canvas, of which {canvas} is structural, in {sum(map(bool, enriched))}.",
-        "none", [*found, *base],
-    )  # fmt: skip
-
-
-def _threshold(tables: Tables) -> Claim | None:
-    generations = {row.model: row.generations for row in _traced(tables, arm=False)}
-    found = [
-        Value(f"{row.model}: {row.unit}", row.non_sinks, row.low, row.high, generations[row.model])
-        for row in tables.curves
-        if row.model in generations and row.condition == "none" and row.epsilon == EPSILON
-        and row.unit in ("sum", "percent") and row.low is not None and row.high is not None
-    ]  # fmt: skip
-    if not found:
-        return None
-    lowest = _least(found)
-    return Claim(
-        "threshold", "An epsilon of 3 leaves at least 96 % of the tokens out.",
-        agreement([_above(one, LEFT_OUT) for one in found]),
-        figure(f"≥ {share(lowest, 1)} in units of {lowest.label.split(': ')[1]}"),
-        "The paper does not say in which unit its epsilon is: column sums and percent are the two readings that fit its "
-        f"figures, and both are tested in every diffusion model; {_model(lowest)} leaves the least out.", "none", found,
-    )  # fmt: skip
-
-
-def _deeper(tables: Tables) -> Claim | None:
-    dlms = _traced(tables, arm=False)
-    fewer = _values(dlms, "deep_sinks", "sinks per step and head, deep − shallow")
-    stronger = _values(dlms, "deep_strength", "strength, deep − shallow")
-    if not fewer or not stronger:
-        return None
-    return Claim(
-        "deeper", "Deeper layers have fewer and stronger sinks.",
-        agreement([_below(one, 0.0) for one in fewer] + [_above(one, 0.0) for one in stronger]),
-        figure(f"number {span(_most(fewer))}, strength {span(_least(stronger))}"),
-        f"Last third of the layers less the first third: fewer sinks per step in {sum(one.high < 0 for one in fewer)}, "
-        f"stronger ones in {sum(one.low > 0 for one in stronger)} of {len(fewer)} diffusion models; shown is the model that "
-        "fits least.", "none", [*fewer, *stronger],
-    )  # fmt: skip
-
-
-def _confidence(tables: Tables) -> Claim | None:
-    rows = [row for row in tables.mechanism if row.confidence_gap_beyond_random is not None]
-    if not rows:
-        return None
-
-    def judged(test: Callable[[Mechanism], bool | None]) -> list[bool | None]:
-        return [held if (held := test(row)) or row.problems >= PROBLEMS else None for row in rows]
-
-    sure, late = judged(less_sure), judged(later)
-    told = [one for one in late if one is not None]
-    when = f"later in {sum(told)} of {len(told)}" if told else "too few for later"
-    free = any(row.free_delay_sinks_gap for row in rows)
-    return Claim(
-        "confidence", "Confidence falls where tokens depended on the sink, so they are committed later.",
-        agreement([*sure, *late]), figure(f"less sure in {sum(map(bool, sure))} of {len(rows)}, {when}"),
-        f"Of {len(rows)} tests (model and K), confidence falls more in the half that looked at the masked sinks in "
-        f"{sum(map(bool, sure))} and that half is committed later in {sum(map(bool, late))} of the {len(told)} that can tell "
-        f"({'with commits by a threshold' if free else 'under one commit per step'}), each beyond as many random keys (95 % "
-        "intervals).",
-        f"mask sinks K={rows[0].k} clean by all rows", [value for row in rows for value in _gap_values(row)],
-    )  # fmt: skip
-
-
-def _gap_values(row: Mechanism) -> Iterator[Value]:
-    for name, label, n in (
-        ("confidence_gap_beyond_random", f"confidence beyond random ({row.unit})", row.problems),
-        ("free_delay_gap_beyond_random", "delay beyond random (steps)", row.free_problems or 0),
-        ("free_delay_beyond_random", "delay of all positions beyond random (steps)", row.free_problems or 0),
-    ):
-        if (found := getattr(row, name)) is not None:
-            yield Value(f"{row.model} K={row.k}: {label}", found.value, found.low, found.high, n)
-
-
-# ---- what masking costs ----
+TEXT = {
+    "sinks_exist": "It has sinks.",
+    "sinks_move": "Its sinks move.",
+    "sinks_stand": "Its sinks stand still.",
+    "sink_at_start": "Its sink is the first token.",
+    "strong_sink": "Masking the strong sinks of each head costs it almost nothing.",
+    "one_sink": "Masking the top key of each head costs it almost nothing.",
+    "arm_sink": "Masking its sink is fatal.",
+    "structural": "Its sinks are structural tokens more often than tokens are.",
+    "threshold_sum": "An epsilon of 3 leaves 96 % of its tokens out, counted in column sums.",
+    "threshold_percent": "An epsilon of 3 leaves 96 % of its tokens out, counted in percent.",
+    "deeper_fewer": "Its deeper layers have fewer sinks.",
+    "deeper_stronger": "Its deeper layers have stronger sinks.",
+    "confidence": "Masking sinks lowers its confidence where they were looked at.",
+    "later": "Tokens that looked at masked sinks are committed later.",
+}
 
 
 @dataclass(frozen=True)
-class Costs:
-    """What masking each key costs some models: in right answers, and in the likelihood of true answers."""
+class Test:
+    """A statistic with its interval against a limit, in the unit that is printed."""
 
-    answers: Mapping[vocabulary.Key, Sequence[PooledCell]]
-    scored: Mapping[vocabulary.Key, Sequence[LikelihoodChange]]
+    estimate: float
+    low: float
+    high: float
+    limit: float
+    above: bool  # the claim says that the statistic is above the limit
+    unit: str
+    n: int
+    because: str
+    dose: float | None = None
+    control: ClaimControl | None = None
+    lacks: str = ""  # why it is no test; empty where it is one
+    needed: int | None = None  # problems that would decide it, where that can be said
 
-    def rows(self, key: str, match: Match | None = None) -> list[Row]:
-        return [*self.answers.get((key, match), ()), *self.scored.get((key, match), ())]
-
-
-def _costs_of_dlms(tables: Tables) -> Costs:
-    answers: dict[vocabulary.Key, list[PooledCell]] = {}
-    scored: dict[vocabulary.Key, list[LikelihoodChange]] = {}
-    for row in tables.pooled:
-        if not row.causal and row.able is not None and (key := vocabulary.masked_key(row.condition)):
-            answers.setdefault(key, []).append(solvable(row))
-    for text in tables.likelihood:
-        if not text.causal and text.of == "answers" and (key := vocabulary.masked_key(text.condition)):
-            scored.setdefault(key, []).append(text)
-    return Costs(answers, scored)
-
-
-def _value(name: str, row: Row, control: str = "") -> Value:
-    if isinstance(row, LikelihoodChange):
-        of_answers = " of true answers" if row.causal and row.of == "answers" else ""
-        name += f" (nats per token{of_answers})"
-    return Value(f"{row.model}: {name}{control}", row.difference, row.difference_low, row.difference_high, row.n)
+    @property
+    def verdict(self) -> Word:
+        if self.lacks:
+            return "no test"
+        if self.low > self.limit:
+            return "supports" if self.above else "contradicts"
+        if self.high < self.limit:
+            return "contradicts" if self.above else "supports"
+        return "undecided"
 
 
-def _one_sink_of_a_dlm(tables: Tables, margin: float) -> Claim | None:
-    """Structural keys, strong sinks and any top key, one per head, each with its random controls.
-
-    By right answers where a model writes them, and by the likelihood of true answers where that was measured instead.
-    """
-    costs = _costs_of_dlms(tables)
-    judged = {key: rows for key in JUDGED if (rows := costs.rows(key))}
-    if not judged:
-        return None
-    said = {key: [_said(row, margin) for row in rows] for key, rows in judged.items()}
-    values = [_value(name, row) for kind in (costs.answers, costs.scored)
-              for key, name in KEYS.items() for row in kind.get((key, None), ())]  # fmt: skip
-    for key, name in KEYS.items():
-        for match in MATCHES:
-            values += [_value(name, row, f", {match}-matched random") for row in costs.rows(key, match)]
-    told = ", ".join(
-        f"{KEYS[key]} (at most {100 * max(row.mass_share or 0.0 for row in rows):.1f} % of attention taken): "
-        f"{_counted(said[key])}"
-        for key, rows in judged.items()
+def claims(tables: Tables, margin: float) -> list[Claim]:
+    """Every claim that the run can speak to, model by model; margin: in shares. Of a sweep the first point is judged."""
+    here = first_point(tables)
+    models = dict.fromkeys(
+        [row.model for row in here.dynamics]
+        + [row.model for row in here.cells]
+        + [row.model for row in here.likelihood]
     )
-    every = [row for rows in judged.values() for row in rows]
-    answered = [row for row in every if isinstance(row, PooledCell)]
-    return Claim(
-        "one_sink", "Masking one sink costs a diffusion model almost nothing.",
-        agreement([HOLDS[one] for words in said.values() for one in words if one != "no test"]),
-        figure(_worst(judged)),
-        f"One key per head masked, against a margin of {100 * margin:g} points (of right answers, or {100 * margin:g} % of the "
-        f"probability per token), over all diffusion models: {told}. {_beyond_random(answered)}{_random_nats(costs)}",
-        (answered or every)[0].label, values,
-    )  # fmt: skip
+    return [row for model in models for row in _of_model(Judged(model, here.of(model), margin))]
 
 
-def _said(row: Row, margin: float) -> str:
-    """On which side of the margin; taking hardly any attention is no test of what that attention is for.
+@dataclass(frozen=True)
+class Judged:
+    """All rows of one model, and the margin, in shares."""
 
-    The margin is a share of right answers, and of likelihood the same share of the probability per token.
-    """
-    if isinstance(row, PooledCell):
-        said = decide(row, margin).said
-    else:
-        limit = -math.log1p(-margin)
-        said = "dependent" if row.difference_high < -limit else "robust" if row.difference_low > -limit else "undecided"
-    return "no test" if said != "dependent" and (row.mass_share or 0.0) < LEAST_TAKEN else said
+    model: str
+    rows: Tables
+    margin: float
 
+    @cached_property
+    def causal(self) -> bool:
+        measured = [row.causal for row in self.rows.cells] + [row.causal for row in self.rows.likelihood]
+        return measured[0] if measured else any(row.columns is not None for row in self.rows.dynamics)
 
-def _counted(said: Sequence[str]) -> str:
-    """robust, or 2 dependent and 1 undecided"""
-    words = list(dict.fromkeys(said))
-    return words[0] if len(words) == 1 else " and ".join(f"{list(said).count(word)} {word}" for word in words)
+    @cached_property
+    def traced(self) -> Dynamics | None:
+        """What its sinks do with nothing masked."""
+        return next((row for row in self.rows.dynamics if row.condition == "none" and row.intervals), None)
 
+    def interval(self, name: str) -> Interval | None:
+        return (self.traced.intervals or {}).get(name) if self.traced else None
 
-def _worst(judged: Mapping[str, Sequence[Row]]) -> str:
-    """The largest loss of right answers, and beside it the largest in nats of the models that were only scored."""
-    answers = {key: [row for row in rows if isinstance(row, PooledCell)] for key, rows in judged.items()}
-    worst = {key: loss(min(rows, key=lambda row: row.difference)) for key, rows in answers.items() if rows}
-    shown = [key for key in worst if key != "strong sink"] or list(worst)
-    scored = [row for rows in judged.values() for row in rows if isinstance(row, LikelihoodChange)]
-    if not scored:
-        return "; ".join(f"{JUDGED[key]} {worst[key]}" for key in shown) + " points"
-    row = min(scored, key=lambda row: row.difference)
-    points = f"{worst[shown[0]]} points; " if shown else ""  # a line has room for two figures
-    return f"{points}{row.model} {nats(row)} nats"
+    @cached_property
+    def base(self) -> Cell | None:
+        """Its answers with nothing masked, to the first task of the study that it solves."""
+        plain = [row for row in self.rows.cells if row.condition["name"] == "none"]
+        return next((row for row in plain if row.accuracy >= SOLVED), plain[0] if plain else None)
 
+    def cell(self, name: str, match: Match | None = None) -> Cell | None:
+        """Its answers to that task with this key masked, or random keys in its place."""
+        asked = [row for row in self.rows.cells if self.base and row.task == self.base.task]
+        return next((row for row in asked if vocabulary.masked_key(row.condition) == (name, match)), None)
 
-def _beyond_random(rows: Sequence[PooledCell]) -> str:
-    """Whether the loss is one of sinks at all: random keys of the same mass may cost as much."""
-    with_control = [row for row in rows if "mass" in row.controls]
-    if not with_control:
-        return "No mass-matched random control was run."
-    row = min(with_control, key=lambda row: row.difference)
-    control = row.controls["mass"]
-    fair = vocabulary.comparable(row.mass_share or 0.0, control.mass_share or 0.0)
-    missed = "" if fair else f" (they took {percent(control.mass_share)}, the sinks {percent(row.mass_share)})"
-    return (
-        f"Where most is lost ({row.model}), sinks cost {loss(control)} points beyond mass-matched random keys{missed}."
-    )
+    def scored(self, name: str) -> LikelihoodChange | None:
+        return next((row for row in self.rows.likelihood if vocabulary.masked_key(row.condition) == (name, None)), None)
 
+    @cached_property
+    def strong(self) -> float | None:
+        """The share of the attention that its strong sinks draw; None where they were never masked."""
+        found = self.cell("strong sink") or self.scored("strong sink")
+        return found.mass_share if found else None
 
-def _random_nats(costs: Costs) -> str:
-    """The same of models that were only scored."""
-    return "".join(
-        f" In {row.model} the top key costs {row.difference:+.2f} nats per token at {percent(row.mass_share)} of the "
-        f"attention, random keys up to its mass {other.difference:+.2f} at {percent(other.mass_share)}."
-        for row in costs.scored.get(("top key", None), ())
-        for other in costs.scored.get(("top key", "mass"), ())
-        if other.model == row.model
-    )
+    def strong_dose(self, cell: Cell) -> float:
+        """The same, or what this cell took where strong sinks were never masked."""
+        return (self.strong if self.strong is not None else cell.mass_share) or 0.0
 
 
-def _sink_of_an_arm(tables: Tables) -> Claim | None:
-    """Fatal: half of the right answers are lost, or half of the probability per token of held-out text or true answers."""
-    base = {
-        row.model: solvable(row).accuracy for row in tables.pooled if row.causal and row.condition["name"] == "none"
-    }
-    answers = [row for row in tables.pooled if row.causal and row.able is not None and _arm_test(row)]
-    scored = [row for row in tables.likelihood if row.causal and _arm_test(row)]
-    if not answers and not scored:
-        return None
-    limits = [-base[row.model] / 2 for row in answers] + [-HALF_PROBABILITY] * len(scored)
-    every: list[Row] = [*map(solvable, answers), *scored]
-    holds = [
-        True if row.difference_high < limit else False if row.difference_low > limit else None
-        for row, limit in zip(every, limits, strict=True)
+def _of_model(of: Judged) -> Iterator[Claim]:
+    stands_for = paper.STANDS_FOR.get(of.model)
+    still = stands_for in paper.STATIC or (stands_for is None and of.causal)
+    tests = [
+        ("sinks_exist", "none", exist(of)),
+        ("sinks_stand" if still else "sinks_move", "none", move(of, still)),
+        *([("sink_at_start", "none", at_start(of))] if of.causal else []),
+        *([] if of.causal else masked(of)),
+        *(fatal(of) if of.causal else []),
+        ("structural", "none", structural(of)),
+        *((f"threshold_{row.unit}", "none", threshold(of, row)) for row in _curves(of)),
+        ("deeper_fewer", "none", deeper(of, "deep_sinks", "sinks per step and head", above=False)),
+        ("deeper_stronger", "none", deeper(of, "deep_strength", "times the uniform share", above=True)),
+        *mechanism(of),
     ]
-    values = [_value(_arm_test(row), row) for row in every]
-    shown = [f"{loss(_least(values[: len(answers)]))} points"] if answers else []
-    if scored:
-        worst = _least(values[len(answers) :])
-        shown.append(f"{worst.value:+.1f} [{worst.low:+.1f}, {worst.high:+.1f}] nats")
-    return Claim(
-        "arm_sink", "Masking its sink is fatal for the autoregressive model.", agreement(holds), figure("; ".join(shown)),
-        f"{sum(map(bool, holds))} of {len(holds)} tests cost half of the right answers, or of the probability per token of text "
-        "or of true answers: the top key of the last row, the top key of the columns, and position 0, each hidden after a "
-        "clean prefill.",
-        "mask sinks K=1 clean by last row", values,
+    for name, condition, test in tests:
+        if test is not None:
+            yield Claim(
+                name=name, claim=TEXT[name], paper_model=stands_for, model=of.model, condition=condition,
+                verdict=test.verdict, estimate=test.estimate, low=test.low, high=test.high, unit=test.unit, n=test.n,
+                dose=test.dose, control=test.control, because=_because(test), limit=test.limit, needed=test.needed,
+            )  # fmt: skip
+
+
+def _because(test: Test) -> str:
+    if test.lacks:
+        return f"{test.because} No test: {test.lacks}."
+    if test.verdict == "undecided":
+        more = f"; about n = {test.needed} would decide" if test.needed else ""
+        return f"{test.because} The interval holds the limit{more}."
+    return test.because
+
+
+# ---- from traces ----
+
+
+def share_test(
+    value: float, low: float, high: float, limit: float, above: bool, generations: int, unit: str = "% of heads",
+    because: str = "", scale: float = 100,
+) -> Test:  # fmt: skip
+    """A mean over generations against a limit; a few generations are no test, however narrow their interval."""
+    few = generations < GENERATIONS
+    lacks = f"{generations} generations were traced, at least {GENERATIONS} are needed" if few else ""
+    return Test(scale * value, scale * low, scale * high, scale * limit, above, unit, generations, because, lacks=lacks)
+
+
+def _traced(
+    of: Judged, name: str, limit: float, above: bool, unit: str, because: str, scale: float = 100
+) -> Test | None:
+    found = of.interval(name)
+    if found is None or of.traced is None:
+        return None
+    return share_test(found.value, found.low, found.high, limit, above, of.traced.generations, unit, because, scale)
+
+
+def _with_sinks(of: Judged, test: Test | None) -> Test | None:
+    """The same, and no test where hardly any head has a sink."""
+    found = of.interval("with_sink")
+    if test is None or test.lacks or found is None or found.high >= FEW_HEADS:
+        return test
+    return replace(test, lacks=f"only {100 * found.value:.0f} % of its heads have a sink")
+
+
+def exist(of: Judged) -> Test | None:
+    because = f"More than {100 * FEW_HEADS:.0f} % of the heads must have a sink at some step."
+    return _traced(of, "with_sink", FEW_HEADS, True, "% of heads", because)
+
+
+def move(of: Judged, still: bool) -> Test | None:
+    because = f"Of the heads with a sink, {'more' if still else 'fewer'} than half must have one that stands still."
+    return _with_sinks(of, _traced(of, "static", MOST, still, "% of heads", because))
+
+
+def at_start(of: Judged) -> Test | None:
+    because = f"The first key must draw more than {100 * ARM_SINK:.0f} % of the attention."
+    return _traced(of, "key_0", ARM_SINK, True, "% of attention", because)
+
+
+def structural(of: Judged) -> Test | None:
+    """The share of the sinks that are structural tokens, less the share of the canvas: by the outer ends of both intervals."""
+    sinks, canvas = of.interval("structural"), of.interval("structural_base")
+    if sinks is None or canvas is None or of.traced is None:
+        return None
+    because = (
+        f"{100 * sinks.value:.0f} % of the sinks and {100 * canvas.value:.0f} % of the canvas are structural tokens."
+    )
+    low, high = sinks.low - canvas.high, sinks.high - canvas.low
+    unit = "points of share"
+    return _with_sinks(
+        of, share_test(sinks.value - canvas.value, low, high, 0.0, True, of.traced.generations, unit, because)
+    )
+
+
+def _curves(of: Judged) -> list[Curve]:
+    rows = [row for row in of.rows.curves if row.condition == "none" and row.epsilon == EPSILON and row.low is not None]
+    return [] if of.causal else [row for row in rows if row.unit in ("sum", "percent")]
+
+
+def threshold(of: Judged, row: Curve) -> Test | None:
+    generations = of.traced.generations if of.traced else 0
+    assert row.low is not None and row.high is not None
+    because = f"The paper does not name the unit of its epsilon; this row counts in units of {row.unit}."
+    return share_test(row.non_sinks, row.low, row.high, LEFT_OUT, True, generations, "% of keys", because)
+
+
+def deeper(of: Judged, name: str, unit: str, above: bool) -> Test | None:
+    if of.causal:
+        return None
+    because = f"Last third of the layers less the first third: it must be {'above' if above else 'below'} 0."
+    return _with_sinks(of, _traced(of, name, 0.0, above, unit, because, scale=1))
+
+
+# ---- from answers ----
+
+
+def masked(of: Judged) -> Iterator[tuple[str, str, Test | None]]:
+    """One masked key per head of a diffusion model: the strong sinks, and whatever ranks first."""
+    for name, key in (("strong_sink", "strong sink"), ("one_sink", "top key")):
+        if cell := of.cell(key):
+            because = f"Right answers to {cell.task} may fall by at most {100 * of.margin:g} points."
+            yield name, cell.label, _with_sinks(of, _answers(of, cell, -of.margin, True, because))
+        elif scored := of.scored(key):
+            lacks = "how likely the true answers are does not tell how many of them the model gives"
+            yield name, scored.label, _nats(scored, True, "Right answers may fall by little.", lacks)
+
+
+def fatal(of: Judged) -> Iterator[tuple[str, str, Test | None]]:
+    """The sink of an autoregressive model, masked after the prompt was read."""
+    for key in ("position 0", "last row's top key", "top key"):
+        if of.base is not None and (cell := of.cell(key)):
+            because = f"At least half of the right answers to {cell.task} must be lost."
+            test = _answers(of, cell, -FATAL * of.base.accuracy, False, because)
+            yield "arm_sink", cell.label, _with_sinks(of, test)
+        elif scored := of.scored(key):
+            yield "arm_sink", scored.label, _nats(scored, False, "The probability per token must halve.")
+
+
+def _answers(of: Judged, cell: Cell, limit: float, above: bool, because: str) -> Test:
+    solved = of.base is not None and of.base.accuracy >= SOLVED
+    lacks = "" if solved else "the model does not solve the task with nothing masked"
+    found = answers_test(
+        cell.difference,
+        cell.difference_low,
+        cell.difference_high,
+        limit,
+        above,
+        cell.n,
+        of.strong_dose(cell),
+        because,
+        lacks,
+    )
+    needed = problems_needed(cell.lost, cell.won, cell.n, -limit) if found.verdict == "undecided" else None
+    return replace(found, dose=cell.mass_share, control=_control(of, cell), needed=needed and max(needed, cell.n + 1))
+
+
+def answers_test(
+    difference: float, low: float, high: float, limit: float, above: bool, n: int, strong: float, because: str = "",
+    lacks: str = "",
+) -> Test:  # fmt: skip
+    """A paired difference of right answers, in shares; no test where strong sinks draw too little attention to be missed."""
+    if not lacks and strong < DOSE:
+        lacks = f"its strong sinks draw {100 * strong:.1f} % of the attention, so there are none to lose"
+    return Test(
+        100 * difference, 100 * low, 100 * high, 100 * limit, above, "points", n, because, dose=strong, lacks=lacks
+    )
+
+
+def _control(of: Judged, cell: Cell) -> ClaimControl | None:
+    """Random keys in place of the sinks, against nothing masked; the closest in mass that was run."""
+    key = vocabulary.masked_key(cell.condition)
+    found = (of.cell(key[0], "mass") or of.cell(key[0], "count")) if key else None
+    if found is None:
+        return None
+    difference, low, high = found.difference, found.difference_low, found.difference_high
+    return ClaimControl(found.label, 100 * difference, 100 * low, 100 * high, found.mass_share)
+
+
+def _nats(row: LikelihoodChange, above: bool, because: str, lacks: str = "") -> Test:
+    """Likelihood can show that masking is fatal. It cannot show that masking is harmless: answers fall long before it does."""
+    limit = math.log(FATAL)
+    if not lacks and row.difference_high >= limit:
+        lacks = "the probability per token does not halve, and answers may be lost long before it does"
+    if not lacks and row.n < TEXTS:
+        lacks = f"{row.n} texts were read"
+    return Test(
+        row.difference, row.difference_low, row.difference_high, limit, above, "nats per token", row.n, because,
+        dose=row.mass_share, lacks=lacks,
     )  # fmt: skip
 
 
-def _arm_test(row: Row) -> str:
-    """What the row masks of an ARM, in the claim's words; empty for what is no test of it."""
-    key = vocabulary.masked_key(row.condition)
-    return ARM_KEYS.get(key[0], "") if key is not None and key[1] is None else ""
+def mechanism(of: Judged) -> Iterator[tuple[str, str, Test | None]]:
+    for row in of.rows.mechanism[:1]:
+        gap = row.confidence_gap_beyond_random
+        if gap is None:
+            return
+        label = f"mask sinks K={row.k} clean by all rows"
+        lacks = (
+            "" if row.problems >= PROBLEMS else f"{row.problems} problems were decoded, at least {PROBLEMS} are needed"
+        )
+        if of.strong is not None and of.strong < DOSE:
+            lacks = f"its strong sinks draw {100 * of.strong:.1f} % of the attention, so there are none to lose"
+        scale = 1 if row.unit == "nats" else 100
+        yield "confidence", label, Test(
+            scale * gap.value, scale * gap.low, scale * gap.high, 0.0, False, row.unit, row.problems,
+            "Confidence must fall more in the half that looked at the masked sinks, beyond as many random keys.", lacks=lacks,
+        )  # fmt: skip
+        late, count = row.free_delay_gap_beyond_random, row.free_problems or 0
+        if late is not None:
+            yield "later", label, Test(
+                late.value, late.low, late.high, 0.0, True, "steps", count,
+                "With commits by a threshold, the half that looked at the masked sinks must be committed later, beyond as "
+                "many random keys.", lacks=lacks or ("" if count >= PROBLEMS else f"{count} problems left anything open"),
+            )  # fmt: skip

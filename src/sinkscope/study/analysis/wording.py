@@ -1,12 +1,10 @@
-"""Numbers in the words of verdicts and claims: shares in %, differences in points, intervals in brackets."""
+"""Numbers in the words of verdicts: shares in %, differences in points, intervals in brackets."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sinkscope.study.results import Difference, Dynamics, Interval, Value
-
-LONGEST = 60  # characters of a figure
+from sinkscope.study.results import Difference, Dynamics, Interval
 
 
 def percent(share: float | None) -> str:
@@ -27,25 +25,11 @@ def nats(row: Difference) -> str:
     return f"{row.difference:+.2f} [{row.difference_low:+.2f}, {row.difference_high:+.2f}]"
 
 
-def span(found: Interval | Value | None, scale: float = 1.0) -> str:
+def span(found: Interval | None, scale: float = 1.0) -> str:
     """+0.50 [+0.40, +0.60]"""
     if found is None:
         return "–"
     return f"{scale * found.value:+.2f} [{scale * found.low:+.2f}, {scale * found.high:+.2f}]"
-
-
-def share(found: Value, places: int = 0) -> str:
-    """57 % [51, 63]"""
-    return f"{100 * found.value:.{places}f} % [{100 * found.low:.{places}f}, {100 * found.high:.{places}f}]"
-
-
-def loss(found: Value | Difference) -> str:
-    """−58 [−65, −50], in whole points"""
-    value, low, high = (
-        (found.value, found.low, found.high) if isinstance(found, Value)
-        else (found.difference, found.difference_low, found.difference_high)
-    )  # fmt: skip
-    return f"{100 * value:+.0f} [{100 * low:+.0f}, {100 * high:+.0f}]"
 
 
 def chance(p: float) -> str:
@@ -65,7 +49,3 @@ def rule(row: Dynamics) -> str:
 
 def cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
-
-
-def figure(text: str) -> str:
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1].rstrip()}…"

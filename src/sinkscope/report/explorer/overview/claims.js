@@ -1,82 +1,103 @@
-// The paper's claims against this run: a badge, the figure, and the values with their intervals on a small chart.
+// The paper's claims by model: claims down, models across, one mark per cell; a cell opens its figure, control and reason.
 
-import { absent, make, visible } from "../dom.js";
+import { make, visible } from "../dom.js";
 import { panel } from "../panel.js";
-import { dotsFigure } from "./dots.js";
 
-const BADGES = {
-  agrees: ["yes", "✓"],
-  "agrees in part": ["part", "◐"],
-  disagrees: ["no", "✕"],
-  undecided: ["open", "?"],
-};
-const WIDTH = { least: 210, most: 300 };
+const KINDS = { supports: "yes", contradicts: "no", undecided: "open", "no test": "none" }; // verdict → class
+const FIELDS = [
+  "name",
+  "claim",
+  "paper_model",
+  "model",
+  "condition",
+  "verdict",
+  "estimate",
+  "low",
+  "high",
+  "unit",
+  "n",
+  "dose",
+  "because",
+];
 
-function badge(verdict) {
-  const [kind, sign] = BADGES[verdict] ?? ["open", "?"];
-  return make(
-    "span",
-    { class: `badge ${kind}` },
-    make("span", { "aria-hidden": "true", text: `${sign} ` }),
-    visible(verdict, 30),
-  );
+const share = (dose) => dose === null || dose === undefined ? "" : `, ${(100 * dose).toFixed(0)} % of attention taken`;
+
+function condition(row) {
+  const parts = [`${visible(row.figure, 80)}, n = ${row.n}${share(row.dose)}.`];
+  if (row.control) parts.push(`Control: ${visible(row.controlFigure, 200)}${share(row.control.dose)}.`);
+  return [
+    make("p", {}, make("strong", { text: `${row.verdict}: ` }), parts.join(" ")),
+    make("p", { text: visible(row.because, 400) }),
+    row.condition === "none" ? null : make("p", { class: "note", text: `Condition: ${visible(row.condition, 120)}` }),
+  ];
+}
+
+function detail(rows) {
+  const title = `${visible(rows[0].model, 60)}: ${visible(rows[0].claim, 200)}`;
+  return [make("h3", { text: title }), ...rows.flatMap(condition)];
 }
 
 export function createClaims(overview) {
-  if (!overview.claims.length) return null;
-  const rows = overview.claims.map((claim) => {
-    const values = (claim.values ?? []).filter((one) => !absent(one.value));
-    const chart = make("td", { class: "chart-cell" });
-    const why = [claim.because, claim.condition].filter(Boolean).map((text) => visible(text, 900)).join(" — ");
-    const details = why
-      ? make("details", { ontoggle: () => show() }, make("summary", { text: "why" }), make("p", { text: why }))
-      : null;
-    const row = make(
-      "tr",
-      {},
-      make("th", { scope: "row" }, badge(claim.verdict)),
-      make(
-        "td",
-        { class: "claim" },
-        make("span", { text: visible(claim.claim, 200) }),
-        make(
-          "div",
-          { class: "figure" },
-          claim.figure ? make("strong", { text: visible(String(claim.figure), 60) }) : null,
-          details,
-        ),
-      ),
-      chart,
-    );
-    const width = () => Math.max(WIDTH.least, Math.min(WIDTH.most, chart.clientWidth || WIDTH.least));
-    const show = () => chart.replaceChildren(...(values.length ? [dotsFigure(values, width(), details?.open)] : []));
-    return { row, draw: show };
-  });
-  const heads = ["This run", "The paper says", "Value, 95 % interval"].map((text) =>
-    make("th", { scope: "col", text })
-  );
+  const { claims, claimNames, claimMarks } = overview;
+  if (!claims.length) return null;
+  const models = [...new Set(claims.map((row) => row.model))];
+  const names = Object.keys(claimNames).filter((name) => claims.some((row) => row.name === name));
+  const shown = make("div", { class: "claim-detail", role: "status" });
+  const open = (button, rows) => {
+    for (const one of table.querySelectorAll("button")) one.setAttribute("aria-pressed", one === button);
+    shown.replaceChildren(...detail(rows).filter(Boolean));
+  };
+  const cell = (name, model) => {
+    const mine = claims.filter((row) => row.name === name && row.model === model);
+    if (!mine.length) return make("td");
+    const { verdict, figure } = mine[0]; // of several conditions the first, which is the paper's own
+    const label = `${visible(model, 60)}, ${claimNames[name]}: ${verdict}`;
+    const about = {
+      class: `badge ${KINDS[verdict]}`,
+      title: `${verdict}: ${visible(figure, 80)}`,
+      "aria-label": label,
+    };
+    const button = make("button", { ...about, "aria-pressed": "false", text: claimMarks[verdict] });
+    button.addEventListener("click", () => open(button, mine));
+    return make("td", {}, button);
+  };
+  const standsFor = (model) => claims.find((row) => row.model === model).paper_model ?? "–";
   const table = make(
     "table",
-    { class: "claims" },
-    make("thead", {}, make("tr", {}, heads)),
-    make("tbody", {}, rows.map(({ row }) => row)),
-  );
-  const frame = panel("claims", "The paper’s claims", "", table, {
-    rows: () => ({
-      names: ["claim", "verdict", "figure", "label", "value", "low", "high", "n"],
-      rows: overview.claims.flatMap((claim) =>
-        (claim.values?.length ? claim.values : [{}]).map((one) => [
-          claim.claim,
-          claim.verdict,
-          claim.figure,
-          one.label,
-          one.value,
-          one.low,
-          one.high,
-          one.n,
-        ])
+    { class: "matrix" },
+    make(
+      "thead",
+      {},
+      make("tr", {}, make("td"), models.map((model) => make("th", { scope: "col", text: visible(model, 40) }))),
+      make(
+        "tr",
+        {},
+        make("th", { scope: "row", text: "stands for" }),
+        models.map((model) => make("td", { text: visible(standsFor(model), 40) })),
       ),
-    }),
-  });
-  return { element: frame.element, draw: () => rows.forEach((one) => one.draw()) };
+    ),
+    make(
+      "tbody",
+      {},
+      names.map((name) =>
+        make(
+          "tr",
+          {},
+          make("th", { scope: "row", text: claimNames[name] }),
+          models.map((model) => cell(name, model)),
+        )
+      ),
+    ),
+  );
+  const legend = Object.entries(KINDS).map(([verdict, kind]) =>
+    make("li", {}, make("span", { class: `badge ${kind}`, text: claimMarks[verdict] }), verdict)
+  );
+  const frame = panel(
+    "claims",
+    "The paper’s claims, by model",
+    "Choose a mark to see its figure, its control and the rule.",
+    make("div", {}, make("ul", { class: "shared" }, legend), make("div", { class: "scroll" }, table), shown),
+    { rows: () => ({ names: FIELDS, rows: claims.map((row) => FIELDS.map((field) => row[field])) }) },
+  );
+  return { element: frame.element, draw: () => {} };
 }
