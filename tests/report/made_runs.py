@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from sinkscope import paper
 from sinkscope.interventions.conditions import condition_from_dict
 from sinkscope.settings.decode import Decode
-from sinkscope.study.analysis.claims import TEXT
+from sinkscope.study.analysis.claims import TEXT as CLAIMS
 from sinkscope.study.results import (
     TABLES,
     Cell,
@@ -195,7 +195,7 @@ def made_claims() -> list[Claim]:
     ]
     return [
         Claim(
-            name=name, claim=TEXT[name], paper_model=paper.STANDS_FOR.get(model), model=model, condition=condition,
+            name=name, claim=CLAIMS[name], paper_model=paper.STANDS_FOR.get(model), model=model, condition=condition,
             verdict=verdict, estimate=estimate, low=estimate - 3, high=estimate + 2.5, unit="points", n=400,
             dose=None if condition == "none" else 0.3, control=None if condition == "none" else control,
             because="Right answers may fall by at most 5 points.", limit=-5.0,

@@ -30,8 +30,7 @@ from sinkscope.study.results import (
     Tables,
     Verdict,
 )
-from sinkscope.study.run import Run, run
-from sinkscope.study.schema import Study
+from sinkscope.study.run import Run
 
 DOCS = Path(__file__).parents[2] / "docs"
 SUMS: dict[str, Any] = {"accuracy": 0.9, "task": "sums"}
@@ -170,20 +169,6 @@ def test_confidence_and_delay_are_two_claims() -> None:
     weak = [none(n=400, **SUMS), cell(0, above=STRONG, n=400, mass=0.003, **SUMS)]
     made = found(mechanism=[mechanism(0.5, 0.5, problems=40)], cells=weak)
     assert made["confidence"].verdict == "no test"
-
-
-def test_planted_models_get_what_was_planted(tmp_path: Path) -> None:
-    results = run(Study.load("planted"), tmp_path / "run", workers=1).results
-    assert results["schema"] == 2 and all({*CONTRACT} <= {*row} for row in results["claims"])
-    said = {(row["model"], row["name"]): row["verdict"] for row in results["claims"]}
-    assert said["planted-none", "sinks_exist"] == "contradicts" and said["planted-none", "one_sink"] == "no test"
-    for model, moves, spares in (
-        ("drain", "contradicts", "supports"), ("static", "contradicts", "supports"), ("moving", "supports", "supports"),
-        ("carrier", "contradicts", "contradicts"),
-    ):  # fmt: skip
-        assert said[f"planted-{model}", "sinks_exist"] == "supports"
-        assert (said[f"planted-{model}", "sinks_move"], said[f"planted-{model}", "one_sink"]) == (moves, spares)
-    assert {cell["paper"] for cell in results["cells"]} == {None}  # they stand for no model of the paper
 
 
 def test_verdicts_are_right_where_the_truth_is_planted() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,21 @@ def test_all_planted_truths_are_recovered_and_swapped_ones_are_not(tmp_path: Pat
     for one, other in (("planted-drain", "planted-carrier"), ("planted-moving", "planted-none")):
         swapped = dataclasses.replace(study, expected={**told, one: told[other], other: told[one]})
         assert {line.split()[0] for line in done.unexpected(swapped)} == {one, other}
+    claims_are_as_planted(done.results)
+
+
+def claims_are_as_planted(results: dict[str, Any]) -> None:
+    assert results["schema"] == 2
+    said = {(row["model"], row["name"]): row["verdict"] for row in results["claims"]}
+    assert len(said) == len(results["claims"])
+    assert said["planted-none", "sinks_exist"] == "contradicts" and said["planted-none", "one_sink"] == "no test"
+    for model, moves, spares in (
+        ("drain", "contradicts", "supports"), ("static", "contradicts", "supports"), ("moving", "supports", "supports"),
+        ("carrier", "contradicts", "contradicts"),
+    ):  # fmt: skip
+        assert said[f"planted-{model}", "sinks_exist"] == "supports"
+        assert (said[f"planted-{model}", "sinks_move"], said[f"planted-{model}", "one_sink"]) == (moves, spares)
+    assert {cell["paper"] for cell in results["cells"]} == {None}  # they stand for no model of the paper
 
 
 def test_expectations_of_a_model_that_is_not_there_are_refused() -> None:
