@@ -1,11 +1,12 @@
-"""Build every variant of the Triton kernels for GPUs that are not here, and write down what each one takes.
+"""Build the Triton kernels for GPUs that are not here, and write down what each one takes.
 
-    python benchmarks/triton_aot.py                 # prints the table
+    python benchmarks/triton_aot.py                 # what calls really launch: prints the tables
+    python benchmarks/triton_aot.py --every         # all masks × orders × ways to drop keys: an hour
     python benchmarks/triton_aot.py --write         # … and writes docs/results/triton.md
 
-Triton and the ptxas inside its package need no GPU to make machine code. That shows that each variant builds, and what it
-asks for: registers, spills to memory, shared memory. It does not show speed, which the roofline on the page only bounds;
-`sinkscope bench --device cuda` times whole generations where there is a GPU.
+Triton and the ptxas inside its package need no GPU to make machine code. That shows that each variant builds, and what it asks
+for: registers, spills to memory, shared memory, and the instructions of its loop. It does not show speed; the floor on the page
+is counted from instructions. `sinkscope bench --device cuda` times calls where there is a GPU.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import contextlib
 import io
 import itertools
 import re
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,31 +24,48 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results" / "triton.md"
-ARCHITECTURES = (80, 90)  # A100, H100
-SHARED_MOST = {80: 163 * 1024, 90: 227 * 1024}  # bytes of shared memory that a program may take
 REGISTERS_MOST = 255  # per thread
 ITEM_SIZES = {"fp32": 4, "fp16": 2, "bf16": 2}
-MASKS = ("none", "bool", "additive")
-BLOCKS = (0, 1, 32)  # sees all, causal, block-causal
-DROPS = ("none", "drop", "keep_self", "clean")
+MASKS = ("none", "bool", "additive", "keys")
+ORDERS = ("sees all", "blocks")  # causal is blocks of one
+DROPS = ("none", "drop", "keep_self")
+
+
+@dataclass(frozen=True)
+class Card:
+    """A GPU of an architecture, by its data sheet."""
+
+    name: str
+    shared: int  # bytes of shared memory that a program may take
+    products: int  # multiply-adds of bf16 per SM and clock, dense
+
+
+CARDS = {
+    80: Card("A100", 163 * 1024, 1024), 89: Card("L4, RTX 4090", 99 * 1024, 512),
+    90: Card("H100", 227 * 1024, 2048), 100: Card("B200", 227 * 1024, 4096),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One kernel as a call would specialise it."""
+    """One kernel as a call specialises it."""
 
     kernel: str  # "output" or "received"
     dtype: str  # Triton's name: fp32, fp16, bf16
-    mask: str
-    block: int
-    drop: str
+    mask: str = "none"
+    order: str = "sees all"
+    drop: str = "none"
     dim: int = 128
-    groups: int = 3
+    sums: int = 3  # groups that are added up at a time
+
+    @property
+    def lse(self) -> bool:
+        """Whether torch's flash attention made the output."""
+        return self.kernel == "received" and self.mask == self.drop == "none" and self.dtype != "fp32"
 
     @property
     def name(self) -> str:
-        order = {0: "sees all", 1: "causal"}.get(self.block, f"blocks of {self.block}")
-        return f"{self.kernel}, {self.dtype}, dim {self.dim}, {order}, mask {self.mask}, drop {self.drop}"
+        return f"{self.kernel}, {self.dtype}, dim {self.dim}, {self.order}, mask {self.mask}, drop {self.drop}"
 
 
 @dataclass(frozen=True)
@@ -57,28 +76,39 @@ class Built:
     registers: int  # per thread
     spills: int  # bytes stored and loaded per thread because registers ran out
     shared: int  # bytes per program
+    rows: int
+    keys: int
     warps: int
+    loop: int  # instructions of one tile, per warp
+    exponentials: int
+    arithmetic: int  # float32 operations
 
 
-def variants(dtypes: tuple[str, ...], dims: tuple[int, ...]) -> Iterator[Variant]:
-    """All of them. The received kernel knows no clean sums: it runs once more, without the dropped keys."""
-    for kernel, dtype, mask, block, drop, dim in itertools.product(
-        ("output", "received"), dtypes, MASKS, BLOCKS, DROPS, dims
-    ):
-        if kernel == "output" or drop != "clean":
-            yield Variant(kernel, dtype, mask, block, drop, dim)
-
-
-def few(dtypes: tuple[str, ...], dims: tuple[int, ...]) -> Iterator[Variant]:
-    """Some of them, in which each mask, order and way to drop keys occurs in each kernel."""
+def launched(dtypes: tuple[str, ...] = ("bf16",), dims: tuple[int, ...] = (128,)) -> Iterator[Variant]:
+    """What plain, padded and masked calls of a diffusion model launch, and a causal one's."""
     for dtype, dim in itertools.product(dtypes, dims):
-        for mask, block, drop in (("none", 0, "none"), ("bool", 1, "drop"), ("additive", 32, "keep_self")):
-            yield Variant("output", dtype, mask, block, drop, dim)
-            yield Variant("received", dtype, mask, block, drop, dim)
-        yield Variant("output", dtype, "none", 32, "clean", dim)
+        yield Variant("received", dtype, dim=dim)
+        yield Variant("received", dtype, order="blocks", dim=dim)
+        for mask, drop in (("none", "drop"), ("keys", "none"), ("keys", "drop")):
+            yield Variant("output", dtype, mask, drop=drop, dim=dim)
+            yield Variant("received", dtype, mask, drop=drop, dim=dim)
 
 
-def source(variant: Variant) -> Any:
+def every(dtypes: tuple[str, ...], dims: tuple[int, ...]) -> Iterator[Variant]:
+    for values in itertools.product(("output", "received"), dtypes, MASKS, ORDERS, DROPS, dims):
+        yield Variant(*values)
+
+
+def launch_of(variant: Variant, architecture: int) -> Any:
+    from sinkscope.attention import triton as kernels
+
+    choices = kernels.launches(
+        variant.kernel, ITEM_SIZES[variant.dtype], kernels.fitting(variant.dim), variant.drop != "none"
+    )
+    return next((one for one in choices if one.shared <= CARDS[architecture].shared), choices[-1])
+
+
+def source(variant: Variant, launch: Any) -> Any:
     """The kernel with the types, constants and alignments that a launch on contiguous tensors gives it."""
     from triton.compiler import ASTSource
 
@@ -86,20 +116,18 @@ def source(variant: Variant) -> Any:
 
     kernel = kernels.output_kernel if variant.kernel == "output" else kernels.received_kernel
     side = kernels.fitting(variant.dim)
-    launch = kernels.launch_options(ITEM_SIZES[variant.dtype], variant.dim)
     constants: dict[str, Any] = {
-        "MASK": MASKS.index(variant.mask), "BLOCK": variant.block, "DROP": variant.drop != "none",
-        "KEEP_SELF": variant.drop == "keep_self", "CLEAN": variant.drop == "clean", "ROWS": launch.rows,
-        "KEYS": launch.keys, "DIM": side, "VALUE": side, "GROUPS": kernels.fitting(variant.groups), "WIDEN": False,
+        "MASK": MASKS.index(variant.mask), "ORDER": variant.order == "blocks", "DROP": variant.drop != "none",
+        "KEEP_SELF": variant.drop == "keep_self", "ROWS": launch.rows, "KEYS": launch.keys, "DIM": side, "VALUE": side,
+        "SUMS": variant.sums, "LSE": variant.lse, "WIDEN": False,
     }  # fmt: skip
     pointer = "*" + variant.dtype
     pointers = dict.fromkeys(("q", "k", "v", "out"), pointer)
-    pointers |= dict.fromkeys(("peaks", "shares", "clean_peaks", "clean_shares", "received"), "*fp32")
+    pointers |= dict.fromkeys(("peaks", "shares", "clean_peaks", "clean_shares", "received", "clean"), "*fp32")
     pointers |= {
-        "labels": "*i32",
-        "mask": {"none": pointer, "bool": "*u8", "additive": pointer}[variant.mask],
+        "labels": "*i64", "mask": pointer if variant.mask in ("none", "additive") else "*u8",
         "drop": pointer if variant.drop == "none" else "*u8",
-    }
+    }  # fmt: skip
     unit_strides = ["q_dim", "k_dim", "v_dim", "out_dim"]  # a stride of 1 is a constant to Triton
     unit_strides += ["mask_key"] if variant.mask != "none" else []
     unit_strides += ["drop_key"] if variant.drop != "none" else []
@@ -112,80 +140,139 @@ def source(variant: Variant) -> Any:
         elif name in pointers:
             signature[name] = pointers[name]
             aligned[index,] = [["tt.divisibility", 16]]
-        elif name in ("scale", "masked_at"):
+        elif name in ("scale2", "masked_at"):
             signature[name] = "fp32"
         else:
             signature[name] = "i32"
-            if re.match(r"(q|k|v|out)_(batch|head|row|key)$", name):
+            if re.match(r"(q|k|v|out)_(batch|head|row|key)$|(dim|value)_count$", name):
                 aligned[index,] = [["tt.divisibility", 16]]
     return ASTSource(kernel, signature, given, aligned)
 
 
-def build(variant: Variant, architecture: int) -> Built:
+def build(variant: Variant, architecture: int, launch: Any = None) -> Built:
     """A cubin for this architecture; triton raises where it cannot be built."""
     import triton
     from triton.backends.compiler import GPUTarget
 
-    from sinkscope.attention.triton import launch_options
-
-    options = launch_options(ITEM_SIZES[variant.dtype], variant.dim).options
-    said = io.StringIO()
+    launch = launch or launch_of(variant, architecture)
+    said, options = io.StringIO(), {"num_warps": launch.warps, "num_stages": launch.stages}
     with tempfile.TemporaryDirectory() as folder, triton.knobs.cache.scope(), triton.knobs.nvidia.scope():
         triton.knobs.cache.dir = folder  # so that ptxas runs, and says what it did
         triton.knobs.nvidia.dump_ptxas_log = True
         with contextlib.redirect_stdout(said):
-            made = triton.compile(source(variant), target=GPUTarget("cuda", architecture, 32), options=options)
+            made = triton.compile(source(variant, launch), target=GPUTarget("cuda", architecture, 32), options=options)
+        cubin = Path(folder, "kernel.cubin")
+        cubin.write_bytes(made.asm["cubin"])
+        loop = loop_of(disassembled(cubin))
     log = said.getvalue()
-    spills = [int(size) for size in re.findall(r"(\d+) bytes spill", log)]
+    kinds = [re.sub(r"^@!?U?P\w+\s+", "", one).split()[0].split(".")[0] for one in loop]
+    # A loop may have been unrolled: every score has one exponential.
+    warps = made.metadata.num_warps
+    tiles = max(1, round(kinds.count("MUFU") * 32 * warps / (launch.rows * launch.keys)))
     return Built(
         bytes=len(made.asm["cubin"]),
         registers=int(re.findall(r"Used (\d+) registers", log)[-1]),
-        spills=sum(spills),
+        spills=sum(int(size) for size in re.findall(r"(\d+) bytes spill", log)),
         shared=made.metadata.shared,
-        warps=made.metadata.num_warps,
+        rows=launch.rows,
+        keys=launch.keys,
+        warps=warps,
+        loop=len(kinds) // tiles,
+        exponentials=kinds.count("MUFU") // tiles,
+        arithmetic=sum(kind in ("FFMA", "FADD", "FMUL") for kind in kinds) // tiles,
     )
+
+
+def disassembled(cubin: Path) -> str:
+    import triton
+
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
+    return subprocess.run([str(tool), str(cubin)], capture_output=True, text=True, check=True).stdout
+
+
+def loop_of(text: str) -> list[str]:
+    """The instructions of the loop with most matrix products: what one tile takes where it has no dropped key."""
+    instructions: list[str] = []
+    labels: dict[str, int] = {}
+    for line in text.splitlines():
+        if label := re.match(r"\s*(\.L_x_\d+):", line):
+            labels[label[1]] = len(instructions)
+        elif found := re.match(r"\s*/\*[0-9a-f]{4,}\*/\s+(.*?);", line):
+            instructions.append(found[1])
+    branches = []  # (where, where to), in the order of the code
+    for index, instruction in enumerate(instructions):
+        if (found := re.search(r"\bBRA(?!\.DIV)\b.*?(\.L_x_\d+)", instruction)) and found[1] in labels:
+            branches.append((index, labels[found[1]]))
+    loops = [(start, end) for end, start in branches if start < end]
+    if not loops:
+        return []
+    start, end = max(loops, key=lambda ends: sum("MMA" in one for one in instructions[ends[0] : ends[1]]))
+    rare: set[int] = set()  # a branch of a condition jumps over what only tiles with dropped keys need
+    for index, target in branches:
+        if start <= index < target <= end and instructions[index].startswith("@") and index not in rare:
+            rare |= set(range(index + 1, target))
+    return [one for index, one in enumerate(instructions) if start <= index <= end and index not in rare]
 
 
 # ---- the page ----
 
 
-def summary(built: dict[tuple[Variant, int], Built]) -> list[str]:
-    """A row for each kernel, dtype and architecture: the least and the most of its variants."""
+@dataclass(frozen=True)
+class Floor:
+    """Least time of one tile on one SM, in clocks: the longest of what cannot be helped."""
+
+    products: float
+    exponentials: float
+    issue: float  # four warps' instructions per clock
+
+    @property
+    def clocks(self) -> float:
+        return max(self.products, self.exponentials, self.issue)
+
+
+def floor_of(built: Built, architecture: int, products: int, dim: int = 128) -> Floor:
+    """products: matrix products per tile, 2 in the output kernel and 1 in the received one."""
+    scores = built.rows * built.keys
+    return Floor(products * scores * dim / CARDS[architecture].products, scores / 16, built.loop * built.warps / 4)
+
+
+def floors(built: dict[tuple[Variant, int], Built], dtype: str = "bf16") -> list[str]:
+    """Traced and masked calls against two matrix products, FlashAttention's least; per 64 × 64 scores."""
     lines = [
-        "| kernel | dtype | dim | sm | variants | registers per thread | spilled bytes per thread | shared memory, KB | warps |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    rows: dict[tuple[str, str, int, int], list[Built]] = {}
-    for (variant, architecture), found in built.items():
-        rows.setdefault((variant.kernel, variant.dtype, variant.dim, architecture), []).append(found)
-    for key, found in sorted(rows.items()):
-        registers, spills = sorted(one.registers for one in found), sorted(one.spills for one in found)
-        shared = sorted(one.shared for one in found)
-        lines.append(
-            f"| {' | '.join(str(part) for part in key)} | {len(found)} | {registers[0]}–{registers[-1]} "
-            f"| {spills[0]}–{spills[-1]} ({sum(size > 0 for size in spills)} spill) "
-            f"| {shared[0] / 1024:.0f}–{shared[-1] / 1024:.0f} | {found[0].warps} |"
-        )
+        "| GPU | flash attention, clocks | traced | masked, with clean sums | masked and padded |", "|---|---|---|---|---|",
+    ]  # fmt: skip
+
+    def clocks(variant: Variant, architecture: int, products: int) -> float:
+        found = built[variant, architecture]
+        return floor_of(found, architecture, products).clocks * 4096 / (found.rows * found.keys)
+
+    for architecture, card in CARDS.items():
+        flash = max(2 * 4096 * 128 / card.products, 4096 / 16)
+        try:
+            traced = flash + clocks(Variant("received", dtype), architecture, 1)
+            masked, padded = (
+                clocks(Variant("output", dtype, mask, drop="drop"), architecture, 2)
+                + clocks(Variant("received", dtype, mask, drop="drop"), architecture, 1)
+                for mask in ("none", "keys")
+            )
+        except KeyError:
+            continue
+        row = " | ".join(f"{one:.0f} ({one / flash:.2f} ×)" for one in (traced, masked, padded))
+        lines.append(f"| {card.name} (sm_{architecture}) | {flash:.0f} | {row} |")
     return lines
 
 
-def roofline(length: int = 4096, heads: int = 32, dim: int = 128) -> list[str]:
-    """Least times on an H100 SXM, from its data sheet: dense products 989 TFLOP/s in bf16, 67 in fp32; 3.35 TB/s."""
-    product = 2 * heads * length * length * dim  # q·k once, in FLOP; p·v is as many
-    exponentials = heads * length * length
-    exponential_rate = 132 * 16 * 1.83e9  # 132 SMs × 16 per clock × 1.83 GHz
+def table(built: dict[tuple[Variant, int], Built]) -> list[str]:
     lines = [
-        "| one call, bf16, S = 4096, 32 heads, dim 128 | products, ms | exponentials, ms | memory, ms |", "|---|---|---|---|",
-    ]  # fmt: skip
-    tensors = heads * length * dim * 2
-    for name, products, passes, moved in (
-        ("plain flash attention", 2, 1, 4 * tensors),
-        ("attend: output, then received", 3, 2, 6 * tensors + heads * length * (4 * 4)),
-        ("eager, with the map in memory", 2, 1, 4 * tensors + 4 * heads * length * length * 2),
-    ):
+        "| kernel | sm | tile | warps | registers | spilled bytes | shared, KB | instructions per tile and warp | per score "
+        "| exponentials | float32 operations |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for (variant, architecture), one in built.items():
+        per_score = one.loop * one.warps * 32 / (one.rows * one.keys)
         lines.append(
-            f"| {name} | {products * product / 989e12 * 1e3:.2f} | {passes * exponentials / exponential_rate * 1e3:.2f} "
-            f"| {moved / 3.35e12 * 1e3:.2f} |"
+            f"| {variant.name} | {architecture} | {one.rows} × {one.keys} | {one.warps} | {one.registers} | {one.spills} "
+            f"| {one.shared / 1024:.0f} | {one.loop} | {per_score:.1f} | {one.exponentials} | {one.arithmetic} |"
         )
     return lines
 
@@ -195,48 +282,47 @@ def page(command: str, built: dict[tuple[Variant, int], Built]) -> str:
 
     return "\n".join([
         "# The Triton kernels, built without a GPU", "",
-        f"`{command}`, triton {triton.__version__} and the ptxas inside its package. No GPU was there: this page says that "
-        "the kernels build and what they take, not how fast they are. Their numbers are checked against the reference in "
-        "Triton's interpreter.", "",
-        f"{len(built)} cubins, all built: {len({variant for variant, _ in built})} variants (of mask none, bool, additive "
-        "× sees all, causal, blocks of 32 × no keys dropped, dropped, dropped but from themselves, with clean sums; all "
-        "combinations unless the command says `--few`) for sm_80 and sm_90.", "",
-        *summary(built), "",
-        f"A program may use {REGISTERS_MOST} registers per thread and {SHARED_MOST[80] // 1024} KB (sm_80) or "
-        f"{SHARED_MOST[90] // 1024} KB (sm_90) of shared memory.", "",
-        "Building showed what the interpreter cannot: three float32 builds with tiles of 64 × 64 (8 warps, 2 stages) spilled "
-        "18 to 37 KB per thread, so float32 takes 32 × 32 now. Warps and stages were chosen by these builds, not by timing.", "",
-        "## A roofline on paper, H100 SXM", "",
-        "Assumed: data-sheet peaks (989 TFLOP/s dense bf16, 3.35 TB/s), 16 exponentials per SM and clock at 1.83 GHz on 132 "
-        "SMs, every tensor moved once per pass, nothing overlapped or lost. The longest column bounds a call from below.", "",
-        *roofline(), "",
-        "By this count the received pass costs one product and one round of exponentials more than plain attention: 1.5 × in "
-        "products, 2 × in exponentials, and little memory. fp32 runs as IEEE products without tensor cores (67 TFLOP/s), as "
-        "the sums must hold to 5e-5, and takes about 15 × as long.", "",
+        f"`{command}`, triton {triton.__version__} and the ptxas and nvdisasm inside its package. No GPU was there: this page "
+        "says that the kernels build and what they take, not how fast they are. Their numbers are checked against the reference "
+        "in Triton's interpreter.", "",
+        "Where nothing is masked, torch's own flash attention makes the output and its log-sum-exp, and only the received "
+        "kernel is ours: a traced call then has the bits of a plain one. A call that drops keys launches both kernels once, and "
+        "gets the sums with and without the dropped keys from the same exponentials.", "",
+        "## Estimated floors", "",
+        "Clocks of one SM per 64 × 64 scores of bf16, head size 128. Each pass takes the longest of its matrix products at the "
+        "data sheet's dense rate, its exponentials at 16 per clock, and its instructions at four warps' per clock; flash "
+        "attention is two products. Memory, latency and what does not overlap come on top, on both sides.", "",
+        *floors(built), "",
+        "## Builds", "", f"{len(built)} cubins.", "", *table(built), "",
+        f"A program may use {REGISTERS_MOST} registers per thread and, of shared memory, "
+        + ", ".join(f"{card.shared // 1024} KB (sm_{number})" for number, card in CARDS.items()) + ". Larger head sizes take "
+        "smaller tiles where a GPU has less (`launches` in attention/triton.py).", "",
         "## The real table", "",
         "There is none yet: nobody has run this on a GPU. To make it, on a machine with one:", "", "```bash",
-        "pip install 'sinkscope[triton]'", "sinkscope bench --device cuda --dtype bfloat16 --json > bench.json", "```", "",
+        "pip install 'sinkscope[triton]'", "sinkscope bench --device cuda --dtype bfloat16 --out bench.json", "```", "",
         "That times attend against F.scaled_dot_product_attention in turns (32 heads of 128, 256 to 8192 positions, causal and "
         "not, three groups), and plain, traced and masked generation of tiny-llada; a few minutes, most of them compiling. "
         "bench.json names the GPU and the versions, and nothing else of the machine. Please open an issue with that file: its "
-        "table goes here, with the name you want under it. A ratio above the roofline's 1.5 to 2 × is as welcome as one below.",
+        "table goes here, with the name you want under it.",
         "",
     ])  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dtypes", nargs="+", default=["bf16", "fp16", "fp32"])
+    parser.add_argument("--dtypes", nargs="+", default=["bf16"])
     parser.add_argument("--dims", nargs="+", type=int, default=[128])
-    parser.add_argument("--few", action="store_true", help="only some of the variants: a minute in place of ten")
+    parser.add_argument("--architectures", nargs="+", type=int, default=list(CARDS))
+    parser.add_argument("--every", action="store_true", help="all combinations of masks, orders and dropped keys")
     parser.add_argument("--write", action="store_true", help=f"write docs/results/{RESULTS.name}")
     asked = parser.parse_args()
     built = {}
-    for variant in (few if asked.few else variants)(tuple(asked.dtypes), tuple(asked.dims)):
-        for architecture in ARCHITECTURES:
+    for variant in (every if asked.every else launched)(tuple(asked.dtypes), tuple(asked.dims)):
+        for architecture in asked.architectures:
             built[variant, architecture] = found = build(variant, architecture)
             print(f"sm_{architecture} {variant.name}: {found}", flush=True)
-    chosen = f"{'--few ' if asked.few else ''}--dtypes {' '.join(asked.dtypes)} --dims {' '.join(str(dim) for dim in asked.dims)}"
+    dims = " ".join(str(dim) for dim in asked.dims)
+    chosen = f"{'--every ' if asked.every else ''}--dtypes {' '.join(asked.dtypes)} --dims {dims}"
     text = page(f"python benchmarks/triton_aot.py {chosen} --write", built)
     print(text)
     if asked.write:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -30,6 +30,7 @@ class BlockRecipe:
     name: Name
     start: Text
     steps: Count
+    family: Annotated[Literal["sdar", "nemotron"], Field(description="sdar or nemotron")] = "sdar"
     block: Annotated[int, whole(1, 1 << 17)] = 4
     seed: Seed = 0
     batch: Rows = 32
@@ -68,7 +69,8 @@ class BlockRecipe:
 
     def fingerprint(self) -> dict[str, Any]:
         """What must be equal for a run to go on: all but how often it saves and logs. The rate depends on the length."""
-        return {key: value for key, value in self.to_dict().items() if key not in ("save_every", "log_every", "decode")}
+        left_out = ("save_every", "log_every", "decode", *(["family"] if self.family == "sdar" else []))
+        return {key: value for key, value in self.to_dict().items() if key not in left_out}
 
 
 def block_recipe_names() -> list[str]:

@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from lab import nemotron
 from lab.block_recipe import BlockRecipe
 from lab.data import Coder, chunks_of, rng_of
 from lab.export import DTYPE
@@ -123,7 +124,8 @@ class BlockRun(Run):
     def __init__(self, recipe: BlockRecipe, out: Path, start: Path | None = None) -> None:
         super().__init__(recipe, out)
         self.source = load(str(start or recipe.start))
-        self.module, self.config = start_module(recipe, self.source)
+        begin = nemotron.start_module if recipe.family == "nemotron" else start_module
+        self.module, self.config = begin(recipe, self.source)
         self.coder = Coder.of(self.source.require_tokenizer(), recipe.data.begin)
         self.optimisation = TorchAdamW(self.module, recipe.optimiser)
         self.counts = {"loss": torch.tensor(0.0, dtype=torch.float64)}  # smoothed
@@ -133,8 +135,9 @@ class BlockRun(Run):
         recipe = self.recipe
         chunks = chunks_of(recipe.drawing, self.coder, self.step)
         rng = rng_of(recipe.seed, self.step, 2)
+        objective = nemotron.loss_of if recipe.family == "nemotron" else loss_of
         for rows in chunks:
-            loss = loss_of(recipe, self.module, rows, self.config["mask_token_id"], rng)
+            loss = objective(recipe, self.module, rows, self.config["mask_token_id"], rng)
             yield loss / len(chunks), rows.ids.numel()
 
     def one_step(self) -> Step:
@@ -150,9 +153,11 @@ class BlockRun(Run):
         return {"loss": round(float(self.counts["loss"]), 4), "seconds": round(self.seconds, 1)}
 
     def export(self, folder: Path) -> Path:
-        """The running mean of the weights in SDAR's own format, with the tokenizer of the model that it began as."""
+        """The running mean of the weights in the family's own format, with the tokenizer of the model that it began as."""
         folder.mkdir(parents=True, exist_ok=True)
-        stored = {name: part.to(DTYPE).contiguous() for name, part in self.optimisation.mean_weights().items()}
+        named = nemotron.stored_name if self.recipe.family == "nemotron" else str
+        means = self.optimisation.mean_weights()
+        stored = {named(name): part.to(DTYPE).contiguous() for name, part in means.items()}
         save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
         (folder / "model.safetensors").chmod(0o644)
         (folder / "config.json").write_text(json.dumps(self.config, indent=2, sort_keys=True) + "\n", encoding="utf-8")

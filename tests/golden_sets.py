@@ -25,6 +25,7 @@ LOGITS = 1e-5 if AS_MADE else 1e-4
 SAME = 1e-6 if AS_MADE else 1e-4  # where the mathematics is the same to the letter
 FAMILIES = ("llada", "dream", "mmada")
 NEWER = ("llada2", "sdar", "a2d")  # block diffusion and adapted models: another form, see golden/newer/README.md
+NEWEST = ("nemotron_labs_diffusion", "illada", "wedlm", "rnd1", "diffusion_gemma")  # see golden/newest/README.md
 CONFIDENCE = {"low_confidence": "probability", "random": "random"}
 
 
@@ -126,6 +127,65 @@ class NewerGolden(Golden):
         return Decode.bd3lm(**words, steps_per_block=used.get("steps_per_block"), pad_id=case["special_ids"]["pad"])
 
 
+class NewestGolden(Golden):
+    """A family of the newest form: every case names its settings in the words of the authors' sampler."""
+
+    def prompt(self, case: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
+        """ids [batch, position] and their attention mask; RND1's begin token is a prompt of one token."""
+        if case.get("prompt") is None:
+            return torch.tensor([[case["settings"]["bos_token_id"]]]), None
+        ids = self.tensor(case["prompt"])
+        if self.family != "wedlm":
+            return ids, self.optional(case.get("attention_mask"))
+        mask = (ids != self.facts["special_ids"]["pad"]).long()
+        return ids, None if bool(mask.all()) else mask
+
+    def settings(self, case: dict[str, Any]) -> Decode:
+        made: Decode = getattr(self, f"_{self.family}")(case, case["settings"], case.get("seed") or 0)
+        return made
+
+    def _nemotron_labs_diffusion(self, case: dict[str, Any], used: dict[str, Any], seed: int) -> Decode:
+        mode = {"diffusion": "diffusion", "ar": "autoregressive", "linear_spec": "self_speculation"}[case["mode"]]
+        return Decode.nemotron(
+            length=used["max_new_tokens"], block=used.get("block_length", 32), threshold=used.get("threshold"), mode=mode,
+            causal_context=used.get("causal_context", True), temperature=used.get("temperature", 0.0), seed=seed,
+            eos_id=used["eos_token_id"], max_thinking_tokens=used.get("max_thinking_tokens"),
+            end_think_id=used.get("end_think_token_id"),
+            **({"stop": "never"} if used["eos_token_id"] is None else {}),
+        )  # fmt: skip
+
+    def _diffusion_gemma(self, case: dict[str, Any], used: dict[str, Any], seed: int) -> Decode:
+        return Decode.diffusion_gemma(
+            length=used["max_new_tokens"], block=self.model.module.config.canvas_length, seed=seed, t_min=used.get("t_min"),
+            t_max=used.get("t_max"), steps=used["max_denoising_steps"], gamma=used.get("entropy_bound"),
+            eos_id=used.get("eos_token_id"),
+            threshold=used.get("confidence_threshold"), stability=used.get("stability_threshold"),
+            **({"stop": "never"} if used.get("eos_token_id") is None else {}),
+        )  # fmt: skip
+
+    def _illada(self, case: dict[str, Any], used: dict[str, Any], seed: int) -> Decode:
+        return Decode.llada(
+            length=used["gen_length"], block=used["block_length"], steps=used["steps"], seed=seed,
+            temperature=used.get("temperature", 0.0), guidance=used.get("cfg_scale", 0.0),
+            confidence=CONFIDENCE[used.get("remasking", "low_confidence")],
+        )  # fmt: skip
+
+    def _wedlm(self, case: dict[str, Any], used: dict[str, Any], seed: int) -> Decode:
+        return Decode.wedlm(
+            length=used["max_new_tokens"], block=used["block_size"], threshold=used.get("confidence_threshold"),
+            temperature=used.get("temperature", 1.0),
+        )  # fmt: skip
+
+    def _rnd1(self, case: dict[str, Any], used: dict[str, Any], seed: int) -> Decode:
+        suffix = self.optional(case.get("suffix"))
+        return Decode.rnd1(
+            total_length=used["seq_len"], steps=used["num_steps"], temperature=used.get("temperature", 1.0), seed=seed,
+            greedy=used.get("greedy", True), top_k=used.get("top_k"), top_p=used.get("top_p"), gamma=used.get("eb_gamma"),
+            suffix=() if suffix is None else suffix.flatten().tolist(), infill_length=used.get("infill_length"),
+            eos_id=used.get("eos_token_id"), eos_at_end=used.get("add_eos_at_end", False),
+        )  # fmt: skip
+
+
 Kind = TypeVar("Kind", bound=Golden)
 
 
@@ -158,10 +218,32 @@ def newer_sets() -> Iterator[tuple[str, NewerGolden]]:
 
 def _sets(families: tuple[str, ...], kind: type[Kind]) -> Iterator[tuple[str, Kind]]:
     others = [Path(path) for path in os.environ.get("SINKSCOPE_GOLDEN", "").split(os.pathsep) if path]
-    for folder in [HERE, HERE / "newer", *others]:
+    for folder in [HERE, HERE / "newer", HERE / "newest", *others]:
         for family in families:
             if (folder / family / "golden.json").is_file():
                 yield f"{folder.name}-{family}", kind(folder / family)
+
+
+def newest_sets() -> Iterator[tuple[str, NewestGolden]]:
+    return _sets(NEWEST, NewestGolden)
+
+
+def newest(family: str) -> NewestGolden:
+    """A newest family of the set that is in the repository."""
+    return NewestGolden(HERE / "newest" / family)
+
+
+def newest_generations(*families: str) -> list[Any]:
+    return [
+        pytest.param(found, case, id=f"{name}-{case['name']}")
+        for name, found in newest_sets()
+        for case in found.facts["generation"]
+        if found.family in families
+    ]
+
+
+def newest_by_family(*families: str) -> list[Any]:
+    return [pytest.param(found, id=name) for name, found in newest_sets() if found.family in (families or NEWEST)]
 
 
 def golden(family: str) -> Golden:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from lab.errors import TrainingError
 from sinkscope.errors import SinkscopeError
-from sinkscope.evals.likelihood import chain_likelihoods, masked_likelihood
+from sinkscope.evals.scoring import chain_likelihoods, masked_likelihood
 from sinkscope.models.base import Model
 from sinkscope.models.load import load
 from sinkscope.statistics import bootstrap

@@ -5,9 +5,13 @@ from .attention.observe import observe as observe
 from .decoding import decode as decode
 from .errors import SinkscopeError as SinkscopeError
 from .evals.harness import HarnessLM as HarnessLM
+from .interventions import AblateChannels as AblateChannels
 from .interventions import AddSinkToken as AddSinkToken
+from .interventions import Attenuate as Attenuate
 from .interventions import CutContext as CutContext
 from .interventions import HoldSinks as HoldSinks
+from .interventions import HookContext as HookContext
+from .interventions import MaskInstead as MaskInstead
 from .interventions import MaskPositions as MaskPositions
 from .interventions import MaskRandom as MaskRandom
 from .interventions import MaskSinks as MaskSinks
@@ -18,12 +22,16 @@ from .interventions import PenaliseSinks as PenaliseSinks
 from .interventions import RotateSinks as RotateSinks
 from .interventions import Soften as Soften
 from .interventions import SoftmaxOffByOne as SoftmaxOffByOne
+from .interventions import Steer as Steer
 from .interventions import Window as Window
+from .interventions import ZeroAttention as ZeroAttention
 from .interventions import ZeroValues as ZeroValues
+from .interventions import hook as hook
 from .interventions import intervene as intervene
 from .models.base import Model as Model
 from .models.load import load as load
 from .models.load import register as register
+from .models.wrap import wrap as wrap
 from .settings import Decode as Decode
 from .settings import SparseCache as SparseCache
 from .sinks import HeadShare as HeadShare
@@ -34,6 +42,7 @@ from .study.run import run as run
 from .study.schema import Study as Study
 from .tracing import Trace as Trace
 from .tracing import trace as trace
+from .tracing.activations import activations as activations
 from .tracing.lens import lens as lens
 from .tracing.recorder import Keep as Keep
 

@@ -11,14 +11,16 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from sinkscope.attention.compare import against_reference
 from sinkscope.attention.observe import observe
 from sinkscope.decoding import Decode, Decoded, decode, resolve_settings
-from sinkscope.errors import CheckpointError, SinkscopeError, TokenizerError, UnknownFamilyError
+from sinkscope.errors import CheckpointError, DecodeError, SinkscopeError, TokenizerError, UnknownFamilyError
 from sinkscope.interventions import MaskSinks, intervene
 from sinkscope.models import Model, load, pad, zoo
 from sinkscope.models.boundary import checked_name, one_sentence
 from sinkscope.models.load import checked_options, find_folder, looks_ahead
 from sinkscope.models.memory import is_finite
+from sinkscope.settings import SparseCache
 
 SENTENCE = "Tom has 12 apples and gives 5 away."
 LENGTH = 8
@@ -45,9 +47,16 @@ class _SkippedError(Exception):
 
 
 def checkup(
-    name: str, dtype: str | None = None, device: str | None = None, mask_id: int | None = None
+    name: str,
+    dtype: str | None = None,
+    device: str | None = None,
+    mask_id: int | None = None,
+    base: str | None = None,
+    everything: bool = False,
 ) -> Iterator[Check]:
     """Load a model and check it; yields each result as it is known. Nothing after a failed load can be checked.
+
+    everything: also what depends on the machine: backends, caches in half precision, several GPUs, memory.
 
     A name behind which there is no model, or a device that is not there, is a mistake of the caller's, no failed check.
     """
@@ -56,7 +65,7 @@ def checkup(
         _ = zoo.find(name) or find_folder(name)
     started = time.perf_counter()
     try:
-        model = load(name, dtype=dtype, device=device, mask_id=mask_id)
+        model = load(name, dtype=dtype, device=device, mask_id=mask_id, base=base)
     except (CheckpointError, UnknownFamilyError, TokenizerError) as error:
         yield Check("loads", "failed", str(error))
         return
@@ -64,8 +73,15 @@ def checkup(
     size = sum(part.numel() for part in model.module.parameters())
     kind = type(model.module).__name__
     yield Check("loads", "ok", f"{model.family}, {kind}, {size:,} parameters, {model.dtype}, {seconds:.1f} s")
-    examined = _Examined(model)
-    yield from (_checked(label, check, examined) for label, check in CHECKS.items())
+    for mode in model.recipe.modes or (None,):
+        examined = _Examined(model if mode is None else model.in_mode(mode))
+        first = mode == model.mode
+        checks = {**CHECKS, **MACHINE_CHECKS} if everything and first else CHECKS
+        yield from (
+            _checked(label if first else f"{label}, {mode}", check, examined)
+            for label, check in checks.items()
+            if first or label in BY_MODE
+        )
 
 
 class _Examined:
@@ -123,7 +139,9 @@ def _mask_token(examined: _Examined) -> str:
     model = examined.model
     if model.causal:
         raise _SkippedError("autoregressive: needs none")
-    if model.tokenizer is None or model.mask_id is None:
+    if model.mask_id is None:
+        raise _SkippedError("none: a canvas begins as random tokens")
+    if model.tokenizer is None:
         return f"id {model.mask_id}"
     return f"id {model.mask_id} {model.tokenizer.convert_ids_to_tokens(model.mask_id)}"
 
@@ -149,7 +167,7 @@ def _attention(examined: _Examined) -> str:
     layers = int(model.config.num_hidden_layers)
     if len(seen.received) != layers:
         raise _FailedError(f"saw {len(seen.received)} attention calls in {layers} layers")
-    total = torch.stack([received.sum((2, 3)) for received in seen.received])  # [layer, batch, head]
+    total = torch.stack([received.sum((2, 3)).cpu() for received in seen.received])  # [layer, batch, head]
     off = float((total - ids.shape[1]).abs().max())
     if off > 0.05 * ids.shape[1]:
         raise _FailedError(f"attention of {ids.shape[1]} queries sums to {float(total.max()):.3f}")
@@ -166,6 +184,10 @@ def _decodes(examined: _Examined) -> str:
 
 def _padding(examined: _Examined) -> str:
     model = examined.model
+    if model.mask_id is None and not model.causal:
+        raise _SkippedError("rows of a batch share the draws of transformers' generate, so none is what it is alone")
+    if model.mode == "self_speculation":
+        raise _SkippedError("decodes one prompt at a time")
     short, long = examined.ids[:, :3], examined.ids
     ids, mask = pad([short, long], model)
     together = decode(model, ids, _settings(model, ids), attention_mask=mask).returned[0]
@@ -224,6 +246,75 @@ CHECKS: dict[str, Callable[[_Examined], str]] = {
 }
 
 
+BY_MODE = ("direction", "attention", "decodes", "padding", "no-op", "took effect", "speed")  # of each way of decoding
+
+
+# ---- the machine ----
+
+
+def _backends(examined: _Examined) -> str:
+    found = against_reference(examined.model.device, examined.model.dtype)
+    for one in found:
+        if not one.holds:
+            off = max(one.out, one.received)
+            raise _FailedError(f"{one.backend}, {one.call}, head size {one.dim}: {off:.2g} off the float64 formula")
+    worst = max(max(one.out, one.received) for one in found)
+    return (
+        f"{', '.join(sorted({one.backend for one in found}))}: {len(found)} calls, at most {worst:.2g} off the formula"
+    )
+
+
+def _caches(examined: _Examined) -> str:
+    model = examined.model
+    if model.dtype == torch.float32:
+        model = load(model.name, dtype="bfloat16", device=str(model.device), mask_id=model.mask_id)
+    settings = _settings(model, examined.ids)
+    tried = []
+    for cache in (None, "prefix", "dual", "exact", SparseCache(keep=0.5)):
+        try:
+            chosen = replace(settings, cache=cache)
+        except DecodeError:  # not with this family's decoder
+            continue
+        with intervene(model, MaskSinks(k=1, rows="last" if model.causal else "all")) as active:
+            decode(model, examined.ids, chosen, history=False)
+        if active.effect.leak > 0:
+            raise _FailedError(f"{cache}: a masked key still received {active.effect.leak:.2g}")
+        tried.append("none" if cache is None else cache if isinstance(cache, str) else "sparse")
+    return f"{model.dtype}: {', '.join(tried)}"
+
+
+def _several_devices(examined: _Examined) -> str:
+    if (count := torch.cuda.device_count()) < 2:
+        raise _SkippedError(f"{count} GPUs")
+    model = examined.model
+    spread = load(model.name, dtype=model.dtype, device="balanced", mask_id=model.mask_id)
+    devices = {str(part.device) for part in spread.module.parameters()}
+    if not torch.equal(_generate(spread, examined.ids).tokens.cpu(), examined.plain[0].tokens.cpu()):
+        raise _FailedError(f"other tokens over {', '.join(sorted(devices))} than on {model.device}")
+    return f"the same tokens over {', '.join(sorted(devices))}"
+
+
+def _memory(examined: _Examined) -> str:
+    model = examined.model
+    if model.device.type != "cuda" or not torch.cuda.is_available():
+        raise _SkippedError("no GPU")
+    torch.cuda.reset_peak_memory_stats(model.device)
+    _generate(model, examined.ids)
+    plain = torch.cuda.max_memory_allocated(model.device)
+    with intervene(model, MaskSinks(k=1)):
+        _generate(model, examined.ids)
+    masked = torch.cuda.max_memory_allocated(model.device)
+    return f"{plain / 2**30:.2f} GB, masked {(masked - plain) / 2**20:+.0f} MB"
+
+
+MACHINE_CHECKS: dict[str, Callable[[_Examined], str]] = {
+    "backends": _backends,
+    "caches": _caches,
+    "several GPUs": _several_devices,
+    "memory": _memory,
+}
+
+
 def _prompt(model: Model) -> Tensor:
     """Some ids [1, position] that any model has; the sentence where there is a tokenizer."""
     if model.tokenizer is not None:
@@ -234,6 +325,8 @@ def _prompt(model: Model) -> Tensor:
 
 def _settings(model: Model, ids: Tensor) -> Decode:
     words: dict[str, Any] = {"length": LENGTH, "block": LENGTH // 2 if model.defaults.block else None}
+    if model.defaults.family == "native":
+        words["steps"] = LENGTH  # per canvas, which is long
     return replace(resolve_settings(model.defaults, model, ids.shape[1], words), temperature=0.0)
 
 

@@ -101,6 +101,60 @@ def problems_needed(lost: int, won: int, n: int, margin: float, most: int = 100_
     return None
 
 
+# ---- comparisons that may be looked at after every problem
+
+BET = 0.75  # the most that is staked of the capital: below 1, so that it cannot be lost
+
+
+def log_capital(differences: Values, mean: float, level: float = 0.95) -> tuple[Values, Values]:
+    """Log-capital [..., n] of betting that the true mean of differences [..., n] in −1 … 1 is above `mean`, and below.
+
+    Waudby-Smith and Ramdas (2023), "Estimating means of bounded random variables by betting": were `mean` the truth,
+    neither capital would ever reach 2 / (1 − level) with a probability of more than (1 − level) / 2. Stakes are the
+    predictable plug-in ones of the paper, and the same for every mean, so that rejected means form an interval.
+    """
+    x = (np.asarray(differences, dtype=np.float64) + 1) / 2  # 0 … 1, as in the paper
+    count = np.arange(1, x.shape[-1] + 1)
+    means = (0.5 + np.cumsum(x, -1)) / (count + 1)
+    spread = (0.25 + np.cumsum((x - means) ** 2, -1)) / (count + 1)
+    before = np.concatenate([np.full((*x.shape[:-1], 1), 0.25), spread[..., :-1]], -1)  # a stake knows the past alone
+    stake = np.minimum(np.sqrt(2 * np.log(2 / (1 - level)) / (before * count * np.log1p(count))), BET)
+    gain = stake * (x - (mean + 1) / 2)
+    return np.cumsum(np.log1p(gain), -1), np.cumsum(np.log1p(-gain), -1)
+
+
+def decided(differences: Values, margin: float, level: float = 0.95) -> tuple[Values, Values]:
+    """[..., n]: whether the confidence sequence is inside −margin … margin by then, and whether it is outside."""
+    enough = np.log(2 / (1 - level))
+    above, below = ({}, {})
+    for mean in (-margin, margin):
+        up, down = log_capital(differences, mean, level)
+        above[mean] = np.maximum.accumulate(up, -1) >= enough
+        below[mean] = np.maximum.accumulate(down, -1) >= enough
+    return above[-margin] & below[margin], below[-margin] | above[margin]
+
+
+def confidence_sequence(differences: Sequence[float], level: float = 0.95) -> tuple[float, float]:
+    """Interval of the mean of paired differences that holds at every number of problems at once, and so when stopped."""
+    values = np.asarray(differences, dtype=np.float64)
+    if len(values) == 0:
+        return -1.0, 1.0
+    return _end(values, -1.0, level), _end(values, 1.0, level)
+
+
+def _end(values: Values, gone: float, level: float) -> float:
+    """The mean nearest to the data, from this side, that is rejected; `gone` itself where not even that is."""
+    side, kept = (0, 1.0) if gone < 0 else (1, -1.0)
+
+    def rejected(mean: float) -> bool:
+        return bool(log_capital(values, mean, level)[side].max() >= np.log(2 / (1 - level)))
+
+    for _ in range(40 if rejected(gone) else 0):
+        middle = (kept + gone) / 2
+        kept, gone = (kept, middle) if rejected(middle) else (middle, gone)
+    return gone
+
+
 CORRECTION = "Holm"  # the name of `adjusted`, in sentences
 
 

@@ -12,7 +12,7 @@ import torch
 from harness_models import FAMILIES, random_model, scripted_model
 
 from sinkscope.errors import SandboxError, TaskError
-from sinkscope.evals.answers import Answers, key
+from sinkscope.evals.requests import Answers, key
 from sinkscope.sandbox import run as sandbox
 from sinkscope.tasks import problems
 
@@ -126,7 +126,7 @@ def test_humaneval_canonical_solutions_all_pass_through_the_adapter(walls):
 @needs_humaneval
 def test_humaneval_broken_solutions_all_fail(walls):
     broken = ["    return None\n", "    import os\n    os._exit(0)\n", "    raise SystemExit(0)\n", "  oops(\n"]
-    jobs = [human_eval_job(doc, broken[index % 4]) for index, doc in enumerate(human_eval())]
+    jobs = [human_eval_job(doc, doc["prompt"] + broken[index % 4]) for index, doc in enumerate(human_eval())]
     results = sandbox.check_many(jobs)
     assert sum(result.ok for result in results) == 0
     assert {result.reason for result in results} >= {"failed", "exit", "error"}
@@ -189,8 +189,8 @@ def test_random_models_run_end_to_end_and_score_near_zero(family, walls):
     )
     assert [summary["tasks"][task]["n"] for task in ("gsm8k", "humaneval")] == [2, 2]
     assert summary["tasks"]["humaneval"]["scores"]["pass@1,create_test"]["correct"] == 0
-    assert len(lines) == 2
-    assert "temperature=" in lines[0]
+    assert len(lines) == 3 and "harness is taken" in lines[0]
+    assert "temperature=" in lines[1]
 
 
 def test_simple_evaluate_of_the_harness_takes_the_adapter():
@@ -268,6 +268,9 @@ def test_answers_are_tied_to_what_they_depend_on(tmp_path):
     store.add(key(prompt=[1], model="m"), text="é")
     assert Answers(path).get(key(model="m", prompt=[1]))["text"] == "é"
     assert Answers(path).get(key(model="other", prompt=[1])) is None
-    path.write_text("not json\n")
-    with pytest.raises(TaskError, match="line 1"):
-        Answers(path)
+    wrong = ["not json", "[]", '{"key": "a"}', '{"key": 1, "text": "a"}', '{"key": "a", "text": 1}', '{"text": "a"}',
+             '{"key": "a", "value": 1.0}', '{"key": "a", "text": "a", "ids": ["a"]}', '{"key": "a", "leak": 0}']  # fmt: skip
+    for line in wrong:
+        path.write_text(line + "\n")
+        with pytest.raises(TaskError, match="line 1"):
+            Answers(path)

@@ -9,9 +9,9 @@ import pytest
 import torch
 from harness_models import FAMILIES, random_model
 
-from sinkscope.evals.answering import text_of
-from sinkscope.evals.likelihood import chain_likelihoods, masked_likelihood
-from sinkscope.evals.presets import PRESETS, in_full, settings_for
+from sinkscope.evals.batches import text_of
+from sinkscope.evals.protocol import settings_for
+from sinkscope.evals.scoring import chain_likelihoods, masked_likelihood
 
 lm_eval = pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed (extra: eval)")
 from lm_eval.api.instance import Instance  # noqa: E402
@@ -228,31 +228,6 @@ def test_repeats_draw_other_answers_only_where_there_is_noise():
         HarnessLM(model, settings={"length": 8, "temperature": 1.0}).generate_until([one] * 4, disable_tqdm=True)
         == drawn
     )
-
-
-# ---- settings
-
-
-def test_presets_are_the_published_ones_and_overridable():
-    assert PRESETS["llada", "gsm8k"].block == 32
-    assert (PRESETS["llada", "gsm8k"].length, PRESETS["llada", "humaneval"].length) == (256, 512)
-    dream = PRESETS["dream", "humaneval"]
-    assert (dream.length, dream.temperature, dream.top_p, dream.confidence, dream.top_k) == (
-        768,
-        0.1,
-        0.9,
-        "entropy",
-        None,
-    )
-    big = random_model(FAMILIES["llada"](), context=4096)
-    assert settings_for(big, "gsm8k_cot").length == 256
-    assert settings_for(big, "humaneval_instruct").steps == 512
-    changed = settings_for(big, "gsm8k", {"length": 64, "steps": 32})
-    assert (changed.length, changed.steps, changed.block) == (64, 32, 32)
-    assert settings_for(big, "other", None, 48).length == 48 - 48 % (big.defaults.block or 1)
-    small = settings_for(random_model(FAMILIES["llada"](), context=256), "humaneval")
-    assert (small.length, small.steps, small.block) == (128, 128, 32)
-    assert "temperature=0.1" in in_full(PRESETS["dream", "gsm8k"])
 
 
 def test_registered_for_the_harness_by_name():

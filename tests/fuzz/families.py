@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from golden_sets import HERE
+from golden_sets import HERE, NEWEST
 from made_models import (
     make_causal,
     make_dream,
@@ -33,6 +33,7 @@ MAKERS: dict[str, Callable[[Path], Path]] = {
     "llada": make_llada, "dream": make_dream, "causal": make_causal, "llada_moe": make_llada_moe,
     "fast_dllm": make_fast_dllm, "open_dcoder": make_open_dcoder, "mmada": _golden("mmada"),
     "a2d": _golden("newer/a2d"), "llada2": _golden("newer/llada2"), "sdar": _golden("newer/sdar"),
+    **{name: _golden(f"newest/{name}") for name in NEWEST},
 }  # fmt: skip
 
 

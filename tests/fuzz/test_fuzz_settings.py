@@ -26,6 +26,10 @@ SAMPLERS = (
     "mdlm",
     "bd3lm",
     "fast_dllm2",
+    "nemotron",
+    "wedlm",
+    "rnd1",
+    "diffusion_gemma",
 )
 NAMES = sorted({field.name for field in fields(Decode)} | {"algorithm", "rule", "early_stop", "lenght"})
 PLAUSIBLE = st.one_of(

@@ -52,6 +52,23 @@ ENTRIES: list[tuple[dict[str, Any], str, dict[str, Any]]] = [
         "mean values K=1 clean sinks by all rows",
         {"k": 1, "rank": "clean", "rows": "all", "of": "sinks"},
     ),
+    ({"name": "delete_positions", "positions": [2]}, "delete positions 2", {"positions": [2]}),
+    (
+        {"name": "mask_instead", "k": 1, "positions": [1]},
+        "mask instead K=1 clean 1 by all rows",
+        {"k": 1, "rank": "clean", "rows": "all", "positions": [1]},
+    ),
+    ({"name": "attenuate", "by": 0.25}, "attenuate K=1 by 25% sinks", {"k": 1, "by": 0.25, "of": "sinks"}),
+    (
+        {"name": "attenuate", "of": "random", "k": 4, "to": 0, "per": "model", "persist": True, "aligned": True},
+        "attenuate K=4 to 0% random per model persistent aligned",
+        {"k": 4, "to": 0, "of": "random", "per": "model", "persist": True, "aligned": True},
+    ),
+    (
+        {"name": "cut", "start": 0, "stop": 0.5, "steps": [1, None]},
+        "cut 0–0.5 steps 1–",
+        {"start": 0, "stop": 0.5, "steps": [1, None]},
+    ),
     ({"name": "window", "radius": 0}, "window radius 0", {"radius": 0}),
     ({"name": "cut", "start": 0, "stop": 0.5}, "cut 0–0.5", {"start": 0, "stop": 0.5}),
     (
@@ -98,6 +115,11 @@ ENTRIES: list[tuple[dict[str, Any], str, dict[str, Any]]] = [
     ({"name": "soften", "temperature": 1.5}, "soften 1.5", {"temperature": 1.5}),
     ({"name": "off_by_one"}, "off by one 1", {"weight": 1.0}),
     ({"name": "add_sink_token", "token": 3}, "add sink token of token 3", {"token": 3}),
+    ({"name": "steer", "vector": [1.0, 0.5], "strength": 2, "at": "masked", "layers": [1, 2]},
+     "steer along 2 numbers by 2 at masked layers 1,2", {"vector": [1.0, 0.5], "strength": 2, "at": "masked", "layers": [1, 2]}),
+    ({"name": "ablate_channels", "top": 2, "of": "random"}, "ablate channels top 2 random", {"top": 2, "of": "random"}),
+    ({"name": "zero_attention", "heads": [[3, 0], [4, 1]], "steps": [0, 8]}, "zero attention 3.0,4.1 steps 0–8",
+     {"heads": [[3, 0], [4, 1]], "steps": [0, 8]}),
     ({"name": "cache", "kind": "prefix"}, "cache prefix", {"kind": "prefix"}),
     (
         {"name": "sparse_cache", "by": "sinks", "keep": 0.125, "recent": 4, "refresh": 8, "per": "layer", "drift": 0.5},
@@ -116,7 +138,7 @@ def test_an_entry_its_label_and_its_results(entry: dict[str, Any], label: str, s
     assert read_entry(condition.entry()) == [condition] and hash(condition) == hash(read_entry(entry)[0])
     assert all(sign.isalnum() or sign in "._-–" for sign in condition.key.replace("+", ""))
     made = condition.intervention(seed=3)
-    assert (made is None) == (entry["name"] in ("none", "cache", "sparse_cache")) and (
+    assert (made is None) == (entry["name"] in ("none", "cache", "sparse_cache", "delete_positions")) and (
         made is None or made.is_noop == (entry["name"] == "noop")
     )
 
@@ -194,7 +216,7 @@ def test_a_study_file_tells_the_line(tmp_path: Path) -> None:
 
 
 def test_a_condition_refuses_settings_that_it_does_not_take() -> None:
-    with pytest.raises(InterventionError, match="window takes radius, not k"):
+    with pytest.raises(InterventionError, match="window takes radius, steps, not k"):
         Condition("window", 3, radius=2)
     with pytest.raises(AttributeError, match="colour"):
         Condition("none").colour  # noqa: B018

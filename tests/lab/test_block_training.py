@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from lab import nemotron
 from lab.block_recipe import BlockRecipe, block_recipe_names, find_block_recipe
 from lab.blocks import BlockRun, noised, start_module, two_streams
 from lab.data import Coder, chunks_of, rng_of
@@ -24,7 +25,7 @@ from sinkscope.models.load import load
 @pytest.fixture(scope="module")
 def shipped() -> BlockRecipe:
     found = find_block_recipe("tiny-sdar")
-    assert found is not None and block_recipe_names() == ["tiny-sdar"]
+    assert found is not None and block_recipe_names() == ["tiny-nemotron", "tiny-sdar"]
     return found
 
 
@@ -96,3 +97,43 @@ def test_the_command_refuses_what_no_recipe_says(tmp_path: Path, capsys: pytest.
     assert "block must be a whole number" in capsys.readouterr().err
     assert command(["no-such-recipe", "-o", str(tmp_path / "out")]) == 2
     assert "tiny-sdar" in capsys.readouterr().err
+
+
+def test_one_set_of_weights_learns_both_ways(tmp_path: Path) -> None:
+    recipe = find_block_recipe("tiny-nemotron")
+    assert recipe is not None
+    source = load(recipe.start)
+    module, _ = nemotron.start_module(recipe, source)
+    ids = source.encode("Tom has 12 apples.")
+    with torch.inference_mode():  # nothing is lost before training begins
+        torch.testing.assert_close(module.eval()(ids).logits, source.logits(ids), atol=1e-4, rtol=0)
+    small = replace(recipe, steps=2, batch=4, save_every=2, log_every=1)
+    made = load(train(small, tmp_path / "run", quiet=True))
+    assert made.family == "nemotron_labs_diffusion" and made.defaults.block == 8
+    assert all(isinstance(made.in_mode(mode).generate("2 plus 3?"), str) for mode in made.recipe.modes)
+
+
+def test_a_noised_block_sees_the_text_before_it_and_itself() -> None:
+    recipe = find_block_recipe("tiny-nemotron")
+    assert recipe is not None
+    source = load(recipe.start)
+    rows = chunks_of(recipe.drawing, Coder.of(source.require_tokenizer(), recipe.data.begin), 0)[0]
+    start, length = int(rows.prompt.min()), rows.ids.shape[1]
+    ids, weight = nemotron.noised(recipe, rows, start, 7, rng_of(0, 0, 2))
+    visible, positions = nemotron.two_streams(rows, start, recipe.block)
+    for row in range(2):
+        prompt = int(rows.prompt[row])
+        assert not bool(weight[row, prompt - start :: recipe.block].any())  # first tokens are given
+        for query in range(0, len(positions[0]), 7):
+            at = int(positions[0, query])
+            block = (at - prompt) // recipe.block
+            for key in range(len(positions[0])):
+                there = int(positions[0, key])
+                if query < length:
+                    sees = key < length and there <= at
+                elif key < length:
+                    sees = there < prompt + block * recipe.block
+                else:
+                    sees = (there - prompt) // recipe.block == block
+                assert bool(visible[row, 0, query, key]) == sees
+    assert bool((ids[weight > 0] == 7).all())

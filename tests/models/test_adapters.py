@@ -169,6 +169,27 @@ def test_a_base_beside_the_adapter_and_an_adapter_of_an_adapter(tmp_path):
         near(sk.load(again).logits(IDS), wrapped(IDS).logits)
 
 
+def test_a_base_that_is_elsewhere_is_named_by_the_user(tmp_path, monkeypatch, capsys):
+    from sinkscope.cli.app import run
+
+    base = make_causal(tmp_path / "base")
+    folder, _ = adapted(base, sk.load(base).module, tmp_path)
+    whole = sk.load(folder)
+    change(folder, base_model_name_or_path="somebody/somewhere")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(CheckpointError, match=r"is an adapter of somebody/somewhere, .*--base") as caught:
+        sk.load(folder)
+    assert "\n" not in str(caught.value)
+    found = sk.load(folder, base=base)
+    assert torch.equal(found.logits(IDS), whole.logits(IDS)) and found.fingerprint == whole.fingerprint
+    monkeypatch.chdir(tmp_path)
+    assert sk.load(folder, base="base").fingerprint == whole.fingerprint
+    assert run(["check", str(folder), "--base", str(base), "--json"]) in (0, 1)
+    assert json.loads(capsys.readouterr().out)["checks"][0]["status"] == "ok"
+    with pytest.raises(CheckpointError, match="no PEFT adapter"):
+        sk.load(base, base=base)
+
+
 def test_bfloat16_is_merged_in_float32(tmp_path):
     base = make_causal(tmp_path / "base")
     folder, _ = adapted(base, sk.load(base).module, tmp_path)

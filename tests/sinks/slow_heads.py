@@ -63,6 +63,13 @@ def slow_head(trace: Trace, rule: Rule, layer: int, head: int, least: int = 4, s
     home = max(range(size), key=lambda j: (sum(mains[t] == j for t in present), -j))
     row["home"] = home if present else None
     row["home_share"] = sum(home in s for s in sinks) / steps
+    row["main_keys"] = len({mains[t] for t in present})
+    row["standing"] = max(sum(j in s for s in sinks) for j in range(size)) / steps
+    trend, one_step = row["trend"], row["one_step_share"]
+    flash = (
+        one_step is not None and one_step >= 0.5 and not (len(present) >= 6 and trend is not None and abs(trend) >= 0.8)
+    )
+    row["relocating"] = row["main_keys"] >= 2 and row["standing"] < 0.8 and not flash
     row |= slow_centres(scores, sinks, present)
     row |= slow_distances(trace, mains, present)
     entropies = [-sum(p * math.log(p) for v in values if (p := v / sum(values)) > 0) for values in received]

@@ -70,6 +70,34 @@ def test_moving_left_with_the_frontier_though_each_key_lives_one_step() -> None:
     assert (row["one_step_share"], row["jaccard"]) == (1, 0)
 
 
+def test_a_head_relocates_only_if_its_main_sink_changes_place_and_no_key_stands() -> None:
+    relocates = [3] * 8 + [12] * 8
+    with_a_gap = [3] * 6 + [None] * 4 + [12] * 6
+    vanishes = [3] * 8 + [None] * 8
+    flickers = [3, None] * 8
+    hops = [3, 12] * 8  # one step each, on no path: a flash
+    stands = [3] * 16
+    leaves_once = [3] * 13 + [12] * 3  # 3 is a sink in 81 % of the steps
+    paths = [relocates, with_a_gap, vanishes, flickers, hops, stands, leaves_once, BLOCK_STARTS]
+    table = head_dynamics(diffusion([[path] for path in paths]))
+    assert table["relocating"].to_list() == [True, True, False, False, False, False, False, True]
+    assert table["main_keys"].to_list() == [2, 2, 1, 1, 2, 1, 2, 4]
+    assert table["standing"].to_list() == pytest.approx([0.5, 0.375, 0.5, 0.5, 0.5, 1.0, 13 / 16, 0.25])
+    assert table["class"].to_list()[2] == "moving"  # which today's class calls so though it never changes place
+    assert by_layer(table)["relocating"].item() == pytest.approx(3 / 8)
+    moving_left = head_dynamics(diffusion([[FRONTIER]], order="left"))
+    assert moving_left["relocating"].to_list() == [True]  # each key lives one step, on a path
+
+
+def test_a_key_that_stands_beside_a_moving_one_is_no_relocation() -> None:
+    """The largest sink changes place, but another key is a sink all the while."""
+    trace = diffusion([[[3] * 8 + [12] * 8]])
+    received = full(trace)
+    received[:, 0, 0, :, 7] += 0.3 * received[:, 0, 0].sum(-1)
+    row = row_of(trace)
+    assert (row["main_keys"], row["standing"], row["relocating"]) == (2, 1.0, False)
+
+
 def test_one_step_flash() -> None:
     once = [None] * 7 + [11] + [None] * 8
     twice = [None, 3, *[None] * 9, 15, *[None] * 4]

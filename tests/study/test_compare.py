@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 from made_rows import tables
 
+from sinkscope.cli.app import run
 from sinkscope.errors import StudyError
 from sinkscope.study.compare import compare, short, shown
 from sinkscope.study.results import Results, RunFacts
@@ -70,6 +71,26 @@ def test_another_difficulty_parts_one_task_only(tmp_path: Path) -> None:
     found = compare(made(tmp_path / "a", 4, 2), made(tmp_path / "b", 4, 3, difficulty=3))
     assert {row["task"] for row in found["cells"] if "p" in row} == {"recall"}
     assert "The tasks arithmetic differ in difficulty (mixed and 3)" in found["unpaired"][0]
+
+
+def renamed(folder: Path, name: str) -> Path:
+    table = pl.read_parquet(folder / "results.parquet").with_columns(model=pl.lit(name))
+    table.write_parquet(folder / "results.parquet")
+    return folder
+
+
+def test_a_base_is_compared_with_its_fine_tune(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base, tuned = made(tmp_path / "a", 4, 2), renamed(made(tmp_path / "b", 4, 3), "m-tuned")
+    assert compare(base, tuned)["cells"] == []
+    found = compare(base, tuned, {"m": "m-tuned"})
+    assert {row["model"] for row in found["cells"]} == {"m → m-tuned"} and len(found["cells"]) == 6
+    assert all(row["difference"] == 0.25 for row in found["cells"])
+    with pytest.raises(StudyError, match=r"The second run has no model 'x' to match; it has m-tuned"):
+        compare(base, tuned, {"m": "x"})
+    assert run(["compare", str(base), str(tuned), "--match-models", "m=m-tuned", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["cells"] == found["cells"]
+    for wrong in ("m", "m=", "m=a,m=b", ""):
+        assert run(["compare", str(base), str(tuned), "--match-models", wrong]) == 2
 
 
 def test_short_names_stay_different(tmp_path: Path) -> None:

@@ -199,6 +199,9 @@ def test_every_condition_comes_back_from_its_plain_form() -> None:
         "hold_sinks": Condition("hold_sinks", 1, bonus=4.0),
         "penalise_sinks": Condition("penalise_sinks", 1, penalty=2.0),
         "soften": Condition("soften", temperature=2.0),
+        "steer": Condition("steer", vector=[1.0, 2.0], strength=2.0),
+        "ablate_channels": Condition("ablate_channels", top=1),
+        "zero_attention": Condition("zero_attention", heads=[[0, 1]]),
     }
     for name in names():
         ranked = name in ("mask_random", "mean_values", "patch_values", "patch_keys", "rotate_sinks")

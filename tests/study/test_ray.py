@@ -241,7 +241,7 @@ def test_likelihoods_are_the_same_numbers_elsewhere(nodes: Nodes) -> None:
     pytest.importorskip("lm_eval")
     from lm_eval.api.instance import Instance
 
-    from sinkscope.evals.evaluation import job_of
+    from sinkscope.evals.batches import job_of
     from sinkscope.evals.harness import HarnessLM
     from sinkscope.interventions import MaskSinks
     from sinkscope.models.load import load

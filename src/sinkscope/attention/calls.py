@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import NamedTuple
+from functools import cached_property, reduce
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -48,12 +49,7 @@ class Call:
     def real_keys(self) -> Tensor | None:
         """bool [batch, key]: keys that are not padding; None where none is."""
         if self.forward is not None:
-            if self.forward.real is not None:
-                return self.forward.real[:, : self.keys].to(self.q.device)
-            padding = self.forward.padding
-            if padding is None:
-                return None
-            return torch.arange(self.keys, device=self.q.device) >= padding.to(self.q.device).unsqueeze(1)
+            return self.forward.real_keys(self.keys, self.q.device)
         if self.mask is None:
             return None
         seen = self.mask if self.mask.dtype == torch.bool else self.mask > torch.finfo(self.mask.dtype).min / 2
@@ -63,11 +59,23 @@ class Call:
     def labels(self) -> Tensor:
         """[batch, query]: the group of each query, −1 for padding."""
         if self.forward is not None:
-            return self.forward.labels.to(self.q.device)
+            given, device = self.forward.labels, self.q.device
+            return given if given.device == device else self.forward.once("labels", device, lambda: given.to(device))
         labels = torch.zeros(self.q.shape[0], self.queries, dtype=torch.int64, device=self.q.device)
         if self.real_keys is not None and self.queries <= self.keys:
             return labels.masked_fill(~self.real_keys[:, self.start : self.start + self.queries], -1)
         return labels
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether a sparse cache leaves other keys out in each layer."""
+        return self.forward is not None and self.forward.kept is not None
+
+    def once(self, key: object, make: Callable[[], Tensor]) -> Tensor:
+        """What does not differ from layer to layer of one forward, made once on each device."""
+        return (
+            make() if self.forward is None else self.forward.once((key, self.keys, self.queries), self.q.device, make)
+        )
 
     @property
     def group_count(self) -> int:
@@ -99,6 +107,7 @@ class Change:
     extra: tuple[Tensor, Tensor] | Extra | None = None  # keys and values that every query sees beside the text
     bias: Tensor | None = None  # [batch | 1, head | 1, query | 1, key], added to the scores
     temperature: float = 1.0  # scores are divided by it
+    removed: Tensor | None = None  # [batch, head, key]: attention that each key loses, where `bias` takes a part of it
 
 
 @dataclass(frozen=True)
@@ -110,6 +119,15 @@ class Outcome:
     drop: Tensor | None  # bool [batch, head, key]
     touched: Tensor | None  # bool [batch, head, key]: dropped, or with a changed value
     mask: Tensor | None  # the mask that was really used, what interventions hide included
+
+    @cached_property
+    def received_by_all(self) -> Tensor:
+        """[batch, head, key]: from all groups of queries."""
+        return self.received.sum(2)
+
+    @cached_property
+    def clean_by_all(self) -> Tensor:
+        return self.received_by_all if self.clean is self.received else self.clean.sum(2)
 
 
 class Tap:
@@ -137,11 +155,23 @@ class Tap:
 def perform(call: Call, taps: Sequence[Tap]) -> Tensor:
     """Output of the call, [batch, head, query, dim]; bit-identical to the module's own where nothing is changed or watched."""
     kept = None if call.forward is None or call.forward.kept is None else call.forward.kept(call.layer)
+    call = _on_columns(call) if kept is None else call
     small, call = call, call if kept is None else _on_canvas(call, kept)
     out = _answer(call, small, kept, taps)
     for tap in taps:
         tap.done(call)
     return out
+
+
+def _on_columns(call: Call) -> Call:
+    """Keys that a sliding window has dropped put back, hidden from all: key i then stands in column i."""
+    missing = 0 if call.forward is None else call.forward.start + call.queries - call.keys
+    if missing <= 0:
+        return call
+    mask = torch.ones(1, 1, 1, call.keys, dtype=torch.bool, device=call.q.device) if call.mask is None else call.mask
+    mask = functional.pad(mask, (missing, 0), value=False if mask.dtype == torch.bool else -torch.inf)
+    k, v = (functional.pad(part, (0, 0, missing, 0)) for part in (call.k, call.v))
+    return replace(call, k=k, v=v, mask=mask)
 
 
 def _on_canvas(call: Call, kept: Kept) -> Call:
@@ -160,25 +190,44 @@ def _answer(call: Call, small: Call, kept: Kept | None, taps: Sequence[Tap]) -> 
     watched = any(tap.watches(call) for tap in taps)
     if not changes and not watched and not any(tap.ranks(call) for tap in taps):
         return call.untouched()
+    # Sums need no gradient: where one flows, it flows through the module's own attention.
+    watched = watched and not (torch.is_grad_enabled() and any(one.requires_grad for one in (call.q, call.k, call.v)))
+    with nullcontext() if changes else torch.no_grad():
+        out = _summed(call, small, kept, taps, changes)
+    return out if changes or watched else call.untouched()
+
+
+def _summed(call: Call, small: Call, kept: Kept | None, taps: Sequence[Tap], changes: Sequence[Change]) -> Tensor:
+    """Output and column sums in one pass; the sums go to the taps."""
     narrow = kept is not None and not changes  # nothing to change among the keys that are left out
     use = merged(small if narrow else call, changes)
-    out, received, clean = attend(
-        call.q, use.keys, use.values, mask=use.mask, causal=call.causal, groups=call.labels, scale=use.scale,
-        drop_keys=use.drop, clean=True, group_count=call.group_count,
-        keep_self=any(change.keep_self for change in changes), first=None if call.causal else call.start + use.extra,
-    )  # fmt: skip
+    out: Tensor
+    words: dict[str, Any] = {
+        "mask": use.mask, "causal": call.causal, "groups": call.labels, "scale": use.scale,
+        "group_count": call.group_count, "first": None if call.causal else call.start + use.extra,
+    }  # fmt: skip
+    if use.drop is None:
+        out, received = attend(call.q, use.keys, use.values, **words)
+        clean = received
+    else:
+        keep_self = any(change.keep_self for change in changes)
+        out, received, clean = attend(
+            call.q, use.keys, use.values, drop_keys=use.drop, clean=True, keep_self=keep_self, **words
+        )
     if narrow and kept is not None:
-        received, clean = (_spread(sums, kept.columns, call.keys) for sums in (received, clean))
-    own = slice(use.extra, None)  # what extra keys received is nobody's column
-    drop = None if use.drop is None else use.drop[..., own]
-    mask = call.mask if narrow else None if use.mask is None else use.mask[..., own]
-    received, clean = received[..., own], clean[..., own]
+        received = clean = _spread(received, kept.columns, call.keys)
+    drop, mask = use.drop, call.mask if narrow else use.mask
+    if use.extra:  # what extra keys received is nobody's column
+        own, same = slice(use.extra, None), clean is received
+        drop, mask = (None if one is None else one[..., own] for one in (drop, mask))
+        received = received[..., own]
+        clean = received if same else clean[..., own]
     if any(map(_moves_scores, changes)) and any(tap.ranks(call) for tap in taps):
         clean = _untouched_columns(call)
     outcome = Outcome(received, clean, drop, touched(changes), mask)
     for tap in taps:
         tap.take(call, outcome)
-    return out if changes or watched else call.untouched()
+    return out
 
 
 def _moves_scores(change: Change) -> bool:
@@ -271,7 +320,7 @@ def _per_head(tensor: Tensor, call: Call) -> Tensor:
 def touched(changes: Sequence[Change]) -> Tensor | None:
     """All keys that a call's changes hide or empty, bool [batch, head, key]."""
     picked = [tensor for change in changes for tensor in (change.drop, change.touched) if tensor is not None]
-    return torch.stack(picked).any(0) if picked else None
+    return reduce(torch.logical_or, picked) if picked else None
 
 
 def aligned(mask: Tensor | None, causal: bool, query: Tensor, key: Tensor) -> tuple[Tensor | None, bool]:

@@ -13,7 +13,14 @@ from torch import Tensor, nn
 
 from sinkscope.attention.calls import Call, aligned, perform
 from sinkscope.attention.context import running
-from sinkscope.attention.listeners import Counted, anyone_listens, listeners_at, listeners_of, unheard
+from sinkscope.attention.listeners import (
+    Counted,
+    anyone_listens,
+    listeners_at,
+    listeners_of,
+    refuse_graphs,
+    unheard,
+)
 from sinkscope.errors import CaptureError
 
 NAME = "sinkscope"
@@ -98,30 +105,62 @@ def _attention(
     is_causal: bool | None = None, **options: Any,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """What transformers calls in place of the model's own attention while someone, somewhere, listens."""
-    listeners = listeners_of(module)
+    listeners, forward = listeners_of(module), running()
     own = _implementation(module)
-    if not listeners:
-        unheard(module)
+    if not listeners or (forward is not None and forward.kind == "encode"):
+        if not listeners:
+            unheard(module)
         plain: tuple[Tensor, Tensor | None] = own(
             module, query, key, value, attention_mask, scaling=scaling, is_causal=is_causal, **options
         )
         return plain
     _refuse(module, options)
+    refuse_graphs()
     query, key = query.to(value.dtype), key.to(value.dtype)  # a float32 rotary embedding promotes both
     directed = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     causal = directed and attention_mask is None and query.shape[2] > 1
     layer = int(getattr(module, "layer_idx", 0) or 0)
 
     def untouched() -> Tensor:
-        out: Tensor = own(module, query, key, value, attention_mask, scaling=scaling, is_causal=is_causal, **options)[0]
+        mask = _own_mask(module, attention_mask)
+        out: Tensor = own(module, query, key, value, mask, scaling=scaling, is_causal=is_causal, **options)[0]
         return out.transpose(1, 2)
 
     mask, causal = aligned(attention_mask, causal, query, key)
-    call = Call(layer, query, key, value, mask, causal, scaling, running(), untouched, directed)
+    call = Call(layer, query, key, value, mask, causal, scaling, forward, untouched, directed)
     for one in listeners:
         one.caught.through_interface += 1
         one.caught.note(layer, query.shape[1], key.shape[2])
     return perform(call, [one.tap for one in listeners]).transpose(1, 2).contiguous(), None
+
+
+def _own_mask(module: Any, mask: Tensor | None) -> Tensor | None:
+    """The mask as the model's own attention reads it: flash-attention kernels take the real keys, [batch, key]."""
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, flash_attention_mask
+
+    name = implementation_of(module.config)
+    if mask is None or mask.dim() != 4 or ALL_MASK_ATTENTION_FUNCTIONS[name] is not flash_attention_mask:
+        return mask
+    return mask.flatten(1, 2).any(1)
+
+
+def implementation_of(config: Any) -> str:
+    """The name of the attention that a model has, whether or not anyone listens to it now."""
+    return _original.get(id(config), config._attn_implementation or "sdpa")
+
+
+def padding_row(config: Any, mask: Tensor | None) -> Tensor | None:
+    """A mask [batch, key] of bidirectional attention as [batch, 1, 1, key] where the model takes it so: one row for all queries.
+
+    transformers would write it out for every pair of query and key. Left as it is for attention that reads other masks.
+    """
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
+
+    layers = getattr(config, "layer_types", None)
+    sees_all = set(layers) == {"full_attention"} if layers else getattr(config, "sliding_window", None) is None
+    if mask is None or not sees_all or ALL_MASK_ATTENTION_FUNCTIONS[implementation_of(config)] is not sdpa_mask:
+        return mask
+    return mask.bool()[:, None, None]
 
 
 def _refuse(module: Any, options: dict[str, Any]) -> None:
@@ -140,7 +179,7 @@ def _implementation(module: Any) -> Callable[..., Any]:
     """The attention function that the model had before anyone listened."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    name = _original.get(id(module.config), "sdpa")
+    name = implementation_of(module.config)
     if name == "eager":
         eager: Callable[..., Any] = sys.modules[type(module).__module__].eager_attention_forward
         return eager

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
+import torch
 from torch import nn
 
 from sinkscope.attention.calls import Tap
@@ -81,6 +82,15 @@ def listeners_of(part: nn.Module) -> list[Listener]:
 def listeners_at(root: nn.Module) -> list[Listener]:
     """Who listens to exactly this module in this context."""
     return [one for one in listeners_of(root) if one.root is root]
+
+
+def refuse_graphs() -> None:
+    """A CUDA graph replays kernels without Python: nothing would be heard, and nothing changed, after the first time."""
+    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        raise CaptureError(
+            "Expected a forward in eager mode, got one that is captured in a CUDA graph, whose replays call no Python; "
+            "observe or change the module outside the graph."
+        )
 
 
 def anyone_listens() -> bool:

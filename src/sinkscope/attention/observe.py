@@ -12,6 +12,7 @@ from torch import Tensor
 from sinkscope.attention.calls import Call, Outcome, Tap
 from sinkscope.attention.capture import listening, module_of
 from sinkscope.attention.selection import Shape, check, check_seen, numbers
+from sinkscope.attention.transfer import ToHost
 from sinkscope.errors import CaptureError
 
 Keep = Callable[[int, Tensor], Tensor]
@@ -24,10 +25,17 @@ class Seen(Tap):
     every: int = 1
     only: frozenset[int] | None = None
     keep: Keep | None = None
-    received: list[Tensor] = field(default_factory=list)  # [batch, head, group, key] each, or what `keep` made of it
     layers: list[int] = field(default_factory=list)
     backends: list[str] = field(default_factory=list)
     calls: dict[int, int] = field(default_factory=dict)  # layer → calls so far, kept or not
+    kept: list[Any] = field(default_factory=list)
+    to_host: ToHost = field(default_factory=ToHost, repr=False)
+
+    @property
+    def received(self) -> list[Any]:
+        """[batch, head, group, key] each, on the host, or what `keep` made of it; reading it waits for the device."""
+        self.to_host.finish()
+        return self.kept
 
     def watches(self, call: Call) -> bool:
         return (self.only is None or call.layer in self.only) and self.calls.get(call.layer, 0) % self.every == 0
@@ -37,10 +45,19 @@ class Seen(Tap):
 
     def take(self, call: Call, outcome: Outcome) -> None:
         if self.watches(call):
-            received = outcome.received
-            self.received.append(received if self.keep is None else self.keep(call.layer, received))
+            if self.keep is not None:
+                self.kept.append(self.keep(call.layer, outcome.received))
+            elif outcome.received.device.type == "cpu":
+                self.kept.append(outcome.received)
+            else:
+                self._send(outcome.received)
             self.layers.append(call.layer)
             self.backends.append(call.backend)
+
+    def _send(self, received: Tensor) -> None:
+        place = len(self.kept)
+        self.kept.append(None)
+        self.to_host.put(received, lambda arrived: self.kept.__setitem__(place, arrived.clone()))
 
 
 @contextmanager
@@ -50,8 +67,8 @@ def observe(
     """Collect the attention that keys receive while `module` runs inside the `with`.
 
     module: any torch module, or a loaded model. every: only each n-th call of a layer. layers: only these. keep: a function
-    (layer, received) → what to keep of it. Inside sk.decode the groups are (masked, committed, prompt); elsewhere there is
-    one group of all queries. Only calls of the thread that entered the `with` are seen.
+    (layer, received) → what to keep of it, on the device that made it. Inside sk.decode the groups are (masked, committed,
+    prompt); elsewhere there is one group of all queries. Only calls of the thread that entered the `with` are seen.
     """
     if type(every) is not int or every < 1:
         raise CaptureError(f"Expected `every` to be a whole number of at least 1, got {every!r}.")

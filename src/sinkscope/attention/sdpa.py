@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode
 from sinkscope.attention.calls import Call, Tap, aligned, perform
 from sinkscope.attention.context import running
 from sinkscope.attention.interface import is_transformers
-from sinkscope.attention.listeners import Counted, Listener, listeners_at, unheard
+from sinkscope.attention.listeners import Counted, Listener, listeners_at, refuse_graphs, unheard
 from sinkscope.attention.multihead import multi_head
 from sinkscope.errors import CaptureError
 
@@ -136,6 +136,7 @@ class Catcher(TorchFunctionMode):
             raise CaptureError(
                 "Expected a module in evaluation mode, got one with active attention dropout; call .eval() first."
             )
+        refuse_graphs()
         q, k, v = (part if part.dim() == 4 else part.reshape(-1, 1, *part.shape[-2:]) for part in (query, key, value))
 
         def untouched() -> Tensor:

@@ -2,25 +2,39 @@
 """Attention and column sums in Triton, for CUDA: checked in Triton's interpreter, not timed on a GPU.
 
 Two passes, neither holds query × key. The first is the usual online softmax: a program has some query rows, walks over
-the keys, and keeps each row's maximum and 1 / sum of exp(score − maximum). The second turns that round: a program has
-some keys, walks over the queries, and adds up the probabilities a group. Every sum has one owner and one order, so
-there are no atomic adds and two runs give the same bits. (Maximum and sum are kept apart: their log-sum-exp would lose
-the sum's digits next to a large maximum, as under an additive mask of −1e4.)
+the keys, and keeps each row's maximum and 1 / sum of 2^(score − maximum); scores are in base 2. Where nothing is masked, torch's
+own flash attention does it, and hands over its log-sum-exp: the output then has the bits of the untraced call. The second
+pass turns that round: a program has some keys, walks over the queries, and adds up the probabilities of each group, element by
+element; rows are added together once, at its end. Every sum has one owner and one order, so there are no atomic adds and
+two runs give the same bits. (Maximum and sum are kept apart: their log-sum-exp would lose the sum's digits next to a large
+maximum, as under an additive mask of −1e4.)
+
+With dropped keys both passes also work out the sums without the drop, at one exponential per score: what is kept is measured
+from the largest kept score, what is dropped from the largest of all, so nothing overflows however strong the dropped keys are.
 """
 
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.nn.attention import SDPBackend
 
 from sinkscope.attention.inputs import Inputs, Result, masked_below
 from sinkscope.errors import AttentionError
 
-NO_MASK, BOOL_MASK, ADDITIVE_MASK = 0, 1, 2
+NO_MASK, BOOL_MASK, ADDITIVE_MASK, KEY_MASK = 0, 1, 2, 3  # KEY_MASK: bool, the same for every query, as padding is
 # tl.dot wants at least 16 on every side.
 SMALLEST = 16
+GROUPS = 3  # groups that the received kernel adds up at a time
+LOG2E = 1.4426950408889634
+# A size that is 1, or a multiple of 16, would compile each kernel once more. Strides and head sizes may tell: loads are wider then.
+SIZES = (
+    "heads", "share", "row_count", "key_count", "offset", "block", "group_count",
+    "first_group", "labels_batch", "mask_batch", "mask_head", "drop_batch", "drop_head",
+)  # fmt: skip
 
 
 @triton.jit
@@ -32,46 +46,54 @@ def load_rows(pointer, rows, stride_row, columns, stride_column, row_count, colu
 
 
 @triton.jit
-def masked_scores(
-    q, k, scale, rows, keys, row_count, key_count, offset,
+def scores_of(
+    q, k, scale2, rows, keys, row_count, key_count, offset, block,
     mask, mask_row, mask_key, masked_at,
-    MASK: tl.constexpr, BLOCK: tl.constexpr,
+    MASK: tl.constexpr, ORDER: tl.constexpr, EDGE: tl.constexpr,
 ):  # fmt: skip
-    """Scores [row, key] of one block with −∞ where mask, the order of blocks or the edges bar a key."""
-    scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+    """Scores [row, key] of one block in base 2, −∞ where mask, the order of blocks or (EDGE) the last key bar one."""
+    scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale2
+    if MASK == 3:
+        kept = tl.load(mask + keys * mask_key, mask=keys < key_count, other=0) != 0
+        scores = tl.where(kept[None, :], scores, float("-inf"))
+    elif EDGE:
+        scores = tl.where(keys[None, :] < key_count, scores, float("-inf"))
     inside = (rows[:, None] < row_count) & (keys[None, :] < key_count)
-    allowed = inside
-    if BLOCK != 0:  # division truncates: what lies before position 0 ends at 0 or below, and sees nothing
-        allowed = allowed & (keys[None, :] < (rows[:, None] + offset + BLOCK) // BLOCK * BLOCK)
-    if MASK != 0:
-        where = mask + rows[:, None] * mask_row + keys[None, :] * mask_key
-        if MASK == 1:
-            allowed = allowed & (tl.load(where, mask=inside, other=0) != 0)
-        else:
-            bias = tl.load(where, mask=inside, other=0.0).to(tl.float32)
-            allowed = allowed & (bias > masked_at)
-            scores += bias
-    return tl.where(allowed, scores, float("-inf"))
+    where = mask + rows[:, None] * mask_row + keys[None, :] * mask_key
+    if MASK == 1:
+        scores = tl.where(tl.load(where, mask=inside, other=0) != 0, scores, float("-inf"))
+    elif MASK == 2:
+        bias = tl.load(where, mask=inside, other=0.0).to(tl.float32)
+        scores = tl.where(bias > masked_at, scores + bias * 1.4426950408889634, float("-inf"))
+    if ORDER:  # division truncates: what lies before position 0 ends at 0 or below, and sees nothing
+        ends = (rows + offset + block) // block * block
+        scores = tl.where(keys[None, :] < ends[:, None], scores, float("-inf"))
+    return scores
 
 
 @triton.jit
-def without_dropped(scores, rows, keys, key_count, offset, drop, drop_key, KEEP_SELF: tl.constexpr):
-    """The same scores with −∞ at dropped keys."""
+def dropped_pairs(rows, keys, key_count, offset, drop, drop_key, KEEP_SELF: tl.constexpr):
+    """bool [row or 1, key]: what drop_keys bars."""
     dropped = (tl.load(drop + keys * drop_key, mask=keys < key_count, other=0) != 0)[None, :]
     if KEEP_SELF:
         dropped = dropped & (keys[None, :] != rows[:, None] + offset)
-    return tl.where(dropped, float("-inf"), scores)
+    return dropped
 
 
 @triton.jit
-def output_kernel(
+def finite(largest):
+    """What a row's scores are measured from; −∞ − (−∞) would be NaN."""
+    return tl.where(largest == float("-inf"), 0.0, largest)
+
+
+@triton.jit(do_not_specialize=SIZES)
+def output_kernel(  # noqa: PLR0915
     q, k, v, out, peaks, shares, clean_peaks, clean_shares, mask, drop,
     q_batch, q_head, q_row, q_dim, k_batch, k_head, k_key, k_dim, v_batch, v_head, v_key, v_dim,
     out_batch, out_head, out_row, out_dim, mask_batch, mask_head, mask_row, mask_key, drop_batch, drop_head, drop_key,
-    heads, share, row_count, key_count, offset, dim_count, value_count, scale, masked_at,
-    MASK: tl.constexpr, BLOCK: tl.constexpr, DROP: tl.constexpr, KEEP_SELF: tl.constexpr, CLEAN: tl.constexpr,
-    ROWS: tl.constexpr, KEYS: tl.constexpr, DIM: tl.constexpr, VALUE: tl.constexpr,
-    WIDEN: tl.constexpr,
+    heads, share, row_count, key_count, offset, block, dim_count, value_count, scale2, masked_at,
+    MASK: tl.constexpr, ORDER: tl.constexpr, DROP: tl.constexpr, KEEP_SELF: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, DIM: tl.constexpr, VALUE: tl.constexpr, WIDEN: tl.constexpr,
 ):  # fmt: skip
     """Output of some rows of one head, and what makes their scores probabilities, with and without dropped keys."""
     batch = (tl.program_id(1) // heads).to(tl.int64)
@@ -87,30 +109,32 @@ def output_kernel(
 
     largest = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
-    clean_largest = tl.full([ROWS], float("-inf"), tl.float32)
-    clean_total = tl.zeros([ROWS], tl.float32)
+    lost_largest = tl.full([ROWS], float("-inf"), tl.float32)  # of the dropped keys
+    lost_total = tl.zeros([ROWS], tl.float32)
     sums = tl.zeros([ROWS, VALUE], tl.float32)
     stop = key_count
-    if BLOCK != 0:  # the end of the last row's block
-        stop = tl.maximum(0, tl.minimum(key_count, (offset + first + ROWS - 1 + BLOCK) // BLOCK * BLOCK))
+    if ORDER:  # the end of the last row's block
+        stop = tl.maximum(0, tl.minimum(key_count, (offset + first + ROWS - 1 + block) // block * block))
     for start in range(0, stop, KEYS):
         keys = start + tl.arange(0, KEYS)
         k_block = load_rows(k, keys, k_key, dims, k_dim, key_count, dim_count, WIDEN)
-        scores = masked_scores(
-            q_block, k_block, scale, rows, keys, row_count, key_count, offset,
-            mask, mask_row, mask_key, masked_at, MASK, BLOCK,
+        scores = scores_of(
+            q_block, k_block, scale2, rows, keys, row_count, key_count, offset, block,
+            mask, mask_row, mask_key, masked_at, MASK, ORDER, True,
         )  # fmt: skip
-        if CLEAN:
-            higher = tl.maximum(clean_largest, tl.max(scores, 1))
-            base = tl.where(higher == float("-inf"), 0.0, higher)
-            clean_total = clean_total * tl.exp(clean_largest - base) + tl.sum(tl.exp(scores - base[:, None]), 1)
-            clean_largest = higher
         if DROP:
-            scores = without_dropped(scores, rows, keys, key_count, offset, drop, drop_key, KEEP_SELF)
+            dropped = dropped_pairs(rows, keys, key_count, offset, drop, drop_key, KEEP_SELF)
+            if tl.max(dropped.to(tl.int32)) != 0:  # few tiles have a dropped key
+                lost = tl.where(dropped, scores, float("-inf"))
+                higher = tl.maximum(lost_largest, tl.max(lost, 1))
+                base = finite(higher)
+                lost_total = lost_total * tl.exp2(lost_largest - base) + tl.sum(tl.exp2(lost - base[:, None]), 1)
+                lost_largest = higher
+                scores = tl.where(dropped, float("-inf"), scores)
         higher = tl.maximum(largest, tl.max(scores, 1))
-        base = tl.where(higher == float("-inf"), 0.0, higher)  # −∞ − (−∞) would be NaN
-        weights = tl.exp(scores - base[:, None])
-        shrink = tl.exp(largest - base)
+        base = finite(higher)
+        weights = tl.exp2(scores - base[:, None])
+        shrink = tl.exp2(largest - base)
         total = total * shrink + tl.sum(weights, 1)
         v_block = load_rows(v, keys, v_key, values, v_dim, key_count, value_count, WIDEN)
         sums = sums * shrink[:, None] + tl.dot(weights.to(v_block.dtype), v_block, input_precision="ieee")
@@ -122,111 +146,210 @@ def output_kernel(
     sums = (sums * share_of_row[:, None]).to(out.dtype.element_ty)
     tl.store(out + rows[:, None] * out_row + values[None, :] * out_dim, sums, mask=inside)
     at = (batch * heads + head) * row_count + rows
-    tl.store(peaks + at, tl.where(largest == float("-inf"), 0.0, largest), mask=rows < row_count)
+    tl.store(peaks + at, finite(largest), mask=rows < row_count)
     tl.store(shares + at, share_of_row, mask=rows < row_count)
-    if CLEAN:
-        tl.store(clean_peaks + at, tl.where(clean_largest == float("-inf"), 0.0, clean_largest), mask=rows < row_count)
+    if DROP:
+        clean_largest = tl.maximum(largest, lost_largest)
+        base = finite(clean_largest)
+        clean_total = total * tl.exp2(largest - base) + lost_total * tl.exp2(lost_largest - base)
+        tl.store(clean_peaks + at, base, mask=rows < row_count)
         tl.store(clean_shares + at, tl.where(clean_total == 0.0, 0.0, 1.0 / clean_total), mask=rows < row_count)
 
 
-@triton.jit
-def received_kernel(
-    q, k, peaks, shares, labels, received, mask, drop,
+@triton.jit(do_not_specialize=SIZES)
+def received_kernel(  # noqa: PLR0912, PLR0915
+    q, k, peaks, shares, clean_peaks, clean_shares, labels, received, clean, mask, drop,
     q_batch, q_head, q_row, q_dim, k_batch, k_head, k_key, k_dim, labels_batch,
     mask_batch, mask_head, mask_row, mask_key, drop_batch, drop_head, drop_key,
-    heads, share, row_count, key_count, offset, dim_count, group_count, scale, masked_at,
-    MASK: tl.constexpr, BLOCK: tl.constexpr, DROP: tl.constexpr, KEEP_SELF: tl.constexpr,
-    ROWS: tl.constexpr, KEYS: tl.constexpr, DIM: tl.constexpr, GROUPS: tl.constexpr,
-    WIDEN: tl.constexpr,
+    heads, share, row_count, key_count, offset, block, dim_count, group_count, first_group, scale2, masked_at,
+    MASK: tl.constexpr, ORDER: tl.constexpr, DROP: tl.constexpr, KEEP_SELF: tl.constexpr, LSE: tl.constexpr,
+    SUMS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, DIM: tl.constexpr, WIDEN: tl.constexpr,
 ):  # fmt: skip
-    """What some keys of one head received from each group of queries."""
+    """What some keys of one head received from up to three groups of queries, with and without dropped keys."""
     batch = (tl.program_id(1) // heads).to(tl.int64)
     head = (tl.program_id(1) % heads).to(tl.int64)
     first = tl.program_id(0) * KEYS
     keys = first + tl.arange(0, KEYS)
-    dims, groups = tl.arange(0, DIM), tl.arange(0, GROUPS)
+    dims = tl.arange(0, DIM)
     q += batch * q_batch + head * q_head
     mask += batch * mask_batch + head * mask_head
     drop += batch * drop_batch + head * drop_head
-    peaks += (batch * heads + head) * row_count
-    shares += (batch * heads + head) * row_count
+    row = (batch * heads + head) * row_count
     labels += batch * labels_batch
     k_block = load_rows(
         k + batch * k_batch + head // share * k_head, keys, k_key, dims, k_dim, key_count, dim_count, WIDEN
     )
 
-    sums = tl.zeros([GROUPS, KEYS], tl.float32)
+    some = False  # whether any of these keys is dropped: for most programs none is
+    if DROP:
+        some = tl.max(tl.load(drop + keys * drop_key, mask=keys < key_count, other=0).to(tl.int32), 0) != 0
+    sums0 = tl.zeros([ROWS, KEYS], tl.float32)
+    sums1 = tl.zeros([ROWS, KEYS], tl.float32)
+    sums2 = tl.zeros([ROWS, KEYS], tl.float32)
+    clean0 = tl.zeros([ROWS, KEYS], tl.float32)
+    clean1 = tl.zeros([ROWS, KEYS], tl.float32)
+    clean2 = tl.zeros([ROWS, KEYS], tl.float32)
     begin = 0
-    if BLOCK != 0:  # rows before the block of the first key see none of these keys; stay on a multiple of ROWS
-        begin = tl.maximum(0, first // BLOCK * BLOCK - offset) // ROWS * ROWS
+    if ORDER:  # rows before the block of the first key see none of these keys; stay on a multiple of ROWS
+        begin = tl.maximum(0, first // block * block - offset) // ROWS * ROWS
     for start in range(begin, row_count, ROWS):
         rows = start + tl.arange(0, ROWS)
         q_block = load_rows(q, rows, q_row, dims, q_dim, row_count, dim_count, WIDEN)
-        scores = masked_scores(
-            q_block, k_block, scale, rows, keys, row_count, key_count, offset,
-            mask, mask_row, mask_key, masked_at, MASK, BLOCK,
+        scores = scores_of(
+            q_block, k_block, scale2, rows, keys, row_count, key_count, offset, block,
+            mask, mask_row, mask_key, masked_at, MASK, ORDER, False,
         )  # fmt: skip
+        there = rows < row_count
+        label = tl.load(labels + rows, mask=there, other=-1).to(tl.int32) - first_group
+        peak = tl.load(peaks + row + rows, mask=there, other=0.0)
+        weight = tl.full([ROWS], 1.0, tl.float32)
+        if LSE:
+            peak = peak * 1.4426950408889634
+        else:
+            weight = tl.load(shares + row + rows, mask=there, other=0.0)
         if DROP:
-            scores = without_dropped(scores, rows, keys, key_count, offset, drop, drop_key, KEEP_SELF)
-        peak = tl.load(peaks + rows, mask=rows < row_count, other=0.0)
-        row_share = tl.load(shares + rows, mask=rows < row_count, other=0.0)
-        label = tl.load(labels + rows, mask=rows < row_count, other=-1)
-        counted = tl.where(groups[:, None] == label[None, :], row_share[None, :], 0.0)
-        sums += tl.dot(counted, tl.exp(scores - peak[:, None]), input_precision="ieee")
+            clean_peak = tl.load(clean_peaks + row + rows, mask=there, other=0.0)
+            clean_share = tl.load(clean_shares + row + rows, mask=there, other=0.0)
+            # What kept keys get under the larger total; a row whose every kept key is barred has no peak of its own.
+            under = tl.where(weight == 0.0, 0.0, clean_share * tl.exp2(peak - clean_peak))
+            if some:
+                dropped = dropped_pairs(rows, keys, key_count, offset, drop, drop_key, KEEP_SELF)
+                shown = tl.exp2(scores - tl.where(dropped, clean_peak[:, None], peak[:, None]))
+                kept = tl.where(dropped, 0.0, shown)
+                shown = shown * tl.where(dropped, clean_share[:, None], under[:, None])
+                clean0 += tl.where((label == 0)[:, None], shown, 0.0)
+                if SUMS > 1:
+                    clean1 += tl.where((label == 1)[:, None], shown, 0.0)
+                    clean2 += tl.where((label == 2)[:, None], shown, 0.0)
+            else:
+                kept = tl.exp2(scores - peak[:, None])
+                clean0 += kept * tl.where(label == 0, under, 0.0)[:, None]
+                if SUMS > 1:
+                    clean1 += kept * tl.where(label == 1, under, 0.0)[:, None]
+                    clean2 += kept * tl.where(label == 2, under, 0.0)[:, None]
+        else:
+            kept = tl.exp2(scores - peak[:, None])
+        sums0 += kept * tl.where(label == 0, weight, 0.0)[:, None]
+        if SUMS > 1:
+            sums1 += kept * tl.where(label == 1, weight, 0.0)[:, None]
+            sums2 += kept * tl.where(label == 2, weight, 0.0)[:, None]
 
-    inside = (groups[:, None] < group_count) & (keys[None, :] < key_count)
-    at = ((batch * heads + head) * group_count + groups[:, None]) * key_count + keys[None, :]
-    tl.store(received + at, sums, mask=inside)
+    at = ((batch * heads + head) * group_count + first_group) * key_count + keys
+    inside = keys < key_count
+    tl.store(received + at, tl.sum(sums0, 0), mask=inside)
+    if DROP:
+        tl.store(clean + at, tl.sum(clean0, 0), mask=inside)
+    if SUMS > 1:
+        second = keys < tl.where(first_group + 1 < group_count, key_count, 0)
+        third = keys < tl.where(first_group + 2 < group_count, key_count, 0)
+        tl.store(received + at + key_count, tl.sum(sums1, 0), mask=second)
+        tl.store(received + at + 2 * key_count, tl.sum(sums2, 0), mask=third)
+        if DROP:
+            tl.store(clean + at + key_count, tl.sum(clean1, 0), mask=second)
+            tl.store(clean + at + 2 * key_count, tl.sum(clean2, 0), mask=third)
 
 
 @torch.no_grad()
 def triton_attention(call: Inputs, rows: int | None = None, keys: int | None = None) -> Result:
-    """Softmax attention, its output, and what every key received."""
+    """Softmax attention, its output, and what every key received; rows, keys: at most so many in a tile."""
     if call.q.dtype == torch.float64:
         raise AttentionError("backend 'triton' takes float32, bfloat16 and float16, but q is float64: use 'tiled'.")
-    q, k, v = call.q, call.k, call.v
-    out, received = call.empty_out(), call.zero_received()
-    both = call.clean and call.drop_keys is not None
-    peaks = q.new_empty(call.batch, call.heads, call.queries, dtype=torch.float32)
-    shares, clean_peaks, clean_shares = torch.empty_like(peaks), peaks, peaks
-    if both:
-        clean_peaks, clean_shares = torch.empty_like(peaks), torch.empty_like(peaks)
-    mask, mask_strides, kind = mask_arguments(call)
-    drop, drop_strides = drop_arguments(call)
-    labels = call.labels.to(torch.int32).contiguous()
-    labels_batch = labels.stride(0) if len(labels) > 1 else 0
-    masked_at = masked_below(call.mask.dtype) if kind == ADDITIVE_MASK and call.mask is not None else 0.0
-    launch = launch_options(q.dtype.itemsize, q.shape[3])
-    rows = fitting(call.queries, launch.rows if rows is None else rows)
-    keys = fitting(call.keys, launch.keys if keys is None else keys)
-    dim, value = fitting(q.shape[3]), fitting(v.shape[3])
-    sizes = (call.heads, call.share, call.queries, call.keys, call.offset, q.shape[3])
-    # Triton's interpreter multiplies the bit patterns of bfloat16, a bug: there, and only there, widen.
-    widen = q.dtype == torch.bfloat16 and q.device.type == "cpu"
-    blocks: dict[str, Any] = {
-        "BLOCK": call.block or 0, "MASK": kind, "ROWS": rows, "KEYS": keys, "DIM": dim, "WIDEN": widen,
-        **launch.options,
-    }  # fmt: skip
+    if call.q.device.type != "cuda":  # the interpreter
+        return _attention(call, rows, keys)
+    with torch.cuda.device(call.q.device):  # Triton launches on the current device
+        return _attention(call, rows, keys)
 
-    output_kernel[(triton.cdiv(call.queries, rows), call.batch * call.heads)](
-        q, k, v, out, peaks, shares, clean_peaks, clean_shares, mask, drop,
-        *q.stride(), *k.stride(), *v.stride(), *out.stride(), *mask_strides, *drop_strides,
-        *sizes, v.shape[3], call.scale, masked_at,
-        DROP=call.drop_keys is not None, KEEP_SELF=call.keep_self, CLEAN=both, VALUE=value, **blocks,
+
+class Rows(NamedTuple):
+    """What makes scores probabilities, row by row: [batch, head, query] each."""
+
+    peaks: Tensor  # base 2, or natural log-sum-exp
+    shares: Tensor | None  # None: peaks are log-sum-exp
+    clean_peaks: Tensor | None = None
+    clean_shares: Tensor | None = None
+
+
+def _attention(call: Inputs, rows: int | None, keys: int | None) -> Result:
+    found = flash_output(call)
+    out, by_row = own_output(call, rows, keys) if found is None else found
+    shape = (call.batch, call.heads, call.group_count, call.keys)
+    received = call.q.new_empty(shape, dtype=torch.float32)
+    clean = torch.empty_like(received) if call.drop_keys is not None else None
+    for first in range(0, call.group_count, GROUPS):
+        launch_received(call, by_row, received, clean, first, rows, keys)
+    return Result(out, received, clean if call.clean else None)
+
+
+def flash_output(call: Inputs) -> tuple[Tensor, Rows] | None:
+    """torch's own flash attention, where it would be taken for this call anyway and nothing is masked; else None."""
+    q, k, v = call.q, call.k, call.v
+    whole = call.block is None or (call.block == 1 and call.offset == 0 and call.queries == call.keys)
+    if call.mask is not None or call.drop_keys is not None or not whole or q.device.type != "cuda":
+        return None
+    if q.dtype == torch.float32 or q.shape[3] != v.shape[3] or q.shape[3] % 8 or q.shape[3] > 256:
+        return None
+    causal = call.block is not None
+    chosen = torch._fused_sdp_choice(q, k, v, None, 0.0, causal, scale=call.scale, enable_gqa=call.share > 1)
+    if chosen != SDPBackend.FLASH_ATTENTION.value:
+        return None
+    out, sums = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, False, scale=call.scale)[:2]
+    return out, Rows(sums.contiguous(), None)
+
+
+def own_output(call: Inputs, rows: int | None, keys: int | None) -> tuple[Tensor, Rows]:
+    """Output by the first kernel."""
+    q, v, out = call.q, call.v, call.empty_out()
+    peaks = q.new_empty(call.batch, call.heads, call.queries, dtype=torch.float32)
+    dropped = call.drop_keys is not None
+    by_row = Rows(peaks, *(torch.empty_like(peaks) if wanted else None for wanted in (True, dropped, dropped)))
+    launch = fitted(launches("output", q.dtype.itemsize, fitting(q.shape[3]), dropped), call, rows, keys)
+    tensors, strides, words = common(call, launch)
+    mask, drop = tensors
+    output_kernel[(triton.cdiv(call.queries, launch.rows), call.batch * call.heads)](
+        q, call.k, v, out, *(peaks if one is None else one for one in by_row), mask, drop,
+        *q.stride(), *call.k.stride(), *v.stride(), *out.stride(), *strides,
+        *sizes(call), v.shape[3], call.scale * LOG2E, masked_at(call),
+        VALUE=fitting(v.shape[3]), **words,
+    )  # fmt: skip
+    return out, by_row
+
+
+def launch_received(
+    call: Inputs, by_row: Rows, received: Tensor, clean: Tensor | None, first: int, rows: int | None, keys: int | None
+) -> None:
+    """Three groups of queries, from `first` on, by the second kernel."""
+    q, labels = call.q, call.labels if call.labels.stride(-1) == 1 else call.labels.contiguous()
+    launch = fitted(launches("received", q.dtype.itemsize, fitting(q.shape[3]), clean is not None), call, rows, keys)
+    (mask, drop), strides, words = common(call, launch)
+    received_kernel[(triton.cdiv(call.keys, launch.keys), call.batch * call.heads)](
+        q, call.k, *(by_row.peaks if one is None else one for one in by_row),
+        labels, received, received if clean is None else clean, mask, drop,
+        *q.stride(), *call.k.stride(), labels.stride(0) if len(labels) > 1 else 0, *strides,
+        *sizes(call), call.group_count, first, call.scale * LOG2E, masked_at(call),
+        LSE=by_row.shares is None, SUMS=1 if call.group_count == 1 else GROUPS, **words,
     )  # fmt: skip
 
-    def column_sums(row_peaks: Tensor, row_shares: Tensor, into: Tensor, with_drop: bool) -> Tensor:
-        received_kernel[(triton.cdiv(call.keys, keys), call.batch * call.heads)](
-            q, k, row_peaks, row_shares, labels, into, mask, drop,
-            *q.stride(), *k.stride(), labels_batch, *mask_strides, *drop_strides,
-            *sizes, call.group_count, call.scale, masked_at,
-            DROP=with_drop, KEEP_SELF=call.keep_self, GROUPS=fitting(call.group_count), **blocks,
-        )  # fmt: skip
-        return into
 
-    column_sums(peaks, shares, received, call.drop_keys is not None)
-    clean = column_sums(clean_peaks, clean_shares, call.zero_received(), False) if both else None
-    return Result(out, received, clean)
+def common(call: Inputs, launch: "Launch") -> tuple[tuple[Tensor, Tensor], tuple[int, ...], dict[str, Any]]:
+    """What both kernels take: mask and drop, their strides, and the constants."""
+    mask, mask_strides, kind = mask_arguments(call)
+    drop, drop_strides = drop_arguments(call)
+    # Triton's interpreter multiplies the bit patterns of bfloat16, a bug: there, and only there, widen.
+    widen = call.q.dtype == torch.bfloat16 and call.q.device.type == "cpu"
+    constants: dict[str, Any] = {
+        "ORDER": call.block is not None, "MASK": kind, "ROWS": launch.rows, "KEYS": launch.keys,
+        "DROP": call.drop_keys is not None, "KEEP_SELF": call.drop_keys is not None and call.keep_self,
+        "DIM": fitting(call.q.shape[3]), "WIDEN": widen, "num_warps": launch.warps, "num_stages": launch.stages,
+    }  # fmt: skip
+    return (mask, drop), (*mask_strides, *drop_strides), constants
+
+
+def sizes(call: Inputs) -> tuple[int, ...]:
+    return call.heads, call.share, call.queries, call.keys, call.offset, call.block or 1, call.q.shape[3]
+
+
+def masked_at(call: Inputs) -> float:
+    return 0.0 if call.mask is None or call.mask.dtype == torch.bool else masked_below(call.mask.dtype)
 
 
 class Launch(NamedTuple):
@@ -234,14 +357,47 @@ class Launch(NamedTuple):
 
     rows: int  # sides of a tile of scores
     keys: int
-    options: dict[str, int]
+    warps: int
+    stages: int
+    shared: int  # bytes of shared memory that no build exceeds
 
 
-def launch_options(itemsize: int, dim: int) -> Launch:
-    """Tile and warps for a number type and head size; float32 is multiplied without tensor cores, all in registers."""
+KB = 1024
+
+
+def launches(kernel: str, itemsize: int, dim: int, dropped: bool) -> tuple[Launch, ...]:
+    """Tiles and warps for a kernel, number type and padded head size; the first that a GPU has shared memory for is taken.
+
+    float32 is multiplied without tensor cores, all in registers.
+    """
     if itemsize > 2:
-        return Launch(32, 32, {"num_warps": 8, "num_stages": 1})
-    return Launch(64, 64, {"num_warps": 4 if dim <= 64 else 8, "num_stages": 2})
+        return (Launch(32, 32, 8, 1, 96 * KB),)
+    if kernel == "received":
+        return (
+            Launch(64, 32, 4, 2, 96 * KB) if dropped else Launch(64, 64, 4, 2, 96 * KB),
+            Launch(32, 32, 4, 1, 48 * KB),
+        )
+    if dim > 128:
+        return Launch(64, 64, 8, 2, 176 * KB), Launch(64, 32, 8, 2, 96 * KB), Launch(32, 32, 4, 1, 64 * KB)
+    return Launch(64, 64, 4, 2, 96 * KB), Launch(32, 32, 4, 1, 48 * KB)
+
+
+def fitted(choices: tuple[Launch, ...], call: Inputs, rows: int | None, keys: int | None) -> Launch:
+    """The first launch that fits the GPU, in tiles no larger than the call."""
+    most = shared_memory(call.q.device.index or 0) if call.q.device.type == "cuda" else None
+    chosen = next((one for one in choices if most is None or one.shared <= most), choices[-1])
+    return chosen._replace(
+        rows=fitting(call.queries, rows or chosen.rows), keys=fitting(call.keys, keys or chosen.keys)
+    )
+
+
+@cache
+def shared_memory(device: int) -> int | None:
+    """Bytes of shared memory that a program may take."""
+    if not torch.cuda.is_available():
+        return None
+    found: Any = torch.cuda.get_device_properties(device)
+    return int(found.shared_memory_per_block_optin)
 
 
 def fitting(size: int, most: int | None = None) -> int:
@@ -254,10 +410,10 @@ def mask_arguments(call: Inputs) -> tuple[Tensor, tuple[int, ...], int]:
     """The mask as the kernels take it: tensor, strides (0 where it is shared), kind."""
     if call.mask is None:
         return call.q, (0, 0, 0, 0), NO_MASK
-    shared = call.mask.expand(call.batch, call.heads, call.queries, call.keys)
+    strides = call.mask.expand(call.batch, call.heads, call.queries, call.keys).stride()
     if call.mask.dtype == torch.bool:
-        return call.mask.view(torch.uint8), shared.stride(), BOOL_MASK
-    return call.mask, shared.stride(), ADDITIVE_MASK
+        return call.mask.view(torch.uint8), strides, KEY_MASK if strides[2] == 0 else BOOL_MASK
+    return call.mask, strides, ADDITIVE_MASK
 
 
 def drop_arguments(call: Inputs) -> tuple[Tensor, tuple[int, ...]]:

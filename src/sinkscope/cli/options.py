@@ -30,6 +30,12 @@ def study_names(incomplete: str) -> list[str]:
     return sorted(path.stem for path in shipped if path.stem.startswith(incomplete))
 
 
+def protocol_names(incomplete: str) -> list[str]:
+    """The protocols that ship."""
+    shipped = (PACKAGE / "evals" / "protocols").glob("*.yaml")
+    return sorted(path.stem for path in shipped if path.stem.startswith(incomplete))
+
+
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 ModelArgument = Annotated[
     str, typer.Argument(help="Zoo name, folder, GGUF file or Hub id.", metavar="MODEL", autocompletion=model_names)
@@ -40,13 +46,27 @@ ModelsOption = Annotated[
 ]
 TaskOption = Annotated[list[str] | None, typer.Option("--task", "-t", help="Tasks; repeated, or with commas.")]
 Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")]
+Mode = Annotated[
+    str | None,
+    typer.Option(
+        "--mode", help="Of a checkpoint that decodes in several ways: diffusion, autoregressive, self_speculation."
+    ),
+]
 MaskId = Annotated[
     int | None, typer.Option("--mask-id", help="Mask token of a diffusion checkpoint that names it nowhere.", min=0)
 ]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, mps or auto.")]
+Base = Annotated[str | None, typer.Option("--base", help="Where the base of a PEFT adapter is, if not where it says.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 or auto.")]
 DataFolder = Annotated[Path | None, typer.Option(help="Folder with the benchmarks' JSON lines.")]
 BatchSize = Annotated[int, typer.Option(help="Requests per batch.", min=1)]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="A decode setting, length=256; repeated.")]
+ProtocolOption = Annotated[
+    str | None, typer.Option("--protocol", help="How benchmarks are asked; by default that of the checkpoint, else harness.",
+                             autocompletion=protocol_names),
+]  # fmt: skip
+ExamplesOption = Annotated[
+    Path | None, typer.Option("--examples", help="Worked examples of a protocol that takes them from OpenCompass.")
+]
 MOST = 2**32 - 1  # of a seed: what every library takes
 # lm-evaluation-harness's names of our options, and plurals: understood everywhere, and shown nowhere.
 ALIASES = {"tasks": "task", "limit": "problems", "L": "n", "num-fewshot": "fewshot", "output-path": "out",

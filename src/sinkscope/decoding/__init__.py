@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sinkscope.decoding.delete import delete_positions
 from sinkscope.decoding.fit import check_kinds, resolve_settings
 from sinkscope.decoding.run import Decoded, OnStep, Run, Step
-from sinkscope.errors import DecodeError, PromptError
+from sinkscope.errors import PromptError
 from sinkscope.models.base import Model, check_ids, check_mask
 from sinkscope.settings.decode import Decode
 
@@ -30,22 +31,23 @@ def decode(
     """
     from sinkscope.decoding.autoregressive import continue_text
     from sinkscope.decoding.diffusion import denoise
+    from sinkscope.decoding.native import generate_natively
+    from sinkscope.decoding.speculation import speculate
 
     check_kinds(model, settings)
-    if settings.family == "native":
-        raise DecodeError(
-            "These settings are of a generation by transformers' own code, which sinkscope traces and does not decode; "
-            "call the module's generate."
-        )
+    model = model.for_settings(settings)
     prompt = check_ids(ids, model)
-    if prompt.shape[1] + settings.length > model.context:
+    ahead = settings.block or 0 if settings.layout == "ahead" else 0  # a draft may begin before the last token
+    if (settings.total_length or prompt.shape[1] + settings.answer_length + ahead) > model.context:
         raise PromptError(
             f"Expected prompt and answer to fit the {model.context} positions of {model.name}, "
             f"got a prompt of {prompt.shape[1]} and length {settings.length}; shorten one of them."
         )
     mask = checked_mask(attention_mask, prompt, settings)
+    prompt, mask = delete_positions(prompt, mask, settings.delete)
     run = Run(history)
-    way = continue_text if settings.family == "autoregressive" else denoise
+    ways = {"autoregressive": continue_text, "native": generate_natively, "nemotron": speculate}
+    way = denoise if settings.mode == "diffusion" else ways.get(settings.family, denoise)
     return run.finish(*way(model, prompt, settings, mask, run, on_step))
 
 
@@ -58,7 +60,7 @@ def checked_mask(mask: Any, prompt: Tensor, settings: Decode) -> Tensor | None:
         mask = mask[:, :width]  # some decoders want the mask over prompt and canvas; the canvas is always real
     mask = check_mask(mask, prompt)
     real = mask.bool()
-    if settings.layout == "answer":
+    if settings.layout == "answer" or settings.family == "native":
         if bool((real[:, :-1] & ~real[:, 1:]).any()) or not bool(real[:, -1].all()):
             raise PromptError(
                 "Expected padding at the left of each prompt only, got a mask with a 0 after a 1, or no real token."

@@ -1,4 +1,4 @@
-"""Left-to-right decoding with transformers' key-value cache, on the same canvas as the denoising loop."""
+"""Left-to-right decoding on the same canvas as the denoising loop: with a key-value cache, or all rows at every step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from transformers import DynamicCache
 
 from sinkscope.attention.context import COMMITTED, PROMPT, Forward, forward_context
 from sinkscope.decoding.choose import choice_of
-from sinkscope.decoding.noise import Noise, ReferenceNoise, RowNoise
+from sinkscope.decoding.noise import noise_of
 from sinkscope.decoding.run import OnStep, Run, Step
 from sinkscope.errors import DecodeError
 from sinkscope.models.base import Model
@@ -34,31 +34,33 @@ def continue_text(
     positions = model.positions(real.to(torch.int64))
     assert positions is not None
     padding = (~real).sum(1).cpu()
-    noise: Noise = (
-        ReferenceNoise(settings.seed, *canvas.shape)
-        if settings.noise == "reference"
-        else RowNoise(settings.seed, padding, canvas.shape[1])
-    )
+    noise = noise_of(settings, canvas.shape, padding, prompt.device)
     chooser = choice_of(settings)(settings, noise, model.eos_id, model.eot_id)
-    ends = torch.tensor(model.eos_ids, device=prompt.device)
+    ends = torch.tensor(_ends(model, settings), dtype=torch.int64, device=prompt.device)
     finished = torch.zeros(batch, dtype=torch.bool, device=prompt.device)
-    cache = DynamicCache(config=model.config)
+    cache = None if settings.recompute else DynamicCache(config=model.config)
     identity = object()
     module: Any = model.module
-    run.start(canvas)
     for index, column in enumerate(range(width, canvas.shape[1])):
-        start = 0 if index == 0 else column - 1
-        labels = torch.full((batch, column - start), PROMPT if index == 0 else COMMITTED, device=prompt.device)
+        start = 0 if index == 0 or settings.recompute else column - 1
+        labels = torch.full((batch, column - start), COMMITTED, device=prompt.device)
+        labels[:, : max(width - start, 0)] = PROMPT
         labels = labels.masked_fill(~real[:, start:column] | (finished.unsqueeze(1) & (index > 0)), -1)
         left = padding if padded else None
-        with forward_context(Forward(identity, index, labels, batch, start, left, width, ids=canvas[:, :column])):
+        run.note(canvas)
+        forward = Forward(
+            identity, index, labels, batch, start, left, width, ids=canvas[:, :column], most=settings.most_steps
+        )
+        with forward_context(forward):
             output = module(
                 canvas[:, start:column], attention_mask=real[:, :column].to(torch.int64) if padded else None,
-                position_ids=positions[:, start:column], past_key_values=cache, use_cache=True, logits_to_keep=1,
+                position_ids=positions[:, start:column], past_key_values=cache, use_cache=cache is not None,
+                logits_to_keep=1,
             )  # fmt: skip
         where = torch.arange(batch, device=prompt.device) * canvas.shape[1] + column
         ids, sure = chooser.choose(output.logits[:, -1], where)
         run.forwards += 1
+        ids = _thinking_ended(ids, canvas[:, width:column], settings)
         ids = ids.masked_fill(finished, fill)
         canvas = canvas.index_put(
             (torch.arange(batch, device=prompt.device), torch.tensor(column, device=prompt.device)), ids
@@ -68,10 +70,27 @@ def continue_text(
         confidence = torch.full(canvas.shape, torch.nan, device=canvas.device)
         confidence[:, column] = sure.float().masked_fill(finished, torch.nan)
         step = Step(index, canvas, confidence, committed, (column, column + 1))
-        run.note(step)
         if on_step is not None:
             on_step(step)
-        finished = finished | torch.isin(ids, ends)
+        over = torch.isin(ids, ends)
+        # Nemotron's own rule (batch_eos): rows go on until all of them write end-of-text at once.
+        finished = finished | (over.all() if settings.stop == "batch_eos" else over)
         if bool(finished.all()):
             break
-    return canvas, list(canvas[:, width:])
+    run.note(canvas)
+    return canvas, list(canvas[:, width : column + 1 if settings.mode else None])
+
+
+def _ends(model: Model, settings: Decode) -> tuple[int, ...]:
+    """The tokens that end a row; Nemotron's settings may name one, or none."""
+    if settings.mode is not None and settings.stop == "never":
+        return ()
+    return model.eos_ids if settings.eos_id is None else (settings.eos_id,)
+
+
+def _thinking_ended(ids: Tensor, written: Tensor, settings: Decode) -> Tensor:
+    """The next ids [row], or the marker that ends thinking in rows [row, position] that go on without it for too long."""
+    most, marker = settings.max_thinking_tokens, settings.end_think_id
+    if most is None or marker is None or written.shape[1] < most:
+        return ids
+    return ids.masked_fill(~written.eq(marker).any(1), marker)

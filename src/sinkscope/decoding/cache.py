@@ -9,6 +9,7 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
+from sinkscope.attention.interface import padding_row
 from sinkscope.models.base import Model
 
 
@@ -59,9 +60,12 @@ class Forwards:
 
     def _run(self, ids: Tensor, positions: Tensor, cache: DynamicCache | None) -> Tensor:
         base: Any = self.model.module.base_model
+        real = None if self.attention_mask is None else self.attention_mask.bool()
+        visible = None if cache is not None else self.model.recipe.visible(self.model, ids, real)
         output = base(
-            ids, attention_mask=self.attention_mask, position_ids=positions.expand(ids.shape[0], -1),
-            past_key_values=cache, use_cache=cache is not None, **self.model.direction(),
+            ids, attention_mask=padding_row(base.config, self.attention_mask) if visible is None else visible,
+            position_ids=positions.expand(ids.shape[0], -1), past_key_values=cache, use_cache=cache is not None,
+            **self.model.direction(),
         )  # fmt: skip
         hidden: Tensor = output.last_hidden_state
         return hidden

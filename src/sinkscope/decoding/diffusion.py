@@ -13,9 +13,9 @@ from sinkscope.decoding.cache import Forwards
 from sinkscope.decoding.canvas import Block, Picks
 from sinkscope.decoding.choose import choice_of
 from sinkscope.decoding.commit import rule_named
-from sinkscope.decoding.exact import BlockForwards
+from sinkscope.decoding.exact import BlockForwards, ReorderedForwards, TextForwards
 from sinkscope.decoding.layout import blocks, lay_out
-from sinkscope.decoding.noise import Noise, ReferenceNoise, RowNoise
+from sinkscope.decoding.noise import noise_of
 from sinkscope.decoding.run import OnStep, Run, Step
 from sinkscope.decoding.sparse import SparseForwards
 from sinkscope.decoding.stop import STOPS
@@ -23,7 +23,8 @@ from sinkscope.errors import DecodeError
 from sinkscope.models.base import Model
 from sinkscope.settings import Decode, SparseCache
 
-HEAD_BYTES = 1 << 26  # logits are made for as many positions at a time as fit here
+# Logits are made for as many positions at a time as fit here; a GPU reads the whole head for each lot.
+HEAD_BYTES, GPU_HEAD_BYTES = 1 << 26, 1 << 30
 
 
 class Denoiser:
@@ -42,11 +43,7 @@ class Denoiser:
         kept = torch.tensor(settings.guidance_keep, dtype=torch.int64, device=prompt.device)
         self.given = self.canvas.given & ~self.canvas.open() & ~torch.isin(self.canvas.tokens, kept)
         self.forwards = self._forwards()
-        self.noise: Noise = (
-            ReferenceNoise(settings.seed, *self.canvas.tokens.shape)
-            if settings.noise == "reference"
-            else RowNoise(settings.seed, self.padding, self.canvas.width)
-        )
+        self.noise = noise_of(settings, self.canvas.tokens.shape, self.padding, prompt.device)
         self.chooser = choice_of(settings)(settings, self.noise, self.eos_id, self.eot_id)
         self.done = torch.zeros(self.canvas.batch, dtype=torch.bool, device=prompt.device)
         self.identity = object()
@@ -56,7 +53,10 @@ class Denoiser:
         settings = self.settings
         if settings.block_causal:
             assert settings.block is not None
-            return BlockForwards(self.model, settings.block, settings.cache == "exact", self.shift)
+            if settings.family == "nemotron":
+                return TextForwards(self.model, settings.block, settings.causal_context, settings.cache == "exact")
+            kind = ReorderedForwards if settings.family == "wedlm" else BlockForwards
+            return kind(self.model, settings.block, settings.cache == "exact", self.shift)
         mask = self.canvas.real.to(torch.int64) if self.padded else None
         if isinstance(settings.cache, SparseCache):
             return SparseForwards(self.model, mask, settings.cache, self.shift)
@@ -69,6 +69,7 @@ class Denoiser:
     def forward(self, block: Block) -> tuple[Tensor, int]:
         """Hidden states [batch (doubled with guidance), window, width] and the window's first column."""
         window = self.forwards.window(block.span, self.canvas.width)
+        self.run.note(self.canvas.tokens)
         hidden = self._announced("denoise", window, block)
         return hidden, window[1] - hidden.shape[1]
 
@@ -79,7 +80,7 @@ class Denoiser:
         self.padded = not bool(self.canvas.real.all())
         if self.forwards.kept < stop:
             kind = "store" if self.forwards.kept else "prefill"
-            self._announced(kind, (self.forwards.kept, stop), None)
+            self._announced(kind, (self.forwards.kept if self.forwards.cached else 0, stop), None)
 
     def _announced(self, kind: str, window: tuple[int, int], block: Block | None) -> Tensor:
         start, stop = window
@@ -91,11 +92,8 @@ class Denoiser:
             padding = None if padding is None else torch.cat([padding, padding])
         forward = Forward(
             self.identity, self.step, labels, self.canvas.batch, start, padding, max(self.canvas.answers), kind=kind,
-            ids=tokens,
+            ids=tokens, most=self.settings.most_steps,
         )  # fmt: skip
-        if isinstance(self.forwards, BlockForwards):
-            several = stop - start > self.forwards.size
-            forward = replace(forward, block=self.forwards.size if several else None)
         if self.padded and not self._only_left_padded():
             forward = replace(forward, real=real)
         if isinstance(self.forwards, SparseForwards):
@@ -118,6 +116,7 @@ class Denoiser:
     def logits(self, hidden: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         """Logits [n, vocab] that predict the tokens at (rows, columns) of the window."""
         sources = (columns - 1).clamp(min=0) if self.shift else columns
+        rows, sources = rows.to(hidden.device), sources.to(hidden.device)  # the last of several devices
         logits = self.model.recipe.head(self.model.module, hidden[rows, sources])
         if self.guided:
             free = self.model.recipe.head(self.model.module, hidden[rows + self.canvas.batch, sources])
@@ -132,17 +131,19 @@ class Denoiser:
         chosen = self.canvas.tokens.clone()
         confidence = torch.full(chosen.shape, torch.nan, dtype=torch.float64, device=chosen.device)
         rows, columns = wanted.nonzero(as_tuple=True)
-        # dllm's block sampler draws numbers for its block, all others for the whole canvas.
-        first, last = block.span if settings.layout == "left" else (0, self.canvas.width)
+        # dllm's block sampler and Nemotron's draw numbers for their block, all others for the whole canvas.
+        by_block = settings.layout == "left" or settings.family == "nemotron"
+        first, last = block.span if by_block else (0, self.canvas.width)
         self.noise.frame(last - first)
         where = rows * (last - first) + columns - first
-        size = max(len(where), 1) if self.chooser.whole else max(HEAD_BYTES // (8 * vocabulary), 1)
+        room = HEAD_BYTES if hidden.device.type == "cpu" else GPU_HEAD_BYTES
+        size = max(len(where), 1) if self.chooser.whole else max(room // (8 * vocabulary), 1)
         self.chooser.begin()
         for part in torch.arange(len(where), device=where.device).split(size):
             logits = self.logits(hidden, rows[part], columns[part] - start)
             ids, sure = self.chooser.choose(logits, where[part])
-            chosen[rows[part], columns[part]] = ids
-            confidence[rows[part], columns[part]] = sure.to(torch.float64)
+            chosen[rows[part], columns[part]] = ids.to(chosen.device)
+            confidence[rows[part], columns[part]] = sure.to(chosen.device, torch.float64)
         self.chooser.end(vocabulary)
         if settings.confidence == "random":
             confidence[rows, columns] = self.noise.canvas_uniform(where).to(confidence)
@@ -165,12 +166,16 @@ class Denoiser:
             self.done = self.done | rows
 
     def returned(self, row: int, reached: int) -> Tensor:
-        """The answer of a row, up to the column that was reached; LLaDA2's code cuts it after the first end-of-text."""
+        """The answer of a row, up to the column that was reached; some authors' code cuts it after the first end-of-text."""
         start = self.canvas.answers[row]
         answer = self.canvas.tokens[row, start : min(start + self.canvas.length, reached)]
-        if self.settings.family in ("llada2", "llada21"):
-            ends = torch.eq(answer, -1 if self.eos_id is None else self.eos_id).nonzero().flatten()
-            answer = answer[: int(ends[0]) + 1] if len(ends) else answer
+        settings = self.settings
+        if settings.stop == "batch_eos":  # Nemotron's cuts all rows behind the latest, once all have one
+            ends = torch.eq(self.canvas.tokens[:, start:reached], -1 if self.eos_id is None else self.eos_id)
+            return answer[: int(ends.int().argmax(1).max()) + 1] if bool(ends.any(1).all()) else answer
+        if settings.family in ("llada2", "llada21") or (settings.family, settings.stop) == ("nemotron", "early_eos"):
+            found = torch.eq(answer, -1 if self.eos_id is None else self.eos_id).nonzero().flatten()
+            answer = answer[: int(found[0]) + 1] if len(found) else answer
         return answer
 
 
@@ -179,7 +184,6 @@ def denoise(
 ) -> tuple[Tensor, list[Tensor]]:
     """prompt [batch, position] → the last canvas [batch, position], and each row's answer."""
     state = Denoiser(model, prompt, settings, attention_mask, run)
-    run.start(state.canvas.tokens)
     reached = state.canvas.width
     for block in state.blocks():
         if bool(state.done.all()):
@@ -187,16 +191,16 @@ def denoise(
         # dllm appends blocks as it goes: those that it does not reach are not there.
         reached = block.span[1] if settings.layout == "left" else reached
         for step in _block_steps(state, block):
-            run.note(step)
             if on_step is not None:
                 on_step(step)
+    run.note(state.canvas.tokens)
     run.cut(reached)
     return state.canvas.tokens[:, :reached], [state.returned(row, reached) for row in range(state.canvas.batch)]
 
 
 def _block_steps(state: Denoiser, block: Block) -> Iterator[Step]:
     cached = state.settings.cache == "exact"
-    if cached:
+    if cached or state.settings.family == "nemotron":  # whose blocks begin with what the text before them goes on with
         state.fill_cache(block.span[0])
     rule = rule_named(state.settings.commit)(state, block)
     while not bool(state.done.all()) and rule.unfinished():
@@ -211,7 +215,7 @@ def _block_steps(state: Denoiser, block: Block) -> Iterator[Step]:
         yield state.commit(chosen, confidence, picks, block)
         rule.step += 1
     state.ask_to_stop(block, finished=True)
-    if cached and state.settings.family == "sdar":  # as the authors' code does, after the last block too
+    if cached and state.settings.family in ("sdar", "nemotron"):  # as the authors' code does, after the last block too
         state.fill_cache(block.span[1])
 
 

@@ -16,7 +16,7 @@ def resolve_settings(settings: Decode, model: Model, prompt_length: int, words: 
     """Settings with single words changed, and with what the words leave open made to fit them.
 
     Left-to-right decoding has no steps or blocks, and editing takes as many steps as it needs, so those words are
-    dropped there: one call serves all families.
+    dropped there, as `recompute` is in a diffusion model without a cache: one call serves all families.
     """
     check_kinds(model, settings)
     if strange := sorted(set(words) - {field.name for field in fields(Decode)} - {"algorithm"}):
@@ -26,13 +26,22 @@ def resolve_settings(settings: Decode, model: Model, prompt_length: int, words: 
     words = dict(words)
     if settings.family == "autoregressive":
         words = {name: value for name, value in words.items() if name not in ("steps", "block")}
-    if settings.commit == "edit":
+    elif words.get("cache", settings.cache) is None:  # every denoising step computes all rows again
+        words.pop("recompute", None)
+    if settings.steps is None and settings.block_causal:  # as many as the commit rule needs
         words.pop("steps", None)
     if "algorithm" in words:
         return _with_algorithm(settings, model, prompt_length, words)
     length = _length(words.get("length"), settings, model.context - prompt_length)
     if length > LONGEST:
         raise DecodeError(f"Expected length to be at most {LONGEST}, got {length}.")
+    if settings.family == "native":  # the canvas has the checkpoint's length
+        words.pop("block", None)
+        return replace(settings, **{**words, "length": length})
+    if settings.layout == "total":
+        sized = {"total_length": None, "length": length, "steps": length} if "length" in words else {"length": length}
+        words.pop("block", None)
+        return replace(settings, **{**sized, **words})
     if settings.layout != "answer":
         return replace(settings, **{**words, **_sizes(settings, length, words)})
     block = words.get("block", settings.block)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from math import ceil
 
 import torch
@@ -16,15 +17,17 @@ from sinkscope.settings import Decode
 
 def lay_out(model: Model, prompt: Tensor, settings: Decode, attention_mask: Tensor | None) -> Canvas:
     """prompt [batch, position] and its mask → the canvas before the first step."""
-    if model.mask_id is None:
-        raise DecodeError(f"{model.name} is autoregressive and has no mask token; use Decode.autoregressive.")
+    device, mask_id = prompt.device, model.require_mask()
     real = torch.ones_like(prompt, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
-    return LAYOUTS[settings.layout](model, prompt, real, settings, model.mask_id)
+    # Row by row on the CPU: on a GPU every look at a row would make the host wait.
+    canvas = LAYOUTS[settings.layout](model, prompt.cpu(), real.cpu(), settings, mask_id)
+    placed = {name: getattr(canvas, name).to(device) for name in ("tokens", "real", "given")}
+    return replace(canvas, **placed)
 
 
 def blocks(canvas: Canvas, settings: Decode) -> Iterator[Block]:
     """The blocks of a canvas, left to right."""
-    size = settings.block or settings.length
+    size = settings.block or canvas.length
     columns = torch.arange(canvas.width, device=canvas.tokens.device)
     if settings.layout == "grid":
         first = min(canvas.answers) // size * size
@@ -32,7 +35,7 @@ def blocks(canvas: Canvas, settings: Decode) -> Iterator[Block]:
         ends = torch.full((canvas.batch,), canvas.width)
     else:
         starts = torch.tensor(canvas.answers)
-        ends = starts + settings.length
+        ends = starts + canvas.length
     for number in range(ceil(int((ends - starts).max()) / size)):
         begin = starts + number * size
         end = torch.minimum(begin + size, ends)
@@ -44,10 +47,48 @@ def blocks(canvas: Canvas, settings: Decode) -> Iterator[Block]:
 def _answer(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id: int) -> Canvas:
     """Left-padded prompts, then the answer: all rows end in the same column."""
     batch, width = prompt.shape
-    blank = torch.full((batch, settings.length), mask_id, device=prompt.device)
+    blank = torch.full((batch, settings.length), mask_id)
     real = torch.cat([real, torch.ones_like(blank, dtype=torch.bool)], dim=1)
     given = torch.cat([torch.ones_like(prompt), torch.zeros_like(blank)], dim=1).bool()
     return Canvas(torch.cat([prompt, blank], dim=1), real, given, mask_id, [width] * batch, settings.length)
+
+
+def _aligned(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id: int) -> Canvas:
+    """As `_answer`, with padding that stood at the right of a prompt moved to its left."""
+    order = real.to(torch.int8).argsort(dim=1, stable=True)  # padding first, and each part in its order
+    return _answer(model, prompt.gather(1, order), real.gather(1, order), settings, mask_id)
+
+
+def _ahead(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id: int) -> Canvas:
+    """As `_aligned`, with room for the last draft, which begins before the length is reached."""
+    longer = replace(settings, length=settings.length + (settings.block or 0))
+    return _aligned(model, prompt, real, longer, mask_id)
+
+
+def _total(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id: int) -> Canvas:
+    """Prompt, masks, suffix; what is left of the width is padding that every position sees, or one end-of-text."""
+    order = real.to(torch.int8).argsort(dim=1, stable=True)
+    prompt, real = prompt.gather(1, order), real.gather(1, order)
+    batch, start = prompt.shape
+    suffix, reserved = len(settings.suffix), int(settings.eos_id is not None)
+    width = settings.total_length or start + settings.length + suffix + reserved
+    room = width - start - suffix - reserved
+    if room < 1:
+        raise DecodeError(
+            f"Expected total_length above the {width - room} columns of prompt, suffix and end token, got {width}."
+        )
+    masks = min(settings.infill_length or room, room)
+    fill = next((token for token in (settings.pad_id, model.pad_id) if token is not None), 0)
+    tokens = torch.full((batch, width), fill, device=prompt.device)
+    if settings.eos_at_end and settings.eos_id is not None:
+        tokens[:, -1] = settings.eos_id
+    tokens[:, :start], tokens[:, start : start + masks] = prompt, mask_id
+    tokens[:, start + masks : start + masks + suffix] = torch.tensor(settings.suffix, device=prompt.device).long()
+    given = torch.ones_like(tokens, dtype=torch.bool)
+    given[:, start : start + masks] = False
+    kept = torch.ones_like(given)
+    kept[:, :start] = real
+    return Canvas(tokens, kept, given, mask_id, [start] * batch, masks)
 
 
 def _rows(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id: int) -> Canvas:
@@ -56,7 +97,7 @@ def _rows(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id:
     if min(ends) == prompt.shape[1]:
         return _answer(model, prompt, real, settings, mask_id)
     fill = next((token for token in (settings.eos_id, model.eos_id, model.pad_id) if token is not None), 0)
-    tokens = torch.full((len(prompt), max(ends) + settings.length), fill, device=prompt.device)
+    tokens = torch.full((len(prompt), max(ends) + settings.length), fill)
     kept, given = torch.zeros_like(tokens, dtype=torch.bool), torch.zeros_like(tokens, dtype=torch.bool)
     for row, end in enumerate(ends):
         tokens[row, :end] = prompt[row, :end]
@@ -77,7 +118,7 @@ def _grid(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id:
         padded + ceil((len(row) + settings.length) / size) * size for padded, row in zip(padding, rows, strict=True)
     ]
     fill = next((token for token in (model.pad_id, model.eos_id) if token is not None), 0)
-    tokens = torch.full((len(rows), max(ends)), fill, device=prompt.device)
+    tokens = torch.full((len(rows), max(ends)), fill)
     kept, given = torch.zeros_like(tokens, dtype=torch.bool), torch.zeros_like(tokens, dtype=torch.bool)
     answers = []
     for number, (row, padded, end) in enumerate(zip(rows, padding, ends, strict=True)):
@@ -94,7 +135,7 @@ def _left(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id:
     size, pad = settings.block, padding_id(model, prompt, real, settings)
     rows = [tokens[keep] for tokens, keep in zip(prompt, real, strict=True)]
     width = ceil(max(map(len, rows)) / size) * size
-    tokens = torch.full((len(rows), width + settings.length), pad, device=prompt.device)
+    tokens = torch.full((len(rows), width + settings.length), pad)
     tokens[:, width:] = mask_id
     given = torch.zeros_like(tokens, dtype=torch.bool)
     for number, row in enumerate(rows):
@@ -119,4 +160,7 @@ LAYOUTS: dict[str, Callable[[Model, Tensor, Tensor, Decode, int], Canvas]] = {
     "rows": _rows,
     "grid": _grid,
     "left": _left,
+    "aligned": _aligned,
+    "ahead": _ahead,
+    "total": _total,
 }

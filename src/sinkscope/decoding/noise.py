@@ -1,11 +1,20 @@
-"""Random numbers of a decoder: the authors' stream to the last bit, or one that no other row can disturb."""
+"""Random numbers of a decoder: the authors' stream to the last bit, or one that no other row can disturb.
+
+`reference` and `per_row` draw on the CPU, whatever the device of the model: the authors' code draws on the GPU it runs on,
+so `reference` gives their tokens on a CPU only. `counter` draws on the device of the model, the same numbers everywhere.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor
+
+from sinkscope.attention.context import row_seeds
+from sinkscope.attention.counter import GOLDEN, key_of, mix, signed, uniform64
+from sinkscope.settings import Decode
 
 CHUNK = 1 << 21  # numbers drawn at a time while a stream is walked
 
@@ -65,11 +74,11 @@ class ReferenceNoise:
 
     def draw(self, probabilities: Tensor, where: Tensor) -> Tensor:
         # Normalised first, and with replacement, as torch.distributions.Categorical does.
-        shares = probabilities / probabilities.sum(-1, keepdim=True)
+        shares = probabilities.cpu() / probabilities.cpu().sum(-1, keepdim=True)
         return torch.multinomial(shares, 1, replacement=True, generator=self.generator).squeeze(-1)
 
     def subset(self, weights: Tensor, count: int) -> Tensor:
-        return torch.multinomial(weights, count, generator=self.generator)
+        return torch.multinomial(weights.cpu(), count, generator=self.generator)
 
     def binomial(self, row: int, count: Tensor, share: Tensor) -> Tensor:
         return torch.binomial(count, share, generator=self.generator)
@@ -113,12 +122,12 @@ class RowNoise:
     def draw(self, probabilities: Tensor, where: Tensor) -> Tensor:
         # The largest of p / Exponential(1) is a draw from p; exponentials made from uniforms are the same in any chunk.
         waiting = -torch.log1p(-self.token_uniform(where, probabilities.shape[-1]))
-        return (probabilities.to(torch.float64) / waiting.clamp(min=1e-300)).argmax(-1)
+        return (probabilities.to("cpu", torch.float64) / waiting.clamp(min=1e-300)).argmax(-1)
 
     def subset(self, weights: Tensor, count: int) -> Tensor:
         rows = [
             padded + torch.multinomial(row[padded:], count, generator=generator)
-            for row, padded, generator in zip(weights, self.padding, self.generators, strict=True)
+            for row, padded, generator in zip(weights.cpu(), self.padding, self.generators, strict=True)
         ]
         return torch.stack(rows)
 
@@ -127,3 +136,71 @@ class RowNoise:
 
     def frame(self, positions: int) -> None:
         self.positions = positions
+
+
+TOKEN, CANVAS, PLACE, SUBSET, BINOMIAL = range(1, 6)  # what the numbers are for
+
+
+class CounterNoise:
+    """A number is a function of seed, row seed, step, purpose, position and token (SplitMix64): no state, no order.
+
+    Positions count from a row's first real token, and rows differ by their seeds only: a row alone, in a batch or padded gets
+    the same numbers, on every device.
+    """
+
+    def __init__(self, seed: int, padding: Tensor, positions: int, device: torch.device) -> None:
+        seeds = row_seeds() or (0,)
+        self.keys = torch.tensor([key_of(seed, seeds[row % len(seeds)]) for row in range(len(padding))], device=device)
+        self.padding = padding.to(device)  # [batch]
+        self.positions, self.step, self.binomials = positions, 0, 0
+
+    def begin_step(self) -> None:
+        self.step += 1
+
+    def end_step(self, vocabulary: int) -> None:
+        pass
+
+    def frame(self, positions: int) -> None:
+        self.positions = positions
+
+    def _at(self, where: Tensor, purpose: int) -> Tensor:
+        """A key per flat index, int64 [n]."""
+        rows, columns = where // self.positions, where % self.positions
+        keys = mix(self.keys + signed(self.step * 2**32 + purpose))
+        return mix(keys.to(where.device)[rows] + (columns - self.padding.to(where.device)[rows] + 1) * GOLDEN)
+
+    def token_uniform(self, where: Tensor, vocabulary: int) -> Tensor:
+        tokens = torch.arange(1, vocabulary + 1, device=where.device).mul_(GOLDEN)
+        return uniform64(mix(self._at(where, TOKEN)[:, None] + tokens))
+
+    def canvas_uniform(self, where: Tensor) -> Tensor:
+        return uniform64(self._at(where, CANVAS)).to(torch.float32)
+
+    def uniform(self, where: Tensor) -> Tensor:
+        return uniform64(self._at(where, PLACE)).to(torch.float32)
+
+    def draw(self, probabilities: Tensor, where: Tensor) -> Tensor:
+        waiting = self.token_uniform(where.to(probabilities.device), probabilities.shape[-1]).neg_().log1p_().neg_()
+        return (probabilities.to(torch.float64) / waiting.clamp_(min=1e-300)).argmax(-1)
+
+    def subset(self, weights: Tensor, count: int) -> Tensor:
+        where = torch.arange(weights.numel(), device=weights.device)
+        drawn = uniform64(self._at(where + where // weights.shape[1] * (self.positions - weights.shape[1]), SUBSET))
+        waiting = drawn.view(weights.shape).neg_().log1p_().neg_().clamp_(min=1e-300)
+        order = (weights.to(torch.float64) / waiting).sort(dim=-1, descending=True, stable=True).indices
+        return order[:, :count]
+
+    def binomial(self, row: int, count: Tensor, share: Tensor) -> Tensor:
+        self.binomials += 1
+        tries = torch.arange(1, int(count) + 1, device=count.device) * GOLDEN
+        key = mix(self.keys[row] + signed(self.binomials * 2**32 + BINOMIAL)).to(count.device)
+        return (uniform64(mix(key + tries)) < share.to(count.device)).sum().to(count.dtype)
+
+
+def noise_of(settings: Decode, shape: Sequence[int], padding: Tensor, device: torch.device) -> Noise:
+    """The noise that the settings name, for a canvas [batch, position]; padding: [batch], at the left."""
+    if settings.noise == "reference":
+        return ReferenceNoise(settings.seed, *shape)
+    if settings.noise == "per_row":
+        return RowNoise(settings.seed, padding, shape[1])
+    return CounterNoise(settings.seed, padding, shape[1], device)

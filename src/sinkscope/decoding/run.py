@@ -43,13 +43,10 @@ class Run:
     forwards: int = 0
     canvases: list[Tensor] = field(default_factory=list)
 
-    def start(self, canvas: Tensor) -> None:
+    def note(self, canvas: Tensor) -> None:
+        """Called before every denoising forward, and at the end."""
         if self.keep:
             self.canvases.append(canvas.cpu().clone())
-
-    def note(self, step: Step) -> None:
-        if self.keep:
-            self.canvases.append(step.canvas.cpu().clone())
 
     def cut(self, width: int) -> None:
         """Leave out the columns of the canvas that were never reached."""

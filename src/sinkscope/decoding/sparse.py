@@ -32,6 +32,8 @@ class SparseForwards(Forwards):
         self.received: dict[int, Tensor] = {}  # by layer, [batch, head, key], at the last refresh
         self.mask: Tensor | None = None  # [batch, kept]: which of the kept columns are real; None: all
         self.due = False  # whether the drift asks for a refresh
+        # [batch], on the CPU: padded columns at the left
+        self.padding = None if attention_mask is None else (attention_mask == 0).sum(1).cpu()
 
     def window(self, block: tuple[int, int], columns: int) -> tuple[int, int]:
         if self._looks(block):
@@ -95,40 +97,47 @@ class SparseForwards(Forwards):
         """Choose what is kept around a window of columns, by what the last refresh saw."""
         assert self.cache is not None
         filled = cast("list[Any]", self.cache.layers)
-        inside = torch.zeros(filled[0].keys.shape[2], dtype=torch.bool, device=filled[0].keys.device)
+        batch, _, columns, _ = filled[0].keys.shape
+        inside = torch.zeros(columns, dtype=torch.bool, device=self.model.device)
         inside[window[0] : window[1]] = True
+        real = torch.ones(batch, columns, dtype=torch.bool, device=inside.device)
+        if self.attention_mask is not None:
+            real = self.attention_mask.bool()
+        # Every head of every layer keeps as many, so the host asks for the number once.
+        most = int(((real & inside).sum(1) + self._budget(real & ~inside)).max())
         layers = []
         for number, layer in enumerate(filled):
-            received = self.received.get(number)
-            index = self._index(number, received, layer.keys, inside, window)
+            received, device = self.received.get(number), layer.keys.device
+            index = self._index(number, received, layer.keys, inside.to(device), real.to(device), most, window)
             layers.append(SparseLayer(layer, window, index, received))
         self.cache.layers = cast("list[Any]", layers)
         self.mask = None
         if self.attention_mask is not None:  # the same in every layer and head: padded columns come first
             self.mask = self.attention_mask.gather(1, layers[0].index[:, 0])
 
+    def _budget(self, outside: Tensor) -> Tensor:
+        """[batch]: how many columns outside the window are kept."""
+        return (outside.sum(1) * self.settings.keep).ceil().long()
+
     def _index(
-        self, layer: int, received: Tensor | None, keys: Tensor, inside: Tensor, window: tuple[int, int]
-    ) -> Tensor:
+        self, layer: int, received: Tensor | None, keys: Tensor, inside: Tensor, real: Tensor, most: int,
+        window: tuple[int, int],
+    ) -> Tensor:  # fmt: skip
         """[batch, kv head, kept]: columns in ascending order; rows with fewer real keys are filled with padded columns."""
         batch, heads, columns, _ = keys.shape
-        real = torch.ones(batch, columns, dtype=torch.bool, device=keys.device)
-        if self.attention_mask is not None:
-            real = self.attention_mask.bool()
         outside = real & ~inside
-        budget = (outside.sum(1) * self.settings.keep).ceil().long()  # [batch]
         scores = self._scores(layer, received, (batch, heads, columns), outside, window)
         scores = scores.masked_fill(~outside[:, None], -torch.inf)
         order = scores.argsort(dim=-1, descending=True, stable=True)
         place = torch.empty_like(order).scatter_(-1, order, torch.arange(columns, device=keys.device).expand_as(order))
-        chosen = (place < budget[:, None, None]) & outside[:, None]
+        chosen = (place < self._budget(outside)[:, None, None]) & outside[:, None]
         seen = chosen | (inside & real)[:, None]
-        most = int(seen.sum(-1).max())
         # Padded columns stand at the left: taking the last ones fills short rows without breaking the order.
         padded = (~real).long().cumsum(1)
         missing = most - seen.sum(-1)  # [batch, kv head]
         fill = (~real)[:, None] & (padded[:, None] > padded[:, -1:, None] - missing[..., None])
-        return (seen | fill).nonzero()[:, 2].reshape(batch, heads, most)
+        # What is kept comes first, in its order: nonzero would make the host wait.
+        return (~(seen | fill)).to(torch.uint8).argsort(dim=-1, stable=True)[..., :most]
 
     def _scores(
         self, layer: int, received: Tensor | None, shape: tuple[int, int, int], outside: Tensor, window: tuple[int, int]
@@ -139,7 +148,7 @@ class SparseForwards(Forwards):
         near = (-distance).double().expand(shape).clone()
         chosen = near
         if self.settings.by == "random":
-            chosen = self._drawn(layer, shape).to(near)
+            chosen = self._drawn(layer, shape).to(near, non_blocking=True)
         elif received is not None:
             share = received.shape[1] // shape[1]
             drawn = self._shared(received.double().unflatten(1, (shape[1], share)).sum(2))
@@ -169,10 +178,9 @@ class SparseForwards(Forwards):
             mixed = ((mixed * PRIME + self.refreshes) * PRIME + layer) % (2**63 - 1)
             rows.append(torch.rand(shape[2], heads, generator=torch.Generator().manual_seed(mixed)).mT)
         drawn = torch.stack(rows).expand(shape)
-        if self.attention_mask is None:
+        if self.padding is None:
             return drawn
-        padding = shape[2] - self.attention_mask.cpu().sum(1)  # [batch], all of it at the left
-        shifted = (torch.arange(shape[2]) - padding[:, None]).clamp(min=0)
+        shifted = (torch.arange(shape[2]) - self.padding[:, None]).clamp(min=0)
         return drawn.gather(-1, shifted[:, None, :].expand(shape))
 
     def _shared(self, scores: Tensor) -> Tensor:
@@ -183,13 +191,14 @@ class SparseForwards(Forwards):
         rule = Threshold(3.0, unit="sum") if self.settings.rule is None else rule_from_dict(dict(self.settings.rule))
         alive = received.new_ones(received.shape[0], received.shape[2], dtype=torch.bool)
         if self.attention_mask is not None:
-            alive = self.attention_mask.bool()
+            alive = self.attention_mask.bool().to(received.device)
         return rule.marks(received, alive.sum(1), alive[:, None].expand_as(received))
 
     def _drifted(self) -> bool:
         if self.settings.drift is None or self.cache is None:
             return False
-        turned = [layer.turned() for layer in self.cache.layers if isinstance(layer, SparseLayer)]
+        layers = (layer for layer in self.cache.layers if isinstance(layer, SparseLayer))
+        turned = [layer.turned().to(self.model.device) for layer in layers]
         return bool(torch.stack(turned).mean() > self.settings.drift)
 
 

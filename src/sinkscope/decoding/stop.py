@@ -49,7 +49,7 @@ def stop_ids(run: Denoiser, block: Block, finished: bool) -> Tensor | None:
 
 
 def every_row(run: Denoiser, block: Block, finished: bool) -> Tensor | None:
-    """dllm's bd3lm: when every row has end-of-text; a row that has it goes on with the others."""
+    """dllm's bd3lm, and Nemotron: when every row has end-of-text; a row that has it goes on with the others."""
     if not finished:
         return None
     ended = _answered(run, [run.eos_id]).any(1)
@@ -69,4 +69,5 @@ STOPS: dict[str, Stops] = {
     "early_eos": early_end_of_text,
     "ids": stop_ids,
     "row_eos": every_row,
+    "batch_eos": every_row,  # what it does within a block is the commit rule's
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,27 +12,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
+from torch import Tensor
 
+from sinkscope.decoding import Step, decode
 from sinkscope.errors import TaskError, error_envelope
-from sinkscope.evals.answering import answer_tokens, text_of
-from sinkscope.evals.answers import key
-from sinkscope.evals.conditions import as_list
-from sinkscope.evals.likelihood import Likelihood, chain_likelihoods, masked_likelihood
+from sinkscope.evals.masking import as_list
+from sinkscope.evals.requests import key
+from sinkscope.evals.scoring import Likelihood, chain_likelihoods, masked_likelihood
+from sinkscope.models.base import Model, pad
 from sinkscope.settings.decode import Decode
 
 if TYPE_CHECKING:
     from sinkscope.interventions.conditions import Condition
-    from sinkscope.models.base import Model
 
+CHECK_EVERY = 8  # tokens between two looks for stop strings in a left-to-right generation
 Ids = tuple[int, ...]
 Outcome = dict[str, Any]  # "answers": one record per request; "effect": what was masked; "attention": what computed it
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Requests that are answered in one go. kind: generate, score (likelihoods) or trace (sinks of generations)."""
+    """Requests that are answered in one go.
 
-    kind: Literal["generate", "score", "trace"]
+    kind: generate, score (likelihoods), trace (sinks of generations) or divergence (of logits at the commits).
+    """
+
+    kind: Literal["generate", "score", "trace", "divergence"]
     names: tuple[str, ...]  # of the requests
     prompts: tuple[Ids, ...]
     settings: Decode | None = None  # of generations
@@ -85,6 +91,12 @@ class Elsewhere(Protocol):
 
 def run_batch(model: Model, intervention: Any, batch: Batch) -> Outcome:
     """Answer a batch under an intervention; every value is plain data that JSON holds exactly."""
+    if batch.kind == "divergence":  # it compares with the model as it is
+        from sinkscope.evals.divergence import divergences
+
+        assert batch.settings is not None
+        found = divergences(model, intervention, [list(prompt) for prompt in batch.prompts], batch.settings)
+        return {"answers": found, "effect": None, "attention": attention_of(model, intervention)}
     with intervened(model, intervention) as active:
         records = KINDS[batch.kind](model, intervention, batch)
     effect = None if active is None else asdict(active.effect)
@@ -106,13 +118,108 @@ def intervened(model: Model, intervention: Any) -> Iterator[Any]:
 def _generated(model: Model, intervention: Any, batch: Batch) -> list[dict[str, Any]]:
     assert batch.settings is not None
     stops = [list(own) for own in batch.stops]
-    rows = answer_tokens(model, [torch.tensor([prompt]) for prompt in batch.prompts], batch.settings, stops)
-    return [{"text": text_of(model, row, own)} for row, own in zip(rows, stops, strict=True)]
+    rows, order = answer_tokens(model, [torch.tensor([prompt]) for prompt in batch.prompts], batch.settings, stops)
+    # In other layouts each row's answer begins in a column of its own.
+    timed = batch.settings.layout == "answer" and not model.causal
+    records: list[dict[str, Any]] = []
+    for row, own, when in zip(rows, stops, order, strict=True):
+        count = kept_tokens(model, row, own)  # what follows depends on how long the rest of the batch took
+        steps = {"steps": when[:count].tolist()} if timed else {}
+        records.append({"text": text_of(model, row, own), "ids": row[:count], **steps})
+    return records
+
+
+class _EnoughError(Exception):
+    """Every row of the batch has reached one of its stop strings; what follows would be cut off anyway."""
+
+    def __init__(self, canvas: Tensor) -> None:
+        super().__init__()
+        self.canvas = canvas
+
+
+def answer_tokens(
+    model: Model, prompts: list[Tensor], settings: Decode, stops: Sequence[list[str]] = ()
+) -> tuple[list[list[int]], Tensor]:
+    """Prompts [1, position] → answer ids, in one batch; ends as soon as every row has reached one of its stops.
+
+    What is committed stays, and blocks are filled from left to right: so ending early changes no text before a stop.
+    The second value is [batch, position]: the step of the last commit of every position of the answer, −1 for none.
+    """
+    ids, mask = pad(prompts, model)
+    width = ids.shape[1]
+    order = torch.full((len(prompts), 0), -1)
+
+    def look(step: Step) -> None:
+        nonlocal order
+        if order.shape[1] < step.canvas.shape[1] - width:
+            order = torch.full((len(prompts), step.canvas.shape[1] - width), -1)
+        order[step.committed[:, width:].cpu()] = step.index
+        if early:
+            end(step)
+
+    def end(step: Step) -> None:
+        stop = step.block[1]
+        if settings.family == "autoregressive" and step.index % CHECK_EVERY:
+            return
+        whole = step.canvas[:, width:stop]
+        if model.mask_id is not None and bool((whole == model.mask_id).any()):
+            return
+        if all(_stopped(model, row, own) for row, own in zip(whole.tolist(), stops, strict=True)):
+            raise _EnoughError(step.canvas[:, :stop])
+
+    # In other layouts each row's answer begins in a column of its own.
+    early = bool(stops) and all(stops) and settings.layout == "answer"
+    try:
+        answers = decode(model, ids, settings, mask, history=False, on_step=look).returned
+    except _EnoughError as enough:
+        answers = tuple(enough.canvas[:, width:])
+    rows: list[list[int]] = [answer.tolist() for answer in answers]
+    return rows, order
+
+
+def text_of(model: Model, ids: list[int], stops: Sequence[str]) -> str:
+    """The answer's text before its end token and before the first of its stop strings."""
+    text, _ = _cut(model, ids, stops)
+    for stop in stops:
+        text = text.partition(stop)[0]
+    return text
+
+
+def kept_tokens(model: Model, ids: list[int], stops: Sequence[str]) -> int:
+    """How many tokens stand before the end token, or up to and with the first stop string."""
+    text, _ = _cut(model, ids, stops)
+    if not any(stop in text for stop in stops):
+        ends = _ends(model, stops)
+        return next((index for index, token in enumerate(ids) if token in ends), len(ids))
+    return bisect.bisect_left(range(len(ids)), True, key=lambda count: _stopped(model, ids[:count], stops))
+
+
+def _stopped(model: Model, ids: list[int], stops: Sequence[str]) -> bool:
+    text, ended = _cut(model, ids, stops)
+    return ended or any(stop in text for stop in stops)
+
+
+def _cut(model: Model, ids: list[int], stops: Sequence[str]) -> tuple[str, bool]:
+    """Text before the first end token, or stop string that is a token of its own, and whether there was one."""
+    ends = _ends(model, stops)
+    first = next((index for index, token in enumerate(ids) if token in ends), None)
+    # Cleaning up would take the space before a comma away, in program text too.
+    tokenizer = model.require_tokenizer()
+    text = tokenizer.decode(ids[:first], skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    return str(text), first is not None
+
+
+def _ends(model: Model, stops: Sequence[str]) -> set[int | None]:
+    known = model.require_tokenizer().get_added_vocab()
+    return {*model.eos_ids, model.eot_id, *(known[stop] for stop in stops if stop in known)}
 
 
 def _scored(model: Model, intervention: Any, batch: Batch) -> list[dict[str, Any]]:
-    # An intervention that ranks the forward before needs two forwards of each canvas.
-    settle = any(one.maps() for one in as_list(intervention) if not one.is_noop)
+    # What ranks the forward before, or starts at the second, needs two forwards of each canvas.
+    changes = [one for one in as_list(intervention) if not one.is_noop]
+    settle = any(
+        one.maps() or getattr(one, "since", None) == "second" or getattr(one, "steps", None) for one in changes
+    )
     pairs = [(list(prompt), list(answer)) for prompt, answer in zip(batch.prompts, batch.answers, strict=True)]
     found: list[Likelihood]
     if model.causal:
@@ -128,9 +235,10 @@ def _scored(model: Model, intervention: Any, batch: Batch) -> list[dict[str, Any
 
 
 def _traced(model: Model, intervention: Any, batch: Batch) -> list[dict[str, Any]]:
-    """One record for all: shares of the tokens that are sinks, and how many heads have static, moving or no sinks."""
+    """One record for all: shares of the tokens that are sinks, heads with static, moving or no sinks, and the order of commits."""
     from sinkscope.sinks import head_dynamics, token_shares
     from sinkscope.tracing import trace
+    from sinkscope.tracing.order import decoding_order
 
     traces = []
     for prompt in batch.prompts:
@@ -139,7 +247,8 @@ def _traced(model: Model, intervention: Any, batch: Batch) -> list[dict[str, Any
     shares = token_shares(traces).head(10).to_dicts()
     classes = [name for one in traces for name in head_dynamics(one)["class"].to_list()]
     heads = [{"class": name, "heads": classes.count(name), "of": len(classes)} for name in sorted(set(classes))]
-    return [{"shares": shares, "heads": heads}]
+    orders = [asdict(decoding_order(one)) for one in traces]
+    return [{"shares": shares, "heads": heads, "order": orders}]
 
 
 KINDS = {"generate": _generated, "score": _scored, "trace": _traced}
@@ -191,6 +300,13 @@ def _model(name: str, dtype: str | None, device: str | None) -> Model:
     from sinkscope.models.load import load
 
     return load(name, dtype=dtype, device=device)
+
+
+def job_of(model: Model, dtype: str | None, device: str | None, intervention: Any) -> Job:
+    """What workers are told once: the model's name, and the intervention as a condition that they can make."""
+    condition, seed = condition_of(intervention) or (None, 0)
+    told = None if condition is None else condition.to_dict()
+    return Job(model.name, model.fingerprint, dtype, device, told, seed)
 
 
 def condition_of(intervention: Any) -> tuple[Condition, int] | None:

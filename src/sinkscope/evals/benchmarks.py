@@ -11,15 +11,19 @@ import gzip
 import hashlib
 import json
 import math
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sinkscope.errors import TaskError
+from sinkscope.errors import SinkscopeError, TaskError
+from sinkscope.evals.protocol import Setup, benchmark_of
+from sinkscope.evals.sanitize import program
+from sinkscope.evals.worked import worked_examples
 from sinkscope.sandbox import Limits, check_many
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 PREFIX = "sinkscope_"  # of the tasks of our own suite
 FILES = {"gsm8k": ("gsm8k_test", "test"), "humaneval": ("HumanEval", "humaneval")}
@@ -39,20 +43,29 @@ def load_tasks(
     problems: int = 100,
     seed: int = 0,
     limits: Limits | None = None,
+    setups: Mapping[str, Setup] | None = None,
+    examples: Path | None = None,
+    protocol: str = "harness",
 ) -> dict[str, Any]:
-    """Harness tasks by name: ours (gsm8k and humaneval with `data`, humaneval always, sinkscope_…), else the harness's.
+    """Harness tasks by name: gsm8k, humaneval and their forms, sinkscope_…, or any other that the harness has.
 
     `repeats` answers per problem are drawn for humaneval and pass@k is estimated for each k of `pass_at`; `problems` is
-    the size of each task of our own suite.
+    the size of each task of our own suite. `setups`: what a protocol makes of a benchmark, by its name; `examples`: a file
+    with the worked examples of a protocol that does not carry its own.
     """
     found: dict[str, Any] = {}
     for name in dict.fromkeys(names):
+        setup = (setups or {}).get(name)
         if name == "sinkscope" or name.startswith(PREFIX):
             found |= _suite(name, problems, seed)
         elif name in HUMANEVAL:
-            found[name] = _humaneval(name, data, repeats, tuple(pass_at), limits or Limits(seconds=SECONDS))
-        elif name in GSM8K and data is not None:
-            found[name] = _gsm8k(name, data, fewshot)
+            judged = repeats, tuple(pass_at), limits or Limits(seconds=SECONDS)
+            found[name] = _humaneval(name, setup or Setup("humaneval", name), data, *judged)
+        elif name in GSM8K:
+            worked = None
+            if setup is not None and setup.worked and fewshot != 0:
+                worked = worked_examples(examples, fewshot or setup.examples or 0, protocol)
+            found[name] = _gsm8k(name, setup or Setup("gsm8k", name), data, fewshot, worked)
         else:
             found |= _of_harness(name)
     if fewshot and all(task.get_config("num_fewshot") == 0 and name not in GSM8K for name, task in found.items()):
@@ -69,6 +82,16 @@ def load_tasks(
     return found
 
 
+def find_data(names: Sequence[str], data: Path | None) -> None:
+    """Refuse benchmarks whose data are neither in the folder nor to be had from the Hub; nothing is kept."""
+    for name in names:
+        benchmark = benchmark_of(name)
+        if data is not None and benchmark is not None:
+            _read(_find(data, FILES[benchmark]), benchmark)
+        elif name in GSM8K or name in HUMANEVAL:
+            load_tasks([name])
+
+
 # ---- GSM8K
 
 GSM8K = {
@@ -79,26 +102,44 @@ GSM8K = {
 }
 
 
-def _gsm8k(name: str, data: Path, fewshot: int | None) -> Any:
-    config = _harness_config("gsm8k", GSM8K[name])
-    source = _find(data, FILES["gsm8k"])
-    train = None
-    if config.get("training_split") is not None:
-        wanted = fewshot if fewshot is not None else config["num_fewshot"]
-        train = _find(data, TRAIN, needed=False)
-        if train is None:
-            if fewshot:
-                raise TaskError(
-                    f"{name} takes its {wanted} examples from {TRAIN[0]}.jsonl, which {data} does not hold; put it "
-                    "there, use 0 examples, or take gsm8k_cot, which carries its own."
-                )
-            config |= {"num_fewshot": 0, "training_split": None, "fewshot_split": None}
+def _gsm8k(name: str, setup: Setup, data: Path | None, fewshot: int | None, worked: list[dict[str, str]] | None) -> Any:
+    config = _harness_config("gsm8k", GSM8K[setup.task])
+    asked = fewshot if fewshot is not None else setup.examples
+    shots = config["num_fewshot"] if asked is None else asked
+    source = None if data is None else _find(data, FILES["gsm8k"])
+    train = None if data is None or config.get("training_split") is None else _find(data, TRAIN, needed=False)
+    if data is not None and config.get("training_split") is not None and train is None:
+        if asked:
+            raise TaskError(
+                f"{setup.task} takes its {asked} examples from {TRAIN[0]}.jsonl, which {data} does not hold; put it "
+                "there, use 0 examples, or take gsm8k_cot, which carries its own."
+            )
+        shots = 0
+        config |= {"training_split": None, "fewshot_split": None}
+    config = {**config, **_changed(config, setup), "task": name, "num_fewshot": shots}
+    if worked is not None:
+        config["doc_to_text"] = (
+            f"{{% if user is defined %}}{{{{user}}}}{{% else %}}{config['doc_to_text']}{{% endif %}}"
+        )
+        config |= {"fewshot_config": {"sampler": "first_n", "samples": worked}, "target_delimiter": ""}
+    if setup.extract is not None:
+        pattern = {"function": "regex", "group_select": -1, "regex_pattern": setup.extract}
+        config["filter_list"] = [{"name": "flexible-extract", "filter": [pattern, {"function": "take_first"}]}]
+    note: dict[str, Any] = {"examples": shots, "harness_task": setup.task}
+    if source is None:
+        return _task(config, None, note)
 
     def dataset(**_: Any) -> Any:
         return _dataset(test=_read(source, "gsm8k"), **({"train": _read(train, "gsm8k")} if train else {}))
 
-    note = {"data": _fingerprint(source), "examples": config["num_fewshot"] if fewshot is None else fewshot}
-    return _task(config, dataset, note)
+    return _task(config, dataset, note | {"data": _fingerprint(source)})
+
+
+def _changed(config: dict[str, Any], setup: Setup) -> dict[str, Any]:
+    """What a protocol puts in place of a task's own text and stop strings."""
+    words = {"doc_to_text": setup.question, "gen_prefix": setup.prefix}
+    until = None if setup.stops is None else {**config["generation_kwargs"], "until": list(setup.stops)}
+    return {name: value for name, value in {**words, "generation_kwargs": until}.items() if value is not None}
 
 
 # ---- HumanEval
@@ -106,22 +147,22 @@ def _gsm8k(name: str, data: Path, fewshot: int | None) -> Any:
 HUMANEVAL = {"humaneval": "humaneval.yaml", "humaneval_instruct": "humaneval_instruct.yaml"}
 
 
-def _humaneval(name: str, data: Path | None, repeats: int, pass_at: tuple[int, ...], limits: Limits) -> Any:
+def _humaneval(
+    name: str, setup: Setup, data: Path | None, repeats: int, pass_at: tuple[int, ...], limits: Limits
+) -> Any:
     if max(pass_at) > repeats:
         raise TaskError(
             f"pass@{max(pass_at)} needs at least {max(pass_at)} answers per problem, got {repeats}; raise repeats."
         )
-    config = _harness_config("humaneval", HUMANEVAL[name])
-    cut_at_fence = name == "humaneval_instruct"
+    config = _harness_config("humaneval", HUMANEVAL[setup.task])
+    how = setup.sanitize or ("fence" if setup.task == "humaneval_instruct" else "continue")
 
     def judge(answers: Iterable[Sequence[str]], docs: Sequence[dict[str, Any]]) -> list[list[bool]]:
         """All answers of all problems at once, several sandboxes at a time."""
         jobs, sizes = [], []
         for several, doc in zip(answers, docs, strict=True):
             sizes.append(len(several))
-            for answer in several:
-                body = answer.partition("```")[0] if cut_at_fence else answer
-                jobs.append(human_eval_job(doc, body, limits))
+            jobs += [human_eval_job(doc, program(doc, answer, how), limits) for answer in several]
         verdicts = iter([result.ok for result in check_many(jobs)])
         return [[next(verdicts) for _ in range(size)] for size in sizes]
 
@@ -129,23 +170,25 @@ def _humaneval(name: str, data: Path | None, repeats: int, pass_at: tuple[int, .
         return {f"pass@{k}": pass_at_k(len(results[0]), sum(results[0]), k) for k in pass_at}
 
     config |= {
+        **_changed(config, setup),
+        "task": name,
         "repeats": repeats,
         "unsafe_code": False,  # what the harness warns of does not happen: the code runs in the sandbox
         "process_results": scores,
         "metric_list": [{"metric": f"pass@{k}", "aggregation": "mean", "higher_is_better": True} for k in pass_at],
         "filter_list": [{"name": "create_test", "filter": [{"function": "custom", "filter_fn": judge}]}],
     }
-    note: dict[str, Any] = {"scored_by": "sinkscope's sandbox"}
+    note: dict[str, Any] = {"scored_by": "sinkscope's sandbox", "harness_task": setup.task, "sanitize": how}
     if data is None:
         return _task(config, None, note)
     source = _find(data, FILES["humaneval"])
     return _task(config, lambda **_: _dataset(test=_read(source, "humaneval")), note | {"data": _fingerprint(source)})
 
 
-def human_eval_job(doc: dict[str, Any], body: str, limits: Limits | None = None) -> dict[str, Any]:
-    """Arguments of the sandbox's `check`: the tests take one function from the candidate, helpers from the prompt."""
+def human_eval_job(doc: dict[str, Any], code: str, limits: Limits | None = None) -> dict[str, Any]:
+    """Arguments of the sandbox's `check`: the tests take one function from the program, helpers from the prompt."""
     return {
-        "code": doc["prompt"] + body,
+        "code": code,
         "tests": f"{doc['test']}\ncheck({doc['entry_point']})\n",
         "setup": doc["prompt"],
         "names": [doc["entry_point"]],
@@ -204,7 +247,8 @@ def _of_harness(name: str) -> dict[str, Any]:
     from lm_eval.tasks import TaskManager
 
     try:
-        tasks: dict[str, Any] = TaskManager().load([name])["tasks"]
+        with _fetching(name):
+            tasks: dict[str, Any] = TaskManager().load([name])["tasks"]
     except KeyError:
         ours = ", ".join([*GSM8K, *HUMANEVAL, "sinkscope"])
         raise TaskError(f"Expected a task of lm-evaluation-harness or one of {ours}, got {name!r}.") from None
@@ -226,7 +270,27 @@ def _task(config: dict[str, Any], dataset: Any, note: dict[str, Any]) -> Any:
 
     metadata = {**config.get("metadata", {}), **note, "prompts_of": f"lm_eval {version('lm_eval')}"}
     extra = {} if dataset is None else {"custom_dataset": dataset, "dataset_path": None, "dataset_name": None}
-    return ConfigurableTask(config={**config, **extra, "metadata": metadata})
+    with _fetching(str(config["task"])):
+        return ConfigurableTask(config={**config, **extra, "metadata": metadata})
+
+
+@contextmanager
+def _fetching(task: str) -> Iterator[None]:
+    """Data that the Hub does not give are told in one sentence; its client raises a dozen types for that."""
+    try:
+        yield
+    except (SinkscopeError, KeyError):
+        raise
+    except Exception as error:
+        benchmark = benchmark_of(task)
+        file = (
+            f"put {FILES[benchmark][0]}.jsonl into a folder and name it with --data"
+            if benchmark
+            else "fetch them first"
+        )
+        raise TaskError(
+            f"The data of {task} are not on this machine and could not be fetched ({type(error).__name__}); {file}."
+        ) from error
 
 
 def _dataset(**splits: list[dict[str, Any]]) -> Any:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -13,12 +14,21 @@ from torch import Tensor
 
 from sinkscope.decoding import Decode
 from sinkscope.errors import TaskError
-from sinkscope.evals import incoming
-from sinkscope.evals.answering import answer_tokens
-from sinkscope.evals.answers import Answers, key
-from sinkscope.evals.batches import Batch, Job, Outcome, RunBatches, attention_of, intervened, run_batch, total_effect
-from sinkscope.evals.conditions import described, made_of_words
-from sinkscope.evals.presets import settings_for
+from sinkscope.evals import requests as incoming
+from sinkscope.evals.batches import (
+    Batch,
+    Job,
+    Outcome,
+    RunBatches,
+    answer_tokens,
+    attention_of,
+    intervened,
+    run_batch,
+    total_effect,
+)
+from sinkscope.evals.masking import described, made_of_words
+from sinkscope.evals.protocol import Protocol, settings_for, setup_for
+from sinkscope.evals.requests import Answers, key
 from sinkscope.io.progress import request_bar
 from sinkscope.models.base import Model
 from sinkscope.models.template import rendered
@@ -41,9 +51,10 @@ if TYPE_CHECKING:
 class HarnessLM(TemplateLM):  # type: ignore[misc]
     """A model for `lm_eval.simple_evaluate(model=HarnessLM(model, intervention), …)`.
 
-    `settings` is a Decode for all tasks, or words that replace single settings of each task's preset. `samples` is the
-    number of maskings in a diffusion model's likelihood. With `store`, finished requests are kept in that file and not
-    redone. `elsewhere`: what runs batches in place of this process. As a registered model (`--model sinkscope
+    `settings` is a Decode for all tasks, or words that replace single settings of each task's protocol (`protocol`, by
+    default that of the checkpoint). `samples` is the number of maskings in a diffusion model's likelihood. With `store`,
+    finished requests are kept in that file and not redone. `elsewhere`: what runs batches in place of this process.
+    `on_answers`: is told how many answers came, in place of a bar. As a registered model (`--model sinkscope
     --model_args model=tiny-llada,mask_sinks=5`) it takes words.
     """
 
@@ -66,6 +77,8 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         device: str | None = None,
         max_batch_size: int | None = None,
         elsewhere: tuple[RunBatches, Job] | None = None,
+        protocol: Protocol | None = None,
+        on_answers: Callable[[int], object] | None = None,
         **words: Any,
     ) -> None:
         super().__init__()
@@ -85,8 +98,9 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         self.counts: Counter[str] = Counter()
         self.errors: list[float] = []  # standard errors of the likelihoods
         self.attention: str | None = None  # what computed it, once something was
-        self.elsewhere = elsewhere
+        self.elsewhere, self.protocol, self.on_answers = elsewhere, protocol, on_answers
         self._rendered: set[str] = set()
+        self.generations: dict[str, dict[int, tuple[str, str]]] = {}  # task → problem → request and prompt
 
     # ---- text and tokens
 
@@ -148,14 +162,23 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
                 prompts = tuple(tuple(group[name][0]) for name in names)
                 ends = tuple(tuple(group[name][1]) for name in names)
                 batches.append(Batch("generate", tuple(names), prompts, settings, ends))
+        if self.on_answers is not None:
+            self.on_answers(len(asked) - sum(map(len, waiting.values())))
         self._run(batches, disable_tqdm, "generating")
         self.counts["generated"] += sum(map(len, waiting.values()))
         return [str(self._answer(name)["text"]) for name, *_ in asked]
 
+    def answered(self, task: str) -> tuple[list[dict[str, Any]], list[str]]:
+        """First answers and prompts of a task's problems, in the order of their numbers."""
+        own = [self.generations[task][number] for number in sorted(self.generations.get(task, {}))]
+        return [self._answer(name) for name, _ in own], [text for _, text in own]
+
     def _generation(self, request: Instance, nth: int) -> tuple[str, Decode, list[int], list[str]]:
         text, words = incoming.text(request.args[0]), incoming.mapping(request.args[1])
         task = str(request.task_name or "")
-        settings = settings_for(self.model, task, self.asked, incoming.longest(words.get("max_gen_toks")))
+        longest = incoming.longest(words.get("max_gen_toks"))
+        settings = settings_for(self.model, task, self.asked, longest, self.protocol)
+        text = self.begun(task, text)
         self.used[task] = settings
         if nth and (settings.temperature > 0 or settings.confidence == "random" or settings.commit == "origin"):
             settings = replace(settings, seed=settings.seed + nth)
@@ -163,7 +186,15 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         # As the harness has it for likelihoods: an empty context is the token that texts begin with.
         ids = self._fit(self.tok_encode(text) or [self.prefix_token_id], self.model.context - settings.length)
         name = key(kind="generate", prompt=ids, settings=settings.to_dict(), until=stops, **self._dependence())
+        if nth == 0:
+            self.generations.setdefault(task, {})[int(request.doc_id or 0)] = (name, text)
         return name, settings, ids, stops
+
+    def begun(self, task: str, text: str) -> str:
+        """Plain text with a begin token before it, where the protocol wants one."""
+        setup = setup_for(self.model, task, self.protocol)
+        wanted = setup is not None and setup.begin and text not in self._rendered
+        return f"{self.tokenizer.bos_token or ''}{text}" if wanted else text
 
     def _fit(self, ids: list[int], room: int) -> list[int]:
         """The last `room` tokens of a prompt that is too long, counted so that the results can say it."""
@@ -176,7 +207,7 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
     def tokens(self, prompts: list[Tensor], settings: Decode, stops: Sequence[list[str]] = ()) -> list[list[int]]:
         """Prompts [1, position] → answer ids, in one batch, under the intervention."""
         with intervened(self.model, self.intervention) as active:
-            rows = answer_tokens(self.model, prompts, settings, stops)
+            rows, _ = answer_tokens(self.model, prompts, settings, stops)
         if active is not None:
             name = key(prompts=[prompt.tolist() for prompt in prompts], settings=settings.to_dict(), until=list(stops))
             self.answers.add(f"{self._effects()}{name}", **asdict(active.effect))
@@ -243,7 +274,9 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
     def _run(self, batches: Sequence[Batch], silent: bool, what: str) -> None:
         """Answer the batches, here or elsewhere; each is kept whole, with what was taken away in it, as it is done."""
         prefix = self._effects()
-        with request_bar(sum(len(batch.names) for batch in batches), silent, what) as advance:
+        total = sum(len(batch.names) for batch in batches)
+        counting = nullcontext(self.on_answers) if self.on_answers else request_bar(total, silent, what)
+        with counting as advance:
             for batch, outcome in self._outcomes(batches):
                 effect = outcome["effect"]
                 self.answers.add_all(
@@ -253,8 +286,7 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
                     ]
                 )
                 self.attention = outcome["attention"]
-                for _ in batch.names:
-                    advance()
+                advance(len(batch.names))
 
     def _outcomes(self, batches: Sequence[Batch]) -> Iterator[tuple[Batch, Outcome]]:
         if self.elsewhere is not None:

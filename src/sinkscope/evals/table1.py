@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sinkscope import io
-from sinkscope.evals.batches import Batch, run_batch
-from sinkscope.evals.conditions import grid
-from sinkscope.evals.evaluation import evaluate, job_of, loaded_for, right_answers, workers_of
-from sinkscope.evals.presets import benchmark_of, settings_for
-from sinkscope.paper import TABLE_1
+from sinkscope.evals import shift
+from sinkscope.evals.asked import Choices, OnMessage, Place, check_numbers
+from sinkscope.evals.evaluation import check_named, loaded_for, workers_of
+from sinkscope.evals.masking import grid, label
+from sinkscope.evals.model_table import ModelTable, OnTick, Stopping
+from sinkscope.evals.protocol import OTHERWISE, Protocol, protocol_for, read_protocol
+from sinkscope.interventions.conditions import Condition, condition_from_dict
 from sinkscope.settings.decode import Decode
 
 if TYPE_CHECKING:
-    from sinkscope.evals.batches import Elsewhere, RunBatches
-    from sinkscope.interventions.conditions import Condition
+    from sinkscope.evals.batches import Elsewhere
     from sinkscope.models.base import Model
 
 
@@ -27,11 +29,16 @@ def table1(
     *,
     tasks: Sequence[str] | None = None,
     ks: Sequence[int] = (1, 5, 10),
+    conditions: Sequence[Condition] = (),
+    protocol: str | Protocol | None = None,
     data: Path | str | None = None,
+    examples: Path | None = None,
     limit: int | None = None,
     fewshot: int | None = None,
     chat: bool | None = None,
     settings: Decode | Mapping[str, Any] | None = None,
+    fast: int | None = None,
+    sequential: Stopping | None = None,
     batch_size: int = 8,
     traced: int = 3,
     problems: int = 100,
@@ -39,146 +46,116 @@ def table1(
     dtype: str | None = None,
     device: str | None = None,
     engine: Elsewhere | None = None,
-    on_message: Callable[[str], object] | None = None,
+    on_message: OnMessage | None = None,
+    on_progress: OnTick | None = None,
 ) -> dict[str, Any]:
     """Run models × tasks × {none, k sinks by clean and as_run ranking, k random keys}; returns what results.json holds.
 
-    tasks: by default gsm8k, and humaneval_instruct where a chat template is used, humaneval where none is. Every
-    request is kept as soon as it is answered: a killed run goes on where it was. `traced` problems per task are run once
-    more with a recorder, for the shares of sink tokens and the dynamics of the heads. The other words are `evaluate`'s.
+    tasks: by default the benchmarks of the protocol; under `harness` gsm8k, and humaneval_instruct where a chat template
+    is used, humaneval where none is. conditions: further ones, behind the grid. fast: commit all that is surer than 0.9,
+    if that agrees with the protocol's decoding on so many unmasked problems. sequential: stop a comparison early.
+    Every request is kept as soon as it is answered: a killed run goes on where it was. `traced` problems per task are run
+    once more with a recorder, for sink tokens, dynamics of the heads and the order of decoding, and once under every
+    condition along the unmasked path, for the divergence of the logits. The other words are `evaluate`'s.
     """
-    folder = Path(out)
+    check_numbers(limit=limit, fast=fast)
     message = on_message or (lambda line: None)
-    cells: list[dict[str, Any]] = []
-    tokens: list[dict[str, Any]] = []
-    dynamics: list[dict[str, Any]] = []
+    folder = Path(out)
+    names = {str(getattr(model, "name", model)): model for model in models}
+    choices = partial(
+        Choices, protocol=protocol, settings=settings, data=data, examples=examples, fewshot=fewshot, chat=chat,
+        batch_size=batch_size, problems=problems, seed=seed,
+    )  # fmt: skip
+    for name, given in names.items():  # whatever is missing is told before the first model is loaded
+        check_named(engine, given)
+        choices(_tasks(name, tasks, protocol, chatty=False)).find_data(name)
+    results: dict[str, Any] = {"schema": 1, "cells": [], "tokens": [], "dynamics": [], "order": [], "verdicts": []}
     runs: list[dict[str, Any]] = []
     with workers_of(engine, device, message) as run:
-        for asked in models:
-            model = loaded_for(engine, asked, dtype, device)
+        answers = 0
+        for number, (name, given) in enumerate(names.items(), 1):
+            model = loaded_for(engine, given, dtype, device)
             chatty = model.chat_template is not None if chat is None else chat
-            names = tasks or ("gsm8k", "humaneval_instruct" if chatty else "humaneval")
-            whole: dict[str, Any] | None = None
-            for condition in grid(model.causal, ks):
-                message(f"{model.name}: {condition.label}")
-                summary = evaluate(
-                    model, names, intervention=condition.intervention(seed, model.causal), settings=settings,
-                    data=data, limit=limit, fewshot=fewshot, chat=chat, batch_size=batch_size,
-                    problems=problems, seed=seed, dtype=dtype, device=device, engine=run,
-                    out=folder / _safe(model.name) / condition.key, on_message=message if whole is None else None,
-                )  # fmt: skip
-                whole = whole or summary
-                cells += [_cell(model, task, condition, summary, whole) for task in summary["tasks"]]
-                runs.append({"condition": condition.to_dict(), **summary["sinkscope"]})
+            asked = choices(_tasks(name, tasks, protocol, chatty)).build(model, message)
+            place = Place(folder / _safe(model.name), dtype, device, run)
+            later = len(names) - number
+            table = ModelTable(asked, place, limit, seed, sequential, message, on_progress, answers, later)
+            if fast is not None and not model.causal:
+                table = table.faster(fast)
+            done = table.run([*grid(model.causal, ks), *conditions])
+            answers += asked.count(limit) * len({one.cell["label"] for one in done})
             if traced:
                 message(f"{model.name}: tracing {traced} problems per task")
-                prompts = _prompts(folder / _safe(model.name) / "none", traced)
-                batches = [_to_trace(model, task, some, settings) for task, some in prompts.items() if some]
-                for task, found in _sinks(run, model, batches, dtype, device):
-                    tokens += [{"model": model.name, "task": task, **row} for row in found["shares"]]
-                    dynamics += [{"model": model.name, "task": task, **row} for row in found["heads"]]
-    results = {
-        "schema": 1,
-        "cells": cells,
-        "tokens": tokens,
-        "dynamics": dynamics,
-        "verdicts": [],
-        "run": {"runs": runs},
-    }
-    _write(folder, results)
+                for kind, rows in table.look_inside(done, traced).items():
+                    results[kind] += rows
+            shift.minus_random([one.cell for one in done])
+            results["cells"] += [one.cell for one in done]
+            runs += [{"condition": one.cell["condition"], **one.info} for one in done if one.first]
+    results["run"] = {"runs": runs, "machine": _machine(batch_size, runs, device), "sequential": _plain(sequential)}
+    io.write(folder / "table1.md", as_markdown(results))
+    io.write(folder / "results.json", json.dumps(results, indent=1, default=str, ensure_ascii=False))
     return results
 
 
-def _cell(
-    model: Model, task: str, condition: Condition, summary: dict[str, Any], whole: dict[str, Any]
-) -> dict[str, Any]:
-    entry = summary["tasks"][task]
-    score = entry["scores"][entry["metric"]]
-    cell: dict[str, Any] = {
-        "model": model.name, "task": task, "condition": condition.to_dict(), "metric": entry["metric"], "n": entry["n"],
-        "correct": score.get("correct"), "accuracy": score["value"], "low": score.get("low"), "high": score.get("high"),
-        "effect": summary["sinkscope"]["effect"],
+def _tasks(name: str, tasks: Sequence[str] | None, protocol: str | Protocol | None, chatty: bool) -> tuple[str, ...]:
+    if tasks is not None:
+        return tuple(tasks)
+    chosen = read_protocol(protocol) if isinstance(protocol, str) else protocol or protocol_for(name)
+    if chosen.name == OTHERWISE:
+        return "gsm8k", "humaneval_instruct" if chatty else "humaneval"
+    return tuple(sorted({setup.benchmark for setup in chosen.setups}))
+
+
+def _machine(batch_size: int, runs: list[dict[str, Any]], device: str | None) -> dict[str, Any]:
+    """What kernels, and so answers in bfloat16, depend on."""
+    import torch
+
+    cuda = torch.cuda.is_available()
+    return {
+        "batch_size": batch_size, "device": device or "cpu", "gpu": torch.cuda.get_device_name() if cuda else None,
+        "dtype": sorted({run["model"]["dtype"] for run in runs}), "cuda": torch.version.cuda,
+        **(runs[0]["versions"] if runs else {}),
     }  # fmt: skip
-    known = TABLE_1.get((model.family, benchmark_of(task) or ""), {})
-    cell["paper"] = known.get(condition.k) if condition.name in ("none", "mask_sinks") else None
-    if "right" in score and "right" in whole["tasks"][task]["scores"][entry["metric"]]:
-        from sinkscope.statistics import paired
-
-        cell |= paired(right_answers(whole, task), right_answers(summary, task)).to_dict()
-    return cell
 
 
-def _prompts(folder: Path, count: int) -> dict[str, list[str]]:
-    """The first prompts of each task, as the model got them."""
-    found: dict[str, list[str]] = {}
-    for path in sorted(folder.glob("samples_*.jsonl")):
-        texts: dict[int, str] = {}
-        for line in path.read_text(encoding="utf-8").splitlines():
-            sample = json.loads(line)
-            if sample["doc_id"] < count and isinstance(sample["arguments"][0][1], dict):
-                texts[sample["doc_id"]] = sample["arguments"][0][0]
-        found[path.stem.removeprefix("samples_")] = [texts[index] for index in sorted(texts)]
-    return found
-
-
-def _to_trace(model: Model, task: str, prompts: list[str], asked: Decode | Mapping[str, Any] | None) -> Batch:
-    from sinkscope.evals.harness import HarnessLM
-
-    settings = settings_for(model, task, asked)
-    lm = HarnessLM(model, settings=settings)
-    room = model.context - settings.length
-    return Batch("trace", (task,), tuple(tuple(lm.tok_encode(prompt)[-room:]) for prompt in prompts), settings)
-
-
-def _sinks(
-    run: RunBatches | None, model: Model, batches: Sequence[Batch], dtype: str | None, device: str | None
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Shares of sink tokens and classes of heads by task, in the order of the tasks wherever they were traced."""
-    if run is None:
-        outcomes = {batch.id: run_batch(model, None, batch) for batch in batches}
-    else:
-        outcomes = {batch.id: outcome for batch, outcome in run(job_of(model, dtype, device, None), batches)}
-    for batch in batches:
-        yield batch.names[0], outcomes[batch.id]["answers"][0]
+def _plain(stopping: Stopping | None) -> dict[str, Any] | None:
+    return None if stopping is None else {"margin": stopping.margin, "round": stopping.round}
 
 
 def _safe(name: str) -> str:
     return "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in name).strip("._") or "model"
 
 
-def _write(folder: Path, results: dict[str, Any]) -> None:
-    io.write(folder / "table1.md", as_markdown(results["cells"]))
-    io.write(folder / "results.json", json.dumps(results, indent=1, default=str, ensure_ascii=False))
-
-
-def as_markdown(cells: list[dict[str, Any]]) -> str:
-    """One row per cell: accuracy with its interval, the paired difference and its p, and the paper's figure."""
-    from sinkscope.interventions.conditions import condition_from_dict
-
+def as_markdown(results: dict[str, Any]) -> str:
+    """Accuracies with their intervals and paired tests, the shift of the answers, and what all was run with."""
     lines = [
-        "| model | task | condition | n | accuracy | 95 % | difference | p | paper |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| model | task | protocol | condition | n | accuracy | 95 % | difference | p | paper | published |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for cell in cells:
-        condition = condition_from_dict(cell["condition"]).label
+    for cell in results["cells"]:
         span = "" if cell["low"] is None else f"{cell['low']:.3f}–{cell['high']:.3f}"
-        shift = (
-            f"{cell['difference']:+.3f} ({cell['difference_low']:+.3f} … {cell['difference_high']:+.3f})"
-            if "difference" in cell
-            else ""
-        )
-        chance = f"{cell['p']:.3g}" if "p" in cell else ""
-        told = "" if cell["paper"] is None else f"{cell['paper']:.2f}"
+        low, high = (100 * cell.get(f"difference_{end}", 0) for end in ("low", "high"))
+        change = f"{100 * cell['difference']:+.1f} ({low:+.1f} … {high:+.1f})" if "difference" in cell else ""
+        if "sequential" in cell:
+            change += f", {cell['sequential']['decision']} ± {cell['sequential']['margin']:g}"
         words = [
-            cell["model"],
-            cell["task"],
-            condition,
-            cell["n"],
-            f"{cell['accuracy']:.3f}",
-            span,
-            shift,
-            chance,
-            told,
-        ]
+            cell["model"], cell["task"], cell.get("protocol") or "", cell.get("label") or _label(cell), cell["n"],
+            f"{cell['accuracy']:.3f}", span, change, f"{cell['p']:.3g}" if "p" in cell else "",
+            "" if cell["paper"] is None else f"{cell['paper']:.2f}",
+            ", ".join(f"{one['score']:g} ({one['by']})" for one in cell.get("published", [])),
+        ]  # fmt: skip
         lines.append("| " + " | ".join(map(str, words)) + " |")
-    return "\n".join(lines) + "\n"
+    parts = ["\n".join(lines) + "\n"]
+    if moved := shift.as_markdown(results["cells"]):
+        parts.append(f"Answers against the unmasked run; in brackets less the same of random keys.\n\n{moved}")
+    if machine := results.get("run", {}).get("machine"):
+        parts.append(", ".join(f"{name} {_shown(value)}" for name, value in machine.items()) + "\n")
+    return "\n".join(parts)
+
+
+def _label(cell: dict[str, Any]) -> str:
+    return label(condition_from_dict(cell["condition"]))
+
+
+def _shown(value: Any) -> str:
+    return "none" if value is None else ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection
-from dataclasses import asdict, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass
 from typing import Any
 
 import torch
@@ -16,10 +16,19 @@ from sinkscope.attention.selection import Shape, check, check_seen, numbers
 from sinkscope.errors import InterventionError
 from sinkscope.fields import TRUTH, among, need, whole
 from sinkscope.interventions.memory import Map, Memory
+from sinkscope.interventions.steps import StepsField
 
 
+@dataclass(frozen=True)
 class Intervention(ABC):
-    """One way to change attention. Settings are fields; what it remembers of a run lives in `Memory`."""
+    """One way to change attention. Settings are fields; what it remembers of a run lives in `Memory`.
+
+    steps: when it acts, (from, to), half-open: whole numbers are forwards (0 is the prefill or the first forward), floats
+    shares of the generation, None is open. What is remembered and ranked is so at every step, whether or not it acts there.
+    """
+
+    _: KW_ONLY
+    steps: StepsField = StepsField()  # noqa: RUF009 - a descriptor, which is what checks it
 
     @property
     @abstractmethod
@@ -52,7 +61,11 @@ class Intervention(ABC):
         check_seen(caught, getattr(self, "layers", None), getattr(self, "heads", None), name, InterventionError)
 
     def to_dict(self) -> dict[str, Any]:
-        return {"name": type(self).__name__, **asdict(self)}  # type: ignore[call-overload]
+        return {"name": type(self).__name__, **self.settings()}
+
+    def settings(self) -> dict[str, Any]:
+        """Its fields as plain data; `steps` only where it is given."""
+        return {name: value for name, value in asdict(self).items() if name != "steps" or value is not None}
 
 
 @dataclass(frozen=True)
@@ -79,8 +92,11 @@ def limited(picked: Tensor, call: Call, layers: Collection[int] | None, heads: C
     if layers is not None and call.layer not in layers:
         return None
     if heads is not None:
-        wanted = torch.zeros(picked.shape[1], dtype=torch.bool, device=picked.device)
-        wanted[[head for head in heads if head < picked.shape[1]]] = True
+        count, asked = picked.shape[1], tuple(heads)
+        wanted = call.once(
+            ("heads", asked, count),
+            lambda: torch.tensor([head in asked for head in range(count)], device=picked.device),
+        )
         picked = picked & wanted[None, :, None]
     return picked
 

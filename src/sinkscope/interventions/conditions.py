@@ -14,7 +14,13 @@ if TYPE_CHECKING:
     from sinkscope.interventions.base import Intervention
 
 ALWAYS = ("k", "rank", "rows")  # fields that every condition has in results, whether or not its intervention takes them
-STRENGTHS = ("k", "radius", "keep")  # how much is done; conditions that differ in nothing else are one series
+STRENGTHS = (
+    "k",
+    "radius",
+    "keep",
+    "to",
+    "by",
+)  # how much is done; conditions that differ in nothing else are one series
 MODELS = ("all", "causal", "diffusion")
 
 
@@ -70,9 +76,12 @@ class Condition:
         """Name and settings in a few words, the same for every K only in its number."""
         entry = registered().get(self.name)
         words = [(0, self.name.replace("_", " "))]
+        own = entry is not None and entry.label is not None
         if entry is not None and entry.label is not None:
-            return f"{words[0][1]} {entry.label(dict(self.settings))}".strip()
+            words.append((1, entry.label(dict(self.settings))))
         for name, value in self.settings:
+            if own and name != "steps":  # which every intervention has, and no label of its own says
+                continue
             setting = entry and entry.setting(name)
             words.append((setting.place, setting.label(value)) if setting else (50, f"{name}={value}"))
         return " ".join(word for _, word in sorted(words, key=lambda pair: pair[0]) if word)
@@ -98,7 +107,8 @@ class Condition:
 
     def series(self) -> Condition:
         """The condition without its K: tests over K are corrected together."""
-        return Condition(self.name, **{name: value for name, value in self.settings if name not in STRENGTHS})
+        strengths = {name for name, value in self.settings if name in STRENGTHS and not isinstance(value, str)}
+        return Condition(self.name, **{name: value for name, value in self.settings if name not in strengths})
 
     def to_dict(self) -> dict[str, Any]:
         """name, k, rank and rows always; the other settings where they say something."""

@@ -20,6 +20,7 @@ from sinkscope.attention.context import Forward
 Rank = Literal["clean", "as_run"]
 Rows = Literal["all", "last"]
 Map = tuple[Rank, Rows]
+TOGETHER = 1 << 23  # scores that are ranked at a time
 
 
 @dataclass
@@ -78,13 +79,29 @@ class Memory:
 
         rows="all": columns of the last forward, or of all rows so far for a causal model; rows="last": the last row alone.
         """
-        known = self.layers.get(call.layer)
+        return self.scores_at(call.layer, call.keys, rank, rows)
+
+    def scores_at(self, layer: int, keys: int, rank: Rank, rows: Rows) -> Tensor | None:
+        known = self.layers.get(layer)
         if known is None:
             return None
-        scores = _longer(known.scores[rank, rows], call.keys)
+        scores = _longer(known.scores[rank, rows], keys)
         if rows == "all" and known.earlier is not None:
-            return _longer(known.earlier.scores[rank, rows], call.keys) + scores
+            return _longer(known.earlier.scores[rank, rows], keys) + scores
         return scores
+
+    def alike(self, call: Call, rank: Rank, rows: Rows) -> list[int]:
+        """This layer, and others of the same shape that have not run in this forward: what they are ranked by is known."""
+        own = self.layers[call.layer].scores[rank, rows]
+        most = max(TOGETHER // (own.shape[0] * own.shape[1] * call.keys), 1)
+        found = [call.layer]
+        for layer, known in self.layers.items():
+            scores, later = known.scores.get((rank, rows)), self.steps.get(layer, 0) == self.step(call)
+            if layer == call.layer or not later or scores is None:
+                continue
+            if scores.shape == own.shape and scores.device == own.device:
+                found.append(layer)
+        return found[:most]
 
     def whole(self, call: Call, rank: Rank, rows: Rows) -> Tensor | None:
         """The scores summed over the heads of all layers, [batch, 1, key], as they were before this forward began."""
@@ -131,12 +148,16 @@ class Memory:
         scores: dict[Map, Tensor] = {}
         for rank, rows in wanted:
             if rows == "all":
-                scores[rank, rows] = (outcome.clean if rank == "clean" else outcome.received).sum(2)
+                scores[rank, rows] = outcome.clean_by_all if rank == "clean" else outcome.received_by_all
             else:
                 scores[rank, rows] = _last_row(call, outcome.drop if rank == "as_run" else None)
         window = (call.start, call.start + call.queries)
         earlier = self._earlier(call, window[0]) if call.directed else None
-        self.layers[call.layer] = Layer(scores, (call.labels >= 0).sum(1), seen_by(call), window, earlier)
+        queries = call.once("queries", lambda: (call.labels >= 0).sum(1))
+        # A mask without rows is the decoder's, and the same in every layer.
+        same = call.mask is None or (call.mask.shape[1:3] == (1, 1) and not call.directed and not call.is_sparse)
+        seen = call.once("seen", lambda: seen_by(call)) if same else seen_by(call)
+        self.layers[call.layer] = Layer(scores, queries, seen, window, earlier)
 
     def _earlier(self, call: Call, start: int) -> Layer | None:
         """The rows before `start`, of which this forward computes none."""
@@ -156,7 +177,7 @@ class Memory:
 
 
 def _longer(scores: Tensor, keys: int) -> Tensor:
-    return torch.nn.functional.pad(scores, (0, keys - scores.shape[-1]))
+    return scores if scores.shape[-1] == keys else torch.nn.functional.pad(scores, (0, keys - scores.shape[-1]))
 
 
 def _seen(layer: Layer, keys: int) -> Tensor:

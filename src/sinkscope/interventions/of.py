@@ -22,6 +22,10 @@ class SelectorIntervention(Intervention):
             raise InterventionError(
                 f"Expected of=MaskSinks(…) or another intervention that picks keys, got {self.of!r}."
             )
+        if self.of.steps is not None:
+            raise InterventionError(
+                f"Expected steps={self.of.steps} on {type(self).__name__}, where it has an effect, got it on its selector."
+            )
 
     @property
     def is_noop(self) -> bool:

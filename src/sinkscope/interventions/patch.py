@@ -90,7 +90,8 @@ class _Patched(SelectorIntervention):
 
     def to_dict(self) -> dict[str, Any]:
         source = self.source if isinstance(self.source, str) else "trace"
-        return {"name": type(self).__name__, "of": self.of.to_dict(), "source": source}
+        steps = {} if self.steps is None else {"steps": self.steps}
+        return {"name": type(self).__name__, "of": self.of.to_dict(), "source": source, **steps}
 
     def prepare(self, model: Any, memory: Memory) -> None:
         if not isinstance(self.source, str):

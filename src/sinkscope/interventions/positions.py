@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.calls import Call, Change
+from sinkscope.attention.context import Forward
 from sinkscope.attention.listeners import Caught
 from sinkscope.errors import InterventionError
 from sinkscope.fields import among, number, whole
@@ -25,11 +26,27 @@ def own_positions(call: Call) -> Tensor:
     if call.forward is not None and call.forward.real is not None and call.real_keys is not None:
         return (call.real_keys.cumsum(1) - 1).masked_fill(~call.real_keys, -1)
     padding = None if call.forward is None else call.forward.padding
-    return columns[None] if padding is None else columns[None] - padding.to(columns.device)[:, None]
+    if padding is None:
+        return columns[None]
+    return columns[None] - padding.to(columns.device, non_blocking=True)[:, None]
+
+
+def own_prompt(forward: Forward, device: torch.device) -> Tensor:
+    """[batch | 1, 1]: tokens of each row's prompt; a forward over a cache may have fewer keys than that."""
+    if forward.real is not None:
+        return forward.real[:, : forward.prompt].sum(1, keepdim=True).to(device)
+    padding = torch.zeros(1, dtype=torch.int64) if forward.padding is None else forward.padding
+    return (forward.prompt - padding)[:, None].to(device)
 
 
 def _positions(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(map(whole(-(10**9)), value))
+
+
+POSITIONS = Setting(
+    "positions", REQUIRED, _positions, "a list of whole numbers", sweeps=False, freeze=tuple, thaw=list,
+    label=lambda positions: ",".join(map(str, positions)),
+)  # fmt: skip
 
 
 def _short_name(given: Mapping[str, Any], causal: bool) -> str | None:
@@ -43,10 +60,7 @@ def _short_name(given: Mapping[str, Any], causal: bool) -> str | None:
 
 @register(
     "mask_positions",
-    Setting(
-        "positions", REQUIRED, _positions, "a list of whole numbers", sweeps=False, freeze=tuple, thaw=list,
-        label=lambda positions: ",".join(map(str, positions)),
-    ),
+    POSITIONS,
     Setting(
         "since", "first", among(("first", "second")), "first or second",
         label=lambda since: "since the second forward" if since == "second" else "",
@@ -57,7 +71,8 @@ def _short_name(given: Mapping[str, Any], causal: bool) -> str | None:
 class MaskPositions(Selector):
     """Hide the keys at these positions from every query; negative ones count from the end.
 
-    since: from the "first" forward on, or from the "second", as sinks are: then a causal model reads its prompt undisturbed.
+    since: from the "first" forward on, or from the "second", as sinks are: then a causal model reads its prompt undisturbed;
+    "second" is the same as steps=(1, None).
     From the first on, key 0 of a causal model is the only key of row 0, which then attends to nothing and gets an output of
     0 from the attention of that layer.
     """
@@ -73,6 +88,10 @@ class MaskPositions(Selector):
         if not all(type(position) is int for position in self.positions):
             raise InterventionError(f"Expected positions as whole numbers, got {self.positions!r}.")
         one_of("since", self.since, ("first", "second"))
+        if self.since == "second" and self.steps is not None:
+            raise InterventionError(
+                f"Expected since='second' or steps={self.steps}, got both; since is steps=(1, None)."
+            )
         true_or_false("keep_self", self.keep_self)
         chosen(self)
 
@@ -93,12 +112,18 @@ class MaskPositions(Selector):
     def select(self, call: Call, memory: Memory) -> Tensor | None:
         if self.since == "second" and memory.step(call) == 0:
             return None
-        own = own_positions(call)
-        wanted = torch.tensor(self.positions, device=own.device)
-        from_the_end = own - own.amax(1, keepdim=True) - 1
-        picked = torch.isin(own, wanted[wanted >= 0]) | torch.isin(from_the_end, wanted[wanted < 0])
-        picked = picked & (own >= 0)
+        picked = call.once(("positions", self.positions), lambda: self._picked(call))
         return limited(picked[:, None].expand(call.q.shape[0], call.q.shape[1], -1), call, self.layers, self.heads)
+
+    def _picked(self, call: Call) -> Tensor:
+        """bool [batch | 1, key]."""
+        own = own_positions(call)
+        before, behind = (
+            torch.tensor([one for one in self.positions if (one >= 0) is first], dtype=torch.int64, device=own.device)
+            for first in (True, False)
+        )
+        from_the_end = own - own.amax(1, keepdim=True) - 1
+        return (torch.isin(own, before) | torch.isin(from_the_end, behind)) & (own >= 0)
 
 
 SHARE = "a share of the prompt from 0 to 1"
@@ -151,6 +176,11 @@ class CutContext(Selector):
         return self.start == self.stop
 
     def select(self, call: Call, memory: Memory) -> Tensor | None:
+        picked = call.once(("cut", self.start, self.stop), lambda: self._picked(call))
+        return limited(picked[:, None].expand(call.q.shape[0], call.q.shape[1], -1), call, self.layers, self.heads)
+
+    def _picked(self, call: Call) -> Tensor:
+        """bool [batch | 1, key]."""
         own = own_positions(call)
         start: Tensor | int | float = self.start
         stop: Tensor | int | float = self.stop
@@ -159,10 +189,9 @@ class CutContext(Selector):
                 raise InterventionError(
                     "A cut in shares of the prompt needs a decoder that knows the prompt; give positions."
                 )
-            prompt = own[:, call.forward.prompt - 1, None] + 1  # [batch | 1, 1]
+            prompt = own_prompt(call.forward, own.device)  # [batch | 1, 1]
             start, stop = (prompt * self.start).floor(), (prompt * self.stop).floor()
-        picked = (own >= start) & (own < stop)
-        return limited(picked[:, None].expand(call.q.shape[0], call.q.shape[1], -1), call, self.layers, self.heads)
+        return (own >= start) & (own < stop)
 
 
 @register(
@@ -188,6 +217,10 @@ class Window(Intervention):
     def change(self, call: Call, memory: Memory) -> Change | None:
         if self.radius is None or (self.layers is not None and call.layer not in self.layers):
             return None
+        return Change(hide=call.once(("window", self.radius), lambda: self._hidden(call)))
+
+    def _hidden(self, call: Call) -> Tensor:
+        """bool [1, 1, query, key]."""
         queries = torch.arange(call.start, call.start + call.queries, device=call.q.device)
         keys = torch.arange(call.keys, device=call.q.device)
-        return Change(hide=((queries[:, None] - keys[None]).abs() > self.radius)[None, None])
+        return ((queries[:, None] - keys[None]).abs() > (self.radius or 0))[None, None]

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from sinkscope.attention.calls import Call
+from sinkscope.attention.counter import GOLDEN, key_of, mix, uniform64
 from sinkscope.interventions.base import at_least, limited, one_of, true_or_false
 from sinkscope.interventions.memory import Memory, received_now
 from sinkscope.interventions.ranked import Ranked
 from sinkscope.interventions.settings import register
-from sinkscope.interventions.words import ABOVE, BELOW, KEEP_SELF, MATCH, RANK, ROWS, WHICH, K, ranked_keys
+from sinkscope.interventions.words import (
+    ABOVE,
+    ALIGNED,
+    AVOID,
+    BELOW,
+    KEEP_SELF,
+    MATCH,
+    PERSIST,
+    RANK,
+    ROWS,
+    WHICH,
+    K,
+    ranked_keys,
+)  # fmt: skip
 
 PRIME = 1_000_003
 
@@ -29,7 +43,9 @@ def _short_name(given: Mapping[str, Any], causal: bool) -> str | None:
     return ", ".join(["random" if keys == "top key" else f"random for {keys}", match, *rows])
 
 
-@register("mask_random", K, RANK, ROWS, MATCH, KEEP_SELF, ABOVE, BELOW, *WHICH, short=_short_name)
+@register(
+    "mask_random", K, RANK, ROWS, MATCH, KEEP_SELF, ABOVE, BELOW, *WHICH, PERSIST, ALIGNED, AVOID, short=_short_name
+)
 @dataclass(frozen=True)
 class MaskRandom(Ranked):
     """Hide random keys with the budget of MaskSinks of the same settings, head by head, from the second forward on.
@@ -38,63 +54,119 @@ class MaskRandom(Ranked):
     norms, where those are given. match: "count" hides as many keys (the count-matched control); "mass" hides keys in random
     order until they draw, at this very forward, what the sinks draw there (the mass-matched control; where all other keys
     draw less, all). A key cannot be hidden by halves: the last one is hidden with the chance that makes the mean right.
-    avoid_sinks: never the sinks themselves.
+    avoid_sinks: never the sinks themselves: the top `avoid` keys, as many as k unless given.
+    persist: one draw per generation: keys are taken in the same random order at every step, avoiding the sinks of the first
+    ranking, so that count-matched keys stay the same. aligned: one draw for all heads of all layers. Each head avoids its own
+    sinks; with per="model" all avoid the same ones, and hide the same keys: as a sink does that is one token for all heads.
+    noise: "reference" draws by torch's CPU generator, "counter" on the device; both give the same keys on every device.
     All rows of a batch share a draw, unless the decoder names a seed per row (`Forward.row_seeds`).
     """
 
     seed: int = 0
     match: Literal["count", "mass"] = "count"
     avoid_sinks: bool = True
+    persist: bool = False
+    aligned: bool = False
+    avoid: int | None = None
+    noise: Literal["reference", "counter"] = "reference"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least("seed", self.seed, 0)
         one_of("match", self.match, ("count", "mass"))
-        true_or_false("avoid_sinks", self.avoid_sinks)
+        for name in ("avoid_sinks", "persist", "aligned"):
+            true_or_false(name, getattr(self, name))
+        if self.avoid is not None:
+            at_least("avoid", self.avoid, 0)
+        one_of("noise", self.noise, ("reference", "counter"))
 
     def select(self, call: Call, memory: Memory) -> Tensor | None:
+        alike = self.match == "count" and not self.persist and self.avoid is None  # layers need nothing of their own
+        found = self.together(call, memory) if alike else None
+        if found is not None:
+            known, picked = memory.own.get(("random", self), (None, None))
+            if known is not found or picked is None:
+                picked = self._picked(call, memory, found.layers, found.sinks, found.eligible)
+                memory.own["random", self] = found, picked
+            return limited(picked[found.layers.index(call.layer)], call, self.layers, self.heads)
         ranking = self.ranking(call, memory)
         if ranking is None:
             return None
-        sinks, may = ranking
+        picked = self._picked(call, memory, (call.layer,), ranking.sinks[None], ranking.eligible[None])
+        return limited(picked[0], call, self.layers, self.heads)
+
+    def _picked(self, call: Call, memory: Memory, layers: tuple[int, ...], sinks: Tensor, may: Tensor) -> Tensor:
+        """bool [layer, batch, head, key]."""
         if self.avoid_sinks:
-            may = may & ~sinks
-        chance = self._chance(call, memory).to(may.device).masked_fill(~may, -1.0)
+            may = may & ~(
+                self._avoided(sinks[0], call, memory)[None] if self.persist or self.avoid is not None else sinks
+            )
+        chance = self._chance(call, memory, layers).masked_fill(~may, -1.0)
         order = chance.sort(dim=-1, descending=True, stable=True).indices
         if self.match == "count":
             enough = torch.arange(call.keys, device=may.device).expand_as(order) < sinks.sum(-1, keepdim=True)
         else:
-            now = received_now(call)
+            now = received_now(call)[None]
             mass = now.gather(-1, order)
             target = (now * sinks).sum(-1, keepdim=True)
-            before = mass.cumsum(-1) - mass
-            enough = before + self._luck(call, memory).to(mass.device) * mass < target
-        picked = torch.zeros_like(may).scatter(-1, order, enough) & may
-        return limited(picked, call, self.layers, self.heads)
+            # CUDA adds up in no fixed order: in float64 that decides nothing.
+            before = (mass.double() if mass.is_cuda else mass).cumsum(-1) - mass
+            enough = before + self._luck(call, memory, layers) * mass < target
+        return torch.zeros_like(may).scatter(-1, order, enough) & may
 
-    def _draws(self, call: Call, memory: Memory, shape: tuple[int, int], purpose: int = 0) -> Tensor:
-        """Uniform numbers of this step and layer, [batch, *shape]; another purpose draws other numbers."""
-        rows = call.q.shape[0]
+    def _avoided(self, sinks: Tensor, call: Call, memory: Memory) -> Tensor:
+        """bool [batch, head, key]: the sinks of this step, or of the first one that was ranked."""
+        if self.avoid is not None:
+            ranking = replace(self, k=self.avoid).ranking(call, memory)
+            sinks = sinks if ranking is None else ranking.sinks
+        if not self.persist:
+            return sinks
+        first: Tensor = memory.own.setdefault((id(self), call.layer), sinks)
+        return torch.nn.functional.pad(first, (0, call.keys - first.shape[-1]))
+
+    def _draws(
+        self, call: Call, memory: Memory, layers: tuple[int, ...], shape: tuple[int, int], purpose: int = 0
+    ) -> Tensor:
+        """Uniform numbers of this step, [layer, batch | 1, *shape] on the device of the call; another purpose, others."""
         seeds = None if call.forward is None else call.forward.row_seeds
-        if seeds is None:
-            mixed = ((self.seed * PRIME + memory.step(call)) * PRIME + call.layer + purpose) % (2**63 - 1)
-            return torch.rand(shape, generator=torch.Generator().manual_seed(mixed)).expand(rows, *shape)
-        drawn = []
-        for row in range(rows):  # with guidance the second half of a batch is a copy of the first
-            mixed = self.seed * PRIME + seeds[row % len(seeds)]
-            mixed = ((mixed * PRIME + memory.step(call)) * PRIME + call.layer + purpose) % (2**63 - 1)
-            drawn.append(torch.rand(shape, generator=torch.Generator().manual_seed(mixed)))
-        return torch.stack(drawn)
+        # With guidance the second half of a batch is a copy of the first.
+        rows = [self.seed] if seeds is None else [self.seed * PRIME + seeds[i % len(seeds)] for i in range(len(call.q))]
+        step, device = 0 if self.persist else memory.step(call), call.q.device
+        layers = tuple(0 for _ in layers) if self.aligned else layers
+        if self.noise == "counter":
+            keys = [[key_of(row, step, layer, purpose) for row in rows] for layer in layers]
+            places = torch.arange(1, shape[0] * shape[1] + 1, device=device).mul_(GOLDEN)
+            begun = torch.tensor(keys).to(device, non_blocking=True)
+            placed: Tensor = uniform64(mix(begun[..., None] + places)).to(torch.float32).unflatten(-1, shape)
+            return placed
+        drawn = torch.stack([
+            torch.rand(shape, generator=torch.Generator().manual_seed(_mixed(row, step, layer + purpose)))
+            for layer in layers for row in rows
+        ])  # fmt: skip
+        placed = drawn.unflatten(0, (len(layers), len(rows))).to(device, non_blocking=True)
+        return placed
 
-    def _luck(self, call: Call, memory: Memory) -> Tensor:
-        """A uniform number per head, [batch, head, 1]."""
-        return self._draws(call, memory, (call.q.shape[1], 1), purpose=500_009)
+    def _luck(self, call: Call, memory: Memory, layers: tuple[int, ...]) -> Tensor:
+        """A uniform number per head, [layer, batch | 1, head, 1], or one for all heads."""
+        return self._draws(call, memory, layers, (self._heads(call), 1), purpose=500_009)
 
-    def _chance(self, call: Call, memory: Memory) -> Tensor:
-        """Uniform numbers [batch, head, key] of this step and layer, the same for a row alone or in a padded batch."""
-        drawn = self._draws(call, memory, (call.keys, call.q.shape[1])).mT
+    def _heads(self, call: Call) -> int:
+        return 1 if self.aligned else call.q.shape[1]
+
+    def _chance(self, call: Call, memory: Memory, layers: tuple[int, ...]) -> Tensor:
+        """Uniform numbers [layer, batch, head, key] of this step, the same for a row alone or in a padded batch."""
+        drawn = self._draws(call, memory, layers, (call.keys, self._heads(call))).mT
+        drawn = drawn.expand(-1, call.q.shape[0], call.q.shape[1], -1)
         padding = None if call.forward is None else call.forward.padding
         if padding is None:
             return drawn
-        shifted = (torch.arange(call.keys) - padding[:, None]).clamp(min=0)
-        return drawn.gather(-1, shifted[:, None, :].expand_as(drawn))
+
+        def shifted() -> Tensor:
+            columns = torch.arange(call.keys, device=call.q.device)
+            return (columns - padding.to(columns.device, non_blocking=True)[:, None]).clamp(min=0)
+
+        return drawn.gather(-1, call.once("shifted", shifted)[:, None, :].expand_as(drawn))
+
+
+def _mixed(row: int, step: int, layer: int) -> int:
+    return ((row * PRIME + step) * PRIME + layer) % (2**63 - 1)

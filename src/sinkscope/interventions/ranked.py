@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.calls import Call
+from sinkscope.attention.context import Forward
 from sinkscope.errors import InterventionError
 from sinkscope.interventions.base import Selector, at_least, chosen, one_of, top, true_or_false
 from sinkscope.interventions.memory import Map, Memory, Rank, Rows
@@ -25,6 +26,15 @@ class Ranking(NamedTuple):
 
     sinks: Tensor  # bool [batch, head, key]: the picked keys
     eligible: Tensor  # bool [batch, head, key]: keys that are there, of the kinds and value norms asked for
+
+
+class Together(NamedTuple):
+    """Several layers ranked at once."""
+
+    forward: Forward
+    layers: tuple[int, ...]
+    sinks: Tensor  # bool [layer, batch, head, key]
+    eligible: Tensor
 
 
 @dataclass(frozen=True)
@@ -106,6 +116,10 @@ class Ranked(Selector):
 
     def ranking(self, call: Call, memory: Memory) -> Ranking | None:
         """The top keys of the last forward; None where there was none."""
+        found = self.together(call, memory)
+        if found is not None:
+            place = found.layers.index(call.layer)
+            return Ranking(found.sinks[place], found.eligible[place])
         own = memory.scores(call, self.rank, self.rows)  # [batch, head, key]
         whole = memory.whole(call, self.rank, self.rows) if self.per == "model" else None  # asked for in every layer
         if own is None:
@@ -129,6 +143,33 @@ class Ranked(Selector):
             picked &= ~self._marked(self.below, own, call, memory).any(-1, keepdim=True)
         return Ranking(picked, eligible)
 
+    def together(self, call: Call, memory: Memory) -> Together | None:
+        """Several layers ranked in one go, by what the last forward left; None where layers need more than their scores."""
+        alone = (
+            self.score == "per_row" or self.value_norm is not None or self.above is not None or self.below is not None
+        )
+        if alone or call.forward is None or call.layer not in memory.layers:
+            return None
+        found: Together | None = memory.own.get(("ranked", self, call.layer))
+        if found is not None and found.forward is call.forward:
+            return found
+        layers = memory.alike(call, self.rank, self.rows)
+        parts = [memory.scores_at(layer, call.keys, self.rank, self.rows) for layer in layers]
+        own = torch.stack([part for part in parts if part is not None])  # [layer, batch, head, key]
+        scores, eligible = own, own > 0
+        if self.per == "layer":
+            scores = own.sum(2, keepdim=True).expand_as(own)
+        elif self.per == "model":
+            whole = memory.whole(call, self.rank, self.rows)
+            assert whole is not None
+            scores = whole.expand_as(own)
+        if self.kinds is not None:
+            eligible = eligible & self._of_kind(call, memory)[:, None]
+        picked = top(scores.masked_fill(~eligible, 0.0), self.k)
+        found = Together(call.forward, tuple(layers), picked, eligible)
+        memory.own |= {("ranked", self, layer): found for layer in layers}
+        return found
+
     def to_dict(self) -> dict[str, Any]:
         rules = {name: getattr(self, name) for name in ("above", "below")}
         return {**super().to_dict(), **{name: rule and rule.to_dict() for name, rule in rules.items()}}
@@ -149,8 +190,8 @@ class Ranked(Selector):
                 "sk.trace or model.generate."
             )
         assert self.kinds is not None
-        wanted = torch.tensor([KINDS.index(kind) for kind in kinds_named(self.kinds)], device=there.device)
-        return torch.isin(there, wanted)
+        indices = [KINDS.index(kind) for kind in kinds_named(self.kinds)]
+        return call.once(("kinds", *indices), lambda: torch.isin(there, torch.tensor(indices, device=there.device)))
 
     def _by_value_norm(self, call: Call) -> Tensor:
         """bool [batch, head, key]: keys whose value is not longer than the median of its head, or longer."""

@@ -128,18 +128,22 @@ def register(
 
     def known(cls: InterventionClass) -> InterventionClass:
         from sinkscope.interventions.base import Selector
+        from sinkscope.interventions.steps import STEPS
 
         def make(values: dict[str, Any], seed: int) -> Intervention:
+            words = {name: value for name, value in values.items() if name != STEPS.name}
             if hasattr(cls, "from_settings"):
-                made: Intervention = cls.from_settings(values, seed)
-                return made
-            seeded = any(field.name == "seed" for field in dataclasses.fields(cls))  # type: ignore[arg-type]
-            return cls(**values, **({"seed": seed} if seeded else {}))
+                made: Intervention = cls.from_settings(words, seed)
+            else:
+                seeded = any(field.name == "seed" for field in dataclasses.fields(cls))
+                made = cls(**words, **({"seed": seed} if seeded else {}))  # type: ignore[arg-type]
+            steps = values.get(STEPS.name)
+            return made if steps is None else dataclasses.replace(made, steps=steps)
 
         make.origin = (cls.__module__, cls.__qualname__)  # type: ignore[attr-defined]
         empties = issubclass(cls, Selector) if masks is None else masks
         more = {name: getattr(cls, name) for name in ("contradiction", "label") if hasattr(cls, name)}
-        add(Registered(name, settings, make, empties, **more, short=short, controls=controls, aim=aim))
+        add(Registered(name, (*settings, STEPS), make, empties, **more, short=short, controls=controls, aim=aim))
         return cls
 
     return known

@@ -37,7 +37,7 @@ class _ChangedValues(SelectorIntervention):
         """values [batch, head, key, dim], picked bool [batch, head, key] → values."""
 
     def to_dict(self) -> dict[str, Any]:
-        return {"name": type(self).__name__, "of": self.of.to_dict()}
+        return {"name": type(self).__name__, **self.settings(), "of": self.of.to_dict()}
 
 
 @register("zero_values", *WORDS, controls=of_random)

@@ -69,6 +69,12 @@ VALUE_NORM = Setting(
 )
 ABOVE, BELOW = _rule("above", 90), _rule("below", 91)
 KEEP_SELF = Setting("keep_self", False, TRUTH, "true or false", place=100, quiet=True, label=lambda _: "keep self")
+PERSIST = Setting("persist", False, TRUTH, "true or false", place=60, quiet=True, label=lambda _: "persistent")
+ALIGNED = Setting("aligned", False, TRUTH, "true or false", place=61, quiet=True, label=lambda _: "aligned")
+AVOID = Setting(
+    "avoid", None, lambda value: value is None or whole(0)(value), "a whole number of at least 0", place=62, quiet=True,
+    label=lambda count: f"avoiding {count}",
+)  # fmt: skip
 WHICH = (KINDS_OF, VALUE_NORM, PER, SCORE)  # which keys compete, and how they are ranked
 
 

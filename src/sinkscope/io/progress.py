@@ -52,8 +52,8 @@ class Elapsed:
 class UnitLog:
     """Lines such as "37 of 400 units, 0:52 gone, about 8:20 left"."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self.stream = stream
+    def __init__(self, stream: TextIO, what: str = "units") -> None:
+        self.stream, self.what = stream, what
         self.elapsed = Elapsed()
         self.last = time.monotonic()
 
@@ -65,7 +65,7 @@ class UnitLog:
         now = time.monotonic()
         if done == total or now - self.last >= EVERY:
             self.last = now
-            gone = f"{done} of {total} units, {clock(self.elapsed.gone)} gone"
+            gone = f"{done} of {total} {self.what}, {clock(self.elapsed.gone)} gone"
             self.on_message(gone + self.elapsed.left(done, total, left))
 
     def __enter__(self) -> Self:
@@ -78,7 +78,7 @@ class UnitLog:
 class UnitBar:
     """The same as a bar of rich."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, what: str = "units") -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
         self.progress = Progress(
@@ -86,7 +86,7 @@ class UnitBar:
             TextColumn("{task.fields[left]}"), console=console, transient=True,
         )  # fmt: skip
         self.task = self.progress.add_task("loading models", total=None, left="")
-        self.elapsed = Elapsed()
+        self.elapsed, self.what = Elapsed(), what
 
     def on_message(self, line: str) -> None:
         if line.startswith(LOADING):
@@ -97,7 +97,7 @@ class UnitBar:
     def on_progress(self, done: int, total: int, left: float | None = None) -> None:
         self.elapsed.note(done)
         told = self.elapsed.left(done, total, left).strip(", ")
-        self.progress.update(self.task, description="units", completed=done, total=total, left=told)
+        self.progress.update(self.task, description=self.what, completed=done, total=total, left=told)
 
     def __enter__(self) -> Self:
         self.progress.start()
@@ -107,9 +107,9 @@ class UnitBar:
         self.progress.stop()
 
 
-def unit_progress(console: Console) -> UnitBar | UnitLog:
+def unit_progress(console: Console, what: str = "units") -> UnitBar | UnitLog:
     """A bar where someone is watching, and a line now and then where nobody is."""
-    return UnitBar(console) if console.is_terminal else UnitLog(sys.stderr)
+    return UnitBar(console, what) if console.is_terminal else UnitLog(sys.stderr, what)
 
 
 class StepBar:
@@ -149,8 +149,8 @@ class StepBar:
 
 
 @contextmanager
-def request_bar(total: int, disabled: bool, what: str) -> Iterator[Callable[[], None]]:
-    """A bar on the terminal's error stream, none elsewhere; what is yielded counts one request."""
+def request_bar(total: int, disabled: bool, what: str) -> Iterator[Callable[[int], object]]:
+    """A bar on the terminal's error stream, none elsewhere; what is yielded counts so many requests."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -158,4 +158,4 @@ def request_bar(total: int, disabled: bool, what: str) -> Iterator[Callable[[], 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=disabled or total == 0 or not console.is_terminal) as bar:
         task = bar.add_task(what, total=total)
-        yield lambda: bar.advance(task)
+        yield lambda count: bar.advance(task, count)

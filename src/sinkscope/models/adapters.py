@@ -63,11 +63,17 @@ def is_adapter(folder: Path) -> bool:
     return (folder / CONFIG).is_file()
 
 
-def read_adapter(folder: Path) -> Adapter:
-    """Look the folder through before its base is loaded: that takes a while, and a broken adapter needs none."""
+def read_adapter(folder: Path, base: str | None = None) -> Adapter:
+    """Look the folder through before its base is loaded: that takes a while, and a broken adapter needs none.
+
+    base: in place of the one that it names.
+    """
     from safetensors.torch import load_file
 
     config = _json(folder / CONFIG)
+    if base is not None:  # a folder is seen from where the user is
+        here = Path(base).expanduser()
+        config["base_model_name_or_path"] = str(here.absolute()) if here.exists() else base
     kind = str(config.get("peft_type", "")).upper()
     if kind != "LORA":
         raise CheckpointError(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 import torch
 from torch import Tensor, nn
 
-from sinkscope.errors import PromptError, TokenizerError
+from sinkscope.errors import CheckpointError, DecodeError, PromptError, TokenizerError
 from sinkscope.models.blocks import block_mask, counted
 from sinkscope.models.boundary import one_sentence, shown
 
@@ -38,9 +38,8 @@ class Model:
     recipe: Family = field(repr=False)
     fingerprint: str = ""
     preset: dict[str, Any] = field(default_factory=dict)  # decode settings that the checkpoint itself asks for
-    block: int | None = (
-        None  # block length that it was trained with under block-causal attention; None: sees everything
-    )
+    block: int | None = None  # block length of training under block-causal attention; None: sees everything
+    mode: str | None = None  # of a checkpoint that decodes in several ways, which of them; None: it knows one
 
     def __repr__(self) -> str:
         config = self.config
@@ -58,7 +57,9 @@ class Model:
 
     @property
     def config(self) -> Any:
-        return self.module.config
+        """Of the part that reads text."""
+        config: Any = self.module.config
+        return config.get_text_config() if hasattr(config, "get_text_config") else config
 
     @property
     def device(self) -> torch.device:
@@ -88,6 +89,22 @@ class Model:
         """The decode settings that this family's authors use, or that the checkpoint names under sinkscope_decode."""
         return replace(self.recipe.defaults(self), **self.preset)
 
+    def in_mode(self, mode: str) -> Model:
+        """The same weights, decoded in another way: "diffusion", "autoregressive" or "self_speculation"."""
+        if mode not in self.recipe.modes:
+            known = f"one of {', '.join(self.recipe.modes)}" if self.recipe.modes else "none: it decodes in one way"
+            raise CheckpointError(f"Expected a mode of {self.name} ({known}), got {mode!r}.")
+        causal = mode == "autoregressive"
+        return replace(self, mode=mode, causal=causal, shift=causal)
+
+    def for_settings(self, settings: Decode) -> Model:
+        """The model as these settings decode it; the settings are refused where they mean something else to it."""
+        self.recipe.check_settings(settings)
+        if not self.recipe.modes:
+            return self
+        mode = "autoregressive" if settings.family == "autoregressive" else settings.mode or "diffusion"
+        return self if mode == self.mode else self.in_mode(mode)
+
     def positions(self, attention_mask: Tensor | None) -> Tensor | None:
         """Position ids for a padded batch in this family's convention; None means 0, 1, 2, …"""
         return self.recipe.positions(attention_mask)
@@ -104,9 +121,13 @@ class Model:
         mask = None if mask is None or bool(mask.all()) else mask
         if block is not None:
             return self._block_logits(ids, mask, block)
+        if (own := self.recipe.logits(self, ids, mask)) is not None:
+            return own
+        visible = self.recipe.visible(self, ids, None if mask is None else mask.bool())
         output = self.module(
-            ids, attention_mask=mask, position_ids=self.positions(mask), use_cache=False, **self.direction()
-        )
+            ids, attention_mask=mask if visible is None else visible, position_ids=self.positions(mask),
+            use_cache=False, **self.direction(),
+        )  # fmt: skip
         logits: Tensor = output.logits
         return logits
 
@@ -145,6 +166,11 @@ class Model:
             kept.append(token)
         return str(tokenizer.decode(kept, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
+    def require_mask(self) -> int:
+        if self.mask_id is None:
+            raise DecodeError(f"{self.name} is autoregressive and has no mask token; use Decode.autoregressive.")
+        return self.mask_id
+
     def require_tokenizer(self) -> PreTrainedTokenizerBase:
         if self.tokenizer is None:
             raise TokenizerError(
@@ -182,6 +208,7 @@ class Model:
             "parameters": sum(parameter.numel() for parameter in self.module.parameters()),
             "layers": int(self.config.num_hidden_layers),
             "heads": int(self.config.num_attention_heads),
+            **({} if self.mode is None else {"mode": self.mode}),
         }
 
 

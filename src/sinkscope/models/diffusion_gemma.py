@@ -1,18 +1,24 @@
-"""DiffusionGemma: recognised, so that it is refused with a reason. It has no mask token and a generation of its own.
-
-`sk.trace` takes transformers' own module in its place (`sinkscope.tracing.native`).
-"""
+"""DiffusionGemma: transformers' own class and its own generate; random tokens are denoised, there is no mask token."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
+from torch import Tensor, nn
+
+from sinkscope.attention.context import Forward, forward_context
 from sinkscope.errors import CheckpointError
 from sinkscope.models.family import Family, family
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
+
+    from sinkscope.models.base import Model
+    from sinkscope.settings.decode import Decode
+
+NATIVE = "DiffusionGemmaForBlockDiffusion"
 
 
 @family
@@ -20,14 +26,65 @@ class DiffusionGemma(Family):
     """google/diffusiongemma-26B-A4B-it."""
 
     name: ClassVar[str] = "diffusion_gemma"
-    tested: ClassVar[str] = "traced"
+    decoders: ClassVar[tuple[str, ...]] = ("native",)
+    constructor: ClassVar[str] = "diffusion_gemma"
+    tested: ClassVar[str] = "golden"
+    native_class: ClassVar[str | None] = NATIVE
+    end_of_turn: ClassVar[str | None] = "<turn|>"
+
+    @property
+    def causal_module(self) -> bool:
+        return True  # its encoder is; its decoder says that it is not, call by call
 
     def knows(self, config: dict[str, Any], folder: Path) -> bool:
         return str(config.get("model_type", "")).lower().startswith("diffusion_gemma")
 
     def native_config(self, config: dict[str, Any]) -> PretrainedConfig:
-        raise CheckpointError(
-            "DiffusionGemma denoises random tokens with transformers' own generate, which sinkscope's decoders do not "
-            "replace; load it with transformers (DiffusionGemmaForBlockDiffusion.from_pretrained) and hand that module to "
-            "sk.trace(module, ids) or sk.observe(module)."
-        )
+        import transformers
+
+        if not hasattr(transformers, NATIVE):
+            raise CheckpointError("DiffusionGemma needs a newer transformers, which has its class; 5.22 does.")
+        _ = config["text_config"]["num_experts"]  # left out, transformers would build experts of no size
+        made: PretrainedConfig = transformers.DiffusionGemmaConfig.from_dict(config)
+        return made
+
+    def mask_id(self, config: dict[str, Any], tokenizer: PreTrainedTokenizerBase | None) -> int | None:
+        return None
+
+    def cap(self, module: Any, logits: Tensor) -> Tensor:
+        most = float(module.final_logit_softcapping)
+        return torch.tanh(logits.float() / most) * most
+
+    def logits(self, model: Model, ids: Tensor, mask: Tensor | None) -> Tensor | None:
+        """ids [batch, position] as a canvas that follows the begin token alone, which the encoder reads."""
+        from transformers import DynamicCache
+
+        module: Any = model.module
+        first = ids.new_full((len(ids), 1), model.config.bos_token_id or 0)
+        cache = DynamicCache(config=model.config)
+        forward = Forward(object(), 0, torch.full_like(first, -1), len(ids), 0, None, 1, kind="encode")
+        with forward_context(forward):
+            module.model.encoder(input_ids=first, past_key_values=cache)
+        seen = None if mask is None else nn.functional.pad(mask, (1, 0), value=1).bool()
+        logits: Tensor = module(decoder_input_ids=ids, past_key_values=cache, decoder_attention_mask=seen).logits
+        return logits
+
+    def defaults(self, model: Model) -> Decode:
+        from sinkscope.settings.decode import Decode
+
+        config: Any = model.module.config
+        canvas = int(config.canvas_length)
+        return Decode.diffusion_gemma(length=canvas, block=canvas)
+
+
+def is_native_diffusion(module: object) -> bool:
+    """Whether this is transformers' own DiffusionGemma, loaded by someone else."""
+    return isinstance(module, nn.Module) and type(module).__name__ == NATIVE
+
+
+def around(module: Any) -> Model:
+    """A Model around such a module."""
+    from sinkscope.models.load import _assemble
+
+    name = str(getattr(module.config, "_name_or_path", "") or type(module).__name__)
+    return _assemble(DiffusionGemma(), module, None, name, None, "")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.models.family import Family, family
+from sinkscope.models.qwen import qwen_config
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
@@ -34,11 +35,7 @@ class Dream(Family):
     def native_config(self, config: dict[str, Any]) -> PretrainedConfig:
         from transformers import Qwen2Config
 
-        foreign = {"model_type", "architectures", "auto_map", "attn_implementation", "rope_theta", "rope_scaling",
-                   "_name_or_path", "transformers_version", "torch_dtype", "dtype", "use_mrope"}  # fmt: skip
-        kept = {field: value for field, value in config.items() if field not in foreign}
-        rope = {"rope_type": "default", **(config.get("rope_scaling") or {}), "rope_theta": float(config["rope_theta"])}
-        return Qwen2Config(**kept, rope_parameters=rope)
+        return qwen_config(Qwen2Config, config)
 
     def load_tokenizer(self, folder: Path) -> PreTrainedTokenizerBase:
         from transformers import PreTrainedTokenizerFast, Qwen2Tokenizer

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from torch import Tensor, nn
 
-from sinkscope.errors import TokenizerError
+from sinkscope.errors import DecodeError, TokenizerError
 from sinkscope.models.template import rendered
 
 if TYPE_CHECKING:
@@ -24,10 +24,17 @@ class Family:
 
     name: ClassVar[str]
     asked: ClassVar[int] = 50  # families are asked in this order whether they know a config.json; the catch-all is last
-    tested: ClassVar[str] = "untested"  # "golden": token for token; "loads": logits; see docs/reference/models.md
+    tested: ClassVar[str] = (
+        "untested"  # "golden": token for token; "loads": logits; "refused"; see docs/reference/models.md
+    )
     native_class: ClassVar[str | None] = None  # transformers class, where the native config does not lead to it
+    constructor: ClassVar[str] = ""  # of Decode, where `decoders` are named
     shift: ClassVar[bool] = False
     causal: ClassVar[bool] = False
+    decoders: ClassVar[
+        tuple[str, ...]
+    ] = ()  # kinds of Decode that read as it was trained to; (): all with a mask token
+    modes: ClassVar[tuple[str, ...]] = ()  # ways in which the same weights decode, the usual one first; (): one way
     mask_token: ClassVar[str | None] = None  # text of the mask token, where config.json and tokenizer do not name it
     end_of_turn: ClassVar[str | None] = None  # text of the token that closes a chat turn
     key_mapping: ClassVar[dict[str, str]] = {}  # regular expression of a stored key → native key
@@ -43,6 +50,31 @@ class Family:
     def block(self, config: dict[str, Any]) -> int | None:
         """Block length of a checkpoint that was trained with block-causal attention; None: it sees everything."""
         return None
+
+    @property
+    def causal_module(self) -> bool:
+        """Whether the module is causal unless a forward says otherwise."""
+        return self.causal or bool(self.modes)
+
+    def visible(self, model: Model, ids: Tensor, real: Tensor | None) -> Tensor | None:
+        """Which keys each query sees, bool [batch, 1, query, key], where neither all nor all before it; else None.
+
+        ids [batch, position]; real: bool of the same shape, False at padding, None where there is none.
+        """
+        return None
+
+    def logits(self, model: Model, ids: Tensor, mask: Tensor | None) -> Tensor | None:
+        """Logits of a module whose forward takes other arguments than ids and a mask; None: it takes these."""
+        return None
+
+    def check_settings(self, settings: Decode) -> None:
+        """Refuse decode settings that mean something else to this family."""
+        if settings.family == "native" and "native" not in self.decoders:
+            raise DecodeError("These settings are of DiffusionGemma's own generate, which no other model has.")
+        if self.decoders and settings.family not in self.decoders:
+            raise DecodeError(
+                f"A {self.name} model does not read as {settings.family} decoding does; use Decode.{self.constructor}."
+            )
 
     def adapt(self, module: nn.Module, config: dict[str, Any]) -> None:
         """Last changes to the loaded module, for what the native class does differently."""
@@ -95,8 +127,11 @@ class Family:
         return None
 
     def head(self, module: Any, hidden: Tensor) -> Tensor:
-        """hidden [n, width] → logits [n, vocab]; override where logits are scaled or capped after the head."""
-        logits: Tensor = module.get_output_embeddings()(hidden)
+        """hidden [n, width] → logits [n, vocab]."""
+        return self.cap(module, module.get_output_embeddings()(hidden))
+
+    def cap(self, module: Any, logits: Tensor) -> Tensor:
+        """What the module does with the output of its head; override where logits are scaled or capped."""
         return logits
 
     def valid_vocab_size(self, model: Model) -> int | None:

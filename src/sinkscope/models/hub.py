@@ -11,7 +11,8 @@ from typing import Any
 
 from sinkscope.errors import CheckpointError
 
-PATTERNS = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
+TOKENIZER = ["*.json", "*.jinja", "*.txt", "*.model"]
+PATTERNS = [*TOKENIZER, "*.safetensors"]
 
 
 class HubSilentError(OSError):
@@ -25,13 +26,13 @@ def seconds() -> float:
     return float(constants.HF_HUB_ETAG_TIMEOUT)
 
 
-def snapshot(hub_id: str) -> Path:
+def snapshot(hub_id: str, patterns: list[str] = PATTERNS) -> Path:
     """The files of a repository that are safe to open, fetched unless they are there."""
     from huggingface_hub import snapshot_download
 
     def fetch(local_only: bool) -> str:
         return str(
-            snapshot_download(hub_id, allow_patterns=PATTERNS, etag_timeout=seconds(), local_files_only=local_only)
+            snapshot_download(hub_id, allow_patterns=patterns, etag_timeout=seconds(), local_files_only=local_only)
         )
 
     return Path(fetched(hub_id, fetch))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import nn
 
-from sinkscope.errors import CheckpointError
 from sinkscope.models.family import Family, family
+from sinkscope.models.qwen import refuse
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -67,12 +68,7 @@ class LLaDA(Family):
     def native_config(self, config: dict[str, Any]) -> PretrainedConfig:
         from transformers import LlamaConfig
 
-        for field, expected in LLAMA_LIKE.items():
-            if field in config and config[field] != expected:
-                raise CheckpointError(
-                    f"Expected {field} = {expected!r} in config.json, got {config[field]!r}; "
-                    "this variant of LLaDA computes something else than Llama does and is not supported."
-                )
+        refuse(config, LLAMA_LIKE, "LLaDA")
         heads = int(config["n_heads"])
         kv_heads = config.get("n_kv_heads") or (1 if config.get("multi_query_attention") else heads)
         return LlamaConfig(
@@ -101,6 +97,9 @@ class LLaDA(Family):
             rotate_in_float32(module)
 
     def defaults(self, model: Model) -> Decode:
+        """1.5 holds end tokens back, as its authors do; nothing but its name tells it."""
         from sinkscope.settings.decode import Decode
 
+        if re.search(r"llada[-_]?1[._]5", model.name, re.IGNORECASE) and model.eot_id is not None:
+            return Decode.llada(length=256, block=16, steps=256, late_eos=True)
         return Decode.llada(length=128, block=32, steps=128)

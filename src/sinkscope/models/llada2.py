@@ -8,8 +8,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from sinkscope.errors import CheckpointError
 from sinkscope.models.family import Family, family
 from sinkscope.models.qwen import refuse
+from sinkscope.models.unsupported import BLOCK_ROUTING
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
@@ -73,10 +75,12 @@ class LLaDA2(Family):
         return super().mask_id(config, tokenizer)
 
     def defaults(self, model: Model) -> Decode:
-        """2.1 decodes by editing; nothing but its name tells it from 2.0."""
+        """2.1 decodes by editing; nothing but its name tells it from 2.0 (and 2.2, which is refused)."""
         from sinkscope.settings import Decode
 
         block = model.block or 32
+        if re.search(r"llada[-_]?2[._]?2", model.name, re.IGNORECASE):
+            raise CheckpointError(BLOCK_ROUTING)
         if re.search(r"llada[-_]?2[._]?1", model.name, re.IGNORECASE):
             return Decode.llada21(length=128, block=block)
         return Decode.llada2(length=128, block=block, steps=block)

@@ -41,16 +41,21 @@ def load(
     dtype: torch.dtype | str | None = None,
     device: str | torch.device | None = None,
     mask_id: int | None = None,
+    base: str | os.PathLike[str] | None = None,
+    mode: str | None = None,
 ) -> Model:
     """Load a model by zoo name, folder, GGUF file or Hub id; a PEFT adapter's folder is merged into its base.
 
     dtype: as stored on an accelerator and float32 on a CPU, unless given. device: "auto" spreads over all devices.
     mask_id: the mask token of a diffusion checkpoint that names it nowhere; it takes the place of one that is named.
+    base: where the base of an adapter is, if not where adapter_config.json says.
+    mode: "diffusion", "autoregressive" or "self_speculation", for a checkpoint that decodes in several ways.
     """
     asked = checked_name(name)
     wanted = checked_options(dtype, device, mask_id)
     with one_sentence(asked):
-        return _self_tested(_loaded(asked, device, mask_id, wanted))
+        model = _loaded(asked, device, mask_id, wanted, None if base is None else checked_name(base))
+        return _self_tested(model if mode is None else model.in_mode(mode))
 
 
 def checked_options(
@@ -63,20 +68,34 @@ def checked_options(
     return _dtype(dtype, device)
 
 
-def _loaded(asked: str, device: str | torch.device | None, mask_id: int | None, wanted: torch.dtype | str) -> Model:
+def _loaded(
+    asked: str,
+    device: str | torch.device | None,
+    mask_id: int | None,
+    wanted: torch.dtype | str,
+    base: str | None = None,
+) -> Model:
     folder = zoo.find(asked) or find_folder(asked)
     import_transformers()
     if adapters.is_adapter(folder):
         refuse_odd_files(folder)
-        adapter = adapters.read_adapter(folder)
+        adapter = adapters.read_adapter(folder, base)
         named = checked_name(adapter.base)
-        with one_sentence(named):  # the forwards of the self-test are left to the merged model
-            base = _undamaged(_loaded(named, device, mask_id, wanted))
-        return converted(adapters.merge(base, adapter, asked), adapter)
+        try:
+            with one_sentence(named):  # the forwards of the self-test are left to the merged model
+                whole = _undamaged(_loaded(named, device, mask_id, wanted))
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"{asked} is an adapter of {named}, which cannot be loaded here (base=… or --base says where it is): {error}"
+            ) from None
+        return converted(adapters.merge(whole, adapter, asked), adapter)
+    if base is not None:
+        raise CheckpointError(f"{asked} is no PEFT adapter, so that a base would have no effect; leave it out.")
     if folder.suffix == ".gguf":
         packed, reader = load_gguf(asked, read_gguf(folder), wanted, device)
         return _assemble(Llama(), packed, reader, asked, None, checkpoint.gguf_fingerprint(folder))
     config = checkpoint.read_config(folder)
+    _refuse_quantized(config, asked)
     family = family_of(config, folder)
     if mask_id is not None:
         if family.causal:
@@ -84,12 +103,14 @@ def _loaded(asked: str, device: str | torch.device | None, mask_id: int | None, 
         config["mask_token_id"] = mask_id
     files = checkpoint.weight_files(folder)
     try:
-        native = family.native_config(config)
+        with quiet():  # it may warn of a rope that is meant so
+            native = family.native_config(config)
     except KeyError as error:
         raise CheckpointError(
             f"config.json of {asked} lacks {error}, which every {family.name} checkpoint has; fetch the file again."
         ) from None
-    native.is_causal = family.causal
+    if family.causal or not family.causal_module:
+        native.is_causal = family.causal
     check_against_weights(family, native, files, [checkpoint.read_header(path) for path in files], asked)
     refuse_unless_fits(asked, files, wanted, on_cpu=_on_cpu(device))
     tokenizer = _tokenizer(family, folder)
@@ -153,8 +174,9 @@ def family_of(config: dict[str, Any], folder: Path) -> Family:
     for family in FAMILIES:
         if family.knows(config, folder):
             return family
+    known = ", ".join(family.name for family in FAMILIES if family.tested != "refused")
     raise UnknownFamilyError(
-        f"Expected a config.json of a known family ({', '.join(family.name for family in FAMILIES)}, or a causal model "
+        f"Expected a config.json of a known family ({known}, or a causal model "
         f"that transformers has), got model_type {config.get('model_type')!r}; "
         "write a Family and hand it to sinkscope.models.register (see help(sinkscope.models.Family))."
     )
@@ -164,13 +186,26 @@ def _check_device(device: str | torch.device | None) -> None:
     """Refuse a device that torch does not know, or that is not in this machine."""
     if device is None or str(device) in SPREAD:
         return
+    if str(device).split(":")[0] == "mps":
+        raise CheckpointError("Expected a device with float64, which decoding needs, got mps, which has none; use cpu.")
     try:
         torch.zeros(1, device=torch.device(device)).cpu()  # "meta" is a device that holds nothing
     except (RuntimeError, AssertionError, ImportError, TypeError) as error:
         raise CheckpointError(
-            f"Expected a device that torch can use here, such as cpu, cuda, cuda:1, mps or auto, got {str(device)!r} "
+            f"Expected a device that torch can use here, such as cpu, cuda, cuda:1 or auto, got {str(device)!r} "
             f"({first_lines(error).split('. ')[0].rstrip('.')}); use cpu, or install a torch that has it."
         ) from None
+
+
+def _refuse_quantized(config: dict[str, Any], asked: str) -> None:
+    """Converted families build their configuration anew and would load packed numbers as if they were weights."""
+    found = config.get("quantization_config")
+    if found:
+        method = found.get("quant_method") if isinstance(found, dict) else None
+        raise CheckpointError(
+            f"{asked} is quantized ({shown(str(method or 'quantization_config'))}), which is not supported; use the original "
+            "checkpoint in bfloat16."
+        )
 
 
 def _dtype(dtype: torch.dtype | str | None, device: str | torch.device | None) -> torch.dtype | str:
@@ -203,7 +238,7 @@ def _tokenizer(family: Family, folder: Path) -> PreTrainedTokenizerBase | None:
 def _assemble(
     family: Family, module: Any, tokenizer: PreTrainedTokenizerBase | None, name: str, mask_id: int | None, digest: str
 ) -> Model:
-    config = module.config
+    config = module.config.get_text_config()
     ends = family.eos_ids(config, tokenizer)
     known = tokenizer.get_vocab() if tokenizer is not None else {}
     eot = known.get(family.end_of_turn) if family.end_of_turn else None
@@ -213,7 +248,7 @@ def _assemble(
     return Model(
         module=module, tokenizer=tokenizer, family=family.name, name=name, mask_id=mask_id, shift=family.shift,
         causal=family.causal, context=int(config.max_position_embeddings), eos_ids=ends, pad_id=pad, eot_id=eot,
-        recipe=family, fingerprint=digest,
+        recipe=family, fingerprint=digest, mode=next(iter(family.modes), None),
     )  # fmt: skip
 
 
@@ -225,7 +260,7 @@ def _undamaged(model: Model) -> Model:
             "correct mask_token_id in config.json, or pass mask_id=…."
         )
     for key, parameter in model.module.named_parameters():
-        if not is_finite(parameter):
+        if parameter.is_floating_point() and not is_finite(parameter):
             raise CheckpointError(
                 f"{model.name} has NaN or infinite numbers in {key}; the checkpoint is damaged: fetch it again."
             )
@@ -259,6 +294,8 @@ def _try_cache(model: Model) -> None:
 def looks_ahead(model: Model) -> bool:
     """Whether a change of the last token moves the logits at position 0, as it must in a diffusion model."""
     ids = torch.arange(4).remainder(model.vocabulary).unsqueeze(0)
+    if model.mask_id is not None:
+        ids[0, 0] = model.mask_id  # WeDLM's known tokens look back only; masks look ahead in every family
     changed = ids.clone()
     changed[0, -1] = model.vocabulary - 1
     return not torch.equal(model.logits(ids)[0, 0], model.logits(changed)[0, 0])

@@ -45,7 +45,8 @@ def _outlined(asked: str, layers: int | None, device: str, dtype: torch.dtype) -
         adapter = adapters.read_adapter(folder)
         return converted(outline(adapter.base, layers, device, dtype), adapter)  # of another family, perhaps
     family, native, config = _described(folder, asked)
-    native.is_causal = family.causal
+    if family.causal or not family.causal_module:
+        native.is_causal = family.causal
     if layers is not None:
         native.num_hidden_layers = layers
     import transformers

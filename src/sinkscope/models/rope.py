@@ -34,6 +34,25 @@ def sdpa_in_value_dtype(
     return out
 
 
+class KeysInValueDtype:
+    """A cache that stores rotated keys in the dtype of the values, as it would without the float32 rotation."""
+
+    def __init__(self, cache: Any) -> None:
+        self.cache = cache
+
+    def update(self, key: Tensor, value: Tensor, *args: Any, **options: Any) -> tuple[Tensor, Tensor]:
+        stored: tuple[Tensor, Tensor] = self.cache.update(key.to(value.dtype), value, *args, **options)
+        return stored
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.cache, name)
+
+
+def _narrow_cache(part: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    cache = options.get("past_key_values")
+    return args, options if cache is None else {**options, "past_key_values": KeysInValueDtype(cache)}
+
+
 def rotate_in_float32(module: Any) -> None:
     """Make a half-precision Llama module rotate in float32 (one constant of the model, not a passing patch)."""
     from transformers import AttentionInterface
@@ -42,4 +61,6 @@ def rotate_in_float32(module: Any) -> None:
     AttentionInterface.register(SDPA_AFTER_FLOAT32_ROPE, sdpa_in_value_dtype)
     AttentionMaskInterface.register(SDPA_AFTER_FLOAT32_ROPE, sdpa_mask)
     module.model.rotary_emb = Float32Rotary(module.model.rotary_emb)
+    for layer in module.model.layers:
+        layer.self_attn.register_forward_pre_hook(_narrow_cache, with_kwargs=True)
     module.set_attn_implementation(SDPA_AFTER_FLOAT32_ROPE)

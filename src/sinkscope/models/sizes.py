@@ -62,6 +62,8 @@ def checked_config(config: dict[str, Any], where: str) -> dict[str, Any]:
 def _check_fields(config: dict[str, Any], where: str) -> None:
     for field, most in SIZES.items():
         value, least = config.get(field), 0 if field in MAY_BE_ZERO else 1
+        if value is False and field == "sliding_window":  # RND1 writes none of it so
+            continue
         if value is not None and (type(value) is not int or not least <= value <= most):
             raise _wrong(where, field, f"a whole number from {least} to {most}", value)
     for field in FLAGS:

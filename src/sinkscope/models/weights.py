@@ -51,13 +51,32 @@ def load_weights(
                 f"{folder} ({', '.join(sorted(keys)[:4])}{', …' if len(keys) > 4 else ''}); "
                 "is this the right config.json?"
             )
-    _refuse_more_layers(folder, int(native.num_hidden_layers))
-    if not family.causal:
+    if native.get_text_config().tie_word_embeddings:
+        _refuse_other_head(folder)
+    _refuse_more_layers(folder, int(native.get_text_config().num_hidden_layers))
+    if not family.causal_module:
         for part in module.modules():
             if hasattr(part, "is_causal"):
                 part.is_causal = False
     ready: torch.nn.Module = module.eval()
     return ready
+
+
+def _refuse_other_head(folder: Path) -> None:
+    """A tied head that is stored as well is not read, so it must be what the model will use in its place."""
+    from safetensors import safe_open
+
+    found = {}
+    for path in weight_files(folder):
+        for key in ("lm_head.weight", "model.embed_tokens.weight"):
+            if key in read_header(path):
+                with safe_open(path, "pt") as file:
+                    found[key] = file.get_tensor(key)
+    if len(found) == 2 and not torch.equal(*found.values()):
+        raise CheckpointError(
+            f"Expected the output head in {folder} to equal the embedding that config.json says it is tied to, and they "
+            "differ; correct tie_word_embeddings, or fetch both again."
+        )
 
 
 def _refuse_more_layers(folder: Path, layers: int) -> None:

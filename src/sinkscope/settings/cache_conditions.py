@@ -1,4 +1,4 @@
-"""Conditions of a study that change how a model decodes, not what its attention does: its cache.
+"""Conditions of a study that change how a model decodes, not what its attention does: its cache, or a deleted token.
 
 They stand beside `none` like interventions do, so that answers with and without a cache are compared problem by problem.
 """
@@ -10,6 +10,7 @@ from typing import Any
 
 from sinkscope.errors import SinkscopeError
 from sinkscope.fields import among
+from sinkscope.interventions.positions import POSITIONS
 from sinkscope.interventions.settings import Registered, Setting, add
 from sinkscope.settings.sparse import ALLOWED, SparseCache
 
@@ -41,6 +42,15 @@ SPARSE = (
     _setting("drift", None, lambda drift: f"drift={drift:g}", 47),
 )
 
+# A token taken out of the prompt is no change of attention, so it is a decode setting: nobody reads it, nothing stands there.
+add(
+    Registered(
+        "delete_positions",
+        (POSITIONS,),
+        lambda values, seed: None,
+        decode=lambda values: {"delete": list(values["positions"])},
+    )
+)
 add(Registered("cache", (KIND,), lambda values, seed: None, decode=lambda values: {"cache": values["kind"]}))
 add(
     Registered(

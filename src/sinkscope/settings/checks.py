@@ -43,6 +43,9 @@ def _check_values(settings: Decode) -> None:
         value = getattr(settings, name)
         if not isinstance(value, tuple) or not all(map(TOKEN_ID, value)):
             raise DecodeError(f"Expected {name} to be a tuple of token ids, got {shown(value, 60)}.")
+    delete: object = settings.delete
+    if not isinstance(delete, tuple) or not all(type(one) is int for one in delete):
+        raise DecodeError(f"Expected delete to be a tuple of positions of the prompt, got {shown(delete, 60)}.")
 
 
 def _check_used(settings: Decode) -> None:
@@ -85,17 +88,22 @@ def _check_combination(settings: Decode) -> None:
         raise DecodeError(
             f"A {settings.cache} cache goes with Decode.parallel or Decode.llada, not with {settings.family}."
         )
+    bound = settings.family == "native" or settings.layout == "ahead" or not settings.causal_context
+    if bound and settings.cache != "exact":
+        raise DecodeError(f"These {settings.family} settings go over a cache (cache='exact'), got {settings.cache!r}.")
+    if settings.end_think_id is None and settings.max_thinking_tokens is not None:
+        raise DecodeError("max_thinking_tokens needs end_think_id, the token that is written then; give it.")
     if isinstance(settings.cache, str) and (settings.cache == "exact") != settings.block_causal:
         raise DecodeError(
             f"Expected cache='exact' with block-causal decoders and 'prefix' or 'dual' with the others, got "
             f"{settings.cache!r} for {settings.family}."
         )
-    if settings.family in ("llada2", "llada21", "sdar", "fast_dllm2") and settings.guidance > 0:
+    if settings.guidance > 0 and (settings.block_causal or settings.family == "rnd1") and settings.family != "bd3lm":
         raise DecodeError(f"Guidance is no part of {settings.family} decoding; leave it out.")
     needs = {"threshold": ("threshold", "dynamic", "edit", "sub_blocks"), "factor": ("factor",)}
     for name, rules in needs.items():
         given = getattr(settings, name)
-        if given is not None and settings.commit not in rules:
+        if given is not None and settings.commit not in (*rules, "continued", "accepted"):  # which may do without
             raise DecodeError(
                 f"Expected {name} with a commit rule that reads it ({', '.join(rules)}), got {name}={given} with "
                 f"commit={settings.commit!r}; leave it out, or choose such a rule."

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from sinkscope.errors import DecodeError
 from sinkscope.settings.checks import check
-from sinkscope.settings.choices import DREAM_ALGORITHMS, Cache, Choice, Confidence, Kind, Layout, Noise, Stop
+from sinkscope.settings.choices import DREAM_ALGORITHMS, Cache, Choice, Confidence, Kind, Layout, Mode, Noise, Stop
 from sinkscope.settings.samplers import sampler
 from sinkscope.settings.sparse import SparseCache
 
@@ -61,6 +61,21 @@ class Decode:
     guidance_keep: tuple[int, ...] = ()  # tokens that the unconditional copy still sees
     suppress: tuple[int, ...] = ()  # never chosen
     begin_suppress: tuple[int, ...] = ()  # taken out after the choice, so that only confidences change
+    recompute: bool = False  # left to right: every step computes all rows again, and keeps no cache
+    delete: tuple[int, ...] = ()  # positions of the prompt that are taken out before it is read
+    mode: Mode | None = None  # of a checkpoint that decodes in several ways; None: it knows one
+    causal_context: bool = True  # Nemotron: prompt and finished blocks are read causally
+    max_thinking_tokens: int | None = None  # after so many tokens without end_think_id it is written
+    end_think_id: int | None = None
+    total_length: int | None = None  # RND1: columns of the canvas, the prompt's included; None: as length needs
+    suffix: tuple[int, ...] = ()  # RND1: text behind the masks
+    infill_length: int | None = None  # RND1: masks; None: as many as there is room for
+    eos_at_end: bool = False  # RND1: the column reserved for end-of-text holds it, and not padding
+    greedy: bool = True  # RND1: the likeliest token, whatever the temperature
+    gamma: float | None = None  # RND1, DiffusionGemma: entropy that the commits of one step may add up to
+    t_min: float | None = None  # DiffusionGemma: temperature at the last step of a canvas
+    t_max: float | None = None  # … and at its first
+    stability: int | None = None  # DiffusionGemma: steps over which a finished canvas stays the same
 
     @classmethod
     @sampler
@@ -122,10 +137,16 @@ class Decode:
     @classmethod
     @sampler
     def autoregressive(
-        cls, length: int, temperature: float = 0.0, top_p: float | None = None, top_k: int | None = None, **more: Any
-    ) -> Decode:
-        """One token per step, left to right, with a key-value cache."""
-        return cls("autoregressive", length, temperature=temperature, top_p=top_p, top_k=top_k, commit="next", **more)
+        cls, length: int, temperature: float = 0.0, top_p: float | None = None, top_k: int | None = None,
+        recompute: bool = False, **more: Any,
+    ) -> Decode:  # fmt: skip
+        """One token per step, left to right, with a key-value cache.
+
+        recompute=True keeps no cache: every step computes all rows again, the protocol of a diffusion model. Without an
+        intervention both write the same tokens (to rounding); under one, rows of the prompt are computed under it too.
+        """
+        return cls("autoregressive", length, temperature=temperature, top_p=top_p, top_k=top_k, commit="next",
+                   recompute=recompute, **more)  # fmt: skip
 
     @classmethod
     @sampler
@@ -211,6 +232,83 @@ class Decode:
         return cls("fast_dllm2", length, block, None, temperature, top_p, top_k, commit="sub_blocks",
                    threshold=threshold, sub_block=sub_block, **settings)  # fmt: skip
 
+    @classmethod
+    @sampler
+    def nemotron(
+        cls, length: int, block: int = 32, threshold: float | None = 0.9, mode: Mode = "diffusion",
+        causal_context: bool = True, temperature: float = 0.0, eos_id: int | None = None,
+        max_thinking_tokens: int | None = None, end_think_id: int | None = None, **more: Any,
+    ) -> Decode:  # fmt: skip
+        """Nemotron-Labs-Diffusion: blocks from the prompt's end over a causal text, one at work sees all of itself.
+
+        threshold: None commits one token per step. mode="autoregressive" writes left to right (block and threshold have no
+        part in it); "self_speculation" drafts a block and keeps what a causal forward confirms: with threshold 0 or None a
+        draft is one forward, and the text may become up to a block longer than length. stop="batch_eos" is the authors'
+        rule, in which rows of a batch wait for each other; "early_eos" ends each row by itself, "never" reads no end token.
+        """
+        shared: dict[str, Any] = {"eos_id": eos_id, "max_thinking_tokens": max_thinking_tokens, "mode": mode,
+                                  "end_think_id": end_think_id, "stop": "batch_eos"}  # fmt: skip
+        if mode == "autoregressive":
+            return cls.autoregressive(length, temperature, **{**shared, **more})
+        drafts = mode == "self_speculation"
+        shared |= {"layout": "ahead", "choice": "draw"} if drafts else {"confidence_dtype": "float32"}
+        return cls("nemotron", length, block, None, temperature, commit="continued",
+                   threshold=(threshold or None) if drafts else threshold, causal_context=causal_context,
+                   **{"block_causal": True, "cache": "exact", **shared, **more})  # fmt: skip
+
+    @classmethod
+    @sampler
+    def wedlm(
+        cls, length: int, block: int = 16, threshold: float | None = None, temperature: float = 0.0, **more: Any
+    ) -> Decode:
+        """WeDLM: known tokens are read first, causally, and masks after them; all that are sure enough, else the best.
+
+        threshold: 0 or None commits one token per step. The likeliest token is taken; temperature only changes how sure it is.
+        """
+        return cls("wedlm", length, block, None, temperature, commit="threshold" if threshold else "best",
+                   threshold=threshold or None,
+                   **{"layout": "aligned", "block_causal": True, "choice": "likeliest", **more})  # fmt: skip
+
+    @classmethod
+    @sampler
+    def rnd1(
+        cls, total_length: int | None = None, steps: int = 256, temperature: float = 1.0, greedy: bool = True,
+        top_k: int | None = None, top_p: float | None = None, gamma: float | None = None, suffix: Ids = (),
+        infill_length: int | None = None, eos_id: int | None = None, eos_at_end: bool = False, **more: Any,
+    ) -> Decode:  # fmt: skip
+        """RND1: positions of high entropy stay masked longest, by a schedule over steps or by the entropy bound gamma.
+
+        total_length counts the prompt; length=… in its place counts new tokens alone. With an eos_id the last column is
+        reserved: it holds padding, or end-of-text with eos_at_end. suffix: ids behind the masks. Unless greedy, tokens are drawn.
+        """
+        length = more.pop("length", total_length)
+        return cls("rnd1", length, None, steps, temperature, top_p, top_k or None, gamma=gamma, suffix=_ids(suffix),
+                   commit="entropy" if gamma is None else "entropy_bounded", total_length=total_length, greedy=greedy,
+                   infill_length=infill_length, eos_id=eos_id, eos_at_end=eos_at_end,
+                   **{"layout": "total", "choice": "entropy", **more})  # fmt: skip
+
+    @classmethod
+    @sampler
+    def diffusion_gemma(
+        cls, length: int, block: int = 256, steps: int = 48, gamma: float | None = None, t_min: float | None = None,
+        t_max: float | None = None, threshold: float | None = None, stability: int | None = None,
+        eos_id: int | None = None, **more: Any,
+    ) -> Decode:  # fmt: skip
+        """DiffusionGemma's own generate: canvases of `block` random tokens, each denoised in at most `steps` forwards.
+
+        block is the checkpoint's canvas length; whole canvases are written. gamma is its entropy_bound, threshold
+        its confidence_threshold (entropy at which a stable canvas is done), stability its stability_threshold; None: as it
+        has them.
+        """
+        return cls("native", length, block, steps, commit="accepted", gamma=gamma, threshold=threshold, eos_id=eos_id,
+                   t_min=t_min, t_max=t_max, stability=stability,
+                   **{"stop": "eos", "cache": "exact", "layout": "grid", "block_causal": True, **more})  # fmt: skip
+
+    @property
+    def answer_length(self) -> int:
+        """Columns behind the prompt: the length, or the canvases that hold it."""
+        return self.blocks * (self.block or 1) if self.family == "native" else self.length
+
     @property
     def blocks(self) -> int:
         return 1 if self.block is None else ceil(self.length / self.block)
@@ -220,6 +318,10 @@ class Decode:
         """The most denoising steps that these settings can take, whatever the prompt."""
         if self.family in ("mdlm", "bd3lm"):
             return self.blocks * (self.steps_per_block or ceil((self.steps or self.length) / self.blocks))
+        if self.family == "native":
+            return self.blocks * (self.steps or 48)
+        if self.layout == "ahead":  # a round adds at least one token, and drafts one mask per forward at least
+            return self.length * (1 if self.threshold is None else max((self.block or 2) - 1, 1))
         if self.layout == "grid":  # the first block holds the end of the prompt, and there may be one more for it
             block = self.block or self.length
             return (self.blocks + 1) * (block + (self.max_post_steps or 0) if self.steps is None else self.steps)

@@ -10,6 +10,10 @@ The first of these that holds names the head:
    `trend_steps` steps) and is no flash.
 4. static: the home key, the one that is the largest sink most often, is a sink in at least `static` of *all* steps.
 5. moving: everything else; the sink stays for some steps, then moves or vanishes.
+
+Beside its class a head may be *relocating*: its largest sink really changes place. Two or more keys were the largest sink,
+no key is a sink in `static` of all steps (else that one stands, whatever else comes and goes), and it is no flash. Of moving
+heads many are not: their sink only vanishes and comes back, or another key stands all the while.
 """
 
 import math
@@ -60,17 +64,27 @@ def classify(
     home_share: Tensor,
 ) -> list[str]:
     """The name of each head's class; all arguments are vectors with one entry per head, NaN where not measured."""
-    trending = (trend.abs() >= classes.trend) & (steps_with_sink >= classes.trend_steps)
     holds = torch.stack(  # [class, head], in the order of NAMES; comparisons with NaN are False
         [
             steps_with_sink == 0,
             (split_share >= classes.split) & (split_steps >= classes.split_steps),
-            (one_step_share >= classes.flash) & ~trending,
+            flashes(classes, one_step_share, trend, steps_with_sink),
             home_share >= classes.static,
-            torch.ones_like(trending),
+            torch.ones_like(steps_with_sink, dtype=torch.bool),
         ]
     )
     return [NAMES[i] for i in holds.to(torch.int8).numpy().argmax(0)]
+
+
+def flashes(classes: Classes, one_step_share: Tensor, trend: Tensor, steps_with_sink: Tensor) -> Tensor:
+    """bool, one entry per head: mostly sinks of one step, on no path."""
+    trending = (trend.abs() >= classes.trend) & (steps_with_sink >= classes.trend_steps)
+    return (one_step_share >= classes.flash) & ~trending
+
+
+def relocates(classes: Classes, main_keys: Tensor, standing: Tensor, flash: Tensor) -> Tensor:
+    """bool, one entry per head: the largest sink changes place, and no key stands as a sink."""
+    return (main_keys >= 2) & (standing < classes.static) & ~flash
 
 
 def directions(classes: Classes, names: list[str], trend: Tensor) -> list[str | None]:

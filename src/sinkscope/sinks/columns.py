@@ -65,8 +65,10 @@ class CumulativeColumns:
             raise TraceError(
                 "Columns so far are of an autoregressive trace; a diffusion model has a whole map per step."
             )
-        rows, seen = query_count(trace, "all").cumsum(0), seen.cumsum(0)  # [step], [step, key]
-        mean = trace.scores("all", "sum").cumsum(0) / seen.clamp(min=1)[:, None, None]  # [step, layer, head, key]
+        rows, scores = query_count(trace, "all"), trace.scores("all", "sum")  # [step], [step, layer, head, key]
+        if not _recomputed(trace):
+            rows, seen, scores = rows.cumsum(0), seen.cumsum(0), scores.cumsum(0)
+        mean = scores / seen.clamp(min=1)[:, None, None]
         whole = torch.zeros(*mean.shape[:3], len(QUERY_KINDS), mean.shape[3])
         whole[..., 1, :] = mean * rows[:, None, None, None]
         self.trace = trace
@@ -151,13 +153,19 @@ def seen_by(trace: TraceLike, group: str) -> Tensor | None:
         return _seen_in_blocks(trace, group, order)
     if not trace.causal or isinstance(trace, CumulativeColumns):
         return None
-    later = trace.prompt_length - torch.arange(trace.positions)  # rows of the prompt from the key's own on
-    by_prompt = torch.minimum(query_count(trace, "prompt")[:, None], later.clamp(min=0))
+    rest = trace.prompt_length - torch.arange(trace.positions)  # rows of the prompt from the key's own on
+    by_prompt = torch.minimum(query_count(trace, "prompt")[:, None], rest.clamp(min=0))
     if group == "prompt":
         return by_prompt
-    if group == "all":
-        return by_prompt + query_count(trace, "committed")[:, None] * alive_keys(trace)
-    return query_count(trace, group)[:, None] * alive_keys(trace)
+    later = query_count(trace, "committed" if group == "all" else group)[:, None] * alive_keys(trace)
+    if _recomputed(trace):  # the rows of the answer so far, of which key k is seen by those from its own on
+        later = (later - (torch.arange(trace.positions) - trace.prompt_length).clamp(min=0)).clamp(min=0)
+    return by_prompt + later if group == "all" else later
+
+
+def _recomputed(trace: Any) -> bool:
+    """Whether an autoregressive trace has all rows so far at every step, not one."""
+    return bool(getattr(getattr(trace, "settings", None), "recompute", False))
 
 
 def _order(trace: Any) -> str | None:
@@ -176,6 +184,15 @@ def _seen_in_blocks(trace: Any, group: str, order: str) -> Tensor:
     masked, given = trace.canvas[:-1] == trace.mask_id, columns < trace.prompt_length
     kinds = {"masked": masked, "prompt": given & ~masked, "committed": ~given & ~masked, "all": torch.ones_like(masked)}
     queries = (kinds[group] & alive).long()
+    if trace.settings.family == "wedlm":  # known tokens are read first, then masks, causally in that order
+        by_known, by_masks = ((queries * part).flip(1).cumsum(1).flip(1) for part in (~masked, masked))
+        reads_all = (queries * masked).sum(1, keepdim=True)
+        return torch.where(masked, by_masks, by_known + reads_all) * alive
+    if trace.settings.family == "nemotron":  # the text is causal, the block at work sees all that is there
+        begins = torch.where(columns < trace.blocks[:, :1], columns, trace.blocks[:, :1].long())
+        later = queries.flip(1).cumsum(1).flip(1)
+        text: Tensor = later.gather(1, begins) * alive
+        return text
     size, phase = trace.settings.block, int(trace.blocks[0, 0]) % trace.settings.block
     starts = ((columns - phase).div(size, rounding_mode="floor") * size + phase).clamp(min=0)
     later = queries.flip(1).cumsum(1).flip(1)  # [step, key]: queries from this column on

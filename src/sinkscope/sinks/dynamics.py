@@ -106,13 +106,24 @@ def walk(main: Tensor, present: Tensor) -> Walk:
     )
 
 
-def home_key(marks: Tensor, main: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
-    """The key that is the largest sink most often, and the share of *all* steps in which it is a sink."""
+@dataclass(frozen=True)
+class Stay:
+    """Where the largest sink stands, `[layer, head]` each."""
+
+    home: Tensor  # the key that is the largest sink most often
+    home_share: Tensor  # share of *all* steps in which it is a sink
+    main_keys: Tensor  # how many different keys were the largest sink
+    standing: Tensor  # the largest share of all steps in which one key, home or not, is a sink
+
+
+def stay(marks: Tensor, main: Tensor, present: Tensor) -> Stay:
+    """The home of the largest sink, and whether it has others."""
     counts = torch.zeros(marks.shape[1:], dtype=torch.int32)
     counts.scatter_add_(-1, main.permute(1, 2, 0), present.permute(1, 2, 0).to(torch.int32))
     home = torch.from_numpy(counts.numpy().argmax(-1))
-    held = marks.gather(-1, home[None, ..., None].expand(*main.shape, 1)).squeeze(-1)
-    return home, held.float().mean(0)
+    held = marks.float().mean(0)  # [layer, head, key]
+    share = held.gather(-1, home[..., None]).squeeze(-1)
+    return Stay(home, share, (counts > 0).sum(-1), held.amax(-1))
 
 
 def distance(main: Tensor, present: Tensor, landmark: Tensor) -> tuple[Tensor, Tensor]:

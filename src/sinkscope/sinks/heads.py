@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.sinks import dynamics, strength
-from sinkscope.sinks.classes import Classes, classify, directions
+from sinkscope.sinks.classes import Classes, classify, directions, flashes, relocates
 from sinkscope.sinks.columns import (
     TraceLike,
     alive_keys,
@@ -65,7 +65,7 @@ def head_dynamics(trace: TraceLike, rule: Rule | None = None, classes: Classes |
 def _behaviour(marks: Tensor, scores: Tensor, main: Tensor, present: Tensor) -> Measures:
     births, deaths = dynamics.turnover(marks)
     walk = dynamics.walk(main, present)
-    home, home_share = dynamics.home_key(marks, main, present)
+    stay = dynamics.stay(marks, main, present)
     spatial, temporal = dynamics.centroids(scores, marks)
     return {
         "steps_with_sink": present.sum(0),
@@ -79,8 +79,10 @@ def _behaviour(marks: Tensor, scores: Tensor, main: Tensor, present: Tensor) -> 
         "moves": walk.moves,
         "drift": walk.drift,
         "trend": walk.trend,
-        "home": torch.where(present.any(0), home.float(), torch.nan),
-        "home_share": home_share,
+        "home": torch.where(present.any(0), stay.home.float(), torch.nan),
+        "home_share": stay.home_share,
+        "main_keys": stay.main_keys,
+        "standing": stay.standing,
         "spatial_variance": spatial,
         "temporal_variance": temporal,
     }
@@ -137,9 +139,11 @@ def _strength(received: Tensor, marks: Tensor, score: Tensor, there: Tensor, ali
 def _frame(measures: Measures, rule: Rule, classes: Classes) -> pl.DataFrame:
     layers, heads = measures["presence"].shape
     flat = {name: values.reshape(-1) for name, values in measures.items()}
+    steps = flat.pop("steps_with_sink")
+    flash = flashes(classes, flat["one_step_share"], flat["trend"], steps)
     names = classify(
         classes,
-        flat.pop("steps_with_sink"),
+        steps,
         flat["split_share"],
         flat["split_steps"],
         flat["one_step_share"],
@@ -152,6 +156,7 @@ def _frame(measures: Measures, rule: Rule, classes: Classes) -> pl.DataFrame:
             "head": torch.arange(heads).repeat(layers).numpy(),
             "class": names,
             "direction": pl.Series(directions(classes, names, flat["trend"]), dtype=pl.String),
+            "relocating": relocates(classes, flat["main_keys"], flat["standing"], flash).numpy(),
             **{name: values.numpy() for name, values in flat.items()},
         }
     )
@@ -164,13 +169,14 @@ def _frame(measures: Measures, rule: Rule, classes: Classes) -> pl.DataFrame:
 
 
 def by_layer(heads: pl.DataFrame) -> pl.DataFrame:
-    """Sinks by depth: `head_dynamics` averaged over the heads of each layer, with the share of heads in each class."""
+    """Sinks by depth: `head_dynamics` averaged over the heads of each layer, with the share of heads of each kind."""
     means = ["presence", "sinks", "strength", "absorption", "entropy_relative", "lifetime", "agreement", "value_ratio"]
     return (
         heads.group_by("layer")
         .agg(
             *[pl.col(name).mean() for name in means],
             *[(pl.col("class") == name).mean().alias(name) for name in ("static", "moving", "flash", "split", "none")],
+            pl.col("relocating").mean(),
             pl.col("unit").first(),
         )
         .sort("layer")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import polars as pl
 
 from sinkscope.errors import StudyError
 from sinkscope.statistics import paired
+from sinkscope.study import table1_runs
 from sinkscope.study.run import Run
 from sinkscope.study.study_file import read_yaml
 
@@ -18,13 +19,19 @@ CELL = ["model", "setting", "condition", "task"]
 WIDTH = 42  # of a condition's name
 
 
-def compare(first: Path | str, second: Path | str) -> dict[str, Any]:
+def compare(first: Path | str, second: Path | str, match: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Every cell that both runs have: accuracies, and the difference on common problems, second minus first.
 
     Where problems are paired, both accuracies are of the common ones; `unpaired` says why others are not.
+    match: model of the first run → model of the second that it is compared with, such as base and fine-tune; the runs may
+    then be one and the same. Two runs of `table1` are compared by the answers in their folders.
     """
+    folders = [Path(first), Path(second)]
+    if all(table1_runs.is_table1(folder) for folder in folders):
+        return _of_table1(folders, match)
     runs = [Run.load(folder) for folder in (first, second)]
     tables = [_answers(run.folder) for run in runs]
+    tables[0], tables[1] = _matched(tables, match)
     keys = [frame.select(CELL).unique(maintain_order=True) for frame in tables]
     common = keys[0].join(keys[1], on=CELL, how="inner", maintain_order="left")
     plans = [_drawn(run.folder) for run in runs]
@@ -44,6 +51,34 @@ def compare(first: Path | str, second: Path | str) -> dict[str, Any]:
         "only_first": only[0],
         "only_second": only[1],
     }
+
+
+def _matched(tables: list[pl.DataFrame], match: Mapping[str, str] | None) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Answers of models that are compared, under one name: "base → fine-tune"."""
+    if match is None:
+        return tables[0], tables[1]
+    for index, names in enumerate((list(match), list(match.values()))):
+        there = tables[index]["model"].unique(maintain_order=True).to_list()
+        if missing := [name for name in names if name not in there]:
+            which = ("first", "second")[index]
+            raise StudyError(f"The {which} run has no model {missing[0]!r} to match; it has {', '.join(there)}.")
+    shown = {a: f"{a} → {b}" for a, b in match.items()}, {b: f"{a} → {b}" for a, b in match.items()}
+    first, second = (
+        table.filter(pl.col("model").is_in(list(names))).with_columns(pl.col("model").replace(names))
+        for table, names in zip(tables, shown, strict=True)
+    )
+    return first, second
+
+
+def _of_table1(folders: list[Path], match: Mapping[str, str] | None) -> dict[str, Any]:
+    first, second = _matched([table1_runs.answers(folder) for folder in folders], match)
+    keys = [frame.select(CELL).unique(maintain_order=True) for frame in (first, second)]
+    rows = []
+    for key in keys[0].join(keys[1], on=CELL, how="inner", maintain_order="left").iter_rows(named=True):
+        mine = [frame.filter(*(pl.col(name) == value for name, value in key.items())) for frame in (first, second)]
+        rows.append({**key, **_compared(mine, same=True)})
+    only = [keys[i].join(keys[1 - i], on=CELL, how="anti").height for i in range(2)]
+    return {"cells": rows, "unpaired": [], "verdicts": [], "only_first": only[0], "only_second": only[1]}
 
 
 def _compared(mine: list[pl.DataFrame], same: bool) -> dict[str, Any]:

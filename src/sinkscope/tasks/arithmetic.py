@@ -33,10 +33,10 @@ def draw(source: Source, difficulty: int) -> Problem:
     for _ in range(difficulty):
         operation, sentence = source.choice(EVENTS)
         n = source.randint(1, LARGEST)
-        while not 0 <= _apply(value, operation, n) <= HIGHEST or (operation == "*" and n not in (2, 3)):
+        while not 0 <= apply(value, operation, n) <= HIGHEST or (operation == "*" and n not in (2, 3)):
             operation, sentence = source.choice(EVENTS)
             n = source.randint(1, LARGEST)
-        result = _apply(value, operation, n)
+        result = apply(value, operation, n)
         prompt += sentence.format(name=name, n=n)
         lines.append(f"{value} {operation} {n} = {result}.\n")
         key += [sentence, str(n)]
@@ -46,7 +46,7 @@ def draw(source: Source, difficulty: int) -> Problem:
     return Problem("arithmetic", prompt, answer, difficulty, "|".join(key), {"final": str(value)})
 
 
-def _apply(value: int, operation: str, n: int) -> int:
+def apply(value: int, operation: str, n: int) -> int:
     return {"+": value + n, "-": value - n, "*": value * n}[operation]
 
 

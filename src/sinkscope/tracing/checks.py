@@ -27,10 +27,12 @@ SHAPES: dict[str, tuple[str | int, ...]] = {
     "hidden_norms": ("step", "layer", "key"),
     "lens_tokens": ("step", "layer", "choice", "key"),
     "lens_probability": ("step", "layer", "choice", "key"),
+    "channels": ("step", "layer", "channel"),
+    "channel_values": ("step", "layer", "channel", "key"),
     "maps": ("map", "step", "key", "key"),
 }
 NEEDED = ("queries", "canvas", "confidence", "committed_at", "blocks")
-WHOLE = ("queries", "canvas", "committed_at", "edits", "blocks", "top_keys", "lens_tokens")
+WHOLE = ("queries", "canvas", "committed_at", "edits", "blocks", "top_keys", "lens_tokens", "channels")
 TYPES: dict[str, tuple[type, ...]] = {
     "prompt_length": (int,),
     "model": (dict,),

@@ -14,10 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.attention.context import running
+from sinkscope.attention.transfer import ToHost
 from sinkscope.errors import ReadingError, TraceError
 from sinkscope.models.base import Model, check_ids
 
 TOP = 3  # tokens kept per step, layer and position
+AT_A_TIME = 1 << 28  # logits that a GPU makes at a time
 BYTES = TOP * (torch.int32.itemsize + torch.float16.itemsize)  # per step, layer and position
 
 
@@ -116,8 +118,8 @@ class LensBuffer:
     would be written on it. Where a step computed no row for a position, its probabilities are 0.
     """
 
-    def __init__(self, model: Model, batch: int, steps: int, layers: int, width: int) -> None:
-        self.model, self.width = model, width
+    def __init__(self, model: Model, batch: int, steps: int, layers: int, width: int, to_host: ToHost) -> None:
+        self.model, self.width, self.to_host = model, width, to_host
         self.tokens = torch.zeros(batch, steps, layers, TOP, width, dtype=torch.int32)
         self.probability = torch.zeros(batch, steps, layers, TOP, width, dtype=torch.float16)
 
@@ -147,12 +149,15 @@ class LensBuffer:
             if forward is None or forward.kind != "denoise":
                 return
             state: Tensor = (output[0] if isinstance(output, tuple) else output)[: forward.rows]
-            chances = self.model.recipe.head(self.model.module, norm(state)).float().softmax(-1)
-            best = chances.topk(TOP, dim=-1)  # [batch, row, top]
             start = forward.start + int(self.model.shift)
-            stop = min(start + state.shape[1], self.width)
-            rows = stop - start
-            self.tokens[:, forward.step, layer, :, start:stop] = best.indices[:, :rows].mT.to("cpu", torch.int32)
-            self.probability[:, forward.step, layer, :, start:stop] = best.values[:, :rows].mT.to("cpu", torch.float16)
+            most = state.shape[1] if state.device.type == "cpu" else AT_A_TIME // (self.model.vocabulary * len(state))
+            for part in state.split(max(most, 1), dim=1):
+                chances = self.model.recipe.head(self.model.module, norm(part)).float().softmax(-1)
+                best = chances.topk(TOP, dim=-1)  # [batch, row, top]
+                span = slice(start, min(start + part.shape[1], self.width))
+                rows, where = span.stop - start, (slice(None), forward.step, layer, slice(None), span)
+                self.to_host.put(best.indices[:, :rows].mT.to(torch.int32), self.tokens[where].copy_)
+                self.to_host.put(best.values[:, :rows].mT.to(torch.float16), self.probability[where].copy_)
+                start = span.stop
 
         return take

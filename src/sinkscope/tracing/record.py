@@ -20,8 +20,10 @@ from sinkscope.viewers import view
 if TYPE_CHECKING:
     import polars as pl
 
+    from sinkscope.models.base import Model
     from sinkscope.sinks.classes import Classes
     from sinkscope.sinks.rules import Rule
+    from sinkscope.tracing.why import Why
 
 Picked = slice | Sequence[int]
 
@@ -58,6 +60,10 @@ class Trace:
     lens_tokens: Tensor | None = None  # [step, layer, n, position] int32: what a layer would write there, on request
     lens_probability: Tensor | None = None  # … and how sure it is; 0 where the step computed no row for the position
     edits: Tensor | None = None  # [position] int32: how often a token that stood there was replaced; None: never
+    channels: Tensor | None = None  # [step, layer, n] int32: the largest channels behind each layer, on request
+    channel_values: Tensor | None = (
+        None  # [step, layer, n, position]: … and their values; 0 where the step computed none
+    )
 
     def __repr__(self) -> str:
         size = f"{self.steps} steps × {self.layers} layers × {self.heads_count} heads × {self.positions} positions"
@@ -190,6 +196,21 @@ class Trace:
 
         return token_shares([self], _rule(rule))
 
+    def outliers(self, rule: Rule | None = None) -> pl.DataFrame:
+        """The largest channels of each layer, at sinks and elsewhere; of a trace that kept them (`Keep(channels=8)`)."""
+        from sinkscope.tracing.channels import outliers
+
+        return outliers(self, _rule(rule))
+
+    def why(self, step: int, layer: int, head: int, key: int, model: Model) -> Why:
+        """Why this key draws attention there: norm or angle, content or place, which layers made it; against matched keys.
+
+        model: the one that made the trace; the step is computed once more with it.
+        """
+        from sinkscope.tracing.why import why
+
+        return why(self, model, step, layer, head, key)
+
     def show(self) -> Any:
         """The explorer of this trace: in a notebook as a frame, elsewhere as a page in a temporary file."""
         return view("trace.show", self)
@@ -234,8 +255,11 @@ BY_STEP = (
     "hidden_norms",
     "lens_tokens",
     "lens_probability",
+    "channels",
+    "channel_values",
 )
 LENS = ("lens_tokens", "lens_probability")
-BY_LAYER = ("received", "layer_mean", "top_keys", "top_scores", "value_norms", "hidden_norms", *LENS)
+CHANNELS = ("channels", "channel_values")
+BY_LAYER = ("received", "layer_mean", "top_keys", "top_scores", "value_norms", "hidden_norms", *LENS, *CHANNELS)
 BY_HEAD = ("received", "top_keys", "top_scores")
 TENSORS = tuple(item.name for item in fields(Trace) if item.type in ("Tensor", "Tensor | None"))

@@ -14,12 +14,14 @@ from torch import Tensor, nn
 from sinkscope.attention.calls import Call, Outcome, Tap
 from sinkscope.attention.context import GROUPS, running
 from sinkscope.attention.listeners import listeners_of
+from sinkscope.attention.transfer import ToHost
 from sinkscope.decoding.layout import lay_out
 from sinkscope.decoding.run import Step
 from sinkscope.errors import BudgetError, TraceError
 from sinkscope.models.base import Model
 from sinkscope.settings.decode import Decode
 from sinkscope.tracing import lens
+from sinkscope.tracing.channels import ChannelBuffer
 
 Form = Literal["auto", "full", "summary"]
 TOP = 16  # keys kept per head and group in summary form
@@ -36,6 +38,7 @@ class Keep:
     hidden_norms: bool = False
     maps: tuple[tuple[int, int], ...] = ()  # (layer, head) whose whole attention map is kept
     lens: bool = False  # the tokens that each layer would write at each position, were it the last
+    channels: int = 0  # so many of the largest channels behind each layer, with their values
 
     def __post_init__(self) -> None:
         if self.form not in ("auto", "full", "summary") or self.dtype not in (torch.float16, torch.float32):
@@ -46,6 +49,8 @@ class Keep:
             raise TraceError(f"Expected a budget in bytes as a whole number, got {self.budget!r}.")
         if type(self.lens) is not bool:
             raise TraceError(f"Expected lens to be True or False, got {self.lens!r}.")
+        if type(self.channels) is not int or self.channels < 0:
+            raise TraceError(f"Expected channels to be a whole number of at least 0, got {self.channels!r}.")
         given: Any = self.maps
         if not isinstance(given, tuple | list) or not all(map(_is_head, given)):
             raise TraceError(f"Expected maps as pairs of layer and head, such as ((3, 0),), got {self.maps!r}.")
@@ -82,6 +87,7 @@ def planned_form(model: Model, batch: int, positions: int, settings: Decode, kee
         extra += batch * steps * layers * positions * torch.float32.itemsize
     if keep.lens:
         extra += batch * steps * layers * positions * lens.BYTES
+    extra += batch * steps * layers * keep.channels * (positions + 1) * torch.float32.itemsize
     full = cells * heads * positions * size + extra
     summary = cells * (positions * size + heads * min(TOP, positions) * (size + 4)) + extra
     if keep.form != "summary" and full <= keep.budget:
@@ -109,6 +115,7 @@ class Recorder(Tap):
         groups, dtype = len(GROUPS), keep.dtype
         self.steps = 0
         self.backend = ""
+        self.to_host = ToHost()
         self.queries = torch.zeros(batch, steps, groups, dtype=torch.int32)
         self.canvas = torch.zeros(batch, steps + 1, self.width, dtype=torch.int64)
         self.confidence = torch.full((batch, steps, self.width), torch.nan)
@@ -126,7 +133,8 @@ class Recorder(Tap):
         self.values = _zeros(batch, steps, layers, _kv_heads(model), self.width) if keep.value_norms else None
         self.hidden = _zeros(batch, steps, layers, self.width) if keep.hidden_norms else None
         self.maps = _zeros(len(keep.maps), batch, steps, self.width, self.width, dtype=dtype) if keep.maps else None
-        self.lens = lens.LensBuffer(model, batch, steps, layers, self.width) if keep.lens else None
+        self.lens = lens.LensBuffer(model, batch, steps, layers, self.width, self.to_host) if keep.lens else None
+        self.channels = ChannelBuffer(model, batch, steps, layers, self.width, keep.channels) if keep.channels else None
         self.canvas[:, 0] = first.cpu()
 
     def watches(self, call: Call) -> bool:
@@ -140,22 +148,26 @@ class Recorder(Tap):
         if not self.watches(call):
             return
         rows, step, layer = forward.rows, forward.step, call.layer
-        received = outcome.received[:rows].cpu()
-        keys = received.shape[-1]
+        received = outcome.received[:rows]
         if self.received is not None:
-            self.received[:, step, layer, ..., :keys] = received.to(self.keep.dtype)
+            self._send(self.received[:, step, layer], received)
         else:
             assert self.mean is not None and self.top_keys is not None and self.top_scores is not None
-            self.mean[:, step, layer, :, :keys] = received.mean(1).to(self.keep.dtype)
-            top = received.topk(min(self.top_keys.shape[-1], keys), dim=-1)
-            self.top_keys[:, step, layer, ..., : top.indices.shape[-1]] = top.indices.to(torch.int32)
-            self.top_scores[:, step, layer, ..., : top.values.shape[-1]] = top.values.to(self.keep.dtype)
+            self._send(self.mean[:, step, layer], received.mean(1))
+            top = received.topk(min(self.top_keys.shape[-1], call.keys), dim=-1)
+            self._send(self.top_keys[:, step, layer], top.indices)
+            self._send(self.top_scores[:, step, layer], top.values)
         if layer == 0 or not self.backend:
-            groups = torch.arange(len(GROUPS))
-            self.queries[:, step] = (forward.labels[:rows].cpu()[:, :, None] == groups).sum(1).to(torch.int32)
+            groups = torch.arange(len(GROUPS), device=forward.labels.device)
+            if forward.ids is not None:  # the canvas may change between a step and the next forward
+                self._send(self.canvas[:, step], forward.ids[:rows])
+            self._send(self.queries[:, step], (forward.labels[:rows, :, None] == groups).sum(1))
             self.backend = call.backend
         if self.values is not None:
-            self.values[:, step, layer, :, :keys] = call.v[:rows].float().norm(dim=-1).cpu()
+            norms = call.v[:rows].float().norm(dim=-1)  # [batch, kv head, key]
+            self._send(
+                self.values[:, step, layer], norms.repeat_interleave(self.values.shape[3] // norms.shape[1], dim=1)
+            )
         if self.maps is not None:
             self._keep_maps(call, outcome, step, rows)
 
@@ -176,26 +188,44 @@ class Recorder(Tap):
             if outcome.drop is not None:
                 scores = scores.masked_fill(outcome.drop[:rows, head, None], -torch.inf)
             window = slice(call.start, call.start + call.queries)
-            kept = scores.softmax(-1).nan_to_num(0.0).to(self.keep.dtype).cpu()
-            self.maps[slot, :, step, window, : call.keys] = kept
+            self._send(self.maps[slot, :, step, window], scores.softmax(-1).nan_to_num(0.0))
+
+    def _send(self, part: Tensor, found: Tensor) -> None:
+        """Write `found` to the beginning of a part of a buffer; cast on its device, and copied with all else of the step."""
+        part = part[..., : found.shape[-1]]
+        if found.device.type == "cpu":
+            part.copy_(found)  # casts on the way
+        else:
+            self.to_host.put(found.to(part.dtype), part.copy_)
 
     def on_step(self, step: Step) -> None:
         """Called by the decoder after each commit."""
         index = step.index
-        self.canvas[:, index + 1] = step.canvas.cpu()
-        self.confidence[:, index] = step.confidence.cpu()
-        self.committed_at[step.committed.cpu()] = index
-        if step.edited is not None and bool(step.edited.any()):
-            edited = step.edited.cpu()
-            self.committed_at[edited] = index
-            self.edits = edited.int() if self.edits is None else self.edits + edited.int()
+        self._send(self.canvas[:, index + 1], step.canvas)
+        self._send(self.confidence[:, index], step.confidence)
+        self.to_host.put(step.committed, lambda committed: self.committed_at.masked_fill_(committed, index))
+        if step.edited is not None:
+            self.to_host.put(step.edited, lambda edited: self._note_edits(edited, index))
+        self.to_host.send()
         self.blocks[index] = torch.tensor(step.block)
         self.steps = index + 1
+
+    def _note_edits(self, edited: Tensor, index: int) -> None:
+        if bool(edited.any()):
+            self.committed_at.masked_fill_(edited, index)
+            self.edits = edited.int() if self.edits is None else self.edits + edited.int()
+
+    def finish(self, tokens: Tensor) -> None:
+        """The text that the decoder gave back, when the device has sent all else."""
+        self.to_host.finish()
+        self.canvas[:, self.steps, : tokens.shape[1]] = tokens.cpu()
 
     def hooks(self, stack: ExitStack) -> None:
         """Put in what is needed for the lens and for hidden-state norms; taken out when the stack closes."""
         if self.lens is not None:
             self.lens.hooks(stack)
+        if self.channels is not None:
+            self.channels.hooks(stack)
         if self.hidden is None:
             return
         layers: Sequence[nn.Module] = getattr(self.model.module.base_model, "layers", [])
@@ -212,7 +242,7 @@ class Recorder(Tap):
                 hidden = args[0] if args else (kwargs or {})["hidden_states"]
                 if forward is not None and forward.kind == "denoise" and self.hidden is not None:
                     window = slice(forward.start, forward.start + hidden.shape[1])
-                    self.hidden[:, forward.step, layer, window] = hidden[: forward.rows].float().norm(dim=-1).cpu()
+                    self._send(self.hidden[:, forward.step, layer, window], hidden[: forward.rows].float().norm(dim=-1))
 
             return take
 
@@ -227,7 +257,7 @@ def laid_out(model: Model, ids: Tensor, settings: Decode, mask: Tensor | None) -
         found = [row.nonzero().flatten().tolist() for row in canvas.real]
         return canvas.tokens, [slice(columns[0], columns[-1] + 1) for columns in found], canvas.answers
     blank = next((token for token in (model.pad_id, model.eos_id) if token is not None), 0)
-    first = torch.cat([ids, ids.new_full((len(ids), settings.length), blank)], 1)
+    first = torch.cat([ids, ids.new_full((len(ids), settings.answer_length), blank)], 1)
     padding = [0] * len(ids) if mask is None else (mask == 0).sum(1).tolist()
     return first, [slice(padded, first.shape[1]) for padded in padding], [ids.shape[1]] * len(ids)
 
@@ -238,4 +268,6 @@ def _zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def _kv_heads(model: Model) -> int:
-    return int(getattr(model.config, "num_key_value_heads", None) or model.config.num_attention_heads)
+    """The most that a layer has: DiffusionGemma's are of two kinds."""
+    layers = getattr(model.config, "per_layer_config", None) or [model.config]
+    return max(int(getattr(one, "num_key_value_heads", None) or one.num_attention_heads) for one in layers)

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast, overload
+from typing import Any, overload
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from sinkscope.attention.capture import listening
 from sinkscope.decoding import checked_mask, decode, resolve_settings
+from sinkscope.decoding.delete import delete_positions
 from sinkscope.decoding.run import Decoded, OnStep, Step
 from sinkscope.errors import DecodeError, InterventionError, PromptError, TraceError
 from sinkscope.interventions import Intervention, intervene
 from sinkscope.io.progress import StepBar
 from sinkscope.models.base import Model, check_ids, pad
+from sinkscope.models.diffusion_gemma import around, is_native_diffusion
 from sinkscope.models.load import load
 from sinkscope.settings.decode import Decode
-from sinkscope.tracing.native import is_native_diffusion, trace_generate
 from sinkscope.tracing.record import Trace
 from sinkscope.tracing.recorder import Keep, Recorder
 
@@ -48,12 +50,9 @@ def trace(
     `words` are single decode settings (steps=32, length=32, block=8, …) on top of `settings` or the model's defaults.
     keep: what to record and within which memory. interventions: act while the trace is taken.
     progress: a bar of steps on a terminal, by itself in interactive sessions; True also in scripts.
-    A DiffusionGemma of transformers is traced too, one prompt of ids: its own generate runs (see `tracing.native`).
+    A DiffusionGemma that transformers loaded is taken too: its own generate runs (see `decoding.native`).
     """
-    if is_native_diffusion(model):
-        _refuse_native(settings, attention_mask, interventions, on_step)
-        return trace_generate(model, cast("Tensor", prompt), keep=keep, **words)
-    loaded = load(model) if isinstance(model, str | Path) else model
+    loaded = load(model) if isinstance(model, str | Path) else around(model) if is_native_diffusion(model) else model
     interventions = [interventions] if isinstance(interventions, Intervention) else interventions
     _check(loaded, settings, interventions, keep, on_step)
     ids, mask = _prompts(loaded, prompt, attention_mask)
@@ -62,7 +61,9 @@ def trace(
         if words or settings is None
         else settings
     )
-    recorder = Recorder(loaded, ids, chosen, keep or Keep(), checked_mask(mask, ids, chosen))
+    ids, mask = delete_positions(ids, checked_mask(mask, ids, chosen), chosen.delete)
+    loaded = loaded.for_settings(chosen)
+    recorder = Recorder(loaded, ids, chosen, keep or Keep(), mask)
 
     def both(step: Step) -> None:
         recorder.on_step(step)
@@ -71,28 +72,23 @@ def trace(
             on_step(step)
 
     with StepBar(chosen.steps or chosen.length, f"tracing {loaded.name}", asked=progress) as bar, ExitStack() as stack:
-        recorder.hooks(stack)
         if interventions:
             stack.enter_context(intervene(loaded, *interventions))
+        recorder.hooks(stack)  # behind interventions on activations: what is recorded is what they leave
         stack.enter_context(listening(loaded.module, recorder))
-        done = decode(loaded, ids, chosen, attention_mask=mask, history=False, on_step=both)
+        done = decode(loaded, ids, replace(chosen, delete=()), attention_mask=mask, history=False, on_step=both)
+    recorder.finish(done.tokens)
     texts = [prompt] if isinstance(prompt, str) else [None] * len(ids) if isinstance(prompt, Tensor) else prompt
     traces = [cut_row(recorder, row, done, text, interventions) for row, text in enumerate(texts)]
     return traces[0] if isinstance(prompt, str) or (isinstance(prompt, Tensor) and len(ids) == 1) else traces
 
 
-def _refuse_native(settings: Any, mask: Any, interventions: Any, on_step: Any) -> None:
-    """What only our own decoders can do would have no effect on a generation of transformers."""
-    given = {"settings": settings, "attention_mask": mask, "interventions": interventions or None, "on_step": on_step}
-    if used := [name for name, value in given.items() if value is not None]:
-        raise TraceError(
-            f"{', '.join(used)} would have no effect on DiffusionGemma, whose own generate runs; leave it out, and give "
-            "length=…, steps=… or words of that generate."
-        )
-
-
 def _check(model: Any, settings: Any, interventions: Any, keep: Any, on_step: Any) -> None:
     """Arguments of another kind are told in our words, and before anything is put into the model."""
+    if isinstance(model, nn.Module):
+        raise TraceError(
+            f"Expected a model from sk.load, got the torch module {type(model).__name__}; use sk.wrap(model) first."
+        )
     if not isinstance(model, Model):
         raise TraceError(f"Expected a model from sk.load, or its name, got {model!r}.")
     if not isinstance(settings, Decode | None):
@@ -173,6 +169,8 @@ def cut_row(
         map_heads=recorder.keep.maps,
         lens_tokens=tokens,
         lens_probability=sure,
+        channels=None if recorder.channels is None else recorder.channels.channels[row, :steps].clone(),
+        channel_values=part(None if recorder.channels is None else recorder.channels.values),
         edits=None if recorder.edits is None else recorder.edits[row, real].clone(),
     )
 

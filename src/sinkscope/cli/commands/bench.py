@@ -1,19 +1,32 @@
-"""`sinkscope bench MODEL`: what column sums, observing and masking cost on this machine, as ratios of one run."""
+"""`sinkscope bench MODEL`: what column sums, observing and masking cost on this machine, as ratios of one run.
+
+With `--out` everything goes into one JSON file, to be sent with a report: speed, memory, and how far each backend is from the
+formula.
+"""
 
 from __future__ import annotations
 
+import json
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from statistics import median
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sinkscope.cli.options import Device, Dtype, JsonFlag, ModelArgument
+from sinkscope import io
+from sinkscope.cli.options import Device, Dtype, JsonFlag, ModelArgument, counts, writable_file
 from sinkscope.cli.screen import output, print_json, waiting
+
+if TYPE_CHECKING:
+    import torch
+
+    from sinkscope.attention.compare import Compared
+    from sinkscope.attention.timing import Timed
 
 
 def register(app: typer.Typer) -> None:
@@ -25,19 +38,28 @@ def register(app: typer.Typer) -> None:
         repeats: Annotated[int, typer.Option(help="Rounds; the ways take turns in each.", min=1)] = 5,
         dtype: Dtype = None,
         device: Device = None,
+        lengths: Annotated[str | None, typer.Option(help="Positions of the attention calls, with commas.")] = None,
+        out: Annotated[Path | None, typer.Option(help="Write all figures to this JSON file.")] = None,
         as_json: JsonFlag = False,
     ) -> None:
         """Time plain, traced and masked generation, and attend against torch's own attention, each interleaved."""
         import torch
 
         import sinkscope as sk
+        from sinkscope.attention.compare import against_reference
         from sinkscope.attention.timing import against_sdpa
         from sinkscope.decoding import resolve_settings
+        from sinkscope.errors import TaskError
 
+        if out is not None:
+            writable_file(out, TaskError)
+        asked = None if lengths is None else counts(lengths)
         with waiting("loading …"):
             loaded = sk.load(model, dtype=dtype, device=device)
         ids = torch.randint(0, min(loaded.vocabulary, 100), (1, prompt), generator=torch.Generator().manual_seed(0))
         settings = resolve_settings(loaded.defaults, loaded, prompt, {"length": length})
+
+        memory = Memory(loaded.device)
 
         def wait() -> None:
             if torch.cuda.is_available():
@@ -57,32 +79,67 @@ def register(app: typer.Typer) -> None:
             wait()
 
         with waiting("measuring …"), torch.inference_mode():
-            seconds = _interleaved({"plain": plain, "traced": traced, "masked": masked}, repeats)
+            ways = {"plain": plain, "traced": traced, "masked": masked}
+            seconds = _interleaved(ways, repeats)
+            peaks = {name: memory.peak(way) for name, way in ways.items()}
             weights = next(loaded.module.parameters())
-            calls = against_sdpa(weights.device, weights.dtype, repeats)
-        rows = {name: {"seconds": taken, "ratio": taken / seconds["plain"]} for name, taken in seconds.items()}
+            calls = against_sdpa(weights.device, weights.dtype, repeats, asked)
+            errors = against_reference(weights.device, weights.dtype)
+        rows = {
+            name: {"seconds": taken, "ratio": taken / seconds["plain"], "peak_bytes": peaks[name]}
+            for name, taken in seconds.items()
+        }
+        attention = [{**asdict(call), "ratio": call.ratio} for call in calls]
+        about = {"model": loaded.identity(), "machine": machine(), "threads": torch.get_num_threads()}
+        compared = [{**asdict(one), "holds": one.holds} for one in errors]
+        whole = {**about, "settings": settings.to_dict(), **rows, "attention": attention, "errors": compared}
+        if out is not None:
+            io.write(out, json.dumps(whole, indent=1, allow_nan=False) + "\n")
         if as_json:
-            attention = [{**asdict(call), "ratio": call.ratio} for call in calls]
-            about = {"model": loaded.identity(), "machine": _machine(), "threads": torch.get_num_threads()}
-            print_json({**about, "settings": settings.to_dict(), **rows, "attention": attention})
+            print_json(whole)
             return
         output().print(
             f"{loaded.name}: {prompt} + {length} tokens, {torch.get_num_threads()} threads, median of {repeats}"
         )
-        for name, row in rows.items():
-            output().print(f"  {name:8}{row['seconds']:9.3f} s {row['ratio']:7.2f} ×")
-        dtype_name = str(weights.dtype).removeprefix("torch.")
+        _print(rows, calls, errors)
+
+
+def _print(rows: dict[str, dict[str, Any]], calls: Sequence[Timed], errors: Sequence[Compared]) -> None:
+    for name, row in rows.items():
+        peak = "" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 2**20:9,.0f} MB"
+        output().print(f"  {name:8}{row['seconds']:9.3f} s {row['ratio']:7.2f} ×{peak}")
+    first = calls[0]
+    output().print(
+        f"attend ({first.backend}) against torch's own attention, {first.heads} heads of {first.dim}, {errors[0].dtype}:"
+    )
+    for call in calls:
+        order = "causal" if call.causal else "sees all"
         output().print(
-            f"attend ({calls[0].backend}) against torch's own attention, {calls[0].heads} heads of {calls[0].dim}, {dtype_name}:"
+            f"  {call.length:6} {order:9}{1000 * call.sdpa:9.3f} ms {1000 * call.attend:9.3f} ms {call.ratio:6.2f} ×"
         )
-        for call in calls:
-            order = "causal" if call.causal else "sees all"
-            output().print(
-                f"  {call.length:6} {order:9}{1000 * call.sdpa:9.3f} ms {1000 * call.attend:9.3f} ms {call.ratio:6.2f} ×"
-            )
+    for backend in sorted({one.backend for one in errors}):
+        own = [one for one in errors if one.backend == backend]
+        off, wrong = max(max(one.out, one.received) for one in own), sum(not one.holds for one in own)
+        output().print(f"{backend}: {len(own)} kinds of calls, at most {off:.2g} off the formula, {wrong} too far")
 
 
-def _machine() -> dict[str, str | None]:
+class Memory:
+    """The most that a GPU's tensors took while something ran; None elsewhere."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def peak(self, run: Callable[[], None]) -> int | None:
+        import torch
+
+        if self.device.type != "cuda" or not torch.cuda.is_available():
+            return None
+        torch.cuda.reset_peak_memory_stats(self.device)
+        run()
+        return int(torch.cuda.max_memory_allocated(self.device))
+
+
+def machine() -> dict[str, str | None]:
     """What a reader of the figures must know of where they were measured."""
     import torch
 

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
-from sinkscope.cli.options import Device, Dtype, JsonFlag, MaskId, ModelArgument
+from sinkscope import io
+from sinkscope.cli.commands.bench import machine
+from sinkscope.cli.options import Base, Device, Dtype, JsonFlag, MaskId, ModelArgument, writable_file
 from sinkscope.cli.screen import output, print_json, printable, say_error, waiting
+from sinkscope.errors import TaskError
 
 COLOURS = {"ok": "green", "failed": "red", "skipped": "dim"}
 
@@ -17,6 +24,11 @@ def register(app: typer.Typer) -> None:
         dtype: Dtype = None,
         device: Device = None,
         mask_id: MaskId = None,
+        base: Base = None,
+        everything: Annotated[
+            bool, typer.Option("--all", help="Also every backend, every cache in half precision, several GPUs, memory.")
+        ] = False,
+        out: Annotated[Path | None, typer.Option(help="Write the results to this JSON file.")] = None,
         as_json: JsonFlag = False,
     ) -> None:
         """Check that a model loads whole, attends as its family does, decodes, and obeys an intervention."""
@@ -25,11 +37,16 @@ def register(app: typer.Typer) -> None:
 
         from sinkscope.checkup import checkup
 
+        if out is not None:
+            writable_file(out, TaskError)
         with waiting(f"checking {model} …"):
-            checks = list(checkup(model, dtype, device, mask_id))
+            checks = list(checkup(model, dtype, device, mask_id, base, everything))
         failed = [one for one in checks if one.status == "failed"]
+        found = {"model": model, "ok": not failed, "checks": [one.to_dict() for one in checks]}
+        if out is not None:
+            io.write(out, json.dumps({**found, "machine": machine()}, indent=1) + "\n")
         if as_json:
-            print_json({"model": model, "ok": not failed, "checks": [one.to_dict() for one in checks]})
+            print_json(found)
         else:
             table = Table("check", "", "what was found", box=None, pad_edge=False)
             for one in checks:

@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sinkscope.cli.options import MOST, Device, Dtype, JsonFlag, MaskId, ModelArgument, read_prompt, refuse_together
+from sinkscope.cli.options import (
+    MOST,
+    Base,
+    Device,
+    Dtype,
+    JsonFlag,
+    MaskId,
+    Mode,
+    ModelArgument,
+    read_prompt,
+    refuse_together,
+)
 from sinkscope.cli.screen import output, print_json, printable, waiting
 from sinkscope.errors import DecodeError
 
@@ -37,11 +48,13 @@ def register(app: typer.Typer) -> None:
         ] = None,
         cache: Annotated[str | None, typer.Option(help="Parallel: prefix or dual.")] = None,
         seed: Annotated[int | None, typer.Option(help="Seed of the random numbers.", min=0, max=MOST)] = None,
-        noise: Annotated[str | None, typer.Option(help="reference (the authors' stream) or per_row.")] = None,
+        noise: Annotated[str | None, typer.Option(help="reference (the authors' stream), per_row or counter.")] = None,
         chat: Annotated[bool, typer.Option(help="Put the prompt into the chat template, if there is one.")] = True,
         dtype: Dtype = None,
         device: Device = None,
         mask_id: MaskId = None,
+        base: Base = None,
+        mode: Mode = None,
         as_json: JsonFlag = False,
     ) -> None:
         """Generate text and watch the canvas fill in."""
@@ -55,7 +68,7 @@ def register(app: typer.Typer) -> None:
         from sinkscope.models import load
 
         with waiting(f"loading {model} …"):
-            loaded = load(model, dtype=dtype, device=device, mask_id=mask_id)
+            loaded = load(model, dtype=dtype, device=device, mask_id=mask_id, base=base, mode=mode)
         if loaded.causal:
             useless: dict[str, object] = {
                 "--block": block,

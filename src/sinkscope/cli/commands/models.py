@@ -18,7 +18,7 @@ def register(app: typer.Typer) -> None:
         from sinkscope.models.load import FAMILIES
 
         rows = zoo.describe()
-        families = [family.name for family in FAMILIES]
+        families = [family.name for family in FAMILIES if family.tested != "refused"]
         if as_json:
             print_json({"models": rows, "families": families})
             return

@@ -1,4 +1,4 @@
-"""`sinkscope plan STUDY`: what a study would take on other machines, before anyone pays for them."""
+"""`sinkscope plan STUDY|table1`: what a study or Table 1 would take on other machines, before anyone pays for them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sinkscope.cli.options import Dtype, JsonFlag, ModelsOption, TaskOption, listed, study_names
+from sinkscope.cli.options import (
+    BatchSize,
+    Dtype,
+    JsonFlag,
+    ModelsOption,
+    ProtocolOption,
+    TaskOption,
+    counts,
+    listed,
+    refuse_together,
+    study_names,
+)
 from sinkscope.cli.screen import output, print_json, printable, waiting
+from sinkscope.errors import StudyError
 
 if TYPE_CHECKING:
     from sinkscope.study.forecast import Forecast
@@ -21,7 +33,8 @@ def register(app: typer.Typer) -> None:
 
 def plan(
     name: Annotated[
-        str, typer.Argument(help="A shipped study (paper, quick, …) or a YAML file.", autocompletion=study_names)
+        str,
+        typer.Argument(help="A shipped study (paper, quick, …), a YAML file, or table1.", autocompletion=study_names),
     ] = "paper",
     models: ModelsOption = None,
     tasks: TaskOption = None,
@@ -29,9 +42,17 @@ def plan(
     device: Annotated[str, typer.Option(help="cpu, or a GPU such as H100, A100, RTX 4090.")] = "cpu",
     dtype: Dtype = None,
     measure: Annotated[bool, typer.Option("--measure", help="Time a layer of each model on this CPU.")] = False,
+    protocol: ProtocolOption = None,
+    ks: Annotated[str | None, typer.Option(help="table1: how many sinks are masked, with commas between.")] = None,
+    batch_size: BatchSize = 8,
     as_json: JsonFlag = False,
 ) -> None:
     """Estimate memory, operations, hours and disk of a study from config.json files; nothing is loaded or run."""
+    if name == "table1":
+        refuse_together(StudyError, "with table1", {"--task": tasks, "--measure": measure})
+        _table1(listed(models, "models", "tiny-llada"), device, protocol, ks, problems, batch_size, dtype, as_json)
+        return
+    refuse_together(StudyError, "with a study", {"--protocol": protocol, "--ks": ks})
     from sinkscope.study.forecast import forecast
     from sinkscope.study.schema import Study
 
@@ -43,6 +64,30 @@ def plan(
         print_json(found.to_dict())
     else:
         output().print(printable(told(found)), markup=False, soft_wrap=True)
+
+
+def _table1(
+    models: list[str] | None, device: str, protocol: str | None, ks: str | None, problems: int | None, batch_size: int,
+    dtype: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    from sinkscope.study.forecast_table1 import forecast_table1, shown, to_dict
+
+    if models is None:
+        raise StudyError("Expected models to plan table1 for, such as --models GSAI-ML/LLaDA-8B-Instruct, got none.")
+    with waiting("reading config.json files …"):
+        rows = forecast_table1(
+            models,
+            device,
+            protocol=protocol,
+            ks=counts(ks or "1,5,10"),
+            limit=problems,
+            batch_size=batch_size,
+            dtype=dtype,
+        )
+    if as_json:
+        print_json(to_dict(rows))
+    else:
+        output().print(printable(shown(rows, device)), markup=False, soft_wrap=True)
 
 
 def told(found: Forecast) -> str:

@@ -101,7 +101,7 @@ def study(
         tell_shard(_run_shard(plan, out, chosen_engine, workers, shard), shard, as_json)
         return
     done = _run(plan, out, chosen_engine, workers)
-    page = _report(done) if report else None
+    page = written_report(done) if report else None
     wrong = done.unexpected(plan)
     if as_json:
         told_wrong = {"unexpected": wrong} if plan.expected else {}
@@ -131,18 +131,29 @@ def summary_of(run: Run, full: bool) -> str:
 
 def compare(
     first: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
-    second: Annotated[Path, typer.Argument(help="Folder of another one.")],
+    second: Annotated[Path, typer.Argument(help="Folder of another one, or of the same with --match-models.")],
+    match_models: Annotated[
+        str | None,
+        typer.Option(help="Models to compare, first=second with commas between, such as base=base-tuned."),
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Compare two runs cell by cell: the second against the first, on the problems that both have."""
+    """Compare two runs of study or table1 cell by cell: the second against the first, on the problems that both have."""
     from sinkscope.study.compare import compare as compared
     from sinkscope.study.compare import shown
 
-    found = compared(first, second)
+    found = compared(first, second, None if match_models is None else _pairs(match_models))
     if as_json:
         print_json(found)
     else:
         output().print(printable(shown(found)), markup=False, soft_wrap=True)
+
+
+def _pairs(text: str) -> dict[str, str]:
+    words = [[part.strip() for part in word.split("=")] for word in text.split(",")]
+    if any(len(word) != 2 or not all(word) for word in words) or len({word[0] for word in words}) != len(words):
+        raise StudyError(f"Expected models to match as first=second with commas between, each once, got {text!r}.")
+    return dict(words)
 
 
 def _asked(name: str, models: list[str] | None, more: list[str] | None) -> tuple[str, list[str] | None]:
@@ -185,7 +196,8 @@ def _run_shard(plan: Study, out: Path | None, engine: str | Ray | Engine, worker
         return run_shard(plan, part, out, engine, own, shown.on_message, shown.on_progress)
 
 
-def _report(done: Run) -> Path | None:
+def written_report(done: Run) -> Path | None:
+    """report.html of a run; None, and a line that says why, where it cannot be written."""
     try:
         from sinkscope.report import write
     except ImportError:

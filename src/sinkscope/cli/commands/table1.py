@@ -13,8 +13,10 @@ from sinkscope.cli.options import (
     DataFolder,
     Device,
     Dtype,
+    ExamplesOption,
     JsonFlag,
     ModelsOption,
+    ProtocolOption,
     Settings,
     TaskOption,
     counts,
@@ -29,7 +31,7 @@ from sinkscope.cli.scale import (
     WorkersOption,
     workers_from,
 )
-from sinkscope.cli.screen import output, print_json, printable, say
+from sinkscope.cli.screen import output, print_json, printable, progress
 from sinkscope.errors import TaskError
 
 
@@ -42,6 +44,22 @@ def table1(
     more: Annotated[list[str] | None, typer.Argument(help="Further models after --models.", hidden=True)] = None,
     tasks: TaskOption = None,
     ks: Annotated[str, typer.Option(help="How many sinks are masked, with commas between.")] = "1,5,10",
+    condition: Annotated[
+        list[str] | None,
+        typer.Option(help="A further intervention, such as attenuate:k=5 or mask_positions:positions=[0,1]; repeated."),
+    ] = None,
+    protocol: ProtocolOption = None,
+    examples: ExamplesOption = None,
+    fast: Annotated[
+        bool,
+        typer.Option("--fast", help="Commit all that is surer than 0.9, if that agrees with the protocol's decoding."),
+    ] = False,
+    fast_problems: Annotated[int, typer.Option(help="Unmasked problems on which --fast must agree.", min=1)] = 200,
+    sequential: Annotated[
+        float | None,
+        typer.Option(help="Stop a comparison once it is inside or outside this margin, in points.", min=0.1, max=50),
+    ] = None,
+    round_size: Annotated[int, typer.Option("--round", help="Problems between two looks of --sequential.", min=1)] = 50,
     problems: Annotated[
         int | None, typer.Option("--problems", "-n", help="Only so many problems per task.", min=1)
     ] = None,
@@ -70,17 +88,24 @@ def table1(
 
     Every request is kept as soon as it is answered: the same command goes on after a break.
     """
+    from sinkscope.evals.masking import parse_condition
+    from sinkscope.evals.model_table import Stopping
     from sinkscope.evals.table1 import table1 as run
+    from sinkscope.io.progress import unit_progress
 
     names = listed([*(models or []), *(more or [])], "models", "tiny-llada")
     if names is None:
         raise TaskError("Expected models for table1, such as --models GSAI-ML/LLaDA-8B-Instruct, got none.")
     chosen = workers_from(engine, address, workers, gpus_per_worker, cpus_per_worker)
-    found = run(
-        names, out, tasks=listed(tasks, "tasks", "gsm8k"), ks=counts(ks), data=data, limit=problems, fewshot=fewshot,
-        chat=chat, settings=settings_of(settings), batch_size=batch_size, traced=traced, seed=seed, dtype=dtype,
-        device=device, engine=chosen, on_message=say,
-    )  # fmt: skip
+    further = [parse_condition(text) for text in condition or []]
+    with unit_progress(progress(), "answers") as shown:
+        found = run(
+            names, out, tasks=listed(tasks, "tasks", "gsm8k"), ks=counts(ks), conditions=further, protocol=protocol,
+            data=data, examples=examples, limit=problems, fewshot=fewshot, chat=chat, settings=settings_of(settings),
+            fast=fast_problems if fast else None, batch_size=batch_size, traced=traced, problems=problems or 100,
+            sequential=None if sequential is None else Stopping(sequential, round_size), seed=seed, dtype=dtype,
+            device=device, engine=chosen, on_message=shown.on_message, on_progress=shown.on_progress,
+        )  # fmt: skip
     if as_json:
         print_json(found)
     else:

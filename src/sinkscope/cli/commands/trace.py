@@ -10,10 +10,12 @@ import typer
 
 from sinkscope.cli.options import (
     MOST,
+    Base,
     Device,
     Dtype,
     JsonFlag,
     MaskId,
+    Mode,
     ModelArgument,
     read_prompt,
     refuse_together,
@@ -58,6 +60,8 @@ def trace(
     dtype: Dtype = None,
     device: Device = None,
     mask_id: MaskId = None,
+    base: Base = None,
+    mode: Mode = None,
     browser: Annotated[bool, typer.Option("--open", help="Write a page beside the file, and open it.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
@@ -71,7 +75,7 @@ def trace(
     import sinkscope as sk
 
     with waiting(f"loading {model} …"):
-        loaded = sk.load(model, dtype=dtype, device=device, mask_id=mask_id)
+        loaded = sk.load(model, dtype=dtype, device=device, mask_id=mask_id, base=base, mode=mode)
     if loaded.causal:
         refuse_together(DecodeError, "on a model that writes left to right", {"--block": block, "--steps": steps})
     keep = sk.Keep(

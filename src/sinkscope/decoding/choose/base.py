@@ -30,6 +30,7 @@ class Chooser:
 
     def begin(self) -> None:
         """Called before the positions of a step."""
+        self.noise.begin_step()
 
     def end(self, vocabulary: int) -> None:
         """Called after the positions of a step."""

@@ -24,7 +24,7 @@ class Draw(Chooser):
             logits = logits / settings.temperature
         logits = self.cut(logits)
         probabilities = logits.to(confidence_dtype(settings, logits.dtype)).softmax(-1)
-        chosen = self.noise.draw(probabilities.cpu(), where).to(logits.device) if sampled else probabilities.argmax(-1)
+        chosen = self.noise.draw(probabilities, where).to(logits.device) if sampled else probabilities.argmax(-1)
         return chosen, confidence_of(probabilities, chosen, settings.confidence)
 
     def cut(self, logits: Tensor) -> Tensor:

@@ -17,9 +17,6 @@ class Gumbel(Chooser):
     holds back end-of-turn only. dllm's begin_suppress likewise acts after the choice, on confidences only.
     """
 
-    def begin(self) -> None:
-        self.noise.begin_step()
-
     def end(self, vocabulary: int) -> None:
         if self.settings.temperature > 0:
             self.noise.end_step(vocabulary)
@@ -29,10 +26,11 @@ class Gumbel(Chooser):
         noisy = settings.temperature > 0
         if settings.forbid_eos:
             logits[:, self.eos_id] = -torch.inf
-        logits[:, list(settings.suppress)] = -torch.inf
+        if settings.suppress:
+            logits[:, list(settings.suppress)] = -torch.inf
         if noisy:
             # In float64: in float32 the tail of the noise is cut off and quality falls.
-            uniform = self.noise.token_uniform(where, logits.shape[-1]).to(logits.device)
+            uniform = self.noise.token_uniform(where.to(logits.device), logits.shape[-1]).to(logits.device)
             weights = uniform.log_().neg_().pow_(settings.temperature)
             chosen = logits.to(torch.float64).exp_().div_(weights).argmax(-1)
         else:
@@ -41,7 +39,8 @@ class Gumbel(Chooser):
             logits[:, self.eot_id] = -torch.inf
             if not noisy:
                 logits[:, self.eos_id] = -torch.inf
-        logits[:, list(settings.begin_suppress)] = -torch.inf
+        if settings.begin_suppress:
+            logits[:, list(settings.begin_suppress)] = -torch.inf
         if settings.confidence == "random":
             return chosen, torch.zeros(len(chosen), device=logits.device)
         probabilities = logits.to(confidence_dtype(settings, logits.dtype)).softmax(-1)

@@ -23,7 +23,9 @@ def truncated(logits: Tensor, top_p: float | None, top_k: int | None) -> Tensor:
     lowest = torch.finfo(logits.dtype).min
     if top_p is not None and top_p < 1:
         ordered, order = logits.sort(descending=True, dim=-1)
-        beyond = ordered.softmax(-1).cumsum(-1) > top_p
+        shares = ordered.softmax(-1)
+        # CUDA adds up in no fixed order: in float64 that decides nothing.
+        beyond = (shares.double() if shares.is_cuda else shares).cumsum(-1) > top_p
         beyond = torch.cat([torch.zeros_like(beyond[:, :1]), beyond[:, :-1]], dim=-1)
         logits = logits.masked_fill(torch.zeros_like(beyond).scatter(-1, order, beyond), lowest)
     if top_k is not None:

@@ -52,9 +52,10 @@ class BlockQuota(Rule):
         if not self.overwrites:
             return Picks(chosen)
         start, stop = self.block.span
-        beyond = torch.zeros_like(chosen)
-        for row in range(len(ranked)):  # as torch.topk over the block breaks ties among −∞
+        beyond, ranked = torch.zeros(chosen.shape, dtype=torch.bool), ranked.cpu()
+        for row in range(len(ranked)):  # as torch.topk over the block breaks ties among −∞, on a CPU
             beyond[row, start + ranked[row, start:stop].topk(self.quota).indices] = True
+        beyond = beyond.to(chosen.device)
         return Picks(beyond & open_positions, edit=beyond & ~open_positions)
 
 

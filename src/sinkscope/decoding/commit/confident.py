@@ -1,4 +1,4 @@
-"""Fast-dLLM: whatever is confident enough, until the block is full."""
+"""Fast-dLLM: whatever is confident enough, until the block is full; or one token per step."""
 
 from __future__ import annotations
 
@@ -17,6 +17,14 @@ class Threshold(Rule):
     def pick(self, candidates: Tensor, confidence: Tensor) -> Picks:
         assert self.settings.threshold is not None
         return Picks(above_threshold(confidence, self.settings.threshold))
+
+
+@register("best")
+class Best(Rule):
+    """The most confident of each row."""
+
+    def pick(self, candidates: Tensor, confidence: Tensor) -> Picks:
+        return Picks(most_confident(confidence, [1] * len(confidence), self.run.padding))
 
 
 @register("factor")

@@ -74,6 +74,10 @@ class UnitKind(ABC):
                 f"The control failed: masked keys of {unit.shown} still received {leak:.3g} of attention under "
                 f"{unit.condition.label}; masking did not take effect, report it with {unit.id}."
             )
+        if result.get("effect", {}).get("moved") == 0 and unit.condition.get("at") != "sinks":  # there may be no sink
+            raise StudyError(
+                f"The control failed: {unit.condition.label} changed no activation of {unit.shown}; report it with {unit.id}."
+            )
         if control is None or self.unchanged is None:
             return
         before = {row["problem"]: row[self.unchanged] for row in control["rows"]}

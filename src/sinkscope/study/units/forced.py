@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from sinkscope.attention.context import COMMITTED, Forward, forward_context, seeded
-from sinkscope.evals.likelihood import masked_scores
+from sinkscope.evals.scoring import masked_scores
 from sinkscope.interventions import intervene
 from sinkscope.models.base import Model
 from sinkscope.study.schema import Study

@@ -81,4 +81,5 @@ class AfterFirst:
         if self.active is None:
             return {}
         now = vars(self.active.effect)
-        return {**{name: now[name] - self.first.get(name, 0) for name in COUNTED}, "leak": now["leak"]}
+        moved = {"moved": self.active.effect.moved_share} if now["moved_seen"] else {}
+        return {**{name: now[name] - self.first.get(name, 0) for name in COUNTED}, "leak": now["leak"], **moved}

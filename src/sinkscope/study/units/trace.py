@@ -82,6 +82,7 @@ def _settings(unit: Unit) -> Decode:
     is a whole map, as in every other diffusion model.
     """
     plain = unit.decoder.cache == "exact" and unit.condition.intervention(0) is None
+    plain = plain and unit.decoder.family != "native" and unit.decoder.layout != "ahead"  # which cannot do without
     return replace(unit.decoder, cache=None) if plain else unit.decoder
 
 

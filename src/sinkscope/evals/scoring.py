@@ -132,7 +132,7 @@ def _hidden(
     labels[:, :width] = PROMPT
     run = object()
     for step in range(2 if settle else 1):
-        with forward_context(Forward(run, step, labels, len(canvas), 0, None, width, ids=canvas, block=model.block)):
+        with forward_context(Forward(run, step, labels, len(canvas), 0, None, width, ids=canvas)):
             if model.block is not None:
                 whole = BlockForwards(model, model.block, False, model.shift)
                 hidden = whole(canvas, None, (0, canvas.shape[1]), keep=False)

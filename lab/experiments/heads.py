@@ -1,0 +1,145 @@
+"""Are sink heads idle heads? How likely answers are without each head, against how much of its attention goes to a sink.
+
+    python -m lab.experiments.heads tiny-llada tiny-llama -n 32 --out FOLDER [--heads 8]
+
+A head's importance is what the log-likelihood of the worked answers of n problems (nats per token) loses when the head puts
+out nothing (`ZeroAttention`). An autoregressive model reads the answer token by token; of a diffusion model's answer half of
+the tokens are masked, in --maskings fixed ways that are the same for every head. Its sink share is the share of its
+attention on its top key. Writes MODEL.json with every head, the rank correlation of the two with a bootstrap interval over
+heads, and MODEL.yaml, a study that confirms the ten most and the ten least important heads by answers (n = 100).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from scipy.stats import spearmanr
+from torch import Tensor
+
+import sinkscope as sk
+from sinkscope.models import pad
+
+
+class Answers:
+    """Problems with their worked answers, as the model reads them."""
+
+    def __init__(self, model: sk.Model, task: str, count: int, maskings: int) -> None:
+        self.model = model
+        found = list(sk.tasks.problems(task, n=count, split="test", seed=0))
+        tokenizer = model.require_tokenizer()
+        rows, sizes = [], []
+        for problem in found:
+            prompt = model.encode(problem.prompt)
+            answer = torch.tensor([tokenizer.encode(problem.answer, add_special_tokens=False)])
+            rows.append(torch.cat([prompt, answer], 1))
+            sizes.append(answer.shape[1])
+        self.ids, self.mask = pad(rows, model)
+        columns = torch.arange(self.ids.shape[1])
+        self.answer = columns >= self.ids.shape[1] - torch.tensor(sizes)[:, None]  # bool [problem, position]
+        generator = torch.Generator().manual_seed(0)
+        self.hidden = [
+            self.answer & (torch.rand(self.ids.shape, generator=generator) < 0.5)
+            for _ in range(1 if model.causal else maskings)
+        ]
+
+    @torch.inference_mode()
+    def likelihood(self) -> np.ndarray[Any, Any]:
+        """Mean log-likelihood per scored token, [problem]."""
+        total, count = torch.zeros(len(self.ids)), torch.zeros(len(self.ids))
+        for hidden in self.hidden:
+            scored = self.answer if self.model.causal else hidden
+            shown = self.ids if self.model.causal else self.ids.masked_fill(hidden, self.model.mask_id or 0)
+            logs = self.model.logits(shown, self.mask).float().log_softmax(-1)
+            if self.model.shift:
+                logs = logs.roll(1, 1)  # row i predicts token i + 1
+            own = logs.gather(-1, self.ids[..., None])[..., 0]
+            total += (own * scored).sum(1)
+            count += scored.sum(1)
+        return (total / count.clamp(min=1)).double().numpy()
+
+    @torch.inference_mode()
+    def sink_shares(self) -> Tensor:
+        """[layer, head]: share of attention on the top key, mean over problems."""
+        shown = self.ids if self.model.causal else self.ids.masked_fill(self.hidden[0], self.model.mask_id or 0)
+        with sk.observe(self.model) as seen:
+            self.model.logits(shown, self.mask)
+        queries = self.mask.sum(1)[:, None]
+        return torch.stack([(received.sum(2).amax(-1) / queries).mean(0) for received in seen.received])
+
+
+def study(name: str, given: Any) -> dict[str, Any]:
+    model = sk.load(name)
+    answers = Answers(model, given.task, given.n, given.maskings)
+    plain, shares = answers.likelihood(), answers.sink_shares()
+    layers, heads = shares.shape
+    chosen = [(layer, head) for layer in range(layers) for head in range(heads)]
+    if given.heads is not None:
+        chosen = sorted(random.Random(0).sample(chosen, min(given.heads, len(chosen))))
+    rows, start = [], time.process_time()
+    for layer, head in chosen:
+        with sk.intervene(model, sk.ZeroAttention(((layer, head),))) as active:
+            loss = plain - answers.likelihood()
+        assert active.effect.moved_share > 0  # the head put something out, and it is gone
+        error = float(loss.std(ddof=1) / len(loss) ** 0.5) if len(loss) > 1 else None
+        rows.append(
+            {
+                "layer": layer,
+                "head": head,
+                "loss": float(loss.mean()),
+                "error": error,
+                "sink": float(shares[layer, head]),
+            }
+        )
+    minutes = (time.process_time() - start) / 60
+    losses, sinks = (np.array([row[what] for row in rows]) for what in ("loss", "sink"))
+    draws = np.random.default_rng(0).integers(0, len(rows), (2000, len(rows)))
+    drawn = [spearmanr(losses[draw], sinks[draw]).statistic for draw in draws] if len(rows) > 3 else [np.nan]
+    return {
+        "model": model.identity(), "task": given.task, "problems": given.n, "likelihood": float(plain.mean()), "heads": rows,
+        "correlation": float(spearmanr(losses, sinks).statistic) if len(rows) > 3 else None,
+        "interval": [float(x) for x in np.nanpercentile(drawn, [2.5, 97.5])] if len(rows) > 3 else None,
+        "core minutes": minutes,
+    }  # fmt: skip
+
+
+def confirmation(name: str, found: dict[str, Any], task: str) -> dict[str, Any]:
+    """A study file: the ten most and the ten least important heads, each ten at once, and as many others of the same layers."""
+    order = sorted(found["heads"], key=lambda row: -row["loss"])
+    most, least = ([[row["layer"], row["head"]] for row in part] for part in (order[:10], order[-10:]))
+    return {
+        "name": f"heads-{Path(name).name}", "models": [name], "seed": 0, "split": "test",
+        "about": "Are the heads that likelihood calls important the ones that answers need? Ten most and ten least important.",
+        "tasks": [{"name": task, "problems": 100}],
+        "conditions": ["none", "noop", *({"name": "zero_attention", "heads": heads} for heads in (most, least))],
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="+")
+    parser.add_argument("-n", type=int, default=32)
+    parser.add_argument("--task", default="arithmetic")
+    parser.add_argument("--maskings", type=int, default=2)
+    parser.add_argument("--heads", type=int, help="only so many heads, drawn at random")
+    parser.add_argument("--out", type=Path, required=True)
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    for name in given.models:
+        found = study(name, given)
+        path = given.out / f"{Path(name).name}.json"
+        path.write_text(json.dumps(found, indent=1) + "\n")
+        path.with_suffix(".yaml").write_text(yaml.safe_dump(confirmation(name, found, given.task), sort_keys=False))
+        print(f"{name}: rank correlation of loss and sink share {found['correlation']} {found['interval']}")
+        print(f"{name}: {found['core minutes']:.2f} core minutes for {len(found['heads'])} heads")
+
+
+if __name__ == "__main__":
+    main()

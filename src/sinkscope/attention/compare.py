@@ -1,0 +1,83 @@
+"""Every backend against the formula in float64: what `bench` and `check --all` say about a machine's attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sinkscope.attention.attend import BACKENDS, attend, choose_backend
+from sinkscope.errors import AttentionError
+
+QUERIES, KEYS, HEADS, KV_HEADS = 70, 83, 4, 2  # no multiple of a tile
+# Most that a column of 70 queries may be off: rounded numbers go in, sums in float32 come out.
+LIMITS = {torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One kind of call by one backend: the largest difference of any number from the float64 formula."""
+
+    backend: str
+    call: str
+    dtype: str
+    dim: int
+    out: float
+    received: float
+    limit: float
+
+    @property
+    def holds(self) -> bool:
+        return self.out <= self.limit and self.received <= self.limit
+
+
+def against_reference(device: torch.device, dtype: torch.dtype, dims: tuple[int, ...] = (64, 128)) -> list[Compared]:
+    """All kinds of calls by all backends that run on the device; the same rounded numbers go into the formula."""
+    rows = []
+    for dim in dims:
+        generator = torch.Generator().manual_seed(dim)
+        shapes = ((2, HEADS, QUERIES, dim), (2, KV_HEADS, KEYS, dim), (2, KV_HEADS, KEYS, dim))
+        q, k, v = (torch.randn(shape, generator=generator).to(dtype) for shape in shapes)
+        for name, words in kinds(dtype).items():
+            exact = attend(q.double(), k.double(), v.double(), **_as(words, torch.float64), backend="reference")
+            for backend in BACKENDS[1:]:
+                placed: dict[str, Any] = {
+                    key: value.to(device) if isinstance(value, Tensor) else value for key, value in words.items()
+                }
+                try:
+                    choose_backend(q.to(device), backend)
+                except AttentionError:
+                    continue
+                found = attend(q.to(device), k.to(device), v.to(device), **placed, backend=backend)
+                off = [float((one.cpu().double() - other).abs().max()) for one, other in zip(found, exact, strict=True)]
+                rows.append(Compared(backend, name, _name(dtype), dim, off[0], max(off[1:]), LIMITS[dtype]))
+    return rows
+
+
+def kinds(dtype: torch.dtype) -> dict[str, dict[str, Any]]:
+    """Arguments of `attend` beside q, k and v."""
+    groups = {"groups": torch.arange(QUERIES) % 3, "group_count": 3}
+    generator = torch.Generator().manual_seed(0)
+    drop = torch.rand(2, HEADS, KEYS, generator=generator) < 0.05
+    pairs = torch.rand(2, 1, QUERIES, KEYS, generator=generator) < 0.8
+    padding = (torch.arange(KEYS) >= torch.tensor([[0], [9]]))[:, None, None]
+    return {
+        "plain": groups, "causal": {**groups, "causal": True}, "blocks": {**groups, "block": 16},
+        "padded": {**groups, "mask": padding}, "masked pairs": {**groups, "mask": pairs},
+        "biased": {**groups, "mask": torch.randn(1, HEADS, 1, KEYS, generator=generator).to(dtype)},
+        "dropped": {**groups, "drop_keys": drop, "clean": True},
+        "dropped, padded": {**groups, "drop_keys": drop, "clean": True, "mask": padding, "keep_self": True},
+    }  # fmt: skip
+
+
+def _as(words: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
+    return {
+        key: value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
+        for key, value in words.items()
+    }
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,92 @@
+"""What an intervention changed in the answers, whether or not it made them wrong: tokens, order of commits, logits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+METRICS = ("changed", "first_change", "reordered", "same_verdict", "kl", "flipped")
+Record = Mapping[str, Any]  # a finished generation: text, ids and, of a diffusion model, steps
+
+
+def shift(before: Sequence[Record], after: Sequence[Record], right: Sequence[tuple[bool, bool]]) -> dict[str, Any]:
+    """Means over problems, condition against unmasked run; both in the same order.
+
+    changed: share of the answer's tokens that are others, position by position, up to the end of the longer answer.
+    first_change: where the first of them stands, as a share of the unmasked answer (1 where nothing changed).
+    reordered: share of the pairs of positions that were committed in another order; diffusion models only.
+    same_verdict: share of problems whose text changed though both answers are right, or both wrong.
+    """
+    rows = [_one(a, b) for a, b in zip(before, after, strict=True)]
+    texts = [a["text"] != b["text"] for a, b in zip(before, after, strict=True)]
+    same = [other and was == now for other, (was, now) in zip(texts, right, strict=True)]
+    found = {name: _mean([row[name] for row in rows]) for name in ("changed", "first_change", "reordered")}
+    return {"n": len(rows), **found, "same_verdict": _mean(same) if right else None}
+
+
+def _one(before: Record, after: Record) -> dict[str, float | None]:
+    a, b = list(before.get("ids", ())), list(after.get("ids", ()))
+    longest = max(len(a), len(b))
+    other = [x != y for x, y in zip(a, b, strict=False)] + [True] * (longest - min(len(a), len(b)))
+    first = other.index(True) if any(other) else longest
+    return {
+        "changed": sum(other) / longest if longest else 0.0,
+        "first_change": min(first / len(a), 1.0) if a else float(not other),
+        "reordered": _reordered(before.get("steps"), after.get("steps")),
+    }
+
+
+def _reordered(before: Sequence[int] | None, after: Sequence[int] | None) -> float | None:
+    """Share of pairs of positions, in both answers, that changed places in the order of commits."""
+    if before is None or after is None:
+        return None
+    size = min(len(before), len(after))
+    if size < 2:
+        return None
+    signs = [np.sign(np.subtract.outer(np.asarray(one[:size]), np.asarray(one[:size]))) for one in (before, after)]
+    pairs = np.triu_indices(size, 1)
+    return float((signs[0] * signs[1] < 0)[pairs].mean())
+
+
+def minus_random(cells: list[dict[str, Any]]) -> None:
+    """Every cell that masks sinks gets its shift less that of equally many random keys: what sinks are special for."""
+    random = {_key(cell, "mask_random"): cell for cell in cells if cell["condition"]["name"] == "mask_random"}
+    for cell in cells:
+        control = random.get(_key(cell, "mask_random"))
+        if cell["condition"]["name"] == "mask_sinks" and control is not None and "shift" in cell:
+            pairs = {name: (cell["shift"].get(name), control["shift"].get(name)) for name in METRICS}
+            cell["shift_minus_random"] = {
+                name: None if a is None or b is None else a - b for name, (a, b) in pairs.items()
+            }
+
+
+def _key(cell: dict[str, Any], name: str) -> tuple[Any, ...]:
+    condition = cell["condition"]
+    return cell["model"], cell["task"], name, condition["k"], condition["rows"]
+
+
+def _mean(values: Sequence[float | bool | None]) -> float | None:
+    known = [float(value) for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def as_markdown(cells: list[dict[str, Any]]) -> str:
+    """One row per masked cell; in brackets the same less that of random keys."""
+    lines = [
+        "| model | task | condition | tokens changed | first change | pairs reordered | changed, same verdict | KL |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for cell in cells:
+        if "shift" in cell and cell["condition"]["name"] != "none":
+            less = cell.get("shift_minus_random", {})
+            shown = [_shown(cell["shift"].get(name), less.get(name)) for name in METRICS[:-1]]
+            lines.append("| " + " | ".join([cell["model"], cell["task"], cell["label"], *shown]) + " |")
+    return "\n".join(lines) + "\n" if len(lines) > 2 else ""
+
+
+def _shown(value: float | None, less: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.3f}" + ("" if less is None else f" ({less:+.3f})")

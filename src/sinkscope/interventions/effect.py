@@ -1,0 +1,133 @@
+"""What interventions took away, added up over the calls: on a GPU layer by layer without a word to the host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from sinkscope.attention.calls import Call, Outcome
+
+
+@dataclass
+class Effect:
+    """What was taken away, summed over all calls that were ranked: shares make models of different size comparable."""
+
+    keys: int = 0
+    keys_seen: int = 0
+    mass: float = 0.0
+    mass_seen: float = 0.0
+    leak: float = 0.0  # most attention that a masked key still received; 0 when masking took effect
+    moved: float = 0.0  # squared length of what was changed in activations …
+    moved_seen: float = 0.0  # … and of the activations
+
+    @property
+    def key_share(self) -> float:
+        return self.keys / self.keys_seen if self.keys_seen else 0.0
+
+    @property
+    def mass_share(self) -> float:
+        """Share of the attention that the masked keys would have drawn at that very step."""
+        return self.mass / self.mass_seen if self.mass_seen else 0.0
+
+    @property
+    def moved_share(self) -> float:
+        """Length of the change relative to the activations that it was made in; 0 when nothing took effect."""
+        return (self.moved / self.moved_seen) ** 0.5 if self.moved_seen else 0.0
+
+    def to_dict(self) -> dict[str, float]:
+        moved = {"moved_share": self.moved_share} if self.moved_seen else {}
+        return {"key_share": self.key_share, "mass_share": self.mass_share, "leak": self.leak, **moved}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One call that is not added up yet; each [batch, head, key]."""
+
+    clean: Tensor
+    touched: Tensor | None
+    left: Tensor | None  # what dropped keys still received …
+    drop: Tensor | None  # … and which those are
+
+    def alike(self) -> tuple[object, ...]:
+        """Calls with the same are added up together."""
+        return self.clean.device, self.clean.shape, self.touched is None, self.drop is None
+
+
+@dataclass
+class Tally:
+    """Adds up effects. On a CPU at once; elsewhere the layers of a forward together, when the next forward begins."""
+
+    effect: Effect = field(default_factory=Effect)
+    waiting: list[Layer] = field(default_factory=list)
+    forward: object = None
+    sums: dict[torch.device, list[Tensor]] = field(default_factory=dict)  # keys, mass, mass seen, leak; float64 numbers
+    real: list[Tensor] = field(default_factory=list)  # keys seen, where the device knows how many are padding
+
+    def add(self, call: Call, outcome: Outcome) -> None:
+        rows = call.q.shape[0] if call.forward is None else call.forward.rows
+        drop = None if outcome.drop is None else outcome.drop[:rows]
+        layer = Layer(
+            outcome.clean_by_all[:rows].detach(), None if outcome.touched is None else outcome.touched[:rows],
+            None if drop is None else outcome.received_by_all[:rows].detach(), drop,
+        )  # fmt: skip
+        on_cpu, heads = layer.clean.device.type == "cpu", layer.clean.shape[1]
+        if call.real_keys is None:
+            self.effect.keys_seen += len(layer.clean) * call.keys * heads
+        elif on_cpu:
+            self.effect.keys_seen += int(call.real_keys[:rows].sum()) * heads
+        else:
+            real = call.real_keys[:rows]
+            self.real.append(call.once(("real count", rows, heads), lambda: real.sum() * heads))
+        if on_cpu:
+            self._add_now(layer)
+            return
+        if call.forward is not self.forward or call.forward is None:
+            self._add_waiting()
+        self.forward = call.forward
+        self.waiting.append(layer)
+
+    def _add_now(self, layer: Layer) -> None:
+        effect = self.effect
+        effect.mass_seen += float(layer.clean.sum())
+        if layer.touched is not None:
+            effect.keys += int(layer.touched.sum())
+            effect.mass += float((layer.clean * layer.touched).sum())
+        if layer.left is not None and layer.drop is not None:
+            effect.leak = max(effect.leak, float((layer.left * layer.drop).max()))
+
+    def _add_waiting(self) -> None:
+        groups: dict[tuple[object, ...], list[Layer]] = {}
+        for layer in self.waiting:
+            groups.setdefault(layer.alike(), []).append(layer)
+        self.waiting = []
+        for layers in groups.values():
+            self._add_stack(layers)
+
+    def _add_stack(self, layers: list[Layer]) -> None:
+        clean = torch.stack([layer.clean for layer in layers])  # [layer, batch, head, key]
+        zero = clean.new_zeros((), dtype=torch.float64)
+        sums = self.sums.setdefault(clean.device, [zero] * 4)
+        touched = [layer.touched for layer in layers if layer.touched is not None]
+        if touched:
+            picked = torch.stack(touched)
+            sums[0] = sums[0] + picked.sum()
+            sums[1] = sums[1] + (clean * picked).sum(dtype=torch.float64)
+        sums[2] = sums[2] + clean.sum(dtype=torch.float64)
+        left = [layer.left for layer in layers if layer.left is not None]
+        if left:
+            dropped = torch.stack([layer.drop for layer in layers if layer.drop is not None])
+            sums[3] = torch.maximum(sums[3], (torch.stack(left) * dropped).amax())
+
+    def read(self) -> Effect:
+        """All that was added so far; waits for the device."""
+        self._add_waiting()
+        for sums in self.sums.values():
+            keys, mass, seen, leak = torch.stack(sums).tolist()
+            effect = self.effect
+            effect.keys, effect.mass = effect.keys + int(keys), effect.mass + mass
+            effect.mass_seen, effect.leak = effect.mass_seen + seen, max(effect.leak, leak)
+        self.effect.keys_seen += sum(int(count) for count in self.real)
+        self.sums, self.real = {}, []
+        return self.effect

@@ -1,0 +1,246 @@
+"""`hook`: look at activations while a model runs, or replace them, and know at which step of the generation that is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sinkscope.attention.calls import Call, Change, Outcome, Tap
+from sinkscope.attention.capture import listening, module_of
+from sinkscope.attention.context import COMMITTED, MASKED, PROMPT, Forward, running
+from sinkscope.attention.interface import is_native
+from sinkscope.attention.listeners import Counted, listeners_of
+from sinkscope.attention.places import Place, find_places
+from sinkscope.errors import InterventionError
+from sinkscope.interventions.memory import Memory
+from sinkscope.sinks.rules import Threshold
+
+SINKS = Threshold(3.0, unit="uniform")  # what trace.sinks() takes, in the unit that also fits a single row or block
+LEAST_ROWS = 4  # a key of a causal model is judged once so many rows have seen it
+_inputs, _outputs = Counted(), Counted()
+
+
+@dataclass(frozen=True, eq=False)
+class HookContext:
+    """What a hook's function knows beside the activation. Outside sinkscope's decoders only place and layer are known."""
+
+    place: str
+    layer: int
+    forward: Forward | None = field(repr=False)
+    _hooked: Hooked = field(repr=False)
+
+    @property
+    def step(self) -> int | None:
+        """The denoising step, or the number of tokens written so far by an autoregressive model."""
+        return None if self.forward is None else self.forward.step
+
+    @property
+    def share(self) -> float | None:
+        """Share of the generation that is behind: this step over the most that its settings can take."""
+        return None if self.forward is None else self.forward.share
+
+    @property
+    def kind(self) -> str | None:
+        """ "denoise", or "prefill" and "store" for forwards that only fill a cache."""
+        return None if self.forward is None else self.forward.kind
+
+    @property
+    def columns(self) -> slice:
+        """Which columns of the canvas the activation's positions are: under a cache, not all."""
+        return slice(0, None) if self.forward is None else slice(self.forward.start, self.forward.start + self._width)
+
+    @property
+    def _width(self) -> int:
+        return 0 if self.forward is None else self.forward.labels.shape[1]
+
+    @property
+    def rows(self) -> int | None:
+        """Rows that count; with guidance the second half of the batch is the unconditional copy."""
+        return None if self.forward is None else self.forward.rows
+
+    @property
+    def groups(self) -> Tensor | None:
+        """[batch, position]: 0 masked, 1 committed, 2 prompt, −1 padding."""
+        return None if self.forward is None else self.forward.labels
+
+    @property
+    def masked(self) -> Tensor | None:
+        """bool [batch, position]: still a mask."""
+        return self._group(MASKED)
+
+    @property
+    def committed(self) -> Tensor | None:
+        """bool [batch, position]: written by the model."""
+        return self._group(COMMITTED)
+
+    @property
+    def prompt(self) -> Tensor | None:
+        """bool [batch, position]."""
+        return self._group(PROMPT)
+
+    def _group(self, group: int) -> Tensor | None:
+        return None if self.forward is None else self.forward.labels == group
+
+    @property
+    def canvas(self) -> Tensor | None:
+        """[batch, column]: the tokens that stand there during this forward."""
+        return None if self.forward is None else self.forward.ids
+
+    @property
+    def sinks(self) -> Tensor | None:
+        """bool [batch, column]: sinks of the last step in any head of this layer; None at the first.
+
+        Steps are ranked only for a function that asks: read it in every call, from the first two steps on.
+        """
+        found = self.head_sinks
+        return None if found is None else found.any(1)
+
+    @property
+    def head_sinks(self) -> Tensor | None:
+        """bool [batch, head, column]: sinks of the last step in each head of this layer; None at the first."""
+        return self._hooked.sinks(self.layer, self.forward)
+
+
+Function = Callable[[Tensor, HookContext], Tensor | None]
+
+
+@dataclass
+class Hooked(Tap):
+    """One `with` of `hook`."""
+
+    function: Function
+    places: dict[tuple[int, bool], Place]  # by the id of the part, and whether it is the part's input
+    memory: Memory = field(default_factory=Memory)
+    # Layer → bool [batch, head, column] by step, of the last two: behind the attention, this step's are there already.
+    marks: dict[int, dict[int, Tensor]] = field(default_factory=dict)
+    run: object = None  # the generation in which someone asked for sinks
+
+    def act(self, place: Place, activation: Tensor) -> Tensor | None:
+        """What stands in the activation's place; None for itself."""
+        given = place.split(activation)
+        made: Any = self.function(given, HookContext(place.name, place.layer, running(), self))
+        if made is None or made is given:
+            return None
+        if not isinstance(made, Tensor) or made.shape != given.shape:
+            came = tuple(made.shape) if isinstance(made, Tensor) else repr(made)
+            raise InterventionError(
+                f"Expected None or an activation of shape {tuple(given.shape)} from the hook at {place.name} of layer "
+                f"{place.layer}, got {came}."
+            )
+        return made.to(activation).reshape(activation.shape)
+
+    def sinks(self, layer: int, forward: Forward | None) -> Tensor | None:
+        if forward is None:
+            return None
+        if self.run is not forward.run and forward.step > 1:
+            raise InterventionError(
+                "Sinks of the last step are ranked only while a hook asks for them, and this one asked for the first time at "
+                f"step {forward.step}; read context.sinks in every call, from the first step on."
+            )
+        self.run = forward.run
+        found = self.marks.get(layer, {}).get(forward.step - 1)
+        if found is None or forward.ids is None:
+            return found
+        return torch.nn.functional.pad(found, (0, forward.ids.shape[1] - found.shape[-1]))
+
+    def change(self, call: Call) -> list[Change]:
+        self.memory.open(call)
+        return []
+
+    def ranks(self, call: Call) -> bool:
+        """The first step always, since a hook behind the attention asks too late for it; the others where someone asks."""
+        forward = call.forward
+        return forward is not None and forward.kind == "denoise" and (forward.step == 0 or self.run is forward.run)
+
+    def take(self, call: Call, outcome: Outcome) -> None:
+        if not self.ranks(call):
+            return
+        self.memory.keep(call, outcome, {("as_run", "all")})
+        received = self.memory.scores(call, "as_run", "all")
+        assert received is not None
+        queries = self.memory.queries(call)[:, None]
+        alive = torch.ones_like(received, dtype=torch.bool) if call.real_keys is None else call.real_keys[:, None]
+        if call.directed:  # early keys are seen by more rows: each column counts as the mean of those
+            seen = self.memory.seen(call)[:, None]
+            received, alive = received / seen.clamp(min=1) * queries[..., None], alive & (seen >= LEAST_ROWS)
+        assert call.forward is not None
+        step = call.forward.step
+        before = {number: marks for number, marks in self.marks.get(call.layer, {}).items() if number == step - 1}
+        self.marks[call.layer] = {**before, step: SINKS.marks(received, queries, alive)}
+
+    def done(self, call: Call) -> None:
+        self.memory.close(call)
+
+
+@contextmanager
+def hook(model: Any, where: str | Sequence[str], function: Function) -> Iterator[Hooked]:
+    """Call `function(activation, context)` wherever `where` says, until the `with` ends.
+
+    where: "resid_post" (all layers), "layers.3.resid_post", or a list of these; places are resid_pre, attn_out, mlp_out,
+    resid_post [batch, position, width] and q, k, v, z [batch, position, head, dim]. The function returns a new activation,
+    or None to leave it. context: step, share, groups of positions, canvas and sinks of the last step (`HookContext`).
+    Several hooks at one place act in the order in which they were entered. Only forwards of the thread that entered the
+    `with` are seen.
+    """
+    if not callable(function):
+        raise InterventionError(f"Expected a function (activation, context) → activation or None, got {function!r}.")
+    given = module_of(model)
+    root = next((part for part in given.modules() if is_native(part)), given)  # inside PEFT and other wrappers
+    places = find_places(root, where)
+    hooked = Hooked(function, {(id(place.part), place.before): place for place in places})
+    with ExitStack() as stack:
+        for place in places:
+            put, counted = (_on_input, _inputs) if place.before else (_on_output, _outputs)
+            stack.enter_context(counted.put(place.part, partial(put, place.part)))
+        stack.enter_context(listening(root, hooked))
+        yield hooked
+
+
+def _on_input(part: nn.Module) -> Callable[[], None]:
+    return part.register_forward_pre_hook(_before, with_kwargs=True).remove
+
+
+def _on_output(part: nn.Module) -> Callable[[], None]:
+    return part.register_forward_hook(_after).remove
+
+
+def _before(part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
+    """A torch hook stands in the module for all threads; it does nothing where nobody listens."""
+    taps = _taps(part, True)
+    if not taps:
+        return None
+    words = kwargs or {}
+    first = args[0] if args else words["hidden_states"]
+    made = _through(taps, part, True, first)
+    if made is first:
+        return None
+    return ((made, *args[1:]), words) if args else (args, {**words, "hidden_states": made})
+
+
+def _after(part: nn.Module, args: Any, output: Any) -> Any:
+    taps = _taps(part, False)
+    if not taps:
+        return None
+    first = output[0] if isinstance(output, tuple) else output
+    made = _through(taps, part, False, first)
+    if made is first:
+        return None
+    return (made, *output[1:]) if isinstance(output, tuple) else made
+
+
+def _taps(part: nn.Module, before: bool) -> list[Hooked]:
+    taps = (one.tap for one in listeners_of(part))
+    return [tap for tap in taps if isinstance(tap, Hooked) and (id(part), before) in tap.places]
+
+
+def _through(taps: list[Hooked], part: nn.Module, before: bool, activation: Tensor) -> Tensor:
+    for tap in taps:
+        made = tap.act(tap.places[id(part), before], activation)
+        activation = activation if made is None else made
+    return activation

@@ -1,0 +1,67 @@
+"""Nemotron-Labs-Diffusion: Ministral3's mathematics; one set of weights that writes left to right, by diffusion, or both."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from torch import Tensor
+
+from sinkscope.models.blocks import block_mask, counted
+from sinkscope.models.family import Family, family
+from sinkscope.models.qwen import FOREIGN, refuse
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+    from sinkscope.models.base import Model
+    from sinkscope.settings import Decode
+
+
+@family
+class Nemotron(Family):
+    """nvidia/Nemotron-Labs-Diffusion-3B, -8B, -14B and -3B-Base.
+
+    Finished text is causal, and the block at work sees all that is there: not the block-causal attention of LLaDA2 or SDAR.
+    """
+
+    name: ClassVar[str] = "nemotron_labs_diffusion"
+    decoders: ClassVar[tuple[str, ...]] = ("nemotron", "autoregressive")
+    constructor: ClassVar[str] = "nemotron"
+    tested: ClassVar[str] = "golden"
+    modes: ClassVar[tuple[str, ...]] = ("diffusion", "autoregressive", "self_speculation")
+    end_of_turn: ClassVar[str | None] = "<|im_end|>"
+    key_mapping: ClassVar[dict[str, str]] = {r"^encoder\.": "model.", r"^diffusion_head\.": "lm_head."}
+
+    def knows(self, config: dict[str, Any], folder: Path) -> bool:
+        return str(config.get("model_type", "")).lower() == "nemotron_labs_diffusion"
+
+    def native_config(self, config: dict[str, Any]) -> PretrainedConfig:
+        from transformers import Ministral3Config
+
+        refuse(
+            config,
+            {"sliding_window": None, "attention_bias": False, "mlp_bias": False, "hidden_act": "silu"},
+            "Nemotron",
+        )
+        rope = dict(config.get("rope_parameters") or config["rope_scaling"])
+        rope.setdefault("rope_theta", config.get("rope_theta"))
+        for needed in ("original_max_position_embeddings", "llama_4_scaling_beta"):  # queries are scaled by them
+            _ = rope[needed]
+        kept = {field: value for field, value in config.items() if field not in FOREIGN}
+        return Ministral3Config(**{**kept, "rope_parameters": rope, "sliding_window": None})
+
+    def positions(self, attention_mask: Tensor | None) -> Tensor | None:
+        return None if attention_mask is None else counted(attention_mask.bool())
+
+    def visible(self, model: Model, ids: Tensor, real: Tensor | None) -> Tensor | None:
+        """The module is causal by itself, so a padded batch that sees both ways must bring a mask."""
+        return None if model.causal or real is None else block_mask(ids.shape[1], 0, ids.shape[1], real, ids.device)
+
+    def defaults(self, model: Model) -> Decode:
+        """NVIDIA's settings; each row ends by itself, where their code lets the rows of a batch wait for each other."""
+        from sinkscope.settings import Decode
+
+        mode: Any = model.mode or "diffusion"
+        threshold = None if mode == "self_speculation" else 0.9
+        return Decode.nemotron(length=128, block=32, threshold=threshold, mode=mode, stop="early_eos")

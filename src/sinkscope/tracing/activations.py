@@ -1,0 +1,187 @@
+"""`activations`: vectors of a generation for sparse autoencoders and probes, as safetensors shards with step, place and token."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from sinkscope import io
+from sinkscope.attention.places import find_places
+from sinkscope.decoding import decode, resolve_settings
+from sinkscope.errors import ReadingError
+from sinkscope.interventions.activations import AT, positions
+from sinkscope.interventions.hooks import HookContext, hook
+from sinkscope.interventions.steps import Steps, is_steps, within
+from sinkscope.models.base import Model, pad
+
+if TYPE_CHECKING:
+    from sinkscope.settings.decode import Decode
+
+BESIDE = ("prompt", "step", "position", "state", "token")  # int32 [vector] each; state: 0 masked, 1 committed, 2 prompt
+MANIFEST = "activations.json"
+
+
+@dataclass(frozen=True)
+class Activations:
+    """A folder of shards. Iterating reads one at a time: a dict of "layers.3.resid_post" [vector, width] and `BESIDE`."""
+
+    folder: Path
+
+    @property
+    def shards(self) -> list[Path]:
+        return sorted(self.folder.glob("*.safetensors"))
+
+    def __len__(self) -> int:
+        return len(self.shards)
+
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        for shard in self.shards:
+            yield load_file(shard)
+
+
+@dataclass
+class _Shard:
+    """Vectors that are not written yet."""
+
+    vectors: dict[str, list[Tensor]] = field(default_factory=dict)
+    beside: list[Tensor] = field(default_factory=list)  # [5, vector] each
+
+    def size(self) -> int:
+        return sum(part.nbytes for parts in self.vectors.values() for part in parts)
+
+    def write(self, path: Path, digest: str, last: bool) -> None:
+        empty = torch.zeros(len(BESIDE), 0, dtype=torch.int32)
+        beside = torch.cat([empty, *self.beside], 1)
+        tensors = {name: torch.cat(parts) for name, parts in self.vectors.items()}
+        tensors |= {name: beside[number].contiguous() for number, name in enumerate(BESIDE)}
+        with io.whole(path) as partial:
+            save_file(tensors, str(partial), {"prompts": digest, "last": str(int(last))})
+
+
+def activations(
+    model: Model,
+    prompts: Iterable[str],
+    layers: Sequence[int] | None = None,
+    where: str = "resid_post",
+    steps: Steps | None = None,
+    *,
+    out: str | Path = "activations",
+    settings: Decode | None = None,
+    at: str = "all",
+    batch: int = 8,
+    shard: int = 64 << 20,
+    dtype: torch.dtype = torch.float16,
+    **words: Any,
+) -> Activations:
+    """Generate from every prompt and write the activations at a place of these layers to `out`, shard by shard.
+
+    Beside each vector stand the prompt's number, the step, the position, its state (0 masked, 1 committed, 2 prompt) and the
+    token on the canvas. steps: (from, to), half-open; floats are shares of the generation. at: all, masked, committed or
+    prompt positions. batch: prompts decoded together; they are taken from `prompts` as they are needed. shard: bytes of
+    vectors that are held before they are written. settings, words (length=32, …): how to decode. Called again with the same
+    arguments, it goes on where it was stopped.
+    """
+    numbers = range(int(model.config.num_hidden_layers)) if layers is None else sorted(layers)
+    places = [f"layers.{number}.{where}" for number in numbers]
+    find_places(model.module, places)
+    if (
+        at not in AT[:-1]
+        or not (steps is None or is_steps(steps))
+        or type(batch) is not int
+        or batch < 1
+        or type(shard) is not int
+        or shard < 1
+    ):
+        raise ReadingError(
+            f"Expected at among {', '.join(AT[:-1])}, steps as (from, to), batch and shard of at least 1, got at={at!r}, "
+            f"steps={steps!r}, batch={batch!r} and shard={shard!r}."
+        )
+    folder = Path(out)
+    asked = {
+        "schema": 1, "model": model.identity(), "places": places, "steps": steps and list(steps), "at": at, "batch": batch,
+        "shard": shard, "dtype": str(dtype).removeprefix("torch."), "settings": settings and settings.to_dict(), "words": words,
+    }  # fmt: skip
+    _claim(folder, json.loads(json.dumps(asked, default=str)))
+    source, number = iter([prompts] if isinstance(prompts, str) else prompts), 0
+    while texts := list(islice(source, batch)):
+        _batch(model, texts, number, places, folder, (settings, words, steps, at, shard, dtype))
+        number += len(texts)
+    return Activations(folder)
+
+
+def _claim(folder: Path, asked: dict[str, Any]) -> None:
+    path = folder / MANIFEST
+    if path.is_file():
+        there = json.loads(path.read_text(encoding="utf-8"))
+        if other := [name for name in asked if there.get(name) != asked[name]]:
+            raise ReadingError(
+                f"Expected {folder} to hold activations of these very settings, and {', '.join(other)} differ; name another folder."
+            )
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    io.write(path, json.dumps(asked, indent=1) + "\n")
+
+
+def _batch(model: Model, texts: list[str], first: int, places: list[str], folder: Path, how: tuple[Any, ...]) -> None:
+    settings, words, steps, at, most, dtype = how
+    digest = hashlib.sha256(json.dumps(texts).encode()).hexdigest()
+    if _finished(folder, first, digest):
+        return
+    ids, mask = pad([model.encode(text) for text in texts], model)
+    chosen = resolve_settings(settings or model.defaults, model, ids.shape[1], words)
+    padding = (mask == 0).sum(1)
+    held, written = _Shard(), 0
+
+    def write(last: bool) -> None:
+        nonlocal held, written
+        held.write(folder / f"{first:08d}-{written:04d}.safetensors", digest, last)
+        held, written = _Shard(), written + 1
+
+    def take(activation: Tensor, context: HookContext) -> None:
+        if context.kind != "denoise" or not within(steps, context.step or 0, context.share):
+            return
+        picked = positions(at, activation, context)
+        assert picked is not None and context.groups is not None and context.canvas is not None
+        picked, place = picked[: context.rows], f"layers.{context.layer}.{context.place}"
+        if place == places[0]:
+            if held.size() >= most:  # only now: the last shard of a batch is never an empty one
+                write(last=False)
+            rows, columns = (part.cpu() for part in picked.nonzero().unbind(1))
+            at_column = columns + context.columns.start
+            values = (
+                rows + first, torch.full_like(rows, context.step or 0), at_column - padding[rows],
+                context.groups[: context.rows][picked].cpu(), context.canvas.cpu()[rows, at_column],
+            )  # fmt: skip
+            held.beside.append(torch.stack([value.to(torch.int32) for value in values]))
+        vectors = activation[: context.rows][picked].flatten(1).to("cpu", dtype)
+        if not bool(torch.isfinite(vectors).all()):
+            raise ReadingError(
+                f"Activations at {place} are too large for {dtype}; pass dtype=torch.float32 and another folder."
+            )
+        held.vectors.setdefault(place, []).append(vectors)
+
+    with hook(model, places, take):
+        decode(model, ids, chosen, attention_mask=mask, history=False)
+    write(last=True)
+
+
+def _finished(folder: Path, first: int, digest: str) -> bool:
+    """Whether all shards of the batch that begins with this prompt are there; of other prompts is an error."""
+    for path in sorted(folder.glob(f"{first:08d}-*.safetensors")):
+        with safe_open(str(path), framework="pt") as file:
+            about = file.metadata() or {}
+        if about.get("prompts") != digest:
+            raise ReadingError(f"{path} holds activations of other prompts; name another folder.")
+        if about.get("last") == "1":
+            return True
+    return False
