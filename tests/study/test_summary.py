@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from sinkscope.interventions.conditions import Condition
 from sinkscope.study.results import Cell, Control
+from sinkscope.study.summary import activation
 from sinkscope.study.tables import WIDTH, table_1
 from sinkscope.study.vocabulary import short_names
 
@@ -107,3 +110,18 @@ def test_words_that_all_conditions_begin_with_are_said_once(labels: list[str], s
     from sinkscope.study.summary import _shared
 
     assert _shared(labels) == shared
+
+
+def test_the_summary_names_a_command_that_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the program is not on the PATH, its environment is activated first."""
+    bin = tmp_path / ".venv" / "bin"
+    bin.mkdir(parents=True)
+    monkeypatch.setattr(sys, "executable", str(bin / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert activation() == ""  # nothing to activate
+    (bin / "activate").touch()
+    assert activation() == ". .venv/bin/activate && "
+    (bin / "sinkscope").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(bin))
+    assert activation() == ""

@@ -11,11 +11,12 @@ from made_rows import dynamics, tables
 
 import sinkscope.interventions as ours
 from sinkscope.attention.calls import Call, Change
+from sinkscope.attention.selection import number
 from sinkscope.interventions import settings
 from sinkscope.interventions.base import Intervention
 from sinkscope.interventions.conditions import Condition
 from sinkscope.interventions.memory import Memory
-from sinkscope.interventions.settings import Setting, number, register
+from sinkscope.interventions.settings import Setting, register
 from sinkscope.interventions.words import OF, K, of_random
 from sinkscope.report.overview import overview
 from sinkscope.study import vocabulary
