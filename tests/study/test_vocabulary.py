@@ -11,7 +11,7 @@ from made_rows import dynamics, tables
 
 import sinkscope.interventions as ours
 from sinkscope.attention.calls import Call, Change
-from sinkscope.attention.selection import number
+from sinkscope.fields import number
 from sinkscope.interventions import settings
 from sinkscope.interventions.base import Intervention
 from sinkscope.interventions.conditions import Condition
