@@ -1,4 +1,4 @@
-// One live figure: the liveliest moving sink of a diffusion model, playing once, with its prompt.
+// One live figure: the liveliest head of a diffusion model, playing once, with its prompt.
 
 import { make, visible } from "../dom.js";
 import { createChips } from "../chips.js";
@@ -29,7 +29,7 @@ export function createLive(app) {
   const buttons = make("div", { class: "jumps" }, again, explore);
   const about = `${visible(sample.model, 40)}, layer ${chosen.layer}, head ${chosen.head}. ` +
     `Prompt: ${visible(sample.prompt.trim().replaceAll("\n", " "), 110)}`;
-  const frame = panel("live", "A sink that moves", about, make("div", {}, holder, words, chips.list, legend, buttons));
+  const frame = panel("live", "Attention received, step by step", about, make("div", {}, holder, words, chips.list, legend, buttons));
 
   function show(step) {
     state.step = step;

