@@ -29,7 +29,12 @@ export function createLive(app) {
   const buttons = make("div", { class: "jumps" }, again, explore);
   const about = `${visible(sample.model, 40)}, layer ${chosen.layer}, head ${chosen.head}. ` +
     `Prompt: ${visible(sample.prompt.trim().replaceAll("\n", " "), 110)}`;
-  const frame = panel("live", "Attention received, step by step", about, make("div", {}, holder, words, chips.list, legend, buttons));
+  const frame = panel(
+    "live",
+    "Attention received, step by step",
+    about,
+    make("div", {}, holder, words, chips.list, legend, buttons),
+  );
 
   function show(step) {
     state.step = step;
