@@ -179,7 +179,8 @@ def test_every_command_has_json_and_help(capsys: pytest.CaptureFixture[str]) -> 
 
     from sinkscope.cli.app import build
 
-    names = list(typer.main.get_command(build()).commands)  # type: ignore[attr-defined]
+    commands = typer.main.get_command(build()).commands  # type: ignore[attr-defined]
+    names = [name for name, command in commands.items() if not command.hidden]
     assert {"models", "check", "generate"} <= set(names)
     for name in names:
         assert run([name, "--help"]) == 0

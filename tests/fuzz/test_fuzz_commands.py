@@ -36,7 +36,7 @@ def lines(draw: st.DrawFn, folder: str) -> list[str]:
     name = draw(st.sampled_from(sorted(COMMANDS)))
     words = [name]
     params = [one for one in COMMANDS[name].params if one.param_type_name == "option"]
-    for one in draw(st.lists(st.sampled_from(params), max_size=4)):
+    for one in draw(st.lists(st.sampled_from(params), max_size=4)) if params else ():
         spelling = draw(st.sampled_from([*one.opts, *one.secondary_opts]))
         if LEFT_OUT & {*one.opts, *one.secondary_opts}:
             continue

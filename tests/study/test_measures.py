@@ -202,6 +202,9 @@ def test_every_condition_comes_back_from_its_plain_form() -> None:
         "steer": Condition("steer", vector=[1.0, 2.0], strength=2.0),
         "ablate_channels": Condition("ablate_channels", top=1),
         "zero_attention": Condition("zero_attention", heads=[[0, 1]]),
+        "attenuate": Condition("attenuate", 1, "clean", "all", by=0.5),
+        "mask_instead": Condition("mask_instead", 1, "clean", "all", positions=(2,)),
+        "delete_positions": Condition("delete_positions", positions=(0,)),
     }
     for name in names():
         ranked = name in ("mask_random", "mean_values", "patch_values", "patch_keys", "rotate_sinks")

@@ -115,7 +115,7 @@ def shown(rows: Sequence[Row], device: str) -> str:
     total = sum(row.seconds * row.conditions for row in rows) / 3600
     lines += ["", f"In all {total:.3g} hours of one worker; divide by the number of workers."]
     lines.append(f"--fast: about {FASTER:g} times less for diffusion models (as Fast-dLLM reports it, not timed here).")
-    lines.append("--sequential 5: less again where a comparison is clear; see docs/results/sequential.md.")
+    lines.append("--sequential 5: less again where a comparison is clear.")
     return "\n".join(lines)
 
 
