@@ -73,7 +73,7 @@ def test_the_command_killed_with_its_workers_at_work(family: dict[str, str], tmp
         [*words, "-o", str(out), "--json"], capture_output=True, text=True, check=True, env=environment
     )
     results: dict[str, Any] = json.loads(done.stdout)
-    assert results["schema"] == 1 and results["folder"] == str(out)
+    assert results["schema"] == 2 and results["folder"] == str(out)
     assert f"{len(there)} of " in done.stderr and "units are there already" in done.stderr
     now = {path.name: path.stat().st_mtime_ns for path in units.glob("*.json")}
     assert all(now[name] == when for name, when in there.items())
