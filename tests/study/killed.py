@@ -16,7 +16,6 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(1)
-    from sinkscope.study import units  # noqa: F401  loads what a run needs
     from sinkscope.study.run import run
     from sinkscope.study.schema import Study
 

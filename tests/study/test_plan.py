@@ -269,7 +269,12 @@ def test_every_decode_setting_can_be_given_and_swept() -> None:
         "total_length": None, "infill_length": None, "eos_at_end": False, "greedy": True, "gamma": None, "t_min": None,
         "t_max": None, "stability": None,
     }  # fmt: skip
-    left_out = {"family", "noise", "delete", *ID_LISTS}  # a list is a sweep in a study, so settings that are lists have no place
+    left_out = {
+        "family",
+        "noise",
+        "delete",
+        *ID_LISTS,
+    }  # a list is a sweep in a study, so settings that are lists have no place
     assert set(swept) == {item.name for item in fields(Decode)} - left_out | {"algorithm"}
     study = Study.from_dict({**yaml.safe_load(GOOD), "decode": swept})
     assert len(study.settings()) == 2**8 and Study.from_dict(study.to_dict()) == study
