@@ -158,7 +158,9 @@ def padding_row(config: Any, mask: Tensor | None) -> Tensor | None:
 
     layers = getattr(config, "layer_types", None)
     sees_all = set(layers) == {"full_attention"} if layers else getattr(config, "sliding_window", None) is None
-    if mask is None or not sees_all or ALL_MASK_ATTENTION_FUNCTIONS[implementation_of(config)] is not sdpa_mask:
+    if mask is None or not sees_all or not hasattr(config, "_attn_implementation"):  # not a model of transformers
+        return mask
+    if ALL_MASK_ATTENTION_FUNCTIONS[implementation_of(config)] is not sdpa_mask:
         return mask
     return mask.bool()[:, None, None]
 
