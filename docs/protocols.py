@@ -29,7 +29,7 @@ How each checkpoint is asked GSM8K and HumanEval. `sinkscope eval` and `sinkscop
 checkpoint under exactly its protocol. To compare a prompt with its authors':
 `sinkscope eval --model … --tasks gsm8k --show-prompt`.
 
-A protocol is a file in `src/sinkscope/evals/protocols/`; a new one is found by being there, and `--protocol my.yaml` takes yours.
+A protocol is a file in `src/sinkscope/evals/protocols/`; a new one is read automatically, and `--protocol my.yaml` takes yours.
 Its fields are those of `Protocol` and `Setup` in `src/sinkscope/evals/protocol.py`.
 
 The prompts below are those of the first problem. LLaDA's and Dream's are rendered by their real tokenizers; of MMaDA and

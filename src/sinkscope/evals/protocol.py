@@ -1,6 +1,6 @@
 """`Protocol`: how a checkpoint is asked a benchmark: examples, turns, decoding, stop strings, extraction, published score.
 
-Each is a file in protocols/; a new one is found by being there. One is chosen by the exact checkpoint, never by its family.
+Each is a file in protocols/; a new one is read automatically. One is chosen by the exact checkpoint, never by its family.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Problems with checkable answers: a seeded, endless supply of six kinds and more, split by content.
 
-A kind is a file here that ends in `register(Task(…))`; it is found by being there.
+A kind is a file here that ends in `register(Task(…))`; it is imported automatically.
 """
 
 from importlib import import_module

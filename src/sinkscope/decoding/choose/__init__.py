@@ -1,4 +1,4 @@
-"""How logits become a candidate and its confidence. Every file here is found by being there."""
+"""How logits become a candidate and its confidence. Every file here is imported automatically."""
 
 from importlib import import_module
 from pkgutil import iter_modules

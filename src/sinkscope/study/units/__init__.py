@@ -32,7 +32,7 @@ class Workload:
 
 
 class UnitKind(ABC):
-    """One kind of unit; a subclass in a file of this folder registers itself by being there."""
+    """One kind of unit; a subclass in a file of this folder is imported automatically and registers itself."""
 
     name: ClassVar[str]
     order: ClassVar[int]  # kinds of one model are run in this order
