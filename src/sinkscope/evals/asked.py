@@ -216,7 +216,9 @@ class Asked:
         )  # fmt: skip
         results: dict[str, Any] = {}
         for name, task in self.tasks.items():
-            _merge(results, self._asked(lm, name, task, limit, order))
+            for part, value in self._asked(lm, name, task, limit, order).items():  # of the harness's, table by table
+                both = isinstance(value, dict) and isinstance(results.get(part), dict)
+                results[part] = results[part] | value if both else value
         summary = summarise(results, lm.get_model_info()["sinkscope"])
         for name, entry in summary["tasks"].items():
             if name in self.setups:
@@ -267,15 +269,6 @@ class Asked:
             chat_template=keep if turns != "plain" else None, gen_prefix=task.doc_to_prefix(doc),
         )  # fmt: skip
         return found if turns != "plain" else [{"role": "", "content": text}]
-
-
-def _merge(results: dict[str, Any], more: dict[str, Any]) -> None:
-    """The harness's results of another task, table by table."""
-    for name, value in more.items():
-        if isinstance(value, dict) and isinstance(results.get(name), dict):
-            results[name] |= value
-        else:
-            results[name] = value
 
 
 def check_numbers(**numbers: Any) -> None:

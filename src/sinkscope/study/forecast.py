@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from sinkscope.errors import StudyError
+from sinkscope.evals.batches import model_of
 from sinkscope.io.progress import clock
 from sinkscope.models.base import Model
 from sinkscope.models.load import _dtype
@@ -24,7 +25,7 @@ from sinkscope.study.store import need_a_model
 from sinkscope.study.unit import ModelInfo
 from sinkscope.study.units import Workload, units_of
 from sinkscope.study.units.facts import model_info
-from sinkscope.study.units.given import model_of, one_thread
+from sinkscope.study.units.given import one_thread
 from sinkscope.study.units.trace import kept_traces
 
 RUNTIME = 450e6  # bytes that Python, torch and transformers take in a worker on a CPU

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from sinkscope.evals.batches import model_of
 from sinkscope.interventions import Active
 from sinkscope.models.base import Model, pad
-from sinkscope.models.load import load
 from sinkscope.study.schema import Study
 from sinkscope.study.unit import Unit
 from sinkscope.tasks import Problem, problems
@@ -23,12 +23,6 @@ COUNTED = ("keys", "keys_seen", "mass", "mass_seen")
 def model_for(study: Study, unit: Unit) -> Model:
     """The model of the unit at hand."""
     return model_of(unit.model, study.dtype, study.device)
-
-
-@functools.lru_cache(maxsize=1)
-def model_of(name: str, dtype: str | None, device: str | None) -> Model:
-    """The model of that name; the one before it is let go."""
-    return load(name, dtype=dtype, device=device)
 
 
 @contextmanager
