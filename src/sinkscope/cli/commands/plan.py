@@ -97,14 +97,17 @@ def told(found: Forecast) -> str:
     lines += [f"{'model':<24}{'units':>7}{'forwards':>10}{'PFLOP':>11}{'hours':>9}{'memory of a worker':>19}"]
     for model in found.models:
         memory = (model.memory + found.runtime) / GB
+        place = " in the host's memory" if model.on_host else ""
         lines.append(
             f"{model.model[:23]:<24}{model.units:>7,}{model.forwards:>10,}{model.flops / 1e15:>11.4g}"
             f"{model.seconds / 3600:>9.3g}{memory:>16.2f} GB"
         )
         lines.append(
             f"  {model.parameters:,} parameters in {model.dtype}: weights {model.weights / GB:.2f} GB, activations "
-            f"{model.activations / GB:.2f}, trace {model.trace / GB:.2f}"
+            f"{model.activations / GB:.2f}, trace {model.trace / GB:.2f}{place}"
         )
+        if model.plain is not None:
+            lines.append(f"  the same forwards without traces and masks: {model.plain / 3600:.3g} hours")
     hours = ", ".join(f"{count}: {spent:.3g}" for count, spent in found.hours.items())
     lines += ["", f"Hours by number of workers: {hours}", f"Disk for answers and traces: {found.disk / GB:.3g} GB"]
     if found.fits is not None:
