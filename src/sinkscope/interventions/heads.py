@@ -22,6 +22,7 @@ from sinkscope.interventions.base import at_least, one_of
 from sinkscope.interventions.hooks import HookContext
 from sinkscope.interventions.memory import Memory
 from sinkscope.interventions.settings import REQUIRED, Setting, register
+from sinkscope.interventions.words import of_random
 
 
 def _is_pairs(value: Any) -> bool:
@@ -38,6 +39,7 @@ def _is_pairs(value: Any) -> bool:
         thaw=thawed, place=10, label=lambda heads: ",".join(f"{layer}.{head}" for layer, head in heads),
     ),
     Setting("of", "heads", among(("heads", "random")), "heads or random", place=12, quiet=True, label=str),
+    controls=of_random,
 )  # fmt: skip
 @dataclass(frozen=True)
 class ZeroAttention(ActivationIntervention):
