@@ -185,7 +185,7 @@ class Model:
     def generate(self, text: list[str], settings: Decode | None = None, **words: Any) -> list[str]: ...
     def generate(self, text: str | list[str], settings: Decode | None = None, **words: Any) -> str | list[str]:
         """Text → text; `words` change single settings of the model's defaults (length=64, steps=32, …)."""
-        from sinkscope.decoding import decode, resolve_settings
+        from sinkscope.decoding import decode, refuse_unused, resolve_settings
 
         prompts = [text] if isinstance(text, str) else text
         if not isinstance(prompts, list | tuple):
@@ -194,6 +194,7 @@ class Model:
             return []
         ids, mask = pad([self.encode(prompt) for prompt in prompts], self)
         chosen = resolve_settings(settings or self.defaults, self, ids.shape[1], words)
+        refuse_unused(chosen, self, words)
         done = decode(self, ids, chosen, attention_mask=mask, history=False)
         texts = [self.decode_text(answer) for answer in done.returned]
         return texts[0] if isinstance(text, str) else texts

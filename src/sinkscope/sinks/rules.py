@@ -13,12 +13,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 from torch import Tensor
 
 from sinkscope.errors import RuleError
+from sinkscope.fields import refuse_huge
 
 GROUPS = ("all", "masked", "committed", "prompt")
 UNITS = ("sum", "percent", "mean", "uniform")
@@ -83,6 +84,10 @@ class Rule(ABC):
     name: ClassVar[str]
     forms: ClassVar[tuple[BrowserForm, ...]] = ()
     group: str = field(default="all", kw_only=True)  # the kind of query whose attention counts
+
+    def __new__(cls, *given: Any, **words: Any) -> Self:
+        refuse_huge(cls.__name__, (*given, *words.values()), RuleError)  # before a subclass reads them
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         if self.group not in GROUPS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ValidationInfo
 
@@ -15,7 +15,7 @@ from sinkscope.interventions.conditions import MODELS, Condition, read_entry
 from sinkscope.interventions.settings import SettingError, registered
 from sinkscope.io.bounded_yaml import Path
 from sinkscope.settings import cache_conditions as _caches  # noqa: F401 - conditions that change how a model decodes
-from sinkscope.settings.choices import ALLOWED, CHOICES, DREAM_ALGORITHMS
+from sinkscope.settings.choices import ALLOWED, CHOICES, DREAM_ALGORITHMS, Mode
 from sinkscope.settings.decode import Decode
 from sinkscope.study.study_file import refuse
 
@@ -24,10 +24,30 @@ MOST = 1_000  # entries of a list, points of a sweep, conditions of a study
 DECIDED = {
     "family": "the model's family decides how it decodes",
     "noise": "a study always draws noise per_row, so that an answer does not depend on its chunk",
+    "mode": "the entry of a model names it, {name: …, mode: …}",
 }
 CONDITIONS = "a list of conditions, each a name or {name: …, k: …}"
 NEEDS_NONE = "must have none among them, since everything is compared with it"
 Pairs = tuple[tuple[Condition, str], ...]  # with the kind of models that a condition is for
+
+
+def model_label(value: Any) -> Any:
+    """A model in one mode, {name: …, mode: …}, as the label that names it in all of a run: name (mode)."""
+    if not isinstance(value, Mapping):
+        return value
+    name, mode = value.get("name"), value.get("mode")
+    if set(value) != {"name", "mode"} or not isinstance(name, str) or not name.strip() or mode not in get_args(Mode):
+        known = ", ".join(get_args(Mode))
+        raise ValueError(
+            f"must have models by name, or as {{name: …, mode: …}} with a mode of {known}, not {shown(value)}"
+        )
+    return f"{name} ({mode})"
+
+
+def name_and_mode(label: str) -> tuple[str, str | None]:
+    """What a label stands for; a plain name has no mode."""
+    name, _, mode = label.removesuffix(")").rpartition(" (")
+    return (name, mode) if name and label.endswith(")") and mode in get_args(Mode) else (label, None)
 
 
 def each_once(names: tuple[str, ...]) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from sinkscope.models.load import _dtype
 from sinkscope.models.outline import outline
 from sinkscope.study.cost import CORE, Size, device_of, total_seconds, workload
 from sinkscope.study.engines.local import Local, cores
+from sinkscope.study.entries import name_and_mode
 from sinkscope.study.run import models_of, shown_names
 from sinkscope.study.schema import Study
 from sinkscope.study.store import need_a_model
@@ -121,12 +122,12 @@ def forecast(study: Study, device: str = "cpu", measure: bool = False) -> Foreca
     dtype = wanted if isinstance(wanted, torch.dtype) else torch.bfloat16
     found: list[tuple[ModelForecast, int]] = []
     for name, short in shown_names([*study.models, *study.likelihood_models]).items():
-        model = outline(name, dtype=dtype)
+        model = _outline(name, dtype=dtype)
         size = Size.of(model)
         info = model_info(study, model, name, {"name": short, "parameters": size.parameters})
         one: Seconds = functools.partial(chosen.seconds, size, itemsize=dtype.itemsize)
         if measure:
-            one = timed({layers: outline(name, layers, "cpu", dtype) for layers in (1, 2)}, size)
+            one = timed({layers: _outline(name, layers, "cpu", dtype) for layers in (1, 2)}, size)
         made, disk = _of_model(study, info, model, dtype, one, on_cpu)
         if not measure:
             plain = functools.partial(chosen.seconds, size, itemsize=dtype.itemsize, mode="plain")
@@ -140,6 +141,12 @@ def forecast(study: Study, device: str = "cpu", measure: bool = False) -> Foreca
         {count: _hours(count, models) for count in WORKERS if count <= units},
         None if on_cpu else max(model.memory for model in models) + runtime <= chosen.memory,
     )  # fmt: skip
+
+
+def _outline(label: str, *more: Any, **words: Any) -> Model:
+    name, mode = name_and_mode(label)
+    model = outline(name, *more, **words)
+    return model if mode is None else model.in_mode(mode)
 
 
 def estimate(study: Study, workers: int | None = None) -> Estimate:

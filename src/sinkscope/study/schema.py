@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
     ConfigDict,
     Field,
     SkipValidation,
@@ -63,6 +64,7 @@ def _list_of(what: str, least: int = 0) -> Any:
 
 
 Text = Annotated[str, Field(strict=True, max_length=4096), AfterValidator(_text)]
+ModelName = Annotated[Text, BeforeValidator(entries.model_label)]
 Whole0 = Annotated[int, _from(0)]
 Whole1 = Annotated[int, _from(1)]
 Whole2 = Annotated[int, _from(2)]
@@ -126,7 +128,7 @@ class MechanismPlan:
 class LikelihoodPlan:
     """Models that are measured by the likelihood of held-out text; those not installed are skipped with a word."""
 
-    models: Annotated[tuple[Text, ...], _list_of("autoregressive models"), Once] = ()
+    models: Annotated[tuple[ModelName, ...], _list_of("autoregressive models"), Once] = ()
     texts: Whole2 = 8
     read: Whole2 = 48  # tokens read at once, before the masking begins
     scored: Whole1 = 48  # tokens whose likelihood counts, one per step
@@ -153,7 +155,7 @@ class LikelihoodPlan:
 class ForcedPlan:
     """Models that are measured by the likelihood of the true answers; those not installed are skipped with a word."""
 
-    models: Annotated[tuple[Text, ...], _list_of("models"), Once] = ()
+    models: Annotated[tuple[ModelName, ...], _list_of("models"), Once] = ()
     problems: Whole2 = 20  # of each task
     # Shares of the answer that a diffusion model finds masked; an autoregressive one has the chain rule.
     levels: Annotated[
@@ -182,7 +184,7 @@ class Study:
     name: Annotated[
         str, Field(strict=True, description="a plain file name without slashes and '..'"), AfterValidator(_file_name)
     ]
-    models: Annotated[tuple[Text, ...], _list_of("zoo names, folders or Hub ids"), Once]
+    models: Annotated[tuple[ModelName, ...], _list_of("zoo names, folders or Hub ids"), Once]
     tasks: Annotated[tuple[TaskPlan, ...], _list_of("tasks, each {name: …, problems: …}", 1)]
     # With the kind of models it is for: all, causal, diffusion.
     conditions: Annotated[SkipValidation[Pairs], Field(description=entries.CONDITIONS)]

@@ -17,7 +17,7 @@ from sinkscope.decoding.run import Decoded, OnStep, Step
 from sinkscope.errors import DecodeError, InterventionError, PromptError, TraceError
 from sinkscope.interventions import Intervention, intervene
 from sinkscope.io.progress import StepBar
-from sinkscope.models.base import Model, check_ids, pad
+from sinkscope.models.base import Model, check_ids, check_mask, pad
 from sinkscope.models.diffusion_gemma import around, is_native_diffusion
 from sinkscope.models.load import load
 from sinkscope.settings.decode import Decode
@@ -103,9 +103,8 @@ def _check(model: Any, settings: Any, interventions: Any, keep: Any, on_step: An
 
 def _prompts(model: Model, prompt: Any, mask: Any) -> tuple[Tensor, Tensor | None]:
     if isinstance(prompt, Tensor):
-        if not isinstance(mask, Tensor | None):
-            raise PromptError(f"Expected an attention mask as a tensor of the shape of the ids, got {mask!r}.")
-        return check_ids(prompt, model), mask
+        ids = check_ids(prompt, model)
+        return ids, None if mask is None else check_mask(mask, ids)
     texts = [prompt] if isinstance(prompt, str) else prompt
     if not isinstance(texts, list | tuple) or not texts or not all(isinstance(text, str) for text in texts):
         raise PromptError(f"Expected a prompt as text, a list of texts, or ids [batch, position], got {prompt!r}.")

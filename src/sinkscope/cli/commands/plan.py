@@ -92,6 +92,8 @@ def _table1(
 
 def told(found: Forecast) -> str:
     """The estimate in lines of 80 columns."""
+    from sinkscope.study.analysis.wording import cut
+
     how = "one layer timed on this CPU" if found.measured else "assumed rates, nothing was timed"
     lines = [f"Plan of the study {found.study} on {found.device} (an estimate: {how})", ""]
     lines += [f"{'model':<24}{'units':>7}{'forwards':>10}{'PFLOP':>11}{'hours':>9}{'memory of a worker':>19}"]
@@ -99,7 +101,7 @@ def told(found: Forecast) -> str:
         memory = (model.memory + found.runtime) / GB
         place = " in the host's memory" if model.on_host else ""
         lines.append(
-            f"{model.model[:23]:<24}{model.units:>7,}{model.forwards:>10,}{model.flops / 1e15:>11.4g}"
+            f"{cut(model.model, 23):<24}{model.units:>7,}{model.forwards:>10,}{model.flops / 1e15:>11.4g}"
             f"{model.seconds / 3600:>9.3g}{memory:>16.2f} GB"
         )
         lines.append(
