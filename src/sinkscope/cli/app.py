@@ -13,15 +13,24 @@ import typer
 
 from sinkscope import __version__, io
 from sinkscope.cli import commands, process, screen
+from sinkscope.cli.groups import with_groups
 from sinkscope.cli.options import spelled
 from sinkscope.errors import SinkscopeError
 
 BAD_INPUT, INTERRUPTED, PIPE_CLOSED = 2, 130, 141
 
 
+class _App(typer.Typer):
+    """Typer, with groups of options."""
+
+    def command(self, *words: Any, **more: Any) -> Any:
+        register = super().command(*words, **more)
+        return lambda command: register(with_groups(command))
+
+
 def build() -> typer.Typer:
     """A file in `commands/` with a function `register(app)` is a command: nothing else has to be changed to add one."""
-    app = typer.Typer(
+    app = _App(
         name="sinkscope",
         help="Look at, move and remove attention sinks in diffusion language models.",
         no_args_is_help=True,

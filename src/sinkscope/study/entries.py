@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from pydantic import ValidationInfo
+from pydantic import BeforeValidator, ValidationInfo
 
 from sinkscope.errors import RuleError
 from sinkscope.fields import Allowed, among, maybe, shown
@@ -64,6 +64,11 @@ def known_task(name: str) -> str:
     return name
 
 
+def named_tasks(value: Any) -> Any:
+    """A plain word stands for a mapping with that name."""
+    return [{"name": one} if isinstance(one, str) else one for one in value] if isinstance(value, list) else value
+
+
 def task_names(names: list[str], info: ValidationInfo) -> None:
     """Each task once."""
     for place, name in enumerate(names):
@@ -84,7 +89,17 @@ def known_device(name: str | None) -> str | None:
     return name
 
 
-def conditions(value: Any, info: ValidationInfo, path: Path) -> Pairs:
+def pairs(*path: str) -> BeforeValidator:
+    """Conditions of the entries at this place of the file, each with the kind of models it is for."""
+    return BeforeValidator(lambda value, info: _conditions(value, info, path))
+
+
+def conditions(*path: str) -> BeforeValidator:
+    """Conditions alone."""
+    return BeforeValidator(lambda value, info: tuple(one for one, _ in _conditions(value, info, path)))
+
+
+def _conditions(value: Any, info: ValidationInfo, path: Path) -> Pairs:
     """Every condition that the entries name, with the kind of models it is for; a list in an entry is a sweep."""
     if isinstance(value, tuple) and all(
         isinstance(one, tuple | Condition) for one in value

@@ -22,7 +22,7 @@ from sinkscope.study.entries import name_and_mode
 from sinkscope.study.run import models_of, shown_names
 from sinkscope.study.schema import Study
 from sinkscope.study.store import need_a_model
-from sinkscope.study.unit import ModelInfo, Unit
+from sinkscope.study.unit import ModelInfo
 from sinkscope.study.units import Workload, units_of
 from sinkscope.study.units.facts import model_info
 from sinkscope.study.units.given import model_of, one_thread
@@ -186,7 +186,10 @@ def _of_model(
     spent = [total_seconds(mine, one) for mine in work.values()]
     traces = [unit for unit in units if unit.kind == "trace"]
     trace = max((size.trace_bytes(unit.decoder.most_steps, prompt + unit.decoder.length) for unit in traces), default=0)
-    disk = sum(kept_traces(study, unit) for unit in traces) * trace + sum(map(_answer_bytes, units))
+    disk = sum(kept_traces(study, unit) for unit in traces) * trace
+    disk += sum(
+        (unit.last - unit.first) * (ROW + TOKEN * unit.decoder.length) for unit in units if unit.kind == "answers"
+    )
     made = ModelForecast(
         info.name, model.family, size.parameters, str(dtype).removeprefix("torch."), len(units),
         sum(part.forwards for part in parts), sum(size.flops(part) * part.forwards for part in parts),
@@ -195,10 +198,6 @@ def _of_model(
         sum(spent), max(spent, default=0.0), on_host=not on_cpu,
     )  # fmt: skip
     return made, disk
-
-
-def _answer_bytes(unit: Unit) -> int:
-    return (unit.last - unit.first) * (ROW + TOKEN * unit.decoder.length) if unit.kind == "answers" else 0
 
 
 def _prompt(study: Study, model: Model) -> int:
