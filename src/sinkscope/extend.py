@@ -19,7 +19,7 @@ from sinkscope.decoding.canvas import Block, Picks
 from sinkscope.decoding.commit import Rule as CommitRule
 from sinkscope.decoding.commit import register as register_commit_rule
 from sinkscope.decoding.commit.ranking import most_confident
-from sinkscope.errors import SinkscopeError
+from sinkscope.errors import InterventionError, RuleError, TaskError
 from sinkscope.evals.protocol import Protocol
 from sinkscope.evals.protocol import register as register_protocol
 from sinkscope.fields import TRUTH, among, maybe, number, whole
@@ -40,9 +40,9 @@ from sinkscope.tasks import register as register_task
 from sinkscope.tasks.problem import Source, same_final
 
 __all__ = [
-    "REQUIRED", "TRUTH", "Block", "BrowserForm", "Call", "Change", "Columns", "CommitRule", "Condition", "Decode", "Family",
-    "Intervention", "K", "Map", "Memory", "Model", "Picks", "Problem", "Protocol", "Registered", "Rule", "Selector", "Setting",
-    "SinkscopeError", "Source", "Task", "among", "maybe", "most_confident", "number", "of_random", "register_commit_rule",
-    "register_condition", "register_family", "register_intervention", "register_protocol", "register_rule", "register_task",
-    "same_final", "whole",
+    "REQUIRED", "TRUTH", "Block", "BrowserForm", "Call", "Change", "Columns", "CommitRule", "Condition", "Decode",
+    "Family", "Intervention", "InterventionError", "K", "Map", "Memory", "Model", "Picks", "Problem", "Protocol",
+    "Registered", "Rule", "RuleError", "Selector", "Setting", "Source", "Task", "TaskError", "among", "maybe",
+    "most_confident", "number", "of_random", "register_commit_rule", "register_condition", "register_family",
+    "register_intervention", "register_protocol", "register_rule", "register_task", "same_final", "whole",
 ]  # fmt: skip
