@@ -47,8 +47,9 @@ def _imported(group: str) -> str:
                 point.load()
             except Exception as error:  # whatever another package does wrong
                 package = point.dist.name if point.dist is not None else point.value
+                why = (str(error).splitlines() or [""])[0].rstrip(".")
                 return (
                     f"The package {package} cannot be imported for its entry point {point.name} = {point.value} in "
-                    f"{point.group} ({type(error).__name__}: {str(error).rstrip('.')}); repair or uninstall it."
+                    f"{point.group} ({type(error).__name__}: {why}); repair or uninstall it."
                 )
     return ""
