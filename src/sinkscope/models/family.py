@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
+from sinkscope import plugins
 from sinkscope.errors import DecodeError, TokenizerError
 from sinkscope.models.qwen import qwen_config, refuse
 from sinkscope.models.template import rendered
@@ -176,6 +177,12 @@ def family(kind: Made) -> Made:
 def register(own: Family) -> None:
     """Make a family of your own known to `load`; it is asked before the families of the package."""
     FAMILIES[:] = [own, *(known for known in FAMILIES if known.name != own.name)]
+
+
+def families() -> list[Family]:
+    """Every family in the order in which they are asked, those of installed packages first."""
+    plugins.load("families")
+    return FAMILIES
 
 
 def has_tokenizer(folder: Path) -> bool:

@@ -14,7 +14,7 @@ from sinkscope.errors import CheckpointError, DecodeError, UnknownFamilyError
 from sinkscope.models import adapters, checkpoint, zoo
 from sinkscope.models.base import Model
 from sinkscope.models.boundary import checked_name, one_sentence, refuse_odd_files, shown
-from sinkscope.models.family import FAMILIES, Family, has_tokenizer, register
+from sinkscope.models.family import FAMILIES, Family, families, has_tokenizer, register
 from sinkscope.models.gguf_file import load_gguf
 from sinkscope.models.gguf_header import read_gguf
 from sinkscope.models.hub import snapshot
@@ -33,7 +33,7 @@ for _found in iter_modules([str(Path(__file__).parent)]):  # families register t
 # Words for a model that is spread over all devices.
 SPREAD = ("auto", "balanced", "balanced_low_0", "sequential")
 
-__all__ = ["FAMILIES", "SPREAD", "family_of", "find_folder", "load", "looks_ahead", "register"]
+__all__ = ["FAMILIES", "SPREAD", "families", "family_of", "find_folder", "load", "looks_ahead", "register"]
 
 
 def load(
@@ -125,7 +125,7 @@ def _loaded(
 def converted(model: Model, adapter: adapters.Adapter) -> Model:
     """What the adapter's notes say beyond weights: another family, its mask token, decode settings, a chat template."""
     notes, folder = adapter.notes, adapter.folder
-    known = {family.name: family for family in FAMILIES}
+    known = {family.name: family for family in families()}
     name = str(notes.get("family", model.family))
     if name not in known:
         raise CheckpointError(f"{folder / adapters.NOTES} names the family {name!r}; known are {', '.join(known)}.")
@@ -171,7 +171,7 @@ def find_folder(asked: str) -> Path:
 
 
 def family_of(config: dict[str, Any], folder: Path) -> Family:
-    for family in FAMILIES:
+    for family in families():
         if family.knows(config, folder):
             return family
     known = ", ".join(family.name for family in FAMILIES if family.tested != "refused")

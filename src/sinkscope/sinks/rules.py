@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Self, TypeVar
 import torch
 from torch import Tensor
 
+from sinkscope import plugins
 from sinkscope.errors import RuleError
 from sinkscope.fields import refuse_huge
 
@@ -148,11 +149,17 @@ def register(rule: R) -> R:
     return rule
 
 
+def rules() -> Mapping[str, type[Rule]]:
+    """Every rule by its name, those of installed packages too."""
+    plugins.load("rules")
+    return RULES
+
+
 def rule_from_dict(data: Mapping[str, Any]) -> Rule:
     """The rule that `to_dict` wrote, or a study file names: {"rule": "threshold", "epsilon": 3, "unit": "sum"}."""
     words = dict(data)
     name = words.pop("rule", None)
-    if name not in RULES:
+    if name not in RULES and name not in rules():
         raise RuleError(f"A rule must be one of {', '.join(sorted(RULES))}, not {name!r}.")
     known = [f.name for f in dataclasses.fields(RULES[name])]
     unknown = sorted(set(words) - set(known))

@@ -18,6 +18,7 @@ from sinkscope.settings import cache_conditions as _caches  # noqa: F401 - condi
 from sinkscope.settings.choices import ALLOWED, CHOICES, DREAM_ALGORITHMS, Mode
 from sinkscope.settings.decode import Decode
 from sinkscope.study.study_file import refuse
+from sinkscope.viewers import view
 
 MOST = 1_000  # entries of a list, points of a sweep, conditions of a study
 # Decode settings that a study does not choose, and what does.
@@ -178,6 +179,8 @@ def decode_settings(words: Any, info: ValidationInfo) -> dict[str, Any]:
     """Decode settings as they stand, each one value or a list to sweep, once every one of them is known and fits."""
     if not isinstance(words, dict):
         raise refuse(info, ("decode",), f"must be a mapping of decode settings, not {shown(words)}")
+    if "commit" in words:
+        view("decode.commits", words)  # rules of installed packages add their names
     known = _decode_fields()
     for name, value in words.items():
         path = ("decode", name)

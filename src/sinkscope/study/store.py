@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import IO, Any
 
-from sinkscope import io
+from sinkscope import io, plugins
 from sinkscope.errors import StudyError
 from sinkscope.io.reading import read_object, read_text
 from sinkscope.study.unit import Unit
@@ -203,7 +203,7 @@ def versions() -> dict[str, str]:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:  # run from a source tree without installing
             found[name] = "unknown"
-    return found
+    return found | plugins.versions()
 
 
 def machine() -> dict[str, Any]:
