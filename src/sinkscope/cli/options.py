@@ -53,7 +53,7 @@ Mode = Annotated[
     ),
 ]
 MaskId = Annotated[
-    int | None, typer.Option("--mask-id", help="Mask token of a diffusion checkpoint that names it nowhere.", min=0)
+    int | None, typer.Option("--mask-id", help="Mask token of a diffusion checkpoint that does not name it.", min=0)
 ]
 Base = Annotated[str | None, typer.Option("--base", help="Where the base of a PEFT adapter is, if not where it says.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 or auto.")]

@@ -103,7 +103,7 @@ def add(entry: Registered) -> None:
         if entry.setting(field) is not None:
             raise InterventionError(f"A setting of {entry.name} must not be called {field!r}: choose another name.")
     if entry.name in _known and not _is_reload(_known[entry.name], entry):
-        raise InterventionError(f"An intervention named {entry.name!r} is there already: choose another name.")
+        raise InterventionError(f"An intervention named {entry.name!r} is already registered: choose another name.")
     _known[entry.name] = entry
 
 
@@ -168,5 +168,5 @@ def _load(point: Any) -> None:
     except Exception as error:  # whatever an installed package does wrong is told by its name
         raise InterventionError(
             f"The package that adds the intervention {point.name} ({point.value}) cannot be imported "
-            f"({type(error).__name__}: {error}); repair or uninstall it."
+            f"({type(error).__name__}: {error}); fix or uninstall it."
         ) from error

@@ -279,7 +279,7 @@ def layer_means(trace: Trace) -> Floats:
 
 @on_one_core
 def largest(trace: Trace, group: str = "all") -> tuple[npt.NDArray[np.uint16], Floats]:
-    """Each head's largest key a step and its column sum, `[layer, head, step]` both."""
+    """Each head's largest key per step and its column sum, `[layer, head, step]` both."""
     keys, scores = [], []
     for _, (received,) in columns_by_layer(trace, [group]):
         values = received.numpy()
@@ -291,7 +291,7 @@ def largest(trace: Trace, group: str = "all") -> tuple[npt.NDArray[np.uint16], F
 
 
 def leads(means: Floats) -> npt.NDArray[np.int64]:
-    """Largest key a step, `[1 + layer, step]`, of the mean of all layers and then of each; means as `layer_means`."""
+    """Largest key per step, `[1 + layer, step]`, of the mean of all layers and then of each; means as `layer_means`."""
     layers = means.sum(0)
     found: npt.NDArray[np.int64] = np.concatenate([layers.mean(0, keepdims=True), layers]).argmax(-1)
     return found
@@ -304,7 +304,7 @@ def compact_means(trace: Trace, bits: int = 8) -> Floats:
 
 
 def order_by_model(traces: Sequence[tuple[str, Trace]]) -> list[tuple[str, Trace]]:
-    """First samples of every model, then the second ones: whoever must stop early has still shown every model."""
+    """First samples of every model, then the second ones: a list that is cut early still shows every model."""
     seen: dict[str, int] = {}
     ranked = []
     for place, (name, trace) in enumerate(traces):

@@ -42,7 +42,7 @@ def write(run: Path | str, out: Path | str | None = None, limit: int = LIMIT) ->
 def write_traces(traces: Sequence[Trace], out: Path | str, limit: int = LIMIT) -> Path:
     """Write an explorer of these traces, without a study."""
     if not traces:
-        raise ReportError("Expected at least one trace to show, none came; make one with sk.trace(model, prompt).")
+        raise ReportError("Expected at least one trace to show, got none; make one with sk.trace(model, prompt).")
     return _write(_named(traces), overview(), "", Path(out), limit)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 def main_key(scores: Tensor, marks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The largest sink a step: its key, its score, and whether it is a sink; each `[step, layer, head]`.
+    """The largest sink of each step: its key, its score, and whether it is a sink; each `[step, layer, head]`.
 
     Where there is no sink it is the largest key of all. Of equals the leftmost counts.
     """
@@ -82,8 +82,8 @@ def one_step(marks: Tensor, main: Tensor, present: Tensor) -> Tensor:
 class Walk:
     """Where the largest sink goes, `[layer, head]` each."""
 
-    displacement: Tensor  # mean |change of position| between neighbouring steps, in positions a step
-    drift: Tensor  # slope of the position over the steps, in positions a step; > 0 is to the right
+    displacement: Tensor  # mean |change of position| between neighbouring steps, in positions per step
+    drift: Tensor  # slope of the position over the steps, in positions per step; > 0 is to the right
     trend: Tensor  # correlation of position and step, −1 … 1; NaN if the sink never moves
     moves: Tensor  # how often the position changed between neighbouring steps
 

@@ -25,7 +25,7 @@ Measures = dict[str, Tensor]  # name -> [layer, head]
 
 @on_one_core
 def head_dynamics(trace: TraceLike, rule: Rule | None = None, classes: Classes | None = None) -> pl.DataFrame:
-    """A row a (layer, head): class, lives, path, distances, strength, entropy; null where there is nothing to measure.
+    """One row per (layer, head): class, lives, path, distances, strength, entropy; null where there is nothing to measure.
 
     Positions and distances are in tokens, times in steps, strength in the rule's unit (column `unit`). The columns are
     explained one by one in docs/explanation/sinks.md.

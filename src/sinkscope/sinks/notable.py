@@ -21,7 +21,7 @@ def stability() -> pl.Expr:
 
 
 def notable(heads: pl.DataFrame, count: int) -> tuple[tuple[int, int], ...]:
-    """(layer, head) of up to `count` heads of a table of `head_dynamics`: relocating and static ones by turns, best first.
+    """(layer, head) of up to `count` heads of a table of `head_dynamics`: relocating and static ones alternate, best first.
 
     All other heads come after both; of equals the earlier layer and head counts.
     """

@@ -124,7 +124,7 @@ class MechanismPlan:
 @guarded
 @dataclass(frozen=True, config=STRICT)
 class LikelihoodPlan:
-    """Models that are measured by the likelihood of held-out text; those not installed are skipped with a word."""
+    """Models that are measured by the likelihood of held-out text; those not installed are skipped with a warning."""
 
     models: Annotated[tuple[Text, ...], _list_of("autoregressive models"), Once] = ()
     texts: Whole2 = 8
@@ -151,7 +151,7 @@ class LikelihoodPlan:
 @guarded
 @dataclass(frozen=True, config=STRICT)
 class ForcedPlan:
-    """Models that are measured by the likelihood of the true answers; those not installed are skipped with a word."""
+    """Models that are measured by the likelihood of the true answers; those not installed are skipped with a warning."""
 
     models: Annotated[tuple[Text, ...], _list_of("models"), Once] = ()
     problems: Whole2 = 20  # of each task

@@ -58,7 +58,7 @@ def evaluate_model(
     data: DataFolder = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="Folder for finished requests; run again to go on."),
+        typer.Option("--out", "-o", help="Folder for finished requests; rerun to resume."),
     ] = None,
     problems: Annotated[
         int | None,

@@ -52,7 +52,9 @@ def table1(
     examples: ExamplesOption = None,
     fast: Annotated[
         bool,
-        typer.Option("--fast", help="Commit all that is surer than 0.9, if that agrees with the protocol's decoding."),
+        typer.Option(
+            "--fast", help="Commit all tokens of confidence above 0.9, if that agrees with the protocol's decoding."
+        ),
     ] = False,
     fast_problems: Annotated[int, typer.Option(help="Unmasked problems on which --fast must agree.", min=1)] = 200,
     sequential: Annotated[
@@ -69,7 +71,7 @@ def table1(
     chat: Annotated[bool | None, typer.Option("--chat/--no-chat", help="Use the chat template.")] = None,
     traced: Annotated[int, typer.Option(help="Problems per task that are traced too.", min=0)] = 3,
     data: DataFolder = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Run folder; one that is begun goes on.")] = Path(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Run folder; an existing run is resumed.")] = Path(
         "runs/table1"
     ),
     batch_size: BatchSize = 8,
@@ -86,7 +88,7 @@ def table1(
 ) -> None:
     """Run the paper's Table 1: GSM8K and HumanEval with the sinks masked, and with random keys masked instead.
 
-    Every request is kept as soon as it is answered: the same command goes on after a break.
+    Every answer is stored at once: rerun the command to resume.
     """
     from sinkscope.evals.masking import parse_condition
     from sinkscope.evals.model_table import Stopping

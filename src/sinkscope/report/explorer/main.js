@@ -264,4 +264,4 @@ window.addEventListener("resize", () => {
 });
 theme(parse(location.hash).theme ?? "");
 restore();
-window.sinkscope = app; // for whoever wants to look closer from the console
+window.sinkscope = app; // for a closer look from the console
