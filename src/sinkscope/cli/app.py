@@ -32,7 +32,7 @@ def build() -> typer.Typer:
     """A file in `commands/` with a function `register(app)` is a command: nothing else has to be changed to add one."""
     app = _App(
         name="sinkscope",
-        help="Look at, move and remove attention sinks in diffusion language models.",
+        help="Trace, mask and measure attention sinks in diffusion language models.",
         no_args_is_help=True,
         rich_markup_mode="rich",
         context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": spelled},
@@ -104,9 +104,9 @@ def _interrupted() -> int:
 def _refused(error: OSError | MemoryError) -> str:
     """What the machine would not do: a file, a folder, memory."""
     if isinstance(error, MemoryError):
-        return f"The machine has not the memory for this ({str(error) or 'out of memory'}); ask for less."
+        return f"Out of memory ({str(error) or 'the allocation failed'}); use a smaller model, batch or length."
     where = "" if error.filename is None else f" {error.filename!r}"
-    return f"A file or folder{where} could not be read or written ({io.reason(error)}); look at its place and rights."
+    return f"A file or folder{where} could not be read or written ({io.reason(error)}); check the path and permissions."
 
 
 def _usage(error: Any) -> str:

@@ -53,7 +53,7 @@ Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 or auto.")]
 Problems = Annotated[int | None, typer.Option("--problems", "-n", help="Problems per task.", min=1)]
 BatchSize = Annotated[int, typer.Option(help="Requests per batch.", min=1)]
 MaskId = Annotated[
-    int | None, typer.Option("--mask-id", help="Mask token of a diffusion checkpoint that names it nowhere.", min=0)
+    int | None, typer.Option("--mask-id", help="Mask token of a diffusion checkpoint that does not name it.", min=0)
 ]
 Base = Annotated[str | None, typer.Option("--base", help="Where the base of a PEFT adapter is, if not where it says.")]
 ProtocolOption = Annotated[

@@ -193,9 +193,7 @@ class Ranked(Selector):
     def _by_value_norm(self, call: Call) -> Tensor:
         """bool [batch, head, key]: keys whose value is not longer than the median of its head, or longer."""
         if call.v.shape[-1] == 0:
-            raise InterventionError(
-                "value_norm=… needs the values, which torch.nn.MultiheadAttention does not give away."
-            )
+            raise InterventionError("value_norm=… needs the values, which torch.nn.MultiheadAttention does not expose.")
         norms = call.v.float().norm(dim=-1)  # [batch, kv head, key]
         real = torch.ones_like(norms, dtype=torch.bool) if call.real_keys is None else call.real_keys[:, None]
         median = norms.masked_fill(~real, torch.nan).nanmedian(-1, keepdim=True).values

@@ -47,7 +47,7 @@ def load(
     """Load a model by zoo name, folder, GGUF file or Hub id; a PEFT adapter's folder is merged into its base.
 
     dtype: as stored on an accelerator and float32 on a CPU, unless given. device: "auto" spreads over all devices.
-    mask_id: the mask token of a diffusion checkpoint that names it nowhere; it takes the place of one that is named.
+    mask_id: the mask token of a diffusion checkpoint that does not name it; it overrides one that is named.
     base: where the base of an adapter is, if not where adapter_config.json says.
     mode: "diffusion", "autoregressive" or "self_speculation", for a checkpoint that decodes in several ways.
     """
@@ -198,7 +198,7 @@ def _check_device(device: str | torch.device | None) -> None:
 
 
 def _refuse_quantized(config: dict[str, Any], asked: str) -> None:
-    """Converted families build their configuration anew and would load packed numbers as if they were weights."""
+    """Converted families rebuild their configuration and would load packed numbers as if they were weights."""
     found = config.get("quantization_config")
     if found:
         method = found.get("quant_method") if isinstance(found, dict) else None

@@ -144,7 +144,7 @@ def register(rule: R) -> R:
     if not name:
         raise RuleError(f"A rule needs a class attribute `name`, and {rule.__name__} has none: add one.")
     if RULES.get(name, rule) is not rule:
-        raise RuleError(f"A rule named {name!r} is there already ({RULES[name].__name__}): choose another name.")
+        raise RuleError(f"A rule named {name!r} is already registered ({RULES[name].__name__}): choose another name.")
     RULES[name] = rule
     return rule
 

@@ -74,7 +74,7 @@ def task_names(names: list[str], info: ValidationInfo) -> None:
     """Each task once."""
     for place, name in enumerate(names):
         if name in names[:place]:
-            raise refuse(info, ("tasks", place, "name"), f"must not stand there twice, {name} does")
+            raise refuse(info, ("tasks", place, "name"), f"must be unique, and {name} is a duplicate")
 
 
 def known_device(name: str | None) -> str | None:

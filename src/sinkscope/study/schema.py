@@ -81,7 +81,7 @@ class TracePlan:
     keep: Whole0 = 1
     # Conditions under which traces are taken: a name stands for all conditions of that name, a label for one of them.
     conditions: Annotated[tuple[Text, ...], _list_of("names or labels of conditions", 1)] = ("none",)
-    # So many heads per saved trace keep their whole attention maps: the liveliest moving and the firmest static ones.
+    # So many heads per saved trace keep their whole attention maps: the furthest relocating and the firmest static ones.
     maps: Whole0 = 0
     # The share of non-sinks is measured at each, in every unit.
     epsilons: Annotated[tuple[Annotated[float, Field(strict=True, ge=0, le=1e9)], ...], _list_of("numbers ≥ 0")] = ()
@@ -111,7 +111,7 @@ class MechanismPlan:
 
 @part
 class LikelihoodPlan:
-    """Models that are measured by the likelihood of held-out text; those not installed are skipped with a word."""
+    """Models that are measured by the likelihood of held-out text; those not installed are skipped with a warning."""
 
     models: Annotated[tuple[ModelName, ...], _list_of("autoregressive models"), Once] = ()
     texts: Whole2 = 8
@@ -132,7 +132,7 @@ class LikelihoodPlan:
 
 @part
 class ForcedPlan:
-    """Models that are measured by the likelihood of the true answers; those not installed are skipped with a word."""
+    """Models that are measured by the likelihood of the true answers; those not installed are skipped with a warning."""
 
     models: Annotated[tuple[ModelName, ...], _list_of("models"), Once] = ()
     problems: Whole2 = 20  # of each task

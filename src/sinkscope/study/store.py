@@ -163,7 +163,7 @@ class Store:
             return io.write(path, content, durable)
         except OSError as error:
             raise StudyError(
-                f"{path} could not be written ({io.reason(error)}); everything finished before is safe: make room and run again."
+                f"{path} could not be written ({io.reason(error)}); everything finished before is stored: free space, then rerun."
             ) from None
 
 

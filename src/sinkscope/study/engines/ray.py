@@ -52,12 +52,12 @@ class Ray:
         on_cpu = device is None or device.startswith("cpu")
         if self.gpus_per_worker and on_cpu:
             raise StudyError(
-                f"Expected a device for {self.gpus_per_worker:g} GPUs a worker, got {device or 'none, which means cpu'}; "
+                f"Expected a device for {self.gpus_per_worker:g} GPUs per worker, got {device or 'none, which means cpu'}; "
                 "add --device cuda (auto for several GPUs), or leave the GPUs out."
             )
         if self.gpus_per_worker > 1 and device != "auto":
             raise StudyError(
-                f"Expected the device auto for {self.gpus_per_worker:g} GPUs a worker, got {device}, which uses one; "
+                f"Expected the device auto for {self.gpus_per_worker:g} GPUs per worker, got {device}, which uses one; "
                 "add --device auto."
             )
         if not self.gpus_per_worker and device is not None and device.startswith("cuda"):

@@ -68,7 +68,7 @@ def batch_of(model: Model, prompts: list[str]) -> tuple[Tensor, Tensor]:
 
 
 def row_seeds(study: Study, unit: Unit, numbers: Sequence[int]) -> tuple[int, ...]:
-    """Random keys are drawn anew for every problem, and are the same for a problem in whatever chunk it stands."""
+    """Random keys are drawn again for every problem, and are the same for a problem in whatever chunk it stands."""
     place = next((place for place, task in enumerate(study.tasks) if task.name == unit.task), 0)
     return tuple(place * 1_000_003 + number for number in numbers)
 
