@@ -466,10 +466,10 @@ class Results(Tables):
 
 
 def read_results(folder: Path, error: type[SinkscopeError] = StudyError) -> Results | None:
-    """results.json of a run, read and checked once; None where there is none."""
+    """results.json of a run, named by its folder or itself, read and checked once; None where there is none."""
     from pydantic import TypeAdapter, ValidationError
 
-    path = folder / "results.json"
+    path = folder if folder.is_file() else folder / "results.json"
     if not path.is_file():
         return None
     found = read_object(path, LARGEST, error)

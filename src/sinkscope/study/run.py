@@ -203,7 +203,11 @@ def about_run(study: Study, models: list[ModelInfo]) -> dict[str, Any]:
         "models": [info.to_dict() for info in models],
         "versions": versions(),
         "backend": backend,
-        "machine": machine(),
+        "machine": {
+            **machine(),
+            "device": device,
+            **({"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}),
+        },
     }
 
 
