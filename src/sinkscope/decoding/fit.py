@@ -6,6 +6,7 @@ from dataclasses import fields, replace
 from operator import index
 from typing import Any, SupportsIndex
 
+from sinkscope.aliases import DECODE, translated
 from sinkscope.errors import DecodeError
 from sinkscope.models.base import Model
 from sinkscope.settings import Decode
@@ -19,11 +20,11 @@ def resolve_settings(settings: Decode, model: Model, prompt_length: int, words: 
     dropped there, as `recompute` is in a diffusion model without a cache: one call serves all families.
     """
     check_kinds(model, settings)
+    words = translated(words, DECODE, DecodeError, settings.family)
     if strange := sorted(set(words) - {field.name for field in fields(Decode)} - {"algorithm"}):
         raise DecodeError(
             f"Expected decode settings such as length, steps, block, temperature or seed, got {', '.join(strange)}."
         )
-    words = dict(words)
     if settings.family == "autoregressive":
         words = {name: value for name, value in words.items() if name not in ("steps", "block")}
     elif words.get("cache", settings.cache) is None:  # every denoising step computes all rows again

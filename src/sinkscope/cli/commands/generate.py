@@ -16,6 +16,8 @@ from sinkscope.cli.options import (
     MaskId,
     Mode,
     ModelArgument,
+    Quantization,
+    Revision,
     read_prompt,
     refuse_together,
 )
@@ -55,6 +57,8 @@ def register(app: typer.Typer) -> None:
         mask_id: MaskId = None,
         base: Base = None,
         mode: Mode = None,
+        revision: Revision = None,
+        quantization: Quantization = None,
         as_json: JsonFlag = False,
     ) -> None:
         """Generate text and watch the canvas fill in."""
@@ -68,7 +72,10 @@ def register(app: typer.Typer) -> None:
         from sinkscope.models import load
 
         with waiting(f"loading {model} …"):
-            loaded = load(model, dtype=dtype, device=device, mask_id=mask_id, base=base, mode=mode)
+            loaded = load(
+                model, dtype=dtype, device=device, mask_id=mask_id, base=base, mode=mode, revision=revision,
+                quantization=quantization,
+            )  # fmt: skip
         if loaded.causal:
             useless: dict[str, object] = {
                 "--block": block,

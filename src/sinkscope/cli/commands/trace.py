@@ -17,6 +17,8 @@ from sinkscope.cli.options import (
     MaskId,
     Mode,
     ModelArgument,
+    Quantization,
+    Revision,
     read_prompt,
     refuse_together,
     writable_file,
@@ -62,6 +64,8 @@ def trace(
     mask_id: MaskId = None,
     base: Base = None,
     mode: Mode = None,
+    revision: Revision = None,
+    quantization: Quantization = None,
     browser: Annotated[bool, typer.Option("--open", help="Write a page beside the file, and open it.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
@@ -75,7 +79,10 @@ def trace(
     import sinkscope as sk
 
     with waiting(f"loading {model} …"):
-        loaded = sk.load(model, dtype=dtype, device=device, mask_id=mask_id, base=base, mode=mode)
+        loaded = sk.load(
+            model, dtype=dtype, device=device, mask_id=mask_id, base=base, mode=mode, revision=revision,
+            quantization=quantization,
+        )  # fmt: skip
     if loaded.causal:
         refuse_together(DecodeError, "on a model that writes left to right", {"--block": block, "--steps": steps})
     keep = sk.Keep(
