@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 from pydantic import BeforeValidator, ValidationInfo
 
+from sinkscope.aliases import our_name
 from sinkscope.errors import RuleError
 from sinkscope.fields import Allowed, among, maybe, shown
 from sinkscope.interventions.conditions import MODELS, Condition, read_entry
@@ -187,7 +188,8 @@ def decode_settings(words: Any, info: ValidationInfo) -> dict[str, Any]:
         if name in DECIDED:
             raise refuse(info, path, f"must not be given: {DECIDED[name]}")
         if name not in known:
-            raise refuse(info, path, f"is no decode setting; known are {', '.join(sorted(known))}")
+            ours = our_name(name) or ", ".join(sorted(known))
+            raise refuse(info, path, f"is no decode setting; use {ours}")
         if isinstance(value, dict) or value == []:
             raise refuse(info, path, f"must be one value, or a list of values to sweep, not {shown(value)}")
         for one in value if isinstance(value, list) else [value]:

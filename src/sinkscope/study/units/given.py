@@ -21,9 +21,12 @@ from sinkscope.tasks import Problem, problems
 COUNTED = ("keys", "keys_seen", "mass", "mass_seen")
 
 
+IN_MEMORY: dict[str, Model] = {}  # of the run at hand, by the names in its study; units in other processes have none
+
+
 def model_for(study: Study, unit: Unit) -> Model:
     """The model of the unit at hand."""
-    return model_of(unit.model, study.dtype, study.device)
+    return IN_MEMORY.get(unit.model) or model_of(unit.model, study.dtype, study.device)
 
 
 def model_of(label: str, dtype: str | None, device: str | None) -> Model:
