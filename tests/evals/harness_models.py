@@ -10,10 +10,10 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from sinkscope.evals.batches import answer_tokens, intervened
 from sinkscope.models.base import Model
-from sinkscope.models.dream import Dream
 from sinkscope.models.family import Family
 from sinkscope.models.llada import LLaDA
 from sinkscope.models.llama import Llama
+from sinkscope.models.qwen_families import Dream
 
 SPECIAL = ["<|endoftext|>", "<|mask|>", "<|eot_id|>", "<|startoftext|>"]
 TEMPLATE = (

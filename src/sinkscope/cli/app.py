@@ -32,7 +32,7 @@ def build() -> typer.Typer:
     """A file in `commands/` with a function `register(app)` is a command: nothing else has to be changed to add one."""
     app = _App(
         name="sinkscope",
-        help="Look at, move and remove attention sinks in diffusion language models.",
+        help="Trace, mask and measure attention sinks in diffusion language models.",
         no_args_is_help=True,
         rich_markup_mode="rich",
         context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": spelled},
@@ -81,9 +81,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
         if isinstance(error, OSError) and error.errno is None:
             raise
         where = "" if isinstance(error, MemoryError) or error.filename is None else f" {error.filename!r}"
-        told = f"The machine has not the memory for this ({str(error) or 'out of memory'}); ask for less."
+        told = f"Out of memory ({str(error) or 'the allocation failed'}); use a smaller model, batch or length."
         if isinstance(error, OSError):
-            told = f"A file or folder{where} could not be read or written ({io.reason(error)}); look at its place and rights."
+            told = f"A file or folder{where} could not be read or written ({io.reason(error)}); check the path and permissions."
         screen.say_error(told)
         return BAD_INPUT
     except Exception as error:

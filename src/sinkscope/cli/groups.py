@@ -19,6 +19,8 @@ from sinkscope.cli.options import (
     Dtype,
     MaskId,
     ProtocolOption,
+    Quantization,
+    Revision,
     TaskOption,
     refuse_together,
     settings_of,
@@ -77,6 +79,8 @@ class GenerateOptions:
             "--mode", help="Of a checkpoint that decodes in several ways: diffusion, autoregressive, self_speculation."
         ),
     ] = None
+    revision: Revision = None
+    quantization: Quantization = None
 
     def load(self, model: str, **useless: float | None) -> Model:
         """The model; useless: further options that mean nothing to one that writes left to right."""
@@ -84,8 +88,9 @@ class GenerateOptions:
 
         with waiting(f"loading {model} …"):
             loaded = load(
-                model, dtype=self.dtype, device=self.device, mask_id=self.mask_id, base=self.base, mode=self.mode
-            )
+                model, dtype=self.dtype, device=self.device, mask_id=self.mask_id, base=self.base, mode=self.mode,
+                revision=self.revision, quantization=self.quantization,
+            )  # fmt: skip
         if loaded.causal:
             given = {"block": self.block, "steps": self.steps, **useless}
             named = {f"--{name}": one for name, one in given.items()}

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from sinkscope.aliases import renamed
 from sinkscope.errors import PromptError, SinkscopeError, TaskError
 
 # What the shell offers while a word is typed. It is read from folders: importing the models or the studies takes seconds.
@@ -48,21 +49,26 @@ ModelsOption = Annotated[
     typer.Option("--models", "--model", "-m", help="Models; repeated, or with commas.", autocompletion=model_names),
 ]
 TaskOption = Annotated[list[str] | None, typer.Option("--task", "-t", help="Tasks; repeated, or with commas.")]
-Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")]
+Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 (bf16) or float16 (fp16); auto: as stored.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 or auto.")]
 Problems = Annotated[int | None, typer.Option("--problems", "-n", help="Problems per task.", min=1)]
 BatchSize = Annotated[int, typer.Option(help="Requests per batch.", min=1)]
 MaskId = Annotated[
-    int | None, typer.Option("--mask-id", help="Mask token of a diffusion checkpoint that names it nowhere.", min=0)
+    int | None, typer.Option("--mask-id", help="Mask token of a diffusion checkpoint that does not name it.", min=0)
 ]
 Base = Annotated[str | None, typer.Option("--base", help="Where the base of a PEFT adapter is, if not where it says.")]
+Revision = Annotated[str | None, typer.Option("--revision", help="Branch, tag or commit of a Hub id.")]
+Quantization = Annotated[
+    str | None, typer.Option("--quantization", help="int8 or int4 weights, packed by torchao (extra: quant).")
+]
 ProtocolOption = Annotated[
     str | None, typer.Option("--protocol", help="How benchmarks are asked; by default that of the checkpoint, else harness.",
                              autocompletion=protocol_names),
 ]  # fmt: skip
-# lm-evaluation-harness's names of our options, and plurals: understood everywhere, and shown nowhere.
+# What transformers, the models' authors and lm-evaluation-harness call our options, and plurals: understood, not shown.
 ALIASES = {"tasks": "task", "limit": "problems", "L": "n", "num-fewshot": "fewshot", "output-path": "out",
-           "apply-chat-template": "chat"}  # fmt: skip
+           "apply-chat-template": "chat",
+           **{theirs.replace("_", "-"): ours.replace("_", "-") for theirs, ours in renamed().items()}}  # fmt: skip
 
 
 def spelled(name: str) -> str:

@@ -292,14 +292,14 @@ def _answered(job: Job, batch: Batch) -> dict[str, Any]:
     from sinkscope.interventions.conditions import condition_from_dict
 
     torch.set_num_threads(job.threads)
-    model = model_of(job.model, job.dtype, job.device)
+    model = weights_of(job.model, job.dtype, job.device)
     change = None if job.condition is None else condition_from_dict(job.condition).intervention(job.seed, model.causal)
     # As text, since what carries it takes no NaN, which the error of a single sample is.
     return {"result": {"outcome": json.dumps(run_batch(model, change, batch))}, "fingerprint": model.fingerprint}
 
 
 @functools.lru_cache(maxsize=1)
-def model_of(name: str, dtype: str | None, device: str | None) -> Model:
+def weights_of(name: str, dtype: str | None, device: str | None) -> Model:
     """The model of that name; the one before it is let go."""
     from sinkscope.models.load import load
 

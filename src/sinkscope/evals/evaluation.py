@@ -33,7 +33,7 @@ def evaluate(
     on_progress: OnProgress | None = None,
     **choices: Any,
 ) -> dict[str, Any]:
-    """Score a model on harness tasks; with `out`, a killed run goes on where it was, and its score is the same.
+    """Score a model on harness tasks; with `out`, a killed run is resumed, and its score is the same.
 
     tasks: gsm8k and humaneval, as the protocol has them; forms of them (gsm8k_cot, gsm8k_cot_zeroshot, gsm8k_cot_llama,
     humaneval_instruct), sinkscope (our suite, or sinkscope_arithmetic, …), or any task of the harness, as they are.

@@ -46,7 +46,7 @@ def table1(
     tasks: by default the benchmarks of the protocol; under `harness` gsm8k, and humaneval_instruct where a chat template
     is used, humaneval where none is. conditions: further ones, behind the grid. fast: commit all that is surer than 0.9,
     if that agrees with the protocol's decoding on so many unmasked problems. sequential: stop a comparison early.
-    Every request is kept as soon as it is answered: a killed run goes on where it was. `traced` problems per task are run
+    Every request is kept as soon as it is answered: a killed run is resumed. `traced` problems per task are run
     once more with a recorder, for sink tokens, dynamics of the heads and the order of decoding, and once under every
     condition along the unmasked path, for the divergence of the logits. The other words are `evaluate`'s; more: the fields
     of `Choices`.

@@ -53,6 +53,7 @@ def _list_of(what: str, least: int = 0) -> Any:
 
 
 Text = Annotated[str, Field(strict=True, max_length=4096), AfterValidator(_text)]
+ModelName = Annotated[Text, BeforeValidator(entries.model_label)]
 Whole0 = Annotated[int, _from(0)]
 Whole1 = Annotated[int, _from(1)]
 Whole2 = Annotated[int, _from(2)]
@@ -80,7 +81,7 @@ class TracePlan:
     keep: Whole0 = 1
     # Conditions under which traces are taken: a name stands for all conditions of that name, a label for one of them.
     conditions: Annotated[tuple[Text, ...], _list_of("names or labels of conditions", 1)] = ("none",)
-    # So many heads per saved trace keep their whole attention maps: the liveliest moving and the firmest static ones.
+    # So many heads per saved trace keep their whole attention maps: the furthest relocating and the firmest static ones.
     maps: Whole0 = 0
     # The share of non-sinks is measured at each, in every unit.
     epsilons: Annotated[tuple[Annotated[float, Field(strict=True, ge=0, le=1e9)], ...], _list_of("numbers ≥ 0")] = ()
@@ -110,9 +111,9 @@ class MechanismPlan:
 
 @part
 class LikelihoodPlan:
-    """Models that are measured by the likelihood of held-out text; those not installed are skipped with a word."""
+    """Models that are measured by the likelihood of held-out text; those not installed are skipped with a warning."""
 
-    models: Annotated[tuple[Text, ...], _list_of("autoregressive models"), Once] = ()
+    models: Annotated[tuple[ModelName, ...], _list_of("autoregressive models"), Once] = ()
     texts: Whole2 = 8
     read: Whole2 = 48  # tokens read at once, before the masking begins
     scored: Whole1 = 48  # tokens whose likelihood counts, one per step
@@ -131,9 +132,9 @@ class LikelihoodPlan:
 
 @part
 class ForcedPlan:
-    """Models that are measured by the likelihood of the true answers; those not installed are skipped with a word."""
+    """Models that are measured by the likelihood of the true answers; those not installed are skipped with a warning."""
 
-    models: Annotated[tuple[Text, ...], _list_of("models"), Once] = ()
+    models: Annotated[tuple[ModelName, ...], _list_of("models"), Once] = ()
     problems: Whole2 = 20  # of each task
     # Shares of the answer that a diffusion model finds masked; an autoregressive one has the chain rule.
     levels: Annotated[
@@ -156,7 +157,7 @@ class Study:
     name: Annotated[
         str, Field(strict=True, description="a plain file name without slashes and '..'"), AfterValidator(_file_name)
     ]
-    models: Annotated[tuple[Text, ...], _list_of("zoo names, folders or Hub ids"), Once]
+    models: Annotated[tuple[ModelName, ...], _list_of("zoo names, folders or Hub ids"), Once]
     tasks: Annotated[
         tuple[TaskPlan, ...], _list_of("tasks, each {name: …, problems: …}", 1), BeforeValidator(entries.named_tasks)
     ]

@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import IO, Any
 
-from sinkscope import io
+from sinkscope import io, plugins
 from sinkscope.errors import StudyError
 from sinkscope.io.reading import read_object, read_text
 from sinkscope.study.unit import Unit
@@ -163,7 +163,7 @@ class Store:
             return io.write(path, content, durable)
         except OSError as error:
             raise StudyError(
-                f"{path} could not be written ({io.reason(error)}); everything finished before is safe: make room and run again."
+                f"{path} could not be written ({io.reason(error)}); everything finished before is stored: free space, then rerun."
             ) from None
 
 
@@ -203,7 +203,7 @@ def versions() -> dict[str, str]:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:  # run from a source tree without installing
             found[name] = "unknown"
-    return found
+    return found | plugins.versions()
 
 
 def machine() -> dict[str, Any]:

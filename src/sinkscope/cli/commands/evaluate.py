@@ -31,7 +31,7 @@ def evaluate_model(
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="Folder for finished requests; run again to go on."),
+        typer.Option("--out", "-o", help="Folder for finished requests; rerun to resume."),
     ] = None,
     repeats: Annotated[int, typer.Option(help="Answers per problem, for pass@k.", min=1)] = 1,
     pass_at: Annotated[str, typer.Option(help="Which pass@k, with commas between.")] = "1",

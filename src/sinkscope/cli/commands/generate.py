@@ -27,9 +27,11 @@ def register(app: typer.Typer) -> None:
         algorithm: Annotated[
             str | None, typer.Option(help="Dream: origin, maskgit_plus, topk_margin or entropy.")
         ] = None,
-        threshold: Annotated[float | None, typer.Option(help="Parallel: commit all that are as confident.")] = None,
+        threshold: Annotated[
+            float | None, typer.Option(help="Parallel: commit all tokens of at least this confidence.")
+        ] = None,
         factor: Annotated[
-            float | None, typer.Option(help="Parallel: confidence asked for falls with the rank.")
+            float | None, typer.Option(help="Parallel: the required confidence falls with the rank.")
         ] = None,
         cache: Annotated[str | None, typer.Option(help="Parallel: prefix or dual.")] = None,
         noise: Annotated[str | None, typer.Option(help="reference (the authors' stream), per_row or counter.")] = None,

@@ -39,7 +39,7 @@ def study(
         typer.Argument(help="A shipped study (paper, quick, blocks, …) or a YAML file.", autocompletion=study_names),
     ] = "paper",
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Run folder; one that is begun goes on. Default: runs/NAME.")
+        Path | None, typer.Option("--out", "-o", help="Run folder; an existing run is resumed. Default: runs/NAME.")
     ] = None,
     models: ModelsOption = None,
     more: Annotated[list[str] | None, typer.Argument(help="Further models after --models.", hidden=True)] = None,
@@ -63,7 +63,7 @@ def study(
     *,
     where: EngineOptions,
 ) -> None:
-    """Run a study: mask sinks, with controls, and say what that did. The same command goes on after a break.
+    """Run a study: mask sinks, with controls, and say what that did. Rerun the command to resume.
 
     GSM8K and HumanEval on real checkpoints are a command of their own: sinkscope table1.
     """

@@ -27,7 +27,9 @@ def table1(
     ] = None,
     fast: Annotated[
         bool,
-        typer.Option("--fast", help="Commit all that is surer than 0.9, if that agrees with the protocol's decoding."),
+        typer.Option(
+            "--fast", help="Commit all tokens of confidence above 0.9, if that agrees with the protocol's decoding."
+        ),
     ] = False,
     fast_problems: Annotated[int, typer.Option(help="Unmasked problems on which --fast must agree.", min=1)] = 200,
     sequential: Annotated[
@@ -36,7 +38,7 @@ def table1(
     ] = None,
     round_size: Annotated[int, typer.Option("--round", help="Problems between two looks of --sequential.", min=1)] = 50,
     traced: Annotated[int, typer.Option(help="Problems per task that are traced too.", min=0)] = 3,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Run folder; one that is begun goes on.")] = Path(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Run folder; an existing run is resumed.")] = Path(
         "runs/table1"
     ),
     as_json: JsonFlag = False,
@@ -45,7 +47,7 @@ def table1(
 ) -> None:
     """Run the paper's Table 1: GSM8K and HumanEval with the sinks masked, and with random keys masked instead.
 
-    Every request is kept as soon as it is answered: the same command goes on after a break.
+    Every answer is stored at once: rerun the command to resume.
     """
     from sinkscope.evals.masking import parse_condition
     from sinkscope.evals.model_table import Stopping

@@ -44,7 +44,7 @@ def likelihoods(
             tokens += sum(scored)
         rows.append(
             LikelihoodChange(
-                model=model, condition=condition.to_dict(), label=condition.label, n=len(after), unit="nats a token",
+                model=model, condition=condition.to_dict(), label=condition.label, n=len(after), unit="nats per token",
                 tokens=tokens, value=sum(after) / len(after), low=low, high=high,
                 difference=sum(change) / len(change), difference_low=difference_low, difference_high=difference_high,
                 p=signed_rank(change), of=of, causal=causal[model], **taken.shares(),

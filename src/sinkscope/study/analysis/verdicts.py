@@ -195,7 +195,7 @@ def _mechanism(of: ModelRows) -> Found:
     sure, late = [less_sure(row) for row in rows], [later(row) for row in rows]
     value = "both" if all(sure) and all(late) else "neither" if not any(sure) and not any(late) else "in part"
     when = f"later at {sum(map(bool, late))} of {len(rows)} K" if None not in late else "later: too few to say"
-    clause = f"less sure at {sum(sure)} of {len(rows)} K, {when}, where tokens depended on sinks"
+    clause = f"lower confidence at {sum(sure)} of {len(rows)} K, {when}, where tokens depended on sinks"
     yield "mechanism", value, clause, " ".join(map(_dependence, rows))
 
 

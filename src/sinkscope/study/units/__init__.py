@@ -22,7 +22,7 @@ REGISTERED: dict[str, UnitKind] = {}
 
 @dataclass(frozen=True)
 class Workload:
-    """So many forwards of one shape: rows of a batch, positions computed anew, keys seen, positions that need logits."""
+    """So many forwards of one shape: rows of a batch, positions computed again, keys seen, positions that need logits."""
 
     forwards: int
     rows: int

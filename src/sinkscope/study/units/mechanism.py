@@ -5,7 +5,7 @@ there, the change of confidence is the effect of the mask alone. Dependence is w
 to the keys that the mask takes; positions of one problem are split at its median.
 
 With one commit per step a position can only come later if another comes earlier: delays add up to nothing. So everything
-is decoded once more with commits by a threshold, where a model that is less sure takes more steps.
+is decoded once more with commits by a threshold, where lower confidence delays commits and takes more steps.
 """
 
 from __future__ import annotations
