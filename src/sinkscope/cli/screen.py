@@ -48,6 +48,14 @@ def print_json(value: Any) -> None:
     print(_STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
 
+def print_result(as_json: bool, value: Any, text: str) -> None:
+    """What a command found, in the form that was asked for."""
+    if as_json:
+        print_json(value)
+    else:
+        print_text(text)
+
+
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
     """A spinner while something takes its time; nothing where stderr is not a terminal."""

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 import platform
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -47,7 +46,7 @@ def register(app: typer.Typer) -> None:
 
         import sinkscope as sk
         from sinkscope.attention.compare import against_reference
-        from sinkscope.attention.timing import against_sdpa
+        from sinkscope.attention.timing import against_sdpa, in_turns
         from sinkscope.decoding import resolve_settings
         from sinkscope.errors import TaskError
 
@@ -59,29 +58,15 @@ def register(app: typer.Typer) -> None:
         ids = torch.randint(0, min(loaded.vocabulary, 100), (1, prompt), generator=torch.Generator().manual_seed(0))
         settings = resolve_settings(loaded.defaults, loaded, prompt, {"length": length})
 
-        memory = Memory(loaded.device)
-
-        def wait() -> None:
-            if torch.cuda.is_available():
-                torch.cuda.synchronize()
-
-        def plain() -> None:
-            sk.decode(loaded, ids, settings, history=False)
-            wait()
-
-        def traced() -> None:
-            sk.trace(loaded, ids, settings)
-            wait()
-
         def masked() -> None:
             with sk.intervene(loaded, sk.MaskSinks(k=5)):
                 sk.decode(loaded, ids, settings, history=False)
-            wait()
 
         with waiting("measuring …"), torch.inference_mode():
-            ways = {"plain": plain, "traced": traced, "masked": masked}
-            seconds = _interleaved(ways, repeats)
-            peaks = {name: memory.peak(way) for name, way in ways.items()}
+            plain = partial(sk.decode, loaded, ids, settings, history=False)
+            ways = {"plain": plain, "traced": partial(sk.trace, loaded, ids, settings), "masked": masked}
+            seconds = dict(zip(ways, in_turns(list(ways.values()), repeats, loaded.device), strict=True))
+            peaks = {name: _peak(loaded.device, way) for name, way in ways.items()}
             weights = next(loaded.module.parameters())
             calls = against_sdpa(weights.device, weights.dtype, repeats, asked)
             errors = against_reference(weights.device, weights.dtype)
@@ -123,20 +108,15 @@ def _print(rows: dict[str, dict[str, Any]], calls: Sequence[Timed], errors: Sequ
         output().print(f"{backend}: {len(own)} kinds of calls, at most {off:.2g} off the formula, {wrong} too far")
 
 
-class Memory:
-    """The most that a GPU's tensors took while something ran; None elsewhere."""
+def _peak(device: torch.device, run: Callable[[], object]) -> int | None:
+    """The most bytes that a GPU's tensors took while something ran; None elsewhere."""
+    import torch
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-
-    def peak(self, run: Callable[[], None]) -> int | None:
-        import torch
-
-        if self.device.type != "cuda" or not torch.cuda.is_available():
-            return None
-        torch.cuda.reset_peak_memory_stats(self.device)
-        run()
-        return int(torch.cuda.max_memory_allocated(self.device))
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return None
+    torch.cuda.reset_peak_memory_stats(device)
+    run()
+    return int(torch.cuda.max_memory_allocated(device))
 
 
 def machine() -> dict[str, str | None]:
@@ -152,15 +132,3 @@ def machine() -> dict[str, str | None]:
         "system": platform.platform(), "python": platform.python_version(), "torch": torch.__version__,
         "triton": triton, "cuda": torch.version.cuda, "gpu": gpu,
     }  # fmt: skip
-
-
-def _interleaved(ways: dict[str, Callable[[], None]], repeats: int) -> dict[str, float]:
-    """Median seconds of each way; they take turns, so that a busy moment hits all of them."""
-    taken: dict[str, list[float]] = {name: [] for name in ways}
-    for turn in range(repeats + 1):
-        for name, way in ways.items():
-            started = time.perf_counter()
-            way()
-            if turn:  # the first round warms up
-                taken[name].append(time.perf_counter() - started)
-    return {name: median(times) for name, times in taken.items()}

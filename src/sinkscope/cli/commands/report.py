@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from sinkscope.cli.options import JsonFlag, refuse_together, writable_file
-from sinkscope.cli.screen import print_json, print_text, waiting
+from sinkscope.cli.screen import print_json, print_result, print_text, waiting
 from sinkscope.errors import ReportError
 
 RunFolder = Annotated[
@@ -45,10 +45,9 @@ def report(
 
     with waiting("writing the report …"):
         path = write(run, out, int(megabytes * 1e6))
-    if as_json:
-        print_json({"report": str(path), "bytes": path.stat().st_size})
-    else:
-        print_text(f"{path} ({path.stat().st_size / 1e6:.1f} MB)")
+    print_result(
+        as_json, {"report": str(path), "bytes": path.stat().st_size}, f"{path} ({path.stat().st_size / 1e6:.1f} MB)"
+    )
 
 
 def _text(run: Path, full: bool, as_json: bool) -> None:
@@ -78,10 +77,7 @@ def figures(
 
     with waiting("drawing …"):
         paths = draw(run, out, format)
-    if as_json:
-        print_json({"figures": [str(path) for path in paths]})
-    else:
-        print_text("\n".join(map(str, paths)))
+    print_result(as_json, {"figures": [str(path) for path in paths]}, "\n".join(map(str, paths)))
 
 
 def view(
@@ -96,10 +92,7 @@ def view(
     with waiting("reading the run …"):
         viewer = Viewer(run, port)
     with viewer:
-        if as_json:
-            print_json({"address": viewer.address})
-        else:
-            print_text(f"{viewer.address}\nCtrl-C ends it.")
+        print_result(as_json, {"address": viewer.address}, f"{viewer.address}\nCtrl-C ends it.")
         if browser:
             webbrowser.open(viewer.address)
         try:

@@ -21,7 +21,7 @@ from sinkscope.cli.options import (
     refuse_together,
     study_names,
 )
-from sinkscope.cli.screen import print_json, print_text, printable, progress, waiting
+from sinkscope.cli.screen import print_json, print_result, print_text, printable, progress, waiting
 from sinkscope.errors import ReportError, StudyError
 
 if TYPE_CHECKING:
@@ -84,10 +84,7 @@ def study(
         refuse_together(StudyError, "with --show, which runs nothing", given)
         with waiting("timing each model …"):
             found = estimate(plan, workers)
-        if as_json:
-            print_json({"study": plan.to_dict(), "estimate": found.to_dict()})
-        else:
-            print_text(plan.to_yaml() + found.shown())
+        print_result(as_json, {"study": plan.to_dict(), "estimate": found.to_dict()}, plan.to_yaml() + found.shown())
         return
     refuse_together(StudyError, "with --json, which has every table", {"--full": full and as_json})
     own = workers if engine == "local" else None
@@ -95,10 +92,10 @@ def study(
         part = Shard.parse(shard)
         with unit_progress(progress()) as shown:
             folder = run_shard(plan, part, out, engine, own, shown.on_message, shown.on_progress)
-        if as_json:
-            print_json({"folder": str(folder), "shard": shard, "results": None})
-        else:
-            print_text(f"Shard {shard} is in {folder}. When all are there: sinkscope merge {folder} … --out FOLDER")
+        value = {"folder": str(folder), "shard": shard, "results": None}
+        print_result(
+            as_json, value, f"Shard {shard} is in {folder}. When all are there: sinkscope merge {folder} … --out FOLDER"
+        )
         return
     with unit_progress(progress()) as shown:
         done = run(plan, out, engine, own, shown.on_message, shown.on_progress)
@@ -146,10 +143,7 @@ def compare(
     from sinkscope.study.compare import shown
 
     found = compared(first, second, None if match_models is None else _pairs(match_models))
-    if as_json:
-        print_json(found)
-    else:
-        print_text(shown(found))
+    print_result(as_json, found, shown(found))
 
 
 def _pairs(text: str) -> dict[str, str]:

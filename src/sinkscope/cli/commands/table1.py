@@ -9,7 +9,7 @@ import typer
 
 from sinkscope.cli.groups import BenchmarkOptions
 from sinkscope.cli.options import JsonFlag, ModelsOption, counts, listed
-from sinkscope.cli.screen import print_json, print_text, progress
+from sinkscope.cli.screen import print_result, progress
 from sinkscope.errors import TaskError
 
 
@@ -66,7 +66,4 @@ def table1(
             fast=fast_problems if fast else None, traced=traced, sequential=stopping, **options.asked(), **words,
             on_message=shown.on_message, on_progress=shown.on_progress,
         )  # fmt: skip
-    if as_json:
-        print_json(found)
-    else:
-        print_text((out / "table1.md").read_text(encoding="utf-8"))
+    print_result(as_json, found, (out / "table1.md").read_text(encoding="utf-8"))
