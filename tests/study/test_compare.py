@@ -124,5 +124,5 @@ def test_a_damaged_run_is_told(tmp_path: Path, name: str, held: bytes) -> None:
 def test_a_table_without_its_columns_is_told(tmp_path: Path) -> None:
     first, second = made(tmp_path / "a", 4, 2), made(tmp_path / "b", 4, 3)
     pl.DataFrame({"kind": ["answers"]}).write_parquet(second / "results.parquet")
-    with pytest.raises(StudyError, match="damaged|study.yaml"):
+    with pytest.raises(StudyError, match="damaged"):
         compare(first, second)

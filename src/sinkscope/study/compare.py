@@ -15,6 +15,7 @@ from sinkscope.errors import StudyError
 from sinkscope.statistics import paired
 from sinkscope.study.run import Run
 from sinkscope.study.schema import Study
+from sinkscope.study.study_file import read_yaml, validated
 
 CELL = ["model", "setting", "condition", "task"]
 WIDTH = 42  # of a condition's name
@@ -90,7 +91,9 @@ def _changed_verdicts(runs: list[Run]) -> list[dict[str, Any]]:
 
 def _drawn(folder: Path) -> dict[str, Any]:
     """What decides which problems a run has: seed, split, and the difficulty of every task."""
-    plan = Study.load(folder / "study.yaml")
+    path = folder / "study.yaml"
+    values, lines = read_yaml(path, str(path))
+    plan = validated(Study, values, str(path), lines)
     return {"seed": plan.seed, "split": plan.split, "difficulty": {task.name: task.difficulty for task in plan.tasks}}
 
 
