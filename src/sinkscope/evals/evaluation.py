@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -16,6 +17,8 @@ from sinkscope.settings.decode import Decode
 if TYPE_CHECKING:
     from sinkscope.evals.batches import Elsewhere, RunBatches
     from sinkscope.models.base import Model
+
+logger = logging.getLogger(__name__)
 
 __all__ = ["evaluate", "right_answers", "summarise"]
 
@@ -59,7 +62,7 @@ def evaluate(
     tokenizer and its settings. on_message: is given one line for each thing worth printing;
     on_progress: how many answers are there, of how many.
     """
-    message = on_message or (lambda line: None)
+    message = on_message or logger.info
     chosen = Choices(
         tuple(name.strip() for name in tasks if name.strip()), protocol, settings, data, examples, fewshot, chat,
         batch_size, repeats, tuple(pass_at), samples, problems, seed,

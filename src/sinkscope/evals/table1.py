@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,8 @@ from sinkscope.settings.decode import Decode
 if TYPE_CHECKING:
     from sinkscope.evals.batches import Elsewhere
     from sinkscope.models.base import Model
+
+logger = logging.getLogger(__name__)
 
 
 def table1(
@@ -59,7 +62,7 @@ def table1(
     condition along the unmasked path, for the divergence of the logits. The other words are `evaluate`'s.
     """
     check_numbers(limit=limit, fast=fast)
-    message = on_message or (lambda line: None)
+    message = on_message or logger.info
     folder = Path(out)
     names = {str(getattr(model, "name", model)): model for model in models}
     choices = partial(

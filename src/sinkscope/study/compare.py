@@ -30,7 +30,7 @@ def compare(first: Path | str, second: Path | str, match: Mapping[str, str] | No
     if all(table1_runs.is_table1(folder) for folder in folders):
         return _of_table1(folders, match)
     runs = [Run.load(folder) for folder in (first, second)]
-    tables = [_answers(run.folder) for run in runs]
+    tables = [run.answers().filter(pl.col("kind") == "answers").select(*CELL, "problem", "correct") for run in runs]
     tables[0], tables[1] = _matched(tables, match)
     keys = [frame.select(CELL).unique(maintain_order=True) for frame in tables]
     common = keys[0].join(keys[1], on=CELL, how="inner", maintain_order="left")
@@ -126,18 +126,6 @@ def _other_problems(plans: list[dict[str, Any]], task: str) -> str | None:
                 f"so nothing {it}is paired and no p is given."
             )
     return None
-
-
-def _answers(folder: Path) -> pl.DataFrame:
-    path = folder / "results.parquet"
-    if not path.is_file():
-        raise StudyError(f"Expected a finished run, and {folder} has no results.parquet; run the study to its end.")
-    try:
-        return pl.read_parquet(path).filter(pl.col("kind") == "answers").select(*CELL, "problem", "correct")
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError):
-        raise StudyError(
-            f"Expected the answers of a finished run in {path}, and it is damaged; run the study again."
-        ) from None
 
 
 def _accuracy(correct: pl.Series) -> float:
