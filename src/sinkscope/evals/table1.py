@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
@@ -21,6 +22,8 @@ from sinkscope.interventions.conditions import Condition, condition_from_dict
 if TYPE_CHECKING:
     from sinkscope.evals.batches import Elsewhere
     from sinkscope.models.base import Model
+
+logger = logging.getLogger(__name__)
 
 
 def table1(
@@ -52,7 +55,7 @@ def table1(
     of `Choices`.
     """
     check_numbers(limit=limit, fast=fast)
-    message = on_message or (lambda line: None)
+    message = on_message or logger.info
     folder = Path(out)
     names = {str(getattr(model, "name", model)): model for model in models}
     choices, protocol, chat = partial(Choices, **more), more.get("protocol"), more.get("chat")
