@@ -261,7 +261,7 @@ def _took_effect(examined: _Examined) -> str:
         raise _FailedError("masking 1 sink masked no key")
     if active.effect.leak > 0:
         raise _FailedError(f"a masked key still received {active.effect.leak:.2g}")
-    return f"1 sink a head masked: {active.effect.mass_share:.0%} of the attention, and nothing reached it"
+    return f"1 sink per head masked: {active.effect.mass_share:.0%} of the attention, and nothing reached it"
 
 
 def _speed(examined: _Examined) -> str:

@@ -179,7 +179,8 @@ class Model:
         ids [batch, position] may bring their own attention mask.
         """
         if isinstance(prompts, Tensor) and prompts.dim() == 2:
-            return check_ids(prompts, self), attention_mask, len(prompts) == 1
+            ids = check_ids(prompts, self)
+            return ids, None if attention_mask is None else check_mask(attention_mask, ids), len(prompts) == 1
         if attention_mask is not None:
             raise PromptError("An attention mask goes with ids [batch, position] and no other prompt; leave it out.")
         alone = isinstance(prompts, str) or is_ids(prompts) or is_messages(prompts)
@@ -224,12 +225,13 @@ class Model:
 
         `words` change single settings of the model's defaults (length=64, steps=32, …; max_new_tokens=64 is understood too).
         """
-        from sinkscope.decoding import decode, resolve_settings
+        from sinkscope.decoding import decode, refuse_unused, resolve_settings
 
         if isinstance(text, list | tuple) and not text:
             return []
         ids, mask, alone = self.batch(text)
         chosen = resolve_settings(settings or self.defaults, self, ids.shape[1], words)
+        refuse_unused(chosen, self, words)
         done = decode(self, ids, chosen, attention_mask=mask, history=False)
         texts = [self.decode_text(answer) for answer in done.returned]
         return texts[0] if alone else texts

@@ -16,7 +16,7 @@ from sinkscope.errors import CheckpointError, DecodeError, UnknownFamilyError
 from sinkscope.models import adapters, checkpoint, zoo
 from sinkscope.models.base import Model
 from sinkscope.models.boundary import checked_name, one_sentence, refuse_odd_files, shown
-from sinkscope.models.family import FAMILIES, Family, has_tokenizer, register
+from sinkscope.models.family import FAMILIES, Family, families, has_tokenizer, register
 from sinkscope.models.gguf_file import load_gguf
 from sinkscope.models.gguf_header import read_gguf
 from sinkscope.models.hub import snapshot
@@ -38,7 +38,7 @@ SPREAD = ("auto", "balanced", "balanced_low_0", "sequential")
 # Packings that a config.json may name; for others transformers may fetch kernels from the Hub and run them.
 PACKINGS = ("bitsandbytes", "torchao", "gptq", "awq", "compressed-tensors")
 
-__all__ = ["FAMILIES", "SPREAD", "family_of", "find_folder", "load", "looks_ahead", "register"]
+__all__ = ["FAMILIES", "SPREAD", "families", "family_of", "find_folder", "load", "looks_ahead", "register"]
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,8 @@ def load(
     """Load a model by zoo name, folder, GGUF file or Hub id; a PEFT adapter's folder is merged into its base.
 
     dtype: as stored on an accelerator and float32 on a CPU, unless given; "auto" is as stored. device: "auto" spreads over all
-    devices, a mapping places modules. mask_id: the mask token of a diffusion checkpoint that names it nowhere; it takes the
-    place of one that is named. base: where the base of an adapter is, if not where adapter_config.json says.
+    devices, a mapping places modules. mask_id: the mask token of a diffusion checkpoint that does not name it; it
+    overrides one that is named. base: where the base of an adapter is, if not where adapter_config.json says.
     mode: "diffusion", "autoregressive" or "self_speculation", for a checkpoint that decodes in several ways.
     revision: branch, tag or commit of a Hub id, which may also be written name@revision. token: of the Hub.
     quantization: "int8" or "int4" weights by torchao, or a quantization_config of transformers (BitsAndBytesConfig(…)).
@@ -188,7 +188,7 @@ def _merged(asked: str, folder: Path, options: _Options) -> Model:
 def converted(model: Model, adapter: adapters.Adapter) -> Model:
     """What the adapter's notes say beyond weights: another family, its mask token, decode settings, a chat template."""
     notes, folder = adapter.notes, adapter.folder
-    known = {family.name: family for family in FAMILIES}
+    known = {family.name: family for family in families()}
     name = str(notes.get("family", model.family))
     if name not in known:
         raise CheckpointError(f"{folder / adapters.NOTES} names the family {name!r}; known are {', '.join(known)}.")
@@ -246,7 +246,7 @@ def hub_commit(folder: Path) -> str | None:
 
 
 def family_of(config: dict[str, Any], folder: Path) -> Family:
-    for family in FAMILIES:
+    for family in families():
         if family.knows(config, folder):
             return family
     known = ", ".join(family.name for family in FAMILIES if family.tested != "refused")

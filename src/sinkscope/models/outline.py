@@ -81,7 +81,8 @@ def _described(folder: Path, asked: str) -> tuple[Family, PretrainedConfig, dict
     config = checkpoint.read_config(folder)
     family = family_of(config, folder)
     try:
-        return family, family.native_config(config), config
+        with quiet():  # it may warn of a rope that is meant so
+            return family, family.native_config(config), config
     except KeyError as error:
         raise CheckpointError(
             f"config.json of {asked} lacks {error}, which every {family.name} checkpoint has; fetch the file again."

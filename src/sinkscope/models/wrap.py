@@ -11,7 +11,7 @@ from sinkscope.attention.interface import is_native
 from sinkscope.errors import CheckpointError
 from sinkscope.models.adapters import set_direction
 from sinkscope.models.base import Model
-from sinkscope.models.family import FAMILIES, Family
+from sinkscope.models.family import Family, families
 from sinkscope.models.memory import unpacked
 from sinkscope.models.quantize import packed_by
 
@@ -69,9 +69,9 @@ def _module(model: Any) -> Any:
 
 
 def _family(module: Any, name: str | None, mask_id: int | None) -> Family:
-    known = {family.name: family for family in FAMILIES}
+    known = {family.name: family for family in families()}
     if name is None and (mask_id is not None or getattr(module.config, "is_causal", None) is False):
-        diffusion = ", ".join(one.name for one in FAMILIES if not one.causal)
+        diffusion = ", ".join(one.name for one in families() if not one.causal)
         raise CheckpointError(
             f"Expected family=… for a diffusion model, which decides how it decodes: one of {diffusion}."
         )

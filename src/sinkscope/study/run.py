@@ -1,4 +1,4 @@
-"""`run`: a study becomes a folder of results; begun again, it goes on where it was."""
+"""`run`: a study becomes a folder of results; an existing run is resumed."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ class Work:
                 if done < len(units):
                     raise KeyboardInterrupt
         except KeyboardInterrupt:
-            self.on_message(f"stopped: {done} of {len(units)} units are stored; the same command goes on from there")
+            self.on_message(f"stopped: {done} of {len(units)} units are stored; rerun the command to resume")
             raise
 
 
@@ -227,7 +227,11 @@ def about_run(study: Study, models: list[ModelInfo]) -> dict[str, Any]:
         "models": [info.to_dict() for info in models],
         "versions": versions(),
         "backend": backend,
-        "machine": machine(),
+        "machine": {
+            **machine(),
+            "device": device,
+            **({"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}),
+        },
     }
 
 

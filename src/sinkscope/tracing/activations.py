@@ -90,7 +90,7 @@ def activations(
     token on the canvas. steps: (from, to), half-open; floats are shares of the generation. at: all, masked, committed or
     prompt positions. batch: prompts decoded together; they are taken from `prompts` as they are needed. shard: bytes of
     vectors that are held before they are written. settings, words (length=32, …): how to decode. Called again with the same
-    arguments, it goes on where it was stopped.
+    arguments, it is resumed.
     """
     numbers = range(int(model.config.num_hidden_layers)) if layers is None else sorted(layers)
     places = [f"layers.{number}.{where}" for number in numbers]
