@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -28,7 +28,9 @@ from sinkscope.cli.scale import (
     CpusOption,
     EngineOption,
     GpusOption,
+    ShardOption,
     WorkersOption,
+    tell_shard,
     workers_from,
 )
 from sinkscope.cli.screen import output, print_json, printable, progress
@@ -82,6 +84,7 @@ def table1(
     workers: WorkersOption = None,
     gpus_per_worker: GpusOption = None,
     cpus_per_worker: CpusOption = None,
+    shard: ShardOption = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Run the paper's Table 1: GSM8K and HumanEval with the sinks masked, and with random keys masked instead.
@@ -92,21 +95,33 @@ def table1(
     from sinkscope.evals.model_table import Stopping
     from sinkscope.evals.table1 import table1 as run
     from sinkscope.io.progress import unit_progress
+    from sinkscope.study.shards import Shard
+    from sinkscope.study.table1_runs import run_shard
 
     names = listed([*(models or []), *(more or [])], "models", "tiny-llada")
     if names is None:
         raise TaskError("Expected models for table1, such as --models GSAI-ML/LLaDA-8B-Instruct, got none.")
     chosen = workers_from(engine, address, workers, gpus_per_worker, cpus_per_worker)
     further = [parse_condition(text) for text in condition or []]
+    words: dict[str, Any] = {
+        "tasks": listed(tasks, "tasks", "gsm8k"), "ks": counts(ks), "conditions": further, "protocol": protocol,
+        "data": data, "examples": examples, "limit": problems, "fewshot": fewshot, "chat": chat,
+        "settings": settings_of(settings), "batch_size": batch_size, "traced": traced, "problems": problems or 100,
+        "seed": seed, "dtype": dtype, "device": device,
+    }  # fmt: skip
+    early = {
+        "fast": fast_problems if fast else None,
+        "sequential": None if sequential is None else Stopping(sequential, round_size),
+    }
     with unit_progress(progress(), "answers") as shown:
-        found = run(
-            names, out, tasks=listed(tasks, "tasks", "gsm8k"), ks=counts(ks), conditions=further, protocol=protocol,
-            data=data, examples=examples, limit=problems, fewshot=fewshot, chat=chat, settings=settings_of(settings),
-            fast=fast_problems if fast else None, batch_size=batch_size, traced=traced, problems=problems or 100,
-            sequential=None if sequential is None else Stopping(sequential, round_size), seed=seed, dtype=dtype,
-            device=device, engine=chosen, on_message=shown.on_message, on_progress=shown.on_progress,
-        )  # fmt: skip
-    if as_json:
+        here = {"engine": chosen, "on_message": shown.on_message, "on_progress": shown.on_progress}
+        if shard is None:
+            found = run(names, out, **words, **early, **here)
+        else:
+            run_shard(names, out, Shard.parse(shard), words, **early, **here)
+    if shard is not None:
+        tell_shard(out, shard, as_json)
+    elif as_json:
         print_json(found)
     else:
         output().print(printable((out / "table1.md").read_text(encoding="utf-8")), markup=False, soft_wrap=True)
