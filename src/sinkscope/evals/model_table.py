@@ -76,10 +76,21 @@ class ModelTable:
     def model(self) -> Model:
         return self.asked.model
 
-    def run(self, conditions: Sequence[Condition]) -> list[Done]:
+    def _wanted(self, conditions: Sequence[Condition]) -> list[tuple[str, Condition, Any]]:
         wanted: list[tuple[str, Condition, Any]] = [(label(one), one, None) for one in conditions]
         if self._stochastic():  # the noise of sampling, which no paired interval over one seed contains
             wanted.insert(1, (OTHER_SEED, Condition("noop"), self._other_seed()))
+        return wanted
+
+    def answer_part(self, conditions: Sequence[Condition]) -> None:
+        """Answer the place's part of the requests under every condition; nothing is scored."""
+        wanted = self._wanted(conditions)
+        for index, (name, condition, settings) in enumerate(wanted):
+            self.message(f"{self.model.name}: condition {index + 1} of {len(wanted)}, {name}")
+            self._answered(index, len(wanted), condition, settings, self.limit)
+
+    def run(self, conditions: Sequence[Condition]) -> list[Done]:
+        wanted = self._wanted(conditions)
         found: list[Done] = []
         for index, (name, condition, settings) in enumerate(wanted):
             self.message(f"{self.model.name}: condition {index + 1} of {len(wanted)}, {name}")
@@ -120,7 +131,7 @@ class ModelTable:
         """index: of the condition, for the progress; None: it was counted before."""
         own = (self.place.out or Path()) / self._key(condition, settings)
         place = replace(self.place, out=own)
-        each = self.asked.count(self.limit)
+        each = -(-self.asked.count(self.limit) // (self.place.part or (1, 1))[1])
 
         def tick(done: int, total: int) -> None:
             if self.on_progress is not None and index is not None:
