@@ -227,7 +227,11 @@ class Asked:
         results: dict[str, Any] = {}
         for name, task in self.tasks.items():
             with suppress(PartAnswered):
-                _merge(results, self._asked(lm, name, task, limit, order))
+                for part, value in self._asked(
+                    lm, name, task, limit, order
+                ).items():  # of the harness's, table by table
+                    both = isinstance(value, dict) and isinstance(results.get(part), dict)
+                    results[part] = results[part] | value if both else value
         if place.part is not None:
             return {}, lm
         summary = summarise(results, lm.get_model_info()["sinkscope"])
@@ -287,15 +291,6 @@ def settled(info: Mapping[str, Any]) -> dict[str, Any]:
     counts = info["requests"]
     done = {"truncated": counts.get("truncated", 0), "answered": counts.get("found", 0) + counts.get("generated", 0)}
     return {**info, "requests": done}
-
-
-def _merge(results: dict[str, Any], more: dict[str, Any]) -> None:
-    """The harness's results of another task, table by table."""
-    for name, value in more.items():
-        if isinstance(value, dict) and isinstance(results.get(name), dict):
-            results[name] |= value
-        else:
-            results[name] = value
 
 
 def check_numbers(**numbers: Any) -> None:

@@ -141,8 +141,9 @@ def as_markdown(results: dict[str, Any]) -> str:
         change = f"{100 * cell['difference']:+.1f} ({low:+.1f} … {high:+.1f})" if "difference" in cell else ""
         if "sequential" in cell:
             change += f", {cell['sequential']['decision']} ± {cell['sequential']['margin']:g}"
+        name = cell.get("label") or label(condition_from_dict(cell["condition"]))
         words = [
-            cell["model"], cell["task"], cell.get("protocol") or "", cell.get("label") or _label(cell), cell["n"],
+            cell["model"], cell["task"], cell.get("protocol") or "", name, cell["n"],
             f"{cell['accuracy']:.3f}", span, change, f"{cell['p']:.3g}" if "p" in cell else "",
             "" if cell["paper"] is None else f"{cell['paper']:.2f}",
             ", ".join(f"{one['score']:g} ({one['by']})" for one in cell.get("published", [])),
@@ -154,10 +155,6 @@ def as_markdown(results: dict[str, Any]) -> str:
     if machine := results.get("run", {}).get("machine"):
         parts.append(", ".join(f"{name} {_shown(value)}" for name, value in machine.items()) + "\n")
     return "\n".join(parts)
-
-
-def _label(cell: dict[str, Any]) -> str:
-    return label(condition_from_dict(cell["condition"]))
 
 
 def _shown(value: Any) -> str:

@@ -27,7 +27,6 @@ from sinkscope.errors import ReportError, StudyError
 
 if TYPE_CHECKING:
     from sinkscope.study.run import Run
-    from sinkscope.study.schema import Study
 
 
 def register(app: typer.Typer) -> None:
@@ -77,10 +76,17 @@ def study(
     chosen = listed(tasks, "tasks", "arithmetic")
     plan = Study.load(name).changed(wanted, problems, chosen, seed, dtype=dtype, device=device)
     if show:
+        from sinkscope.study.forecast import estimate
+
         given = {"--out": out, "--full": full, "--no-report": not report, "--shard": shard}
         given["--engine"] = where.engine != "local"
         refuse_together(StudyError, "with --show, which runs nothing", given)
-        _show(plan, workers, as_json)
+        with waiting("timing each model …"):
+            found = estimate(plan, workers)
+        if as_json:
+            print_json({"study": plan.to_dict(), "estimate": found.to_dict()})
+        else:
+            print_text(plan.to_yaml() + found.shown())
         return
     refuse_together(StudyError, "with --json, which has every table", {"--full": full and as_json})
     own = workers if engine == "local" else None
@@ -157,14 +163,3 @@ def _asked(name: str, models: list[str] | None, more: list[str] | None) -> tuple
     if models and name not in shipped() and Path(name).suffix not in (".yaml", ".yml"):
         name, given = "paper", [*models, name, *(more or [])]
     return name, listed(given, "a model after --models", "tiny-llada")
-
-
-def _show(plan: Study, workers: int | None, as_json: bool) -> None:
-    from sinkscope.study.forecast import estimate
-
-    with waiting("timing each model …"):
-        found = estimate(plan, workers)
-    if as_json:
-        print_json({"study": plan.to_dict(), "estimate": found.to_dict()})
-    else:
-        print_text(plan.to_yaml() + found.shown())

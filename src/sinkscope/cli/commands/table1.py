@@ -67,12 +67,9 @@ def table1(
         "sequential": None if sequential is None else Stopping(sequential, round_size),
     }
     asked: dict[str, Any] = {
-        "tasks": listed(options.tasks, "tasks", "gsm8k"),
-        "ks": counts(ks),
-        "conditions": further,
-        "traced": traced,
-    }
-    asked |= {**options.asked(), **words}
+        "tasks": listed(options.tasks, "tasks", "gsm8k"), "ks": counts(ks), "conditions": further, "traced": traced,
+        **options.asked(), **words,
+    }  # fmt: skip
     with unit_progress(progress(), "answers") as shown:
         here = {"engine": asked.pop("engine"), "on_message": shown.on_message, "on_progress": shown.on_progress}
         if shard is None:
