@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -15,6 +16,8 @@ from sinkscope.evals.scores import right_answers, summarise
 if TYPE_CHECKING:
     from sinkscope.evals.batches import Elsewhere, RunBatches
     from sinkscope.models.base import Model
+
+logger = logging.getLogger(__name__)
 
 __all__ = ["evaluate", "right_answers", "summarise"]
 
@@ -42,7 +45,7 @@ def evaluate(
     given one line for each thing worth printing; on_progress: how many answers are there, of how many. choices: protocol,
     settings and the other fields of `Choices`.
     """
-    message = on_message or (lambda line: None)
+    message = on_message or logger.info
     chosen = Choices(tuple(name.strip() for name in tasks if name.strip()), **choices)
     check_numbers(limit=limit)
     from sinkscope.evals.harness import HarnessLM  # noqa: F401 - checks for lm_eval before anything is loaded

@@ -43,6 +43,10 @@ if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
 
 
+class PartAnswered(Exception):  # noqa: N818 - it ends what the harness does, and is no error
+    """This part of the requests is answered; the others are not there to be scored."""
+
+
 @register_model("sinkscope")
 class HarnessLM(TemplateLM):  # type: ignore[misc]
     """A model for `lm_eval.simple_evaluate(model=HarnessLM(model, intervention), …)`.
@@ -75,6 +79,7 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         elsewhere: tuple[RunBatches, Job] | None = None,
         protocol: Protocol | None = None,
         on_answers: Callable[[int], object] | None = None,
+        part: tuple[int, int] | None = None,
         **words: Any,
     ) -> None:
         super().__init__()
@@ -94,7 +99,7 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         self.counts: Counter[str] = Counter()
         self.errors: list[float] = []  # standard errors of the likelihoods
         self.attention: str | None = None  # what computed it, once something was
-        self.elsewhere, self.protocol, self.on_answers = elsewhere, protocol, on_answers
+        self.elsewhere, self.protocol, self.on_answers, self.part = elsewhere, protocol, on_answers, part
         self._rendered: set[str] = set()
         self.generations: dict[str, dict[int, tuple[str, str]]] = {}  # task → problem → request and prompt
 
@@ -146,7 +151,7 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         asked = [self._generation(request, nth) for request, nth in numbered]
         waiting: dict[Decode, dict[str, tuple[list[int], list[str]]]] = {}
         for name, settings, prompt, stops in asked:
-            if self.answers.get(name) is None:
+            if self.part is not None or self.answers.get(name) is None:
                 waiting.setdefault(settings, {})[name] = (prompt, stops)
             else:
                 self.counts["found"] += 1
@@ -224,7 +229,11 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
             key(kind="likelihood", pair=pair, samples=self.samples, seed=self.seed, **self._dependence())
             for pair in pairs
         ]
-        waiting = {name: pair for name, pair in zip(names, pairs, strict=True) if self.answers.get(name) is None}
+        waiting = {
+            name: pair
+            for name, pair in zip(names, pairs, strict=True)
+            if self.part is not None or self.answers.get(name) is None
+        }
         # Of an autoregressive model several fit into a padded batch; a diffusion model's maskings are a batch already.
         order = sorted(waiting, key=lambda name: -sum(map(len, waiting[name]))) if self.model.causal else list(waiting)
         together = self.batch_size if self.model.causal else 1
@@ -260,6 +269,11 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
     def _run(self, batches: Sequence[Batch], silent: bool, what: str) -> None:
         """Answer the batches, here or elsewhere; each is kept whole, with what was taken away in it, as it is done."""
         prefix = self._effects()
+        if self.part is not None:  # the batches of the whole run, of which this process has every so manieth
+            index, count = self.part
+            batches = [
+                one for one in batches[index - 1 :: count] if any(self.answers.get(name) is None for name in one.names)
+            ]
         total = sum(len(batch.names) for batch in batches)
         outcomes: Iterator[tuple[Batch, Outcome]] = (
             (batch, run_batch(self.model, self.intervention, batch)) for batch in batches
@@ -279,6 +293,8 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
                 )
                 self.attention = outcome["attention"]
                 advance(len(batch.names))
+        if self.part is not None:
+            raise PartAnswered
 
     def _effects(self) -> str:
         return f"effect-{key(**self._dependence())}-"

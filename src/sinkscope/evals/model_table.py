@@ -76,7 +76,7 @@ class ModelTable:
     def model(self) -> Model:
         return self.asked.model
 
-    def run(self, conditions: Sequence[Condition]) -> list[Done]:
+    def _wanted(self, conditions: Sequence[Condition]) -> list[tuple[str, Condition, Any]]:
         wanted: list[tuple[str, Condition, Any]] = [(label(one), one, None) for one in conditions]
         asked = self.asked.choices.settings
         used = [settings_for(self.model, name, asked, None, self.asked.protocol) for name in self.asked.tasks]
@@ -84,6 +84,17 @@ class ModelTable:
             # The noise of sampling, which no paired interval over one seed contains.
             seed = asked.seed if isinstance(asked, Decode) else (asked or {}).get("seed", 0)
             wanted.insert(1, (OTHER_SEED, Condition("noop"), self._with({"seed": seed + 1})))
+        return wanted
+
+    def answer_part(self, conditions: Sequence[Condition]) -> None:
+        """Answer the place's part of the requests under every condition; nothing is scored."""
+        wanted = self._wanted(conditions)
+        for index, (name, condition, settings) in enumerate(wanted):
+            self.message(f"{self.model.name}: condition {index + 1} of {len(wanted)}, {name}")
+            self._answered(index, len(wanted), condition, settings, self.limit)
+
+    def run(self, conditions: Sequence[Condition]) -> list[Done]:
+        wanted = self._wanted(conditions)
         found: list[Done] = []
         for index, (name, condition, settings) in enumerate(wanted):
             self.message(f"{self.model.name}: condition {index + 1} of {len(wanted)}, {name}")
@@ -125,7 +136,7 @@ class ModelTable:
         other = settings is not None and settings is not self.fast
         own = (self.place.out or Path()) / f"{condition.key}{'-other-seed' if other else ''}"
         place = replace(self.place, out=own)
-        each = self.asked.count(self.limit)
+        each = -(-self.asked.count(self.limit) // (self.place.part or (1, 1))[1])
 
         def tick(done: int, total: int) -> None:
             if self.on_progress is not None and index is not None:

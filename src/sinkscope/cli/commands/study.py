@@ -16,12 +16,13 @@ from sinkscope.cli.options import (
     JsonFlag,
     ModelsOption,
     Problems,
+    ShardOption,
     TaskOption,
     listed,
     refuse_together,
     study_names,
 )
-from sinkscope.cli.screen import print_json, print_result, print_text, printable, progress, waiting
+from sinkscope.cli.screen import print_json, print_result, print_text, printable, progress, tell_shard, waiting
 from sinkscope.errors import ReportError, StudyError
 
 if TYPE_CHECKING:
@@ -49,9 +50,7 @@ def study(
     workers: Annotated[
         int | None, typer.Option(help="Processes, one thread each. Default: one per core.", min=1)
     ] = None,
-    shard: Annotated[
-        str | None, typer.Option("--shard", help="Only this part of the units, such as 3/16; join them with merge.")
-    ] = None,
+    shard: ShardOption = None,
     dtype: Dtype = None,
     device: Device = None,
     show: Annotated[
@@ -92,10 +91,7 @@ def study(
         part = Shard.parse(shard)
         with unit_progress(progress()) as shown:
             folder = run_shard(plan, part, out, engine, own, shown.on_message, shown.on_progress)
-        value = {"folder": str(folder), "shard": shard, "results": None}
-        print_result(
-            as_json, value, f"Shard {shard} is in {folder}. When all are there: sinkscope merge {folder} … --out FOLDER"
-        )
+        tell_shard(folder, shard, as_json)
         return
     with unit_progress(progress()) as shown:
         done = run(plan, out, engine, own, shown.on_message, shown.on_progress)

@@ -7,6 +7,7 @@ gets its next unit when its last result was fetched, so no more than one result 
 from __future__ import annotations
 
 import json
+import logging
 import tempfile
 import time
 from collections import Counter
@@ -25,6 +26,7 @@ from sinkscope.study.engines.pool import Pool, Worker
 from sinkscope.study.engines.ray import Ray
 from sinkscope.study.unit import ModelInfo
 
+logger = logging.getLogger(__name__)
 TRIES = 3  # of a unit, each on another worker
 FUNCTION = "sinkscope.study.engines.worker:answer"
 OnMessage = Callable[[str], object]
@@ -77,7 +79,7 @@ class Cluster:
         self, choice: Ray, on_message: OnMessage | None = None, function: str = FUNCTION, weigh: Weigh = weigh
     ) -> None:
         self.choice = choice
-        self.on_message: OnMessage = on_message or (lambda line: None)
+        self.on_message: OnMessage = on_message or logger.info
         self.function, self.weigh = function, weigh
         self.pool = Pool(choice)
         self.models: dict[str, ModelInfo] = {}
