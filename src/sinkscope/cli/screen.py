@@ -41,10 +41,8 @@ def print_text(text: str) -> None:
 
 def tell_shard(folder: Path, shard: str, as_json: bool) -> None:
     """What to do when a shard is finished."""
-    if as_json:
-        print_json({"folder": str(folder), "shard": shard, "results": None})
-    else:
-        print_text(f"Shard {shard} is in {folder}. When all are there: sinkscope merge {folder} … --out FOLDER")
+    text = f"Shard {shard} is in {folder}. When all are there: sinkscope merge {folder} … --out FOLDER"
+    print_result(as_json, {"folder": str(folder), "shard": shard, "results": None}, text)
 
 
 def print_json(value: Any) -> None:

@@ -69,7 +69,9 @@ def masked_likelihood(
         error = 0.0
     else:
         value = sum(scores) / len(scores)
-        error = _systematic_error(scores)
+        # Of the mean of an evenly spread sample, from differences of neighbours.
+        apart = sum((a - b) ** 2 for a, b in itertools.pairwise(scores))
+        error = math.sqrt(apart / (2 * (len(scores) - 1) * len(scores))) if len(scores) > 1 else math.nan
     is_greedy = greedy and _is_greedy(model, context, answer)
     return Likelihood(value, error, is_greedy, count, len(patterns) * (2 if settle else 1))
 
@@ -83,12 +85,6 @@ def _drawn_patterns(count: int, samples: int, seed: int) -> Iterator[Tensor]:
         pattern = torch.zeros(count, dtype=torch.bool)
         pattern[torch.randperm(count, generator=generator)[:masks]] = True
         yield pattern
-
-
-def _systematic_error(scores: list[float]) -> float:
-    """Standard error of the mean of an evenly spread sample, from differences of neighbours."""
-    differences = sum((a - b) ** 2 for a, b in itertools.pairwise(scores))
-    return math.sqrt(differences / (2 * (len(scores) - 1) * len(scores))) if len(scores) > 1 else math.nan
 
 
 @torch.inference_mode()

@@ -7,16 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from sinkscope.cli.groups import BenchmarkOptions
+from sinkscope.cli.groups import BenchmarkOptions, command
 from sinkscope.cli.options import Base, JsonFlag, counts, listed, refuse_together
 from sinkscope.cli.screen import output, print_json, print_result, printable, progress
 from sinkscope.errors import TaskError
 
 
-def register(app: typer.Typer) -> None:
-    app.command(name="eval")(evaluate_model)
-
-
+@command(name="eval")
 def evaluate_model(
     model: Annotated[str, typer.Option("--model", "-m", help="Zoo name, folder, GGUF file or Hub id.")],
     mask_sinks: Annotated[int | None, typer.Option(help="Mask this many sinks per head.")] = None,

@@ -7,15 +7,13 @@ from typing import Annotated
 
 import typer
 
+from sinkscope.cli.groups import command
 from sinkscope.cli.options import JsonFlag, writable_file
 from sinkscope.cli.screen import print_result
 from sinkscope.errors import StudyError
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(export)
-
-
+@command()
 def export(
     run: Annotated[
         Path, typer.Argument(help="Folder of a finished study or table1, or its results.json.", metavar="RUN")

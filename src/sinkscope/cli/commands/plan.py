@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sinkscope.cli.groups import command
 from sinkscope.cli.options import (
     BatchSize,
     Dtype,
@@ -28,10 +29,7 @@ if TYPE_CHECKING:
 GB = 1e9
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(plan)
-
-
+@command()
 def plan(
     name: Annotated[
         str,

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from sinkscope.cli.groups import command
 from sinkscope.cli.options import JsonFlag, refuse_together, writable_file
 from sinkscope.cli.screen import print_json, print_result, print_text, waiting
 from sinkscope.errors import ReportError
@@ -18,12 +19,7 @@ RunFolder = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(report)
-    app.command()(figures)
-    app.command()(view)
-
-
+@command()
 def report(
     run: RunFolder,
     out: Annotated[
@@ -66,6 +62,7 @@ def _text(run: Path, full: bool, as_json: bool) -> None:
         print_text(found.summary(full=full))
 
 
+@command()
 def figures(
     run: RunFolder,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder to write to. Default: RUN/figures.")] = None,
@@ -80,6 +77,7 @@ def figures(
     print_result(as_json, {"figures": [str(path) for path in paths]}, "\n".join(map(str, paths)))
 
 
+@command()
 def view(
     run: RunFolder,
     port: Annotated[int, typer.Option(help="Port on this machine; 0 is any free one.", min=0, max=65535)] = 0,

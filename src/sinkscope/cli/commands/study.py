@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sinkscope.cli.groups import EngineOptions
+from sinkscope.cli.groups import EngineOptions, command
 from sinkscope.cli.options import (
     MOST,
     Device,
@@ -29,11 +29,7 @@ if TYPE_CHECKING:
     from sinkscope.study.run import Run
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(study)
-    app.command()(compare)
-
-
+@command()
 def study(
     name: Annotated[
         str,
@@ -125,6 +121,7 @@ def _written_report(done: Run) -> Path | None:
         return None
 
 
+@command()
 def compare(
     first: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
     second: Annotated[Path, typer.Argument(help="Folder of another one, or of the same with --match-models.")],

@@ -7,16 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from sinkscope.cli.groups import BenchmarkOptions
+from sinkscope.cli.groups import BenchmarkOptions, command
 from sinkscope.cli.options import JsonFlag, ModelsOption, ShardOption, counts, listed
 from sinkscope.cli.screen import print_result, progress, tell_shard
 from sinkscope.errors import TaskError
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(table1)
-
-
+@command()
 def table1(
     models: ModelsOption = None,
     more: Annotated[list[str] | None, typer.Argument(help="Further models after --models.", hidden=True)] = None,
