@@ -6,6 +6,7 @@ from dataclasses import fields, replace
 from operator import index
 from typing import Any, SupportsIndex
 
+from sinkscope.aliases import DECODE, translated
 from sinkscope.errors import DecodeError
 from sinkscope.fields import need
 from sinkscope.models.base import Model
@@ -21,6 +22,7 @@ def resolve_settings(settings: Decode, model: Model, prompt_length: int, words: 
     checked all the same.
     """
     check_kinds(model, settings)
+    words = translated(words, DECODE, DecodeError, settings.family)
     if strange := sorted(set(words) - {field.name for field in fields(Decode)} - {"algorithm"}):
         raise DecodeError(
             f"Expected decode settings such as length, steps, block, temperature or seed, got {', '.join(strange)}."
@@ -69,6 +71,7 @@ def _used(settings: Decode, words: dict[str, Any]) -> dict[str, Any]:
 
 def refuse_unused(settings: Decode, model: Model, words: dict[str, Any]) -> None:
     """Steps and blocks that decoding from left to right would drop."""
+    words = translated(words, DECODE, DecodeError, settings.family)
     unused = [name for name in ("steps", "block") if words.get(name) is not None]
     if settings.family == "autoregressive" and unused:
         raise DecodeError(

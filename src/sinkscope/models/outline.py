@@ -100,6 +100,11 @@ def _folder(asked: str) -> Path:
     from huggingface_hub import hf_hub_download
 
     def fetch(local_only: bool) -> str:
-        return str(hf_hub_download(asked, "config.json", etag_timeout=seconds(), local_files_only=local_only))
+        hub_id, _, revision = asked.partition("@")
+        return str(
+            hf_hub_download(
+                hub_id, "config.json", revision=revision or None, etag_timeout=seconds(), local_files_only=local_only
+            )
+        )
 
     return Path(fetched(asked, fetch)).parent

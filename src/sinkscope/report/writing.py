@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from sinkscope.errors import ReportError
 from sinkscope.report import page, sample
 from sinkscope.report.coding import Blob
 from sinkscope.report.overview import overview, overview_of
-from sinkscope.report.sample import liveliest
+from sinkscope.report.sample import first_head
 from sinkscope.tracing import Trace
 
 LIMIT = 15_000_000  # bytes of a page
@@ -29,12 +29,10 @@ def write(run: Path | str, out: Path | str | None = None, limit: int = LIMIT) ->
     """
     run = Path(run)
     found = trace_files(run)
-    if is_trace(run):
-        beside = run.with_name(f"{run.name}.html")
-        return _write([(run.stem, Trace.load(run))], overview(), run.stem, Path(out or beside), limit)
-    if not found and not (run / "results.json").is_file():
-        raise ReportError(f"Expected a run with results.json or traces/*.safetensors, and {run} has neither.")
     named = [(path.stem, Trace.load(path)) for path in found]
+    if is_trace(run):
+        return _write(named, overview(), run.stem, Path(out or run.with_name(f"{run.name}.html")), limit)
+    need_something(run, found)
     about = overview_of(run, [trace for _, trace in named])
     return _write(named, about, run.name, Path(out) if out is not None else run / "report.html", limit)
 
@@ -42,7 +40,7 @@ def write(run: Path | str, out: Path | str | None = None, limit: int = LIMIT) ->
 def write_traces(traces: Sequence[Trace], out: Path | str, limit: int = LIMIT) -> Path:
     """Write an explorer of these traces, without a study."""
     if not traces:
-        raise ReportError("Expected at least one trace to show, none came; make one with sk.trace(model, prompt).")
+        raise ReportError("Expected at least one trace to show, got none; make one with sk.trace(model, prompt).")
     return _write(_named(traces), overview(), "", Path(out), limit)
 
 
@@ -63,6 +61,15 @@ def trace_files(run: Path) -> list[Path]:
     if not run.is_dir():
         raise ReportError(f"Expected the folder of a run or the file of a trace, and there is neither at {run}.")
     return sorted((run / "traces").rglob("*.safetensors"))
+
+
+def need_something(run: Path, traces: Sized) -> None:
+    if not traces and not (run / "results.json").is_file():
+        raise ReportError(f"Expected a run with results.json or traces/*.safetensors, and {run} has neither.")
+
+
+def model_of(trace: Trace) -> str:
+    return str(trace.model.get("name", "model"))
 
 
 def _named(traces: Sequence[Trace]) -> list[tuple[str, Trace]]:
@@ -95,8 +102,8 @@ def _page(named: list[tuple[str, Trace]], about: dict[str, Any], title: str, lim
 
 
 def opening(traces: Sequence[Trace]) -> dict[str, Any]:
-    """On which head the page opens: the liveliest moving one, if a diffusion model has one."""
-    found = liveliest(traces)
+    """On which head the page opens (`first_head`), and where the explorer starts."""
+    found = first_head(traces)
     return {"highlight": found, "start": {} if found is None else {k: found[k] for k in ("sample", "layer", "head")}}
 
 
@@ -105,10 +112,10 @@ def choose(named: list[tuple[str, Trace]]) -> list[tuple[str, Trace]]:
 
     A problem that was traced unmasked and masked brings its masked twin along, so that both can be shown side by side.
     """
-    models = list(dict.fromkeys(str(trace.model.get("name", "model")) for _, trace in named))
+    models = list(dict.fromkeys(model_of(trace) for _, trace in named))
     kept: list[tuple[str, Trace]] = []
     for model in models:
-        mine = [one for one in named if str(one[1].model.get("name", "model")) == model]
+        mine = [one for one in named if model_of(one[1]) == model]
         plain = [one for one in mine if not one[1].interventions]
         changed = [one for one in mine if one[1].interventions]
         some = (plain or changed)[: SAMPLES if len(models) > 1 else SAMPLES * 2]
@@ -165,7 +172,8 @@ def note(heads: Sequence[dict[str, Any]], total: int) -> str:
     if compact:
         lines.append(
             f"{len(compact)} of them are too large to keep every head's map: they hold the mean of each layer's heads, "
-            f"rounded to {compact[0]['bits']} bits, and each head's largest key. `sinkscope view RUN` shows everything."
+            f"rounded to {compact[0]['bits']} bits, each head's largest key, and the whole map of a few heads. "
+            "`sinkscope view RUN` shows everything."
         )
     return " ".join(lines)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sinkscope.errors import DecodeError
 from sinkscope.fields import need, shown, whole
-from sinkscope.settings.choices import ALLOWED, ALWAYS, CHOICES, ID_LISTS, LONGEST, ONLY, TOKEN_ID
+from sinkscope.settings.choices import ALLOWED, ALWAYS, CHOICES, ID_LISTS, LONGEST, ONLY, READERS, TOKEN_ID
 from sinkscope.settings.sparse import SparseCache
 from sinkscope.viewers import view
 
@@ -100,8 +100,7 @@ def _check_combination(settings: Decode) -> None:
         )
     if settings.guidance > 0 and (settings.block_causal or settings.family == "rnd1") and settings.family != "bd3lm":
         raise DecodeError(f"Guidance is no part of {settings.family} decoding; leave it out.")
-    needs = {"threshold": ("threshold", "dynamic", "edit", "sub_blocks"), "factor": ("factor",)}
-    for name, rules in needs.items():
+    for name, rules in READERS.items():
         given = getattr(settings, name)
         if given is not None and settings.commit not in (*rules, "continued", "accepted"):  # which may do without
             raise DecodeError(

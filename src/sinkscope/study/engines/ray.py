@@ -52,12 +52,12 @@ class Ray:
         on_cpu = device is None or device.startswith("cpu")
         if self.gpus_per_worker and on_cpu:
             raise StudyError(
-                f"Expected a device for {self.gpus_per_worker:g} GPUs a worker, got {device or 'none, which means cpu'}; "
+                f"Expected a device for {self.gpus_per_worker:g} GPUs per worker, got {device or 'none, which means cpu'}; "
                 "add --device cuda (auto for several GPUs), or leave the GPUs out."
             )
         if self.gpus_per_worker > 1 and device != "auto":
             raise StudyError(
-                f"Expected the device auto for {self.gpus_per_worker:g} GPUs a worker, got {device}, which uses one; "
+                f"Expected the device auto for {self.gpus_per_worker:g} GPUs per worker, got {device}, which uses one; "
                 "add --device auto."
             )
         if not self.gpus_per_worker and device is not None and device.startswith("cuda"):
@@ -66,11 +66,8 @@ class Ray:
     @contextmanager
     def answering(self, device: str | None, on_message: Callable[[str], object]) -> Iterator[RunBatches]:
         """Workers for the batches of a benchmark (`sinkscope.evals.batches`), for as long as the `with` lasts."""
-        from sinkscope.study.engines.cluster import Answering
+        from sinkscope.study.engines.cluster import answering
 
         self.fit(device)
-        workers = Answering(self, on_message)
-        try:
-            yield workers.run
-        finally:
-            workers.close()
+        with answering(self, on_message) as run:
+            yield run
