@@ -1,4 +1,4 @@
-"""Look at, move and remove attention sinks in diffusion language models."""
+"""Trace, mask and measure attention sinks in diffusion language models."""
 
 import logging
 from typing import Any

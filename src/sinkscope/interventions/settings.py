@@ -99,7 +99,7 @@ def add(entry: Registered) -> None:
         if entry.setting(field) is not None:
             raise InterventionError(f"A setting of {entry.name} must not be called {field!r}: choose another name.")
     if entry.name in _known and not _is_reload(_known[entry.name], entry):
-        raise InterventionError(f"An intervention named {entry.name!r} is there already: choose another name.")
+        raise InterventionError(f"An intervention named {entry.name!r} is already registered: choose another name.")
     _known[entry.name] = entry
 
 

@@ -12,6 +12,8 @@ from sinkscope.errors import CheckpointError
 from sinkscope.models.adapters import set_direction
 from sinkscope.models.base import Model
 from sinkscope.models.family import Family, families
+from sinkscope.models.memory import unpacked
+from sinkscope.models.quantize import packed_by
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -43,7 +45,7 @@ def wrap(
     kind.adapt(module, config)
     name = str(getattr(module.config, "_name_or_path", "") or type(module).__name__)
     made = _assemble(kind, module, tokenizer, name, mask, _fingerprint(module))
-    made.block = kind.block(config)
+    made.block, made.quantization = kind.block(config), packed_by(getattr(module.config, "quantization_config", None))
     return _self_tested(made)
 
 
@@ -85,6 +87,6 @@ def _fingerprint(module: torch.nn.Module) -> str:
     """sha256 of every parameter's name, shape and first numbers: cheap at 16 GB, and it changes with the weights."""
     digest = hashlib.sha256()
     for name, parameter in module.named_parameters():
-        first = parameter.detach().flatten()[:SAMPLE].float().cpu()
+        first = unpacked(parameter).flatten()[:SAMPLE].float().cpu()
         digest.update(f"{name}{tuple(parameter.shape)}{first.tolist()}".encode())
     return digest.hexdigest()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from lab.experiments.grading import KINDS, grade
 from sinkscope.errors import TaskError
 from sinkscope.tasks import problems, split_of
-from sinkscope.tasks.grading import KINDS, grade
 from sinkscope.tasks.problem import Problem
 
 ANSWER = "3 + 4 = 7.\n7 * 2 = 14.\n14 - 5 = 9.\n#### 9"
