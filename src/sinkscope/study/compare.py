@@ -31,10 +31,7 @@ def compare(first: Path | str, second: Path | str, match: Mapping[str, str] | No
     # A problem of table1 is known by its own text, one of a study by its number among those that were drawn.
     drawn = not all((folder / "table1.md").is_file() and (folder / "results.json").is_file() for folder in folders)
     runs = [Run.load(folder) for folder in folders] if drawn else []
-    if drawn:
-        tables = [run.answers().filter(pl.col("kind") == "answers").select(*CELL, "problem", "correct") for run in runs]
-    else:
-        tables = [_table1_answers(folder) for folder in folders]
+    tables = [_answers(run) for run in runs] if drawn else [_table1_answers(folder) for folder in folders]
     tables[0], tables[1] = _matched(tables, match)
     keys = [frame.select(CELL).unique(maintain_order=True) for frame in tables]
     common = keys[0].join(keys[1], on=CELL, how="inner", maintain_order="left")
@@ -116,6 +113,10 @@ def _other_problems(plans: list[dict[str, Any]], task: str) -> str | None:
                 f"so nothing {it}is paired and no p is given."
             )
     return None
+
+
+def _answers(run: Run) -> pl.DataFrame:
+    return run.answers().filter(pl.col("kind") == "answers").select(*CELL, "problem", "correct")
 
 
 def _table1_answers(folder: Path) -> pl.DataFrame:
