@@ -61,10 +61,11 @@ def sinks(
              "strongest": strongest.to_dicts(), "tokens": tokens.head(top).to_dicts(), "heads": heads.to_dicts()}
         )  # fmt: skip
         return
+    settings = ", ".join(f"{name} {value}" for name, value in chosen.to_dict().items() if name != "rule")
     console = output()
     console.print(
         f"{found.height} sinks in {trace.steps} steps × {trace.layers} layers × {trace.heads_count} heads, "
-        f"{_says(chosen)}", markup=False,
+        f"rule {chosen.name}: {settings}", markup=False,
     )  # fmt: skip
     if found.height == 0:
         return
@@ -98,11 +99,6 @@ def _rule(name: str, epsilon: float | None, unit: str | None, group: str) -> Rul
     if unit is not None:
         words["unit"] = unit
     return rule_from_dict(words)
-
-
-def _says(rule: Rule) -> str:
-    words = ", ".join(f"{name} {value}" for name, value in rule.to_dict().items() if name != "rule")
-    return f"rule {rule.name}: {words}"
 
 
 def _table(title: str, frame: pl.DataFrame, top: int | None = None) -> Table:

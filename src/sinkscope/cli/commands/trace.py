@@ -64,7 +64,14 @@ def trace(
         made = sk.trace(loaded, _prompt(loaded, asked), interventions=changes, keep=keep, **options.decode_words())
     assert isinstance(made, sk.Trace)  # of one prompt
     made.save(out)
-    page = _opened(out) if browser else None
+    page = None
+    if browser:
+        import webbrowser
+
+        from sinkscope.report import write
+
+        page = write(out)
+        webbrowser.open(page.absolute().as_uri())
     if as_json:
         print_json(facts(made) | {"file": str(out)} | ({"page": str(page)} if page else {}))
         return
@@ -75,17 +82,6 @@ def trace(
         f"{out.stat().st_size / 1e6:.1f} MB in {printable(str(out))}\nnext: sinkscope sinks {printable(str(out))}",
         style="dim", markup=False,
     )  # fmt: skip
-
-
-def _opened(file: Path) -> Path:
-    """The explorer of a trace as a page beside it, opened in a browser."""
-    import webbrowser
-
-    from sinkscope.report import write
-
-    page = write(file)
-    webbrowser.open(page.absolute().as_uri())
-    return page
 
 
 def facts(trace: Trace) -> dict[str, object]:
