@@ -51,6 +51,7 @@ def register(app: typer.Typer) -> None:
         cache: Annotated[str | None, typer.Option(help="Parallel: prefix or dual.")] = None,
         seed: Annotated[int | None, typer.Option(help="Seed of the random numbers.", min=0, max=MOST)] = None,
         noise: Annotated[str | None, typer.Option(help="reference (the authors' stream), per_row or counter.")] = None,
+        pace: Annotated[float, typer.Option(help="Seconds that each step stays on a terminal, at least.", min=0)] = 0,
         chat: Annotated[bool, typer.Option(help="Put the prompt into the chat template, if there is one.")] = True,
         dtype: Dtype = None,
         device: Device = None,
@@ -86,7 +87,7 @@ def register(app: typer.Typer) -> None:
         if console.is_terminal and not as_json:
             from sinkscope.cli.canvas import live_canvas
 
-            with live_canvas(console, loaded, ids.shape[1]) as show:
+            with live_canvas(console, loaded, ids.shape[1], pace) as show:
                 done = decode(loaded, ids, settings, history=False, on_step=show)
         else:
             done = decode(loaded, ids, settings, history=False)
