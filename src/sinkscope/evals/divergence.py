@@ -15,6 +15,7 @@ from torch import Tensor
 from sinkscope.attention.context import COMMITTED, MASKED, PROMPT, Forward, forward_context
 from sinkscope.decoding import Step, decode
 from sinkscope.decoding.cache import Forwards
+from sinkscope.evals.scoring import log_probabilities
 from sinkscope.models.base import Model
 from sinkscope.settings.decode import Decode
 
@@ -59,7 +60,7 @@ def _canvas_path(model: Model, canvases: Tensor, commits: Tensor, width: int, st
         labels[:width] = PROMPT
         with forward_context(Forward(run, index, labels[None], 1, 0, None, width, ids=canvas[None])):
             hidden = Forwards(model, None, None)(canvas[None], steps[index].block)[0]
-        rows.append(_log_probabilities(model, hidden[committed.nonzero().squeeze(-1) - int(model.shift)]))
+        rows.append(log_probabilities(model, hidden[committed.nonzero().squeeze(-1) - int(model.shift)]))
     return torch.cat(rows)
 
 
@@ -81,11 +82,3 @@ def _causal_path(model: Model, canvases: Tensor, commits: Tensor, width: int, st
             )
         rows.append(output.logits[0, -1:].float().log_softmax(-1))
     return torch.cat(rows)
-
-
-def _log_probabilities(model: Model, hidden: Tensor) -> Tensor:
-    """hidden [commit, width] → [commit, vocab]; rows of the head that stand for no token have none."""
-    logits = model.recipe.head(model.module, hidden).float()
-    if (valid := model.valid_vocab_size) is not None:
-        logits[:, valid:] = -torch.inf
-    return logits.log_softmax(-1)

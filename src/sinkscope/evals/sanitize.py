@@ -34,8 +34,7 @@ def by_entry_point(text: str, name: str) -> str | None:
     None where the stretch does not define the function, or defines it as a stub.
     """
     code = _longest_python(text.expandtabs(4))
-    tree = _parsed(code)
-    assert tree is not None
+    tree = ast.parse(code)
     defined: dict[str, list[ast.stmt]] = {}
     for node in tree.body:
         for one in _defines(node):
@@ -83,10 +82,6 @@ def _error_line(code: str) -> int | None:
     except (ValueError, RecursionError, MemoryError):
         return 1
     return None
-
-
-def _parsed(code: str) -> ast.Module | None:
-    return None if _error_line(code) is not None else ast.parse(code)
 
 
 def _defines(node: ast.stmt) -> Iterator[str]:

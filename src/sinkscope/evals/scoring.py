@@ -54,7 +54,9 @@ def masked_likelihood(
     _check(model, context, answer)
     count = len(answer)
     exact = 2**count - 1 <= samples
-    patterns = list(_all_patterns(count) if exact else _drawn_patterns(count, samples, seed))
+    patterns = list(_drawn_patterns(count, samples, seed))
+    if exact:
+        patterns = [torch.tensor(bits) for bits in itertools.product((False, True), repeat=count) if any(bits)]
     scores: list[float] = []
     for start in range(0, len(patterns), batch_size):
         scores += masked_scores(model, context, answer, torch.stack(patterns[start : start + batch_size]), settle)
@@ -69,12 +71,6 @@ def masked_likelihood(
         error = _systematic_error(scores)
     is_greedy = greedy and _is_greedy(model, context, answer)
     return Likelihood(value, error, is_greedy, count, len(patterns) * (2 if settle else 1))
-
-
-def _all_patterns(count: int) -> Iterator[Tensor]:
-    for bits in itertools.product((False, True), repeat=count):
-        if any(bits):
-            yield torch.tensor(bits)
 
 
 def _drawn_patterns(count: int, samples: int, seed: int) -> Iterator[Tensor]:
@@ -116,13 +112,19 @@ def masked_scores(
     hidden = _hidden(model, canvas, width, settle, settled)
     where, which = patterns.nonzero(as_tuple=True)
     sources = width + which - int(model.shift)
-    logits = model.recipe.head(model.module, hidden[where, sources]).float()
-    if (valid := model.valid_vocab_size) is not None:
-        logits[:, valid:] = -torch.inf
-    found = logits.log_softmax(-1).gather(-1, tokens[which].unsqueeze(-1)).squeeze(-1).double()
+    scored = log_probabilities(model, hidden[where, sources])
+    found = scored.gather(-1, tokens[which].unsqueeze(-1)).squeeze(-1).double()
     sums = torch.zeros(rows, dtype=torch.float64, device=found.device).index_add(0, where, found)
     scores: list[float] = (sums * len(answer) / patterns.sum(1)).tolist()
     return scores
+
+
+def log_probabilities(model: Model, hidden: Tensor) -> Tensor:
+    """hidden [position, width] → [position, vocab]; rows of the head that stand for no token have none."""
+    logits = model.recipe.head(model.module, hidden).float()
+    if (valid := model.valid_vocab_size) is not None:
+        logits[:, valid:] = -torch.inf
+    return logits.log_softmax(-1)
 
 
 def _hidden(

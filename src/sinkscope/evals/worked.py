@@ -26,7 +26,10 @@ def worked_examples(file: Path | None, count: int, protocol: str) -> list[dict[s
         )
     try:
         text = path.read_text(encoding="utf-8")
-        turns = _of_configuration(text) if path.suffix == ".py" else _of_lines(text)
+        rows = [] if path.suffix == ".py" else [json.loads(line) for line in text.splitlines() if line.strip()]
+        turns = [{"user": str(row["user"]), "target": str(row["assistant"])} for row in rows]
+        if path.suffix == ".py":
+            turns = _of_configuration(text)
     except (OSError, ValueError, SyntaxError, KeyError, TypeError) as error:
         raise TaskError(
             f"Expected worked examples in {path}, as OpenCompass's configuration or as JSON lines with user and assistant, "
@@ -58,8 +61,3 @@ def _of_configuration(text: str) -> list[dict[str, str]]:
         for (role, user), (other, answer) in itertools.pairwise(turns)
         if (role, other) == ("HUMAN", "BOT")
     ]
-
-
-def _of_lines(text: str) -> list[dict[str, str]]:
-    rows = [json.loads(line) for line in text.splitlines() if line.strip()]
-    return [{"user": str(row["user"]), "target": str(row["assistant"])} for row in rows]

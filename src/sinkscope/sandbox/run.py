@@ -56,19 +56,9 @@ class SandboxResult:
     isolation: str = "namespaces"
 
 
-def run_python(
-    code: str,
-    *,
-    seconds: float = 5.0,
-    memory_mb: int = 512,
-    output_kb: int = 64,
-    files_mb: int = 16,
-    processes: int = 8,
-    allow_network: bool = False,
-) -> SandboxResult:
+def run_python(code: str, **limits: Any) -> SandboxResult:
     """Run a script; ok means that it reached its end, which hostile code could pretend: for verdicts use `check`."""
-    limits = Limits(seconds, memory_mb, output_kb, files_mb, processes, allow_network)
-    return _run(code, "__main__", {"tests": None}, limits)
+    return _run(code, "__main__", {"tests": None}, Limits(**limits))
 
 
 def check(
