@@ -22,7 +22,8 @@ MODELS = ("tiny-llama", "tiny-llada", "tiny-dream", "tiny-mmada", "smol-llama", 
 INTRODUCTION = """# The paper's claims by model, in every committed run
 
 + supports, − contradicts, ? undecided, · no test. A cell shows the mark, the estimate and its 95 % interval.
-[Reading claims](../how-to/reading-verdicts.md) tells how a cell is decided. A model with few strong sinks cannot test what removing them does.
+[Reading claims](../how-to/reading-verdicts.md) tells how a cell is decided.
+A model with few strong sinks cannot test what removing them does.
 Terminal and report show the same cells. Run `sinkscope report RUN` for the condition, the control and the reason behind each.
 """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import typer
 
 from sinkscope.cli.app import build
 from sinkscope.cli.app import run as command
+from sinkscope.cli.options import ALIASES
 from sinkscope.study.schema import Study, shipped
 
 ROOT = Path(__file__).parents[1]
@@ -27,7 +29,8 @@ def commands(page: Path) -> list[str]:
     fenced = [line for block in re.findall(r"```(?:\w*)\n(.*?)```", text, flags=re.S) for line in block.splitlines()]
     spans = re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.S))
     found = [match[1] for line in [*fenced, *spans] if (match := START.match(line.strip()))]
-    return [part.strip() for one in found for part in re.split(r"\s#|;|&&|\s\|\s", one)[:1]]
+    # One command per line: what stands behind it is a comment, another command, or the rest of a printed sentence.
+    return [re.split(r"\s#|;|&&|\s\|\s|, with", one)[0].strip() for one in found]
 
 
 EVERY = sorted({one for page in PAGES if page.name not in LOGS for one in commands(page)})
@@ -40,7 +43,11 @@ def test_there_are_commands_to_check() -> None:
 
 @pytest.mark.parametrize("line", [one for one in EVERY if one.startswith("sinkscope ")])
 def test_the_command_line_takes_it(line: str) -> None:
-    name, *rest = shlex.split(line)[1:]
+    name, *words = shlex.split(line)[1:]
+    name, rest = (
+        name.strip(",:"),
+        [f"--{ALIASES.get(word[2:], word[2:])}" if word.startswith("--") else word for word in words],
+    )
     if name.startswith("-"):
         return  # of the whole program: run below
     group = typer.main.get_command(build())
@@ -50,10 +57,8 @@ def test_the_command_line_takes_it(line: str) -> None:
         options = {opt for one in group.commands[name].params for opt in (*one.opts, *one.secondary_opts)}  # type: ignore[attr-defined]
         assert {word.partition("=")[0] for word in rest if word.startswith("--")} <= options, line
         return
-    try:
+    with suppress(click.exceptions.MissingParameter):  # some of its options are named, and nothing else
         group.commands[name].make_context(name, list(rest))  # type: ignore[attr-defined]
-    except click.exceptions.MissingParameter:
-        pass  # names the command with some of its options
     if name == "study" and not rest[0].startswith("-") and rest[0] not in shipped() and "/" in rest[0]:
         assert Study.load(str(ROOT / rest[0]))
 

@@ -51,5 +51,3 @@ def test_a_changed_number_or_word_is_found() -> None:
     assert settled("http://127.0.0.1:8123/a-B_9/ (0.4 MB), 1:02 (m:ss)") == "http://127.0.0.1:…/ (…), …"
     assert not differs("sinks 22205, −0.415", "sinks 22300, −0.412")
     assert differs("sinks 22205", "sinks 23205") and differs("sinks 1", "keys 1") and differs("a\nb", "a")
-
-

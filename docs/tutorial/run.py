@@ -83,7 +83,11 @@ def _value(text: str) -> float:
 
 def execute(command: Command, folder: Path) -> str:
     """What a command prints on stdout, settled; one that serves until Ctrl-C is ended once it has printed its address."""
-    environment = {**os.environ, "COLUMNS": "80", "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    environment = {
+        **os.environ,
+        "COLUMNS": "80",
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }
     started = subprocess.Popen(
         ["bash", "-c", f"exec {command.line}" if command.line.startswith(ENDLESS) else command.line],
         cwd=folder, env=environment, stdout=subprocess.PIPE, text=True,
