@@ -174,6 +174,37 @@ def _source(module: str) -> Any:
     return next((path for path in both if path.is_file()), None)
 
 
+def names_of_others() -> str:
+    """What transformers and the models' authors call our settings, from the table that accepts and refuses them."""
+    from sinkscope.aliases import DECODE, DTYPES, LOAD
+
+    parts = ["# Names from transformers and from the models' authors", "", NOTE, ""]
+    parts += [
+        "A name that means the same here is accepted. Any other is refused with an error that says what to write.",
+        "",
+    ]
+    places = {
+        "Decoding": ("`model.generate`, `sk.trace`, `sk.activations`, `sk.Decode.llada(…)` and the other constructors, and "
+                     "`--set` take these. Options of the command line too, where a command has ours: `--gen-length 64`.", DECODE),
+        "Loading": ("`sk.load` takes these, and `revision=`, `token=` and `dtype=` as transformers has them.", LOAD),
+    }  # fmt: skip
+    for title, (about, table) in places.items():
+        parts += [f"## {title}", "", about, "", "| theirs | whose | ours | |", "|---|---|---|---|"]
+        for one in table:
+            ours = f"`{one.ours}`" if not one.refused else f"refused: {one.refused}; use `{one.ours}`"
+            parts.append(f"| `{one.theirs}` | {one.origin} | {ours} | {one.note} |")
+        parts.append("")
+    shorts = ", ".join(f"`{short}` is {name}" for short, name in DTYPES.items())
+    parts += [f"Names of a dtype: {shorts}, `auto` is as stored.", "", "## Prompts", ""]
+    parts += [
+        "`model.generate`, `model.encode`, `sk.trace`, `sk.lens` and `sk.activations` take a prompt as text, as chat messages "
+    ]
+    parts += [
+        '(`[{"role": "user", "content": "…"}]`, written with the chat template) or as token ids, and a list of prompts.'
+    ]
+    return "\n".join(parts)
+
+
 def results_schema() -> str:
     """The JSON schema of results.json, from the rows that it is made of."""
     from sinkscope.study.results import json_schema
@@ -181,10 +212,44 @@ def results_schema() -> str:
     return json.dumps(json_schema(), indent=1, ensure_ascii=False)
 
 
+# Every environment variable that the package, its tests or its tools read: name → (who reads it, what it does).
+VARIABLES = {
+    "SINKSCOPE_LOG": (
+        "the command line",
+        "What the library logs and the command prints on stderr: `debug`, `info`, `warning` (default) or `error`. Python "
+        "programs set the logger `sinkscope` up themselves; it prints nothing by default.",
+    ),
+    "SINKSCOPE_DATA": ("tests", "Folder with GSM8K, HumanEval and tokenizers, for the tests that need them."),
+    "SINKSCOPE_GOLDEN": ("tests", "Further folders with golden data, with `:` between."),
+    "SINKSCOPE_CHROMIUM": ("tests, benchmarks, `docs/images/shoot.py`", "The browser, where it is not on the PATH."),
+    "SINKSCOPE_FUZZ": ("tests", "Cases per fuzzer; `make fuzz` takes 1,000."),
+    "RAY_ADDRESS": ("`--engine ray`", "The cluster, where `--address` is not given. Of Ray."),
+    "TRITON_INTERPRET": ('`backend="triton"`', "1 runs the kernel on a CPU, slowly, for tests. Of Triton."),
+    "HF_HOME, HF_HUB_OFFLINE, HF_TOKEN": (
+        "loading by Hub id",
+        "Where downloads are kept, whether to stay offline, and the token of a gated model. Of huggingface_hub.",
+    ),
+    "OMP_NUM_THREADS, MKL_NUM_THREADS, TOKENIZERS_PARALLELISM": (
+        "workers of a study",
+        "Set to 1, 1 and false in every worker, whatever they were: with one thread, any number of workers gives the same bits.",
+    ),
+}
+
+
+def environment() -> str:
+    """The environment variables, as one table."""
+    parts = ["# Environment variables", "", NOTE, "", "| variable | read by | what it does |", "|---|---|---|"]
+    for names, (reader, meaning) in VARIABLES.items():
+        parts.append(f"| {', '.join(f'`{name}`' for name in names.split(', '))} | {reader} | {meaning} |")
+    return "\n".join(parts)
+
+
 def pages() -> dict[Path, str]:
     written = {
+        REFERENCE / "environment.md": environment(),
         REFERENCE / "cli.md": command_line(),
         REFERENCE / "api.md": programming_interface(),
+        REFERENCE / "words.md": names_of_others(),
         REFERENCE / "results.schema.json": results_schema(),
         ARCHITECTURE: architecture(),
     }

@@ -27,8 +27,8 @@ from torch import Tensor
 
 from lab.export import config_of, save_tokenizer, to_llada
 from lab.recipe import Recipe, Shape
+from lab.vocabulary import MASK, build_tokenizer
 from sinkscope.tasks.repeat import LANDMARK, LENGTH, LETTERS
-from sinkscope.tasks.vocabulary import MASK, build_tokenizer
 
 KINDS = ("drain", "static", "moving", "carrier", "none")
 SHAPE = Shape(width=64, layers=2, heads=4, ffn=2, positions=128)

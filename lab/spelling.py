@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sinkscope.tasks.vocabulary import build_tokenizer
+from lab.vocabulary import build_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

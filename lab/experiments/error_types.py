@@ -1,7 +1,7 @@
 """What went wrong in the committed answers, step by step: `python -m lab.experiments.error_types`.
 
 Reads every table of answers in docs/results (problem numbers and texts), draws the same problems again, and grades each answer
-to a sum by its first error (sinkscope.tasks.grading). Answers whose verdict is not what the table says are of another draw:
+to a sum by its first error (lab.experiments.grading). Answers whose verdict is not what the table says are of another draw:
 those tables are left out, by name. Shares have Wilson intervals of 95 %.
 """
 
@@ -14,9 +14,9 @@ from pathlib import Path
 
 import polars as pl
 
+from lab.experiments.grading import GRADED, KINDS, grade
 from sinkscope.statistics import wilson
 from sinkscope.tasks import Problem, problems
-from sinkscope.tasks.grading import GRADED, KINDS, grade
 
 RESULTS = Path("docs/results")
 PAIR = RESULTS / "pair"
@@ -78,7 +78,7 @@ def main() -> None:
     page = [
         "# Error types of the committed answers to sums", "",
         "Made by `python -m lab.experiments.error_types`. Percent of the answers of a condition [95 %, Wilson], by the *first*",
-        "error of each answer (`sinkscope.tasks.grading`): other numbers or another sign than the step needs, a wrong result, all",
+        "error of each answer (`lab.experiments.grading`): other numbers or another sign than the step needs, a wrong result, all",
         "steps right and then one more, steps or the final line missing, no step at all. Last column: right, with answers",
         "forgiven that only had a step too many.", "",
     ]  # fmt: skip

@@ -2,6 +2,7 @@
 from . import tasks as tasks
 from .attention.attend import attend as attend
 from .attention.observe import observe as observe
+from .checkup import checkup as checkup
 from .decoding import decode as decode
 from .errors import SinkscopeError as SinkscopeError
 from .evals.harness import HarnessLM as HarnessLM
@@ -38,6 +39,7 @@ from .sinks import HeadShare as HeadShare
 from .sinks import Threshold as Threshold
 from .sinks import ZScore as ZScore
 from .study.engines.ray import Ray as Ray
+from .study.run import Run as Run
 from .study.run import run as run
 from .study.schema import Study as Study
 from .tracing import Trace as Trace

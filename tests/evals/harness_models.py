@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from sinkscope.models.base import Model
-from sinkscope.models.dream import Dream
 from sinkscope.models.family import Family
 from sinkscope.models.llada import LLaDA
 from sinkscope.models.llama import Llama
+from sinkscope.models.qwen_families import Dream
 
 SPECIAL = ["<|endoftext|>", "<|mask|>", "<|eot_id|>", "<|startoftext|>"]
 TEMPLATE = (

@@ -75,7 +75,7 @@ def test_changed_values_keep_their_attention(change: type) -> None:
 
 
 def test_zero_and_mean_values_against_the_obvious() -> None:
-    from sinkscope.interventions.values import MeanValues, ZeroValues
+    from sinkscope.interventions.selected import MeanValues, ZeroValues
 
     values, picked = torch.randn(2, 3, 4, 5), torch.rand(2, 3, 4) < 0.5
     real = torch.tensor([[True] * 4, [False, True, True, True]])

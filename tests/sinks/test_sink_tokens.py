@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen2Tokenizer
 
+from lab.vocabulary import build_tokenizer
 from sinkscope.settings.decode import Decode
 from sinkscope.sinks import Threshold, find, token_shares
 from sinkscope.sinks.role_names import role_names
@@ -29,7 +30,6 @@ from sinkscope.sinks.tokens import (
     kinds_named,
     shown,
 )
-from sinkscope.tasks.vocabulary import build_tokenizer
 from sinkscope.tracing import Trace
 
 # Beside the project, or where SINKSCOPE_DATA says; the files belong to others and are not part of the repository.

@@ -12,8 +12,8 @@ import torch
 from lab.build import build_module
 from lab.export import export
 from lab.recipe import Recipe, Shape
+from lab.vocabulary import build_tokenizer
 from sinkscope.study.schema import Study
-from sinkscope.tasks.vocabulary import build_tokenizer
 
 SMALL = Shape(width=16, layers=2, heads=2, ffn=16, positions=256)
 

@@ -2,10 +2,10 @@
 
 import pytest
 
+from lab.vocabulary import build_tokenizer
 from sinkscope.errors import TaskError
 from sinkscope.tasks import problems
 from sinkscope.tasks.distant import LINES
-from sinkscope.tasks.vocabulary import build_tokenizer
 
 KINDS = ("needle", "errands")
 

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from sinkscope.attention.attend import attend, choose_backend
 from sinkscope.attention.context import GROUPS, Forward, Kept
+from sinkscope.attention.inputs import masked_below
 from sinkscope.errors import InterventionError
 
 
@@ -50,10 +51,14 @@ class Call:
         """bool [batch, key]: keys that are not padding; None where none is."""
         if self.forward is not None:
             return self.forward.real_keys(self.keys, self.q.device)
-        if self.mask is None:
-            return None
-        seen = self.mask if self.mask.dtype == torch.bool else self.mask > torch.finfo(self.mask.dtype).min / 2
-        return seen.flatten(1, -2).any(1).expand(self.q.shape[0], -1)
+        return None if self.visible is None else self.visible.flatten(1, -2).any(1).expand(self.q.shape[0], -1)
+
+    @property
+    def visible(self) -> Tensor | None:
+        """The mask as bool: which keys each query may look at, before any causal order."""
+        if self.mask is None or self.mask.dtype == torch.bool:
+            return self.mask
+        return self.mask > masked_below(self.mask.dtype)
 
     @cached_property
     def labels(self) -> Tensor:
@@ -223,7 +228,7 @@ def _summed(call: Call, small: Call, kept: Kept | None, taps: Sequence[Tap], cha
         received = received[..., own]
         clean = received if same else clean[..., own]
     if any(map(_moves_scores, changes)) and any(tap.ranks(call) for tap in taps):
-        clean = _untouched_columns(call)
+        clean = untouched_columns(call)
     outcome = Outcome(received, clean, drop, touched(changes), mask)
     for tap in taps:
         tap.take(call, outcome)
@@ -235,7 +240,7 @@ def _moves_scores(change: Change) -> bool:
     return change.keys is not None or change.bias is not None or change.extra is not None or change.temperature != 1
 
 
-def _untouched_columns(call: Call) -> Tensor:
+def untouched_columns(call: Call) -> Tensor:
     """What every key would receive if nothing were changed, [batch, head, group, key]."""
     _, received = attend(
         call.q, call.k, call.v, mask=call.mask, causal=call.causal, groups=call.labels, scale=call.scale,

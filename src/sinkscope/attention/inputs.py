@@ -189,7 +189,7 @@ def _check_mask(mask: Tensor, batch: int, heads: int, queries: int, keys: int, d
     # Elsewhere looking would make the device wait at every layer.
     if mask.is_floating_point() and device.type == "cpu" and bool((mask.isnan() | mask.isposinf()).any()):
         raise AttentionError(
-            "mask must hold finite numbers or -inf to add to the scores, but has NaN or +inf: repair it first."
+            "mask must hold finite numbers or -inf to add to the scores, but has NaN or +inf: fix it first."
         )
 
 
@@ -232,11 +232,11 @@ def _labels(
     if groups is None:
         return torch.zeros(1, queries, dtype=torch.long, device=device), group_count or 1
     if groups.is_floating_point() or groups.is_complex() or groups.dtype == torch.bool:
-        raise AttentionError(f"groups must be integer labels, one a query, but is {groups.dtype}.")
+        raise AttentionError(f"groups must be integer labels, one per query, but is {groups.dtype}.")
     labels = groups[None] if groups.dim() == 1 else groups
     if labels.dim() != 2 or labels.shape[0] not in (1, batch) or labels.shape[1] != queries:
         raise AttentionError(
-            f"groups must be [{queries}] or [{batch}, {queries}], one label a query, but has shape "
+            f"groups must be [{queries}] or [{batch}, {queries}], one label per query, but has shape "
             f"{list(groups.shape)}."
         )
     labels = labels.to(device=device, dtype=torch.long)

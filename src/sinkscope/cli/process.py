@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
-from sinkscope.cli.screen import printable, say_error
+from sinkscope.cli.screen import printable, say, say_error
 
 ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 _received: list[int] = []
@@ -27,6 +27,10 @@ def prepare() -> None:
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     warnings.showwarning = _show_warning  # type: ignore[assignment]
     logging.setLogRecordFactory(_PlainRecord)
+    log = logging.getLogger("sinkscope")
+    log.addHandler(_Lines())
+    wanted = os.environ.get("SINKSCOPE_LOG", "warning").upper()
+    log.setLevel(logging.getLevelNamesMapping().get(wanted, logging.WARNING))
 
 
 def working_folder_exists() -> bool:
@@ -61,6 +65,13 @@ class _PlainRecord(logging.LogRecord):
 
     def getMessage(self) -> str:  # noqa: N802
         return printable(super().getMessage())
+
+
+class _Lines(logging.Handler):
+    """What the library logs, a line each on stderr."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        say(f"{record.name}: {record.getMessage()}")
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -31,6 +32,19 @@ def say(line: str) -> None:
 def say_error(sentence: str) -> None:
     """One line on stderr, whole: it may be read by another program, so it is not wrapped or coloured there."""
     say(f"sinkscope: {' '.join(sentence.split())}")
+
+
+def print_text(text: str) -> None:
+    """Text on stdout as it is: names and answers of models may stand in it."""
+    output().print(printable(text), markup=False, soft_wrap=True)
+
+
+def print_shard(folder: Path, shard: str, as_json: bool) -> None:
+    """What to do when a shard is finished."""
+    if as_json:
+        print_json({"folder": str(folder), "shard": shard, "results": None})
+    else:
+        print_text(f"Shard {shard} is in {folder}. When all are there: sinkscope merge {folder} … --out FOLDER")
 
 
 def print_json(value: Any) -> None:

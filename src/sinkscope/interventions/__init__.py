@@ -7,10 +7,10 @@ To add one: write a dataclass under `Intervention` (or `Selector`, if it picks k
 from importlib import import_module
 from pkgutil import iter_modules
 
+from sinkscope.interventions.ablate import AblateChannels, ZeroAttention
 from sinkscope.interventions.active import Active, intervene
 from sinkscope.interventions.attenuate import Attenuate
 from sinkscope.interventions.base import Intervention, Selector
-from sinkscope.interventions.channels import AblateChannels
 from sinkscope.interventions.conditions import Condition, condition_from_dict
 from sinkscope.interventions.control import (
     AddSinkToken,
@@ -21,50 +21,21 @@ from sinkscope.interventions.control import (
     SoftmaxOffByOne,
 )
 from sinkscope.interventions.effect import Effect
-from sinkscope.interventions.heads import ZeroAttention
 from sinkscope.interventions.hooks import HookContext, hook
-from sinkscope.interventions.instead import MaskInstead
 from sinkscope.interventions.patch import PatchKeys, PatchValues
 from sinkscope.interventions.positions import CutContext, MaskPositions, Window
 from sinkscope.interventions.random import MaskRandom
+from sinkscope.interventions.ranked import MaskSinks
+from sinkscope.interventions.selected import MaskInstead, MeanValues, ZeroValues
 from sinkscope.interventions.settings import Setting, register
-from sinkscope.interventions.sinks import MaskSinks
 from sinkscope.interventions.steer import Steer
-from sinkscope.interventions.values import MeanValues, ZeroValues
 
 for _found in iter_modules(__path__):  # what none of the lines above names registers itself too
     import_module(f"{__name__}.{_found.name}")
 
 __all__ = [
-    "AblateChannels",
-    "Active",
-    "AddSinkToken",
-    "Attenuate",
-    "Condition",
-    "CutContext",
-    "Effect",
-    "HoldSinks",
-    "HookContext",
-    "Intervention",
-    "MaskInstead",
-    "MaskPositions",
-    "MaskRandom",
-    "MaskSinks",
-    "MeanValues",
-    "PatchKeys",
-    "PatchValues",
-    "PenaliseSinks",
-    "RotateSinks",
-    "Selector",
-    "Setting",
-    "Soften",
-    "SoftmaxOffByOne",
-    "Steer",
-    "Window",
-    "ZeroAttention",
-    "ZeroValues",
-    "condition_from_dict",
-    "hook",
-    "intervene",
-    "register",
+    "AblateChannels", "Active", "AddSinkToken", "Attenuate", "Condition", "CutContext", "Effect", "HoldSinks",
+    "HookContext", "Intervention", "MaskInstead", "MaskPositions", "MaskRandom", "MaskSinks", "MeanValues", "PatchKeys",
+    "PatchValues", "PenaliseSinks", "RotateSinks", "Selector", "Setting", "Soften", "SoftmaxOffByOne", "Steer",
+    "Window", "ZeroAttention", "ZeroValues", "condition_from_dict", "hook", "intervene", "register",
 ]  # fmt: skip

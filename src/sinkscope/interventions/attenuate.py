@@ -12,13 +12,12 @@ from sinkscope.attention.calls import Call, Change
 from sinkscope.errors import InterventionError
 from sinkscope.fields import among, number
 from sinkscope.interventions.base import Selector
-from sinkscope.interventions.instead import MaskInstead
 from sinkscope.interventions.memory import Memory
-from sinkscope.interventions.of import SelectorIntervention
 from sinkscope.interventions.positions import POSITIONS, MaskPositions
 from sinkscope.interventions.random import MaskRandom
+from sinkscope.interventions.ranked import MaskSinks
+from sinkscope.interventions.selected import MaskInstead, SelectorIntervention
 from sinkscope.interventions.settings import Setting, register
-from sinkscope.interventions.sinks import MaskSinks
 from sinkscope.interventions.words import ABOVE, ALIGNED, AVOID, BELOW, MATCH, OF, PERSIST, RANK, ROWS, WHICH, K
 
 OFS = ("sinks", "random", "positions", "instead")
@@ -113,18 +112,16 @@ class Attenuate(SelectorIntervention):
         counted = (call.labels >= 0)[:, None, :, None]
         return Change(bias=bias, removed=(drawn.nan_to_num(0.0) * (on & counted)).sum(2))
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"name": type(self).__name__, **self.settings(), "of": self.of.to_dict()}
-
 
 def _scores(call: Call) -> Tensor:
     """What goes into the softmax of the untouched call, −∞ where a query may not look, [batch, head, query, key]."""
     dtype = torch.float64 if call.q.dtype == torch.float64 else torch.float32
     keys = call.k.to(dtype).repeat_interleave(call.q.shape[1] // call.k.shape[1], dim=1)
     scores = call.q.to(dtype) @ keys.mT * (call.q.shape[-1] ** -0.5 if call.scale is None else call.scale)
-    if call.mask is not None:
-        may = call.mask if call.mask.dtype == torch.bool else call.mask > torch.finfo(call.mask.dtype).min / 2
-        scores = (scores if call.mask.dtype == torch.bool else scores + call.mask).masked_fill(~may, -torch.inf)
+    if call.mask is not None and call.visible is not None:
+        scores = (scores if call.mask.dtype == torch.bool else scores + call.mask).masked_fill(
+            ~call.visible, -torch.inf
+        )
     if call.causal:
         places = torch.arange(call.queries, device=scores.device)[:, None] + call.keys - call.queries
         scores = scores.masked_fill(torch.arange(call.keys, device=scores.device) > places, -torch.inf)

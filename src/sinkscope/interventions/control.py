@@ -14,7 +14,7 @@ from sinkscope.attention.calls import Call, Change, Extra, Outcome, Tap
 from sinkscope.attention.capture import listening, module_of
 from sinkscope.errors import InterventionError
 from sinkscope.fields import need, number, whole
-from sinkscope.interventions.base import Intervention, limited, top
+from sinkscope.interventions.base import Intervention, top
 from sinkscope.interventions.memory import Memory
 from sinkscope.interventions.ranked import Ranked
 from sinkscope.interventions.settings import REQUIRED, Setting, register
@@ -141,10 +141,6 @@ class _Scored(Ranked):
         gain = call.q.new_zeros(()) + self._gain
         return Change(bias=picked[:, :, None].to(call.q.dtype) * gain, touched=picked)
 
-    def select(self, call: Call, memory: Memory) -> Tensor | None:
-        ranking = self.ranking(call, memory)
-        return None if ranking is None else limited(ranking.sinks, call, self.layers, self.heads)
-
     @property
     @abstractmethod
     def _gain(self) -> float:
@@ -206,10 +202,6 @@ class RotateSinks(Ranked):
     @property
     def needs_kinds(self) -> bool:
         return not self.is_noop
-
-    def select(self, call: Call, memory: Memory) -> Tensor | None:
-        ranking = self.ranking(call, memory)
-        return None if ranking is None else limited(ranking.sinks, call, self.layers, self.heads)
 
     def change(self, call: Call, memory: Memory) -> Change | None:
         picked = self.select(call, memory)

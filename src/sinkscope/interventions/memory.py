@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.attend import attend
-from sinkscope.attention.calls import Call, Outcome
+from sinkscope.attention.calls import Call, Outcome, untouched_columns
 from sinkscope.attention.context import Forward
 
 Rank = Literal["clean", "as_run"]
@@ -110,18 +110,13 @@ class Memory:
             if call.layer not in self.layers:
                 return None
             # This is the first layer that runs in this forward: all layers still have the maps of the last one.
-            parts = [self._total(layer, rank, rows).to(call.q.device) for layer in self.layers.values()]
-            widest = max(part.shape[-1] for part in parts)
-            known = torch.stack([_longer(part, widest) for part in parts]).sum(0)
+            widest = max(layer.scores[rank, rows].shape[-1] for layer in self.layers.values())
+            parts = [self.scores_at(layer, widest, rank, rows) for layer in self.layers]
+            known = torch.stack(
+                [part.sum(1, keepdim=True).to(call.q.device) for part in parts if part is not None]
+            ).sum(0)
             self._whole[rank, rows] = self.step(call), known
         return _longer(known.to(call.q.device), call.keys)
-
-    @staticmethod
-    def _total(layer: Layer, rank: Rank, rows: Rows) -> Tensor:
-        scores = layer.scores[rank, rows]
-        if rows == "all" and layer.earlier is not None:
-            scores = _longer(layer.earlier.scores[rank, rows], scores.shape[-1]) + scores
-        return scores.sum(1, keepdim=True)
 
     def queries(self, call: Call) -> Tensor:
         """[batch]: how many rows the scores of rows="all" are sums of."""
@@ -187,10 +182,8 @@ def _seen(layer: Layer, keys: int) -> Tensor:
 def seen_by(call: Call) -> Tensor:
     """[batch, key]: how many queries that count may look at each key of this call."""
     real = call.labels >= 0  # [batch, query]
-    if call.mask is not None:
-        mask = call.mask
-        may = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
-        some = may.any(1).expand(real.shape[0], real.shape[1], -1)  # [batch, query, key]
+    if call.visible is not None:
+        some = call.visible.any(1).expand(real.shape[0], real.shape[1], -1)  # [batch, query, key]
         return (some & real[:, :, None]).sum(1)
     if not call.causal:
         return real.sum(1, keepdim=True).expand(-1, call.keys)
@@ -202,11 +195,7 @@ def seen_by(call: Call) -> Tensor:
 
 def received_now(call: Call) -> Tensor:
     """What every key would receive in this very call if nothing were changed, [batch, head, key]."""
-    _, received = attend(
-        call.q, call.k, call.v, mask=call.mask, causal=call.causal, groups=call.labels, scale=call.scale,
-        group_count=call.group_count,
-    )  # fmt: skip
-    return received.sum(2)
+    return untouched_columns(call).sum(2)
 
 
 def _last_row(call: Call, drop: Tensor | None) -> Tensor:

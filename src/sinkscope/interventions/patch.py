@@ -23,11 +23,10 @@ from sinkscope.errors import InterventionError
 from sinkscope.fields import among
 from sinkscope.interventions.base import Selector
 from sinkscope.interventions.memory import Memory
-from sinkscope.interventions.of import SelectorIntervention
 from sinkscope.interventions.positions import MaskPositions
-from sinkscope.interventions.random import MaskRandom
+from sinkscope.interventions.ranked import MaskSinks
+from sinkscope.interventions.selected import SelectorIntervention, selector
 from sinkscope.interventions.settings import Setting, register
-from sinkscope.interventions.sinks import MaskSinks
 from sinkscope.interventions.words import ABOVE, BELOW, OF, RANK, ROWS, WHICH, K, of_random
 
 if TYPE_CHECKING:
@@ -84,9 +83,8 @@ class _Patched(SelectorIntervention):
 
     @classmethod
     def from_settings(cls, values: dict[str, Any], seed: int) -> Self:
-        words = {name: value for name, value in values.items() if name not in ("source", "of")}
-        of = MaskRandom(seed=seed, **words) if values.get("of") == "random" else MaskSinks(**words)
-        return cls(of, values.get("source", "next"))
+        words = {name: value for name, value in values.items() if name != "source"}
+        return cls(selector(words, seed), values.get("source", "next"))
 
     def to_dict(self) -> dict[str, Any]:
         source = self.source if isinstance(self.source, str) else "trace"

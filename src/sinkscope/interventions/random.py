@@ -81,18 +81,18 @@ class MaskRandom(Ranked):
         one_of("noise", self.noise, ("reference", "counter"))
 
     def select(self, call: Call, memory: Memory) -> Tensor | None:
-        alike = self.match == "count" and not self.persist and self.avoid is None  # layers need nothing of their own
-        found = self.together(call, memory) if alike else None
-        if found is not None:
+        found = self.together(call, memory)
+        if found is None:
+            return None
+        place = found.layers.index(call.layer)
+        if self.match == "count" and not self.persist and self.avoid is None:  # layers need nothing of their own
             known, picked = memory.own.get(("random", self), (None, None))
             if known is not found or picked is None:
                 picked = self._picked(call, memory, found.layers, found.sinks, found.eligible)
                 memory.own["random", self] = found, picked
-            return limited(picked[found.layers.index(call.layer)], call, self.layers, self.heads)
-        ranking = self.ranking(call, memory)
-        if ranking is None:
-            return None
-        picked = self._picked(call, memory, (call.layer,), ranking.sinks[None], ranking.eligible[None])
+            return limited(picked[place], call, self.layers, self.heads)
+        alone = slice(place, place + 1)
+        picked = self._picked(call, memory, (call.layer,), found.sinks[alone], found.eligible[alone])
         return limited(picked[0], call, self.layers, self.heads)
 
     def _picked(self, call: Call, memory: Memory, layers: tuple[int, ...], sinks: Tensor, may: Tensor) -> Tensor:

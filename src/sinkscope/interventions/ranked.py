@@ -1,8 +1,8 @@
-"""Which keys count as the top sinks: the choices that masking and its random controls share."""
+"""`MaskSinks`, and which keys count as the top sinks: the choices that masking and its random controls share."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -12,8 +12,12 @@ from torch import Tensor
 from sinkscope.attention.calls import Call
 from sinkscope.attention.context import Forward
 from sinkscope.errors import InterventionError
-from sinkscope.interventions.base import Selector, at_least, chosen, one_of, top, true_or_false
+from sinkscope.fields import shown
+from sinkscope.interventions.base import Selector, at_least, chosen, limited, one_of, top, true_or_false
+from sinkscope.interventions.conditions import Condition
 from sinkscope.interventions.memory import Map, Memory, Rank, Rows
+from sinkscope.interventions.settings import Registered, add, register
+from sinkscope.interventions.words import ABOVE, BELOW, KEEP_SELF, RANK, ROWS, WHICH, K, ranked_keys
 from sinkscope.sinks.rules import Rule
 from sinkscope.sinks.tokens import KINDS, kinds_named
 
@@ -29,9 +33,9 @@ class Ranking(NamedTuple):
 
 
 class Together(NamedTuple):
-    """Several layers ranked at once."""
+    """One layer, or several ranked at once."""
 
-    forward: Forward
+    forward: Forward | None
     layers: tuple[int, ...]
     sinks: Tensor  # bool [layer, batch, head, key]
     eligible: Tensor
@@ -82,12 +86,13 @@ class Ranked(Selector):
                 "Expected score='per_row' with rows='all', got rows='last', where it has no effect."
             )
         if self.kinds is not None:
-            kinds = self.kinds if isinstance(self.kinds, str) else tuple(self.kinds)
-            object.__setattr__(self, "kinds", kinds)
+            given: object = self.kinds
+            kinds = given if isinstance(given, str) else tuple(given) if isinstance(given, Collection) else ()
             if not kinds_named(kinds):
                 raise InterventionError(
-                    f"Expected kinds to be structural, content, or a list of {', '.join(KINDS)}, got {self.kinds!r}."
+                    f"Expected kinds to be structural, content, or a list of {', '.join(KINDS)}, got {shown(given)}."
                 )
+            object.__setattr__(self, "kinds", kinds)
         for name in ("above", "below"):
             self._check_rule(name, getattr(self, name))
         chosen(self)
@@ -114,19 +119,35 @@ class Ranked(Selector):
     def needs_kinds(self) -> bool:
         return self.kinds is not None
 
+    def select(self, call: Call, memory: Memory) -> Tensor | None:
+        ranking = self.ranking(call, memory)
+        return None if ranking is None else limited(ranking.sinks, call, self.layers, self.heads)
+
     def ranking(self, call: Call, memory: Memory) -> Ranking | None:
         """The top keys of the last forward; None where there was none."""
         found = self.together(call, memory)
-        if found is not None:
-            place = found.layers.index(call.layer)
-            return Ranking(found.sinks[place], found.eligible[place])
-        own = memory.scores(call, self.rank, self.rows)  # [batch, head, key]
-        whole = memory.whole(call, self.rank, self.rows) if self.per == "model" else None  # asked for in every layer
-        if own is None:
+        if found is None:
             return None
+        place = found.layers.index(call.layer)
+        return Ranking(found.sinks[place], found.eligible[place])
+
+    def together(self, call: Call, memory: Memory) -> Together | None:
+        """This layer ranked, and in one go with it others that need nothing but what the last forward left."""
+        if call.layer not in memory.layers:
+            return None
+        found: Together | None = memory.own.get(("ranked", self, call.layer))
+        if found is not None and found.forward is call.forward:
+            return found
+        rules = self.above is not None or self.below is not None
+        alone = call.forward is None or rules or self.score == "per_row" or self.value_norm is not None
+        layers = [call.layer] if alone else memory.alike(call, self.rank, self.rows)
+        parts = [memory.scores_at(layer, call.keys, self.rank, self.rows) for layer in layers]
+        own = torch.stack([part for part in parts if part is not None])  # [layer, batch, head, key]
         scores, eligible = own, own > 0  # padding and keys that are not there yet score 0
-        if self.per != "head":
-            scores = (own.sum(1, keepdim=True) if whole is None else whole).expand_as(own)
+        if self.per == "layer":
+            scores = own.sum(2, keepdim=True).expand_as(own)
+        elif self.per == "model" and (whole := memory.whole(call, self.rank, self.rows)) is not None:
+            scores = whole.expand_as(own)
         if self.score == "per_row":
             seen = memory.seen(call)[:, None]
             scores = scores / seen.clamp(min=1)
@@ -138,36 +159,12 @@ class Ranked(Selector):
             eligible = eligible & self._by_value_norm(call)
         picked = top(scores.masked_fill(~eligible, 0.0), self.k)
         if self.above is not None:
-            picked &= self._marked(self.above, own, call, memory)
+            picked &= self._marked(self.above, own[0], call, memory)
         if self.below is not None:
-            picked &= ~self._marked(self.below, own, call, memory).any(-1, keepdim=True)
-        return Ranking(picked, eligible)
-
-    def together(self, call: Call, memory: Memory) -> Together | None:
-        """Several layers ranked in one go, by what the last forward left; None where layers need more than their scores."""
-        alone = (
-            self.score == "per_row" or self.value_norm is not None or self.above is not None or self.below is not None
-        )
-        if alone or call.forward is None or call.layer not in memory.layers:
-            return None
-        found: Together | None = memory.own.get(("ranked", self, call.layer))
-        if found is not None and found.forward is call.forward:
-            return found
-        layers = memory.alike(call, self.rank, self.rows)
-        parts = [memory.scores_at(layer, call.keys, self.rank, self.rows) for layer in layers]
-        own = torch.stack([part for part in parts if part is not None])  # [layer, batch, head, key]
-        scores, eligible = own, own > 0
-        if self.per == "layer":
-            scores = own.sum(2, keepdim=True).expand_as(own)
-        elif self.per == "model":
-            whole = memory.whole(call, self.rank, self.rows)
-            assert whole is not None
-            scores = whole.expand_as(own)
-        if self.kinds is not None:
-            eligible = eligible & self._of_kind(call, memory)[:, None]
-        picked = top(scores.masked_fill(~eligible, 0.0), self.k)
+            picked &= ~self._marked(self.below, own[0], call, memory).any(-1, keepdim=True)
         found = Together(call.forward, tuple(layers), picked, eligible)
-        memory.own |= {("ranked", self, layer): found for layer in layers}
+        if not alone:
+            memory.own |= {("ranked", self, layer): found for layer in layers}
         return found
 
     def to_dict(self) -> dict[str, Any]:
@@ -196,11 +193,39 @@ class Ranked(Selector):
     def _by_value_norm(self, call: Call) -> Tensor:
         """bool [batch, head, key]: keys whose value is not longer than the median of its head, or longer."""
         if call.v.shape[-1] == 0:
-            raise InterventionError(
-                "value_norm=… needs the values, which torch.nn.MultiheadAttention does not give away."
-            )
+            raise InterventionError("value_norm=… needs the values, which torch.nn.MultiheadAttention does not expose.")
         norms = call.v.float().norm(dim=-1)  # [batch, kv head, key]
         real = torch.ones_like(norms, dtype=torch.bool) if call.real_keys is None else call.real_keys[:, None]
         median = norms.masked_fill(~real, torch.nan).nanmedian(-1, keepdim=True).values
         low: Tensor = (norms <= median).repeat_interleave(call.q.shape[1] // norms.shape[1], dim=1)
         return low if self.value_norm == "low" else ~low
+
+
+def _random_keys(condition: Condition) -> dict[Literal["count", "mass"], list[Condition]]:
+    """Controls: random keys of the same settings, matched by count or by mass.
+
+    As many random keys are as many, whichever rows ranked those that they must not be; but the mass to match is that of the
+    sinks of this very ranking.
+    """
+    words = dict(condition.settings)
+    count, mass = ([Condition("mask_random", **{**words, "match": match})] for match in ("count", "mass"))
+    if not {"above", "below"} & set(words):
+        count += [
+            Condition("mask_random", condition.k, "clean", rows, "count") for rows in (condition.rows, "last", "all")
+        ]
+    return {"count": count, "mass": mass}
+
+
+@register("mask_sinks", K, RANK, ROWS, ABOVE, KEEP_SELF, BELOW, *WHICH, short=ranked_keys, controls=_random_keys)
+@dataclass(frozen=True)
+class MaskSinks(Ranked):
+    """Hide the top-k sinks of the last forward, layer by layer and head by head (the paper's Table 1).
+
+    Which keys those are follows from k, rank, rows, score, kinds, value_norm, per, above and below (see `Ranked`); nothing is
+    hidden at the first forward of a generation, which has no map before it.
+    """
+
+
+# The two conditions that every study has beside its interventions.
+add(Registered("none", (), lambda values, seed: None))
+add(Registered("noop", (), lambda values, seed: MaskSinks(k=0)))

@@ -122,7 +122,7 @@ def read_bytes(path: Path, largest: int) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise CheckpointError(
-            f"{shown(str(path))} cannot be read ({reason(error)}); look at its place and rights."
+            f"{shown(str(path))} cannot be read ({reason(error)}); check the path and permissions."
         ) from None
 
 

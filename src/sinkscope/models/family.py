@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+import torch
 from torch import Tensor, nn
 
+from sinkscope import plugins
 from sinkscope.errors import DecodeError, TokenizerError
-from sinkscope.models.template import rendered
+from sinkscope.models.qwen import qwen_config, refuse
+from sinkscope.models.template import Messages, rendered
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
@@ -24,32 +27,41 @@ class Family:
 
     name: ClassVar[str]
     asked: ClassVar[int] = 50  # families are asked in this order whether they know a config.json; the catch-all is last
-    tested: ClassVar[str] = (
-        "untested"  # "golden": token for token; "loads": logits; "refused"; see docs/reference/models.md
-    )
+    tested: ClassVar[str] = "untested"  # "golden": token for token; "loads": logits; "refused"
+    model_type: ClassVar[str] = ""  # of its config.json, in lower case
+    native: ClassVar[str] = ""  # transformers' configuration with the same mathematics …
+    expects: ClassVar[dict[str, Any]] = {}  # … which holds under these values of config.json
     native_class: ClassVar[str | None] = None  # transformers class, where the native config does not lead to it
-    constructor: ClassVar[str] = ""  # of Decode, where `decoders` are named
+    constructor: ClassVar[str] = "llada"  # of Decode: the authors' decoder …
+    usual: ClassVar[dict[str, Any]] = {"block": 32, "steps": 128}  # … and their settings
     shift: ClassVar[bool] = False
     causal: ClassVar[bool] = False
-    decoders: ClassVar[
-        tuple[str, ...]
-    ] = ()  # kinds of Decode that read as it was trained to; (): all with a mask token
+    decoders: ClassVar[tuple[str, ...]] = ()  # kinds of Decode that it was trained for; (): all with a mask
     modes: ClassVar[tuple[str, ...]] = ()  # ways in which the same weights decode, the usual one first; (): one way
+    block_length: ClassVar[tuple[str, int] | None] = None  # if block-causal: its field of config.json, default
+    padding_position: ClassVar[int | None] = None  # of padded columns, where real tokens are counted; None: columns are
+    plain_tokenizer: ClassVar[bool] = False  # tokenizer.json alone: AutoTokenizer would warn of an unknown type
     mask_token: ClassVar[str | None] = None  # text of the mask token, where config.json and tokenizer do not name it
     end_of_turn: ClassVar[str | None] = None  # text of the token that closes a chat turn
     key_mapping: ClassVar[dict[str, str]] = {}  # regular expression of a stored key → native key
 
     def knows(self, config: dict[str, Any], folder: Path) -> bool:
         """Whether this family wrote that config.json (never decided by the folder's name)."""
-        raise TypeError(f"{type(self).__name__} must say which config.json files it knows")
+        return str(config.get("model_type", "")).lower() == self.model_type
 
     def native_config(self, config: dict[str, Any]) -> PretrainedConfig:
         """The native transformers configuration with every size taken from the checkpoint's config.json."""
-        raise TypeError(f"{type(self).__name__} must translate config.json")
+        import transformers
+
+        refuse(config, self.expects, self.name)
+        return qwen_config(getattr(transformers, self.native), config)
 
     def block(self, config: dict[str, Any]) -> int | None:
         """Block length of a checkpoint that was trained with block-causal attention; None: it sees everything."""
-        return None
+        if self.block_length is None:
+            return None
+        field, usual = self.block_length
+        return int(config.get(field) or usual)
 
     @property
     def causal_module(self) -> bool:
@@ -80,8 +92,11 @@ class Family:
         """Last changes to the loaded module, for what the native class does differently."""
 
     def load_tokenizer(self, folder: Path) -> PreTrainedTokenizerBase:
-        from transformers import AutoTokenizer
+        from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+        if self.plain_tokenizer and (folder / "tokenizer.json").is_file():
+            plain: PreTrainedTokenizerBase = PreTrainedTokenizerFast.from_pretrained(str(folder))
+            return plain
         # Without the argument transformers asks on stdin whether to run the code in `auto_map`.
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
         return tokenizer
@@ -113,18 +128,22 @@ class Family:
             "neither; a diffusion model cannot start without one: pass mask_id=… to load (--mask-id on the command line)."
         )
 
-    def encode(self, tokenizer: PreTrainedTokenizerBase, text: str, chat: bool) -> Tensor:
+    def encode(self, tokenizer: PreTrainedTokenizerBase, text: str | Messages, chat: bool) -> Tensor:
+        """Text or chat messages → ids [1, position]; chat: through the tokenizer's chat template."""
         if not chat:
             plain: Tensor = tokenizer(text, return_tensors="pt")["input_ids"]
             return plain
-        written = rendered(tokenizer, [{"role": "user", "content": text}])
+        written = rendered(tokenizer, [{"role": "user", "content": text}] if isinstance(text, str) else text)
         # The template writes its own begin token: special tokens must not be added a second time.
         ids: Tensor = tokenizer(written, return_tensors="pt", add_special_tokens=False)["input_ids"]
         return ids
 
     def positions(self, attention_mask: Tensor | None) -> Tensor | None:
         """Position ids [batch, position] of a padded batch; None counts from the first column, padding included."""
-        return None
+        if attention_mask is None or self.padding_position is None:
+            return None
+        counted = attention_mask.to(torch.int64).cumsum(-1) - 1
+        return counted.masked_fill(attention_mask == 0, self.padding_position)
 
     def head(self, module: Any, hidden: Tensor) -> Tensor:
         """hidden [n, width] → logits [n, vocab]."""
@@ -139,7 +158,10 @@ class Family:
         return None
 
     def defaults(self, model: Model) -> Decode:
-        raise TypeError(f"{type(self).__name__} must give default decode settings")
+        from sinkscope.settings.decode import Decode
+
+        made: Decode = getattr(Decode, self.constructor)(**{"length": 128, **self.usual})
+        return made
 
 
 FAMILIES: list[Family] = []  # in the order in which they are asked
@@ -156,6 +178,12 @@ def family(kind: Made) -> Made:
 def register(own: Family) -> None:
     """Make a family of your own known to `load`; it is asked before the families of the package."""
     FAMILIES[:] = [own, *(known for known in FAMILIES if known.name != own.name)]
+
+
+def families() -> list[Family]:
+    """Every family in the order in which they are asked, those of installed packages first."""
+    plugins.load("families")
+    return FAMILIES
 
 
 def has_tokenizer(folder: Path) -> bool:

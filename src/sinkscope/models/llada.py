@@ -1,4 +1,4 @@
-"""LLaDA: Llama's mathematics under OLMo's names, bidirectional, logits at their own position."""
+"""LLaDA and MMaDA: Llama's mathematics under OLMo's names, bidirectional, logits at their own position."""
 
 from __future__ import annotations
 
@@ -42,6 +42,8 @@ class LLaDA(Family):
     """GSAI-ML/LLaDA-8B-Base, -Instruct and LLaDA-1.5."""
 
     name: ClassVar[str] = "llada"
+    model_type: ClassVar[str] = "llada"
+    expects: ClassVar[dict[str, Any]] = LLAMA_LIKE
     tested: ClassVar[str] = "golden"
     mask_token: ClassVar[str | None] = "<|mdm_mask|>"
     end_of_turn: ClassVar[str | None] = "<|eot_id|>"
@@ -63,12 +65,12 @@ class LLaDA(Family):
 
     def knows(self, config: dict[str, Any], folder: Path) -> bool:
         # LLaDA-MoE names the same type; its experts tell it apart.
-        return str(config.get("model_type", "")).lower() == "llada" and not config.get("num_experts")
+        return super().knows(config, folder) and not config.get("num_experts")
 
     def native_config(self, config: dict[str, Any]) -> PretrainedConfig:
         from transformers import LlamaConfig
 
-        refuse(config, LLAMA_LIKE, "LLaDA")
+        refuse(config, self.expects, self.name)
         heads = int(config["n_heads"])
         kv_heads = config.get("n_kv_heads") or (1 if config.get("multi_query_attention") else heads)
         return LlamaConfig(
@@ -102,4 +104,29 @@ class LLaDA(Family):
 
         if re.search(r"llada[-_]?1[._]5", model.name, re.IGNORECASE) and model.eot_id is not None:
             return Decode.llada(length=256, block=16, steps=256, late_eos=True)
-        return Decode.llada(length=128, block=32, steps=128)
+        return super().defaults(model)
+
+
+@family
+class MMaDA(LLaDA):
+    """Gen-Verse/MMaDA-8B-Base and -MixCoT: image codes are appended to LLaDA's vocabulary.
+
+    The chat template has one newline after a header where LLaDA has two.
+    """
+
+    name: ClassVar[str] = "mmada"
+    asked: ClassVar[int] = 40  # before LLaDA, whose type it may name
+    model_type: ClassVar[str] = "mmada"
+    constructor: ClassVar[str] = "mmada"
+
+    def knows(self, config: dict[str, Any], folder: Path) -> bool:
+        built = any("mmada" in str(architecture).lower() for architecture in config.get("architectures") or ())
+        return built or Family.knows(self, config, folder)
+
+    def native_config(self, config: dict[str, Any]) -> PretrainedConfig:
+        # The head was resized after the LLaDA fields were written: new_vocab_size is what the weights have.
+        rows = config.get("new_vocab_size") or config.get("embedding_size") or config["vocab_size"]
+        return super().native_config({**config, "embedding_size": rows})
+
+    def defaults(self, model: Model) -> Decode:
+        return Family.defaults(self, model)

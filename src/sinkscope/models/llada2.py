@@ -35,18 +35,19 @@ class LLaDA2(Family):
     mask_token: ClassVar[str | None] = "<|mask|>"
     end_of_turn: ClassVar[str | None] = "<|role_end|>"
     native_class: ClassVar[str | None] = "Glm4MoeForCausalLM"
+    block_length: ClassVar[tuple[str, int] | None] = ("block_size", 32)
 
     def knows(self, config: dict[str, Any], folder: Path) -> bool:
         return str(config.get("model_type", "")).lower().startswith("llada2")
 
     def native_config(self, config: dict[str, Any]) -> PretrainedConfig:
-        refuse(config, GLM_LIKE, "LLaDA2")
+        refuse(config, GLM_LIKE, self.name)
         rope = {
             "rope_type": "default", **(config.get("rope_scaling") or {}), "rope_theta": float(config["rope_theta"]),
             "partial_rotary_factor": float(config.get("partial_rotary_factor", 0.5)),
         }  # fmt: skip
         shared = config["moe_intermediate_size"] * config["num_shared_experts"]
-        refuse(config, {"moe_shared_expert_intermediate_size": shared}, "LLaDA2")
+        refuse(config, {"moe_shared_expert_intermediate_size": shared}, self.name)
         same = (
             "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
             "num_key_value_heads", "head_dim", "rms_norm_eps", "max_position_embeddings", "num_experts_per_tok",
@@ -59,9 +60,6 @@ class LLaDA2(Family):
             tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
             eos_token_id=config.get("eos_token_id"), pad_token_id=config.get("pad_token_id"),
         )  # fmt: skip
-
-    def block(self, config: dict[str, Any]) -> int | None:
-        return int(config.get("block_size") or 32)
 
     def eos_ids(self, config: Any, tokenizer: PreTrainedTokenizerBase | None) -> tuple[int, ...]:
         """config.json names no end token; the authors' generation takes the padding token for it."""

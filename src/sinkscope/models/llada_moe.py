@@ -11,9 +11,6 @@ from sinkscope.models.qwen import refuse
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-    from sinkscope.models.base import Model
-    from sinkscope.settings import Decode
-
 # config.json values under which the mathematics is Qwen3Moe's. With an expert bias, the bias would enter the weights too.
 QWEN_LIKE = {
     "qk_layernorm": True, "moe_router_enable_expert_bias": False, "moe_router_score_function": "softmax",
@@ -40,7 +37,7 @@ class LLaDAMoE(Family):
     def native_config(self, config: dict[str, Any]) -> PretrainedConfig:
         from transformers import Qwen3MoeConfig
 
-        refuse(config, QWEN_LIKE, "LLaDA-MoE")
+        refuse(config, QWEN_LIKE, self.name)
         layers = int(config["num_hidden_layers"])
         sparse = config.get("moe_layer_freq") or [1] * layers
         heads = int(config["num_attention_heads"])
@@ -60,8 +57,3 @@ class LLaDAMoE(Family):
             tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
             eos_token_id=config.get("eos_token_id"), pad_token_id=config.get("pad_token_id"),
         )  # fmt: skip
-
-    def defaults(self, model: Model) -> Decode:
-        from sinkscope.settings import Decode
-
-        return Decode.llada(length=128, block=32, steps=128)

@@ -1,20 +1,21 @@
-"""Autoregressive checkpoints that transformers knows by itself: Llama, Qwen2, Qwen3, SmolLM and others, GGUF too."""
+"""Checkpoints of a type that transformers knows by itself: causal ones, GGUF too, and those that were turned into diffusion."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
-from torch import Tensor
-
 from sinkscope.models.family import Family, family
+from sinkscope.models.qwen_families import mask_tokens
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
     from sinkscope.models.base import Model
     from sinkscope.settings.decode import Decode
+
+ADAPTED = ("qwen3", "qwen2", "llama")
 
 
 @family
@@ -24,8 +25,11 @@ class Llama(Family):
     name: ClassVar[str] = "llama"
     tested: ClassVar[str] = "loads"
     asked: ClassVar[int] = 100
+    constructor: ClassVar[str] = "autoregressive"
+    usual: ClassVar[dict[str, Any]] = {}
     shift: ClassVar[bool] = True
     causal: ClassVar[bool] = True
+    padding_position: ClassVar[int | None] = 1
     end_of_turn: ClassVar[str | None] = "<|eot_id|>"
 
     def knows(self, config: dict[str, Any], folder: Path) -> bool:
@@ -34,19 +38,49 @@ class Llama(Family):
         return config.get("model_type") in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     def native_config(self, config: dict[str, Any]) -> PretrainedConfig:
-        from transformers import AutoConfig
+        return _of_type(config["model_type"], config)
 
-        kept = {field: value for field, value in config.items() if field not in ("model_type", "auto_map")}
-        made: PretrainedConfig = AutoConfig.for_model(config["model_type"], **kept)
-        return made
 
-    def positions(self, attention_mask: Tensor | None) -> Tensor | None:
-        if attention_mask is None:
-            return None
-        counted = attention_mask.to(torch.int64).cumsum(-1) - 1
-        return counted.masked_fill(attention_mask == 0, 1)
+@family
+class AdaptedToDiffusion(Family):
+    """The Tiny-A2D kind: an `a2d-…` model type, or a native causal type whose checkpoint names a mask token."""
+
+    name: ClassVar[str] = "a2d"
+    tested: ClassVar[str] = "golden"
+    plain_tokenizer: ClassVar[bool] = True
+    mask_token: ClassVar[str | None] = "<|mask|>"
+    end_of_turn: ClassVar[str | None] = "<|im_end|>"
+
+    def knows(self, config: dict[str, Any], folder: Path) -> bool:
+        kind = str(config.get("model_type", "")).lower()
+        built = any(str(name).startswith(("A2D", "TinyA2D")) for name in config.get("architectures") or ())
+        if built or "a2d-" in kind:
+            return _native_type(kind) in ADAPTED
+        return kind in ADAPTED and (config.get("mask_token_id") is not None or bool(mask_tokens(folder)))
+
+    def native_config(self, config: dict[str, Any]) -> PretrainedConfig:
+        return _of_type(_native_type(str(config["model_type"])), config)
+
+    def pad_id(self, config: Any, tokenizer: PreTrainedTokenizerBase | None) -> int | None:
+        """Qwen's config.json names no padding; its begin token is the end-of-document that its tokenizer pads with."""
+        found = super().pad_id(config, tokenizer)
+        return config.bos_token_id if found is None and tokenizer is None else found
 
     def defaults(self, model: Model) -> Decode:
         from sinkscope.settings.decode import Decode
 
-        return Decode.autoregressive(length=128)
+        # The files of the two are alike: only the name tells a block-causal checkpoint.
+        make = Decode.bd3lm if "bd3lm" in model.name.lower() else Decode.mdlm
+        return make(length=128, block=32, steps=128)
+
+
+def _native_type(model_type: str) -> str:
+    return re.sub(r"^(tiny-)?a2d-", "", model_type.lower())
+
+
+def _of_type(name: str, config: dict[str, Any]) -> PretrainedConfig:
+    from transformers import AutoConfig
+
+    kept = {field: value for field, value in config.items() if field not in ("model_type", "auto_map", "is_causal")}
+    made: PretrainedConfig = AutoConfig.for_model(name, **kept)
+    return made

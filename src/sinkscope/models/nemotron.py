@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
-from sinkscope.models.blocks import block_mask, counted
+from sinkscope.models.blocks import block_mask
 from sinkscope.models.family import Family, family
 from sinkscope.models.qwen import FOREIGN, refuse
 
@@ -26,15 +25,14 @@ class Nemotron(Family):
     """
 
     name: ClassVar[str] = "nemotron_labs_diffusion"
+    model_type: ClassVar[str] = name
+    padding_position: ClassVar[int | None] = 0
     decoders: ClassVar[tuple[str, ...]] = ("nemotron", "autoregressive")
     constructor: ClassVar[str] = "nemotron"
     tested: ClassVar[str] = "golden"
     modes: ClassVar[tuple[str, ...]] = ("diffusion", "autoregressive", "self_speculation")
     end_of_turn: ClassVar[str | None] = "<|im_end|>"
     key_mapping: ClassVar[dict[str, str]] = {r"^encoder\.": "model.", r"^diffusion_head\.": "lm_head."}
-
-    def knows(self, config: dict[str, Any], folder: Path) -> bool:
-        return str(config.get("model_type", "")).lower() == "nemotron_labs_diffusion"
 
     def native_config(self, config: dict[str, Any]) -> PretrainedConfig:
         from transformers import Ministral3Config
@@ -50,9 +48,6 @@ class Nemotron(Family):
             _ = rope[needed]
         kept = {field: value for field, value in config.items() if field not in FOREIGN}
         return Ministral3Config(**{**kept, "rope_parameters": rope, "sliding_window": None})
-
-    def positions(self, attention_mask: Tensor | None) -> Tensor | None:
-        return None if attention_mask is None else counted(attention_mask.bool())
 
     def visible(self, model: Model, ids: Tensor, real: Tensor | None) -> Tensor | None:
         """The module is causal by itself, so a padded batch that sees both ways must bring a mask."""

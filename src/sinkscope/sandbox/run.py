@@ -56,19 +56,9 @@ class SandboxResult:
     isolation: str = "namespaces"
 
 
-def run_python(
-    code: str,
-    *,
-    seconds: float = 5.0,
-    memory_mb: int = 512,
-    output_kb: int = 64,
-    files_mb: int = 16,
-    processes: int = 8,
-    allow_network: bool = False,
-) -> SandboxResult:
+def run_python(code: str, **limits: Any) -> SandboxResult:
     """Run a script; ok means that it reached its end, which hostile code could pretend: for verdicts use `check`."""
-    limits = Limits(seconds, memory_mb, output_kb, files_mb, processes, allow_network)
-    return _run(code, "__main__", {"tests": None}, limits)
+    return _run(code, "__main__", {"tests": None}, Limits(**limits))
 
 
 def check(
@@ -147,7 +137,7 @@ def _job_file(*messages: dict[str, Any]) -> IO[bytes]:
 def _run(code: str, name: str, judging: dict[str, Any], limits: Limits) -> SandboxResult:
     if not sys.platform.startswith("linux"):
         raise SandboxError(
-            f"Generated code runs only on Linux, where it can be walled in, not on {sys.platform}: use a Linux machine."
+            f"Generated code runs only on Linux, where it can be isolated, not on {sys.platform}: use a Linux machine."
         )
     result = _start(code, name, judging, limits, without_walls=False)
     if isinstance(result, SandboxResult):
@@ -158,7 +148,7 @@ def _run(code: str, name: str, judging: dict[str, Any], limits: Limits) -> Sandb
             return result
     raise SandboxError(
         f"Generated code needs user and network namespaces, which this kernel refuses ({result}); allow unprivileged"
-        " user namespaces, or pass allow_network=True to run it with limits only, without walls."
+        " user namespaces, or pass allow_network=True to run it with limits only, without isolation."
     )
 
 

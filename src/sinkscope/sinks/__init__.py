@@ -11,26 +11,7 @@ from sinkscope.sinks.tables import find, lives, paths
 from sinkscope.sinks.tokens import describe
 
 __all__ = [
-    "RULES",
-    "Classes",
-    "Columns",
-    "HeadShare",
-    "Rule",
-    "Threshold",
-    "TraceLike",
-    "ZScore",
-    "by_layer",
-    "default_rule",
-    "describe",
-    "find",
-    "head_dynamics",
-    "histogram",
-    "lives",
-    "notable",
-    "paths",
-    "register",
-    "rule_from_dict",
-    "sink_rate",
-    "sweep",
-    "token_shares",
-]
+    "RULES", "Classes", "Columns", "HeadShare", "Rule", "Threshold", "TraceLike", "ZScore", "by_layer", "default_rule",
+    "describe", "find", "head_dynamics", "histogram", "lives", "notable", "paths", "register", "rule_from_dict",
+    "sink_rate", "sweep", "token_shares",
+]  # fmt: skip

@@ -25,29 +25,36 @@ QUESTION = "\nHow many {thing} are left?"
 
 def draw(source: Source, difficulty: int) -> Problem:
     """A story with as many events as its difficulty."""
-    name, thing = source.choice(NAMES), source.choice(THINGS)
-    opening = source.choice(OPENINGS)
-    value = source.randint(1, 9)
-    prompt = opening.format(name=name, n=value, thing=thing)
-    key, lines = [opening, str(value)], []
+    story = Story(source.choice(NAMES), source.choice(THINGS), source.choice(OPENINGS), source.randint(1, 9))
     for _ in range(difficulty):
-        operation, sentence = source.choice(EVENTS)
-        n = source.randint(1, LARGEST)
-        while not 0 <= apply(value, operation, n) <= HIGHEST or (operation == "*" and n not in (2, 3)):
-            operation, sentence = source.choice(EVENTS)
-            n = source.randint(1, LARGEST)
-        result = apply(value, operation, n)
-        prompt += sentence.format(name=name, n=n)
-        lines.append(f"{value} {operation} {n} = {result}.\n")
-        key += [sentence, str(n)]
-        value = result
-    prompt += QUESTION.format(thing=thing)
-    answer = "".join(lines) + f"#### {value}"
-    return Problem("arithmetic", prompt, answer, difficulty, "|".join(key), {"final": str(value)})
+        while not story.goes_on(*source.choice(EVENTS), source.randint(1, LARGEST)):
+            pass
+    return story.problem("arithmetic", difficulty)
 
 
-def apply(value: int, operation: str, n: int) -> int:
-    return {"+": value + n, "-": value - n, "*": value * n}[operation]
+class Story:
+    """A story that is being told: its text, the lines of its answer, and the content that decides the split."""
+
+    def __init__(self, name: str, thing: str, opening: str, value: int) -> None:
+        self.name, self.thing, self.value = name, thing, value
+        self.prompt = opening.format(name=name, n=value, thing=thing)
+        self.key, self.lines = [opening, str(value)], list[str]()
+
+    def goes_on(self, operation: str, sentence: str, n: int) -> bool:
+        """Tell one event, unless its numbers are none of this kind's."""
+        result = {"+": self.value + n, "-": self.value - n, "*": self.value * n}[operation]
+        if not 0 <= result <= HIGHEST or (operation == "*" and n not in (2, 3)):
+            return False
+        self.prompt += sentence.format(name=self.name, n=n)
+        self.lines.append(f"{self.value} {operation} {n} = {result}.\n")
+        self.key += [sentence, str(n)]
+        self.value = result
+        return True
+
+    def problem(self, kind: str, difficulty: int) -> Problem:
+        answer = "".join(self.lines) + f"#### {self.value}"
+        prompt = self.prompt + QUESTION.format(thing=self.thing)
+        return Problem(kind, prompt, answer, difficulty, "|".join(self.key), {"final": str(self.value)})
 
 
 register(Task("arithmetic", draw, same_final))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.errors import TraceError
-from sinkscope.interventions.channels import largest
+from sinkscope.interventions.ablate import largest
 from sinkscope.interventions.hooks import HookContext, hook
 from sinkscope.models.base import Model
 

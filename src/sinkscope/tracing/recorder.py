@@ -18,6 +18,7 @@ from sinkscope.attention.transfer import ToHost
 from sinkscope.decoding.layout import lay_out
 from sinkscope.decoding.run import Step
 from sinkscope.errors import BudgetError, TraceError
+from sinkscope.fields import LARGEST, TRUTH, Allowed, among, need, whole
 from sinkscope.models.base import Model
 from sinkscope.settings.decode import Decode
 from sinkscope.tracing import lens
@@ -41,23 +42,23 @@ class Keep:
     channels: int = 0  # so many of the largest channels behind each layer, with their values
 
     def __post_init__(self) -> None:
-        if self.form not in ("auto", "full", "summary") or self.dtype not in (torch.float16, torch.float32):
-            raise TraceError(
-                f"Expected form auto, full or summary and float16 or float32, got {self.form} and {self.dtype}."
-            )
-        if type(self.budget) is not int:
-            raise TraceError(f"Expected a budget in bytes as a whole number, got {self.budget!r}.")
-        if type(self.lens) is not bool:
-            raise TraceError(f"Expected lens to be True or False, got {self.lens!r}.")
-        if type(self.channels) is not int or self.channels < 0:
-            raise TraceError(f"Expected channels to be a whole number of at least 0, got {self.channels!r}.")
-        given: Any = self.maps
-        if not isinstance(given, tuple | list) or not all(map(_is_head, given)):
-            raise TraceError(f"Expected maps as pairs of layer and head, such as ((3, 0),), got {self.maps!r}.")
+        need("form", self.form, among(("auto", "full", "summary")), TraceError)
+        need("dtype", self.dtype, among((torch.float16, torch.float32)), TraceError)
+        need("budget", self.budget, Allowed("a whole number of bytes", whole(-LARGEST)), TraceError)
+        for name in ("value_norms", "hidden_norms", "lens"):
+            need(name, getattr(self, name), TRUTH, TraceError)
+        need("channels", self.channels, whole(0), TraceError)
+        need("maps", self.maps, HEADS, TraceError)
 
 
 def _is_head(pair: object) -> bool:
-    return isinstance(pair, tuple | list) and len(pair) == 2 and all(type(one) is int and one >= 0 for one in pair)
+    return isinstance(pair, tuple | list) and len(pair) == 2 and all(map(whole(0), pair))
+
+
+HEADS = Allowed(
+    "pairs of layer and head, such as ((3, 0),)",
+    lambda given: isinstance(given, tuple | list) and all(map(_is_head, given)),
+)
 
 
 def check_maps(model: Model, keep: Keep) -> None:

@@ -33,14 +33,16 @@ def sinks(
         str, typer.Option(help="threshold, zscore (epsilon is its k), head_share or another by its name.")
     ] = "threshold",
     top: Annotated[int, typer.Option(help="Rows per table.", min=1)] = 10,
+    csv: Annotated[Path | None, typer.Option(help="Also write every sink to this CSV file.")] = None,
     parquet: Annotated[Path | None, typer.Option(help="Also write every sink to this parquet file.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Find the sinks of a trace: where, which tokens, how they move."""
     plain = (epsilon, unit, group, rule) == (None, None, "all", "threshold")
     chosen = None if plain else _rule(rule, epsilon, unit, group)  # a wrong word is told before anything is read
-    if parquet is not None:
-        writable_file(parquet, TraceError)
+    for path in (csv, parquet):
+        if path is not None:
+            writable_file(path, TraceError)
     from sinkscope.sinks import by_layer, default_rule, find, head_dynamics, token_shares
     from sinkscope.tracing import Trace
 
@@ -49,6 +51,8 @@ def sinks(
     found, heads, tokens = find(trace, chosen), head_dynamics(trace, chosen), token_shares([trace], chosen)
     strongest = _strongest(found).head(top)
     classes = heads.group_by("class").len("heads").sort("heads", "class", descending=[True, False])
+    if csv is not None:
+        found.write_csv(csv)
     if parquet is not None:
         found.write_parquet(parquet)
     if as_json:
@@ -84,11 +88,12 @@ def _strongest(found: pl.DataFrame) -> pl.DataFrame:
 
 
 def _rule(name: str, epsilon: float | None, unit: str | None, group: str) -> Rule:
-    from sinkscope.sinks import RULES, rule_from_dict
+    from sinkscope.sinks.rules import rule_from_dict, rules
 
     words: dict[str, Any] = {"rule": name, "group": group}
     if epsilon is not None:  # whatever the rule calls its threshold, which is the first of its settings
-        own = [field.name for field in fields(RULES[name]) if not field.kw_only] if name in RULES else ["epsilon"]
+        known = rules()
+        own = [field.name for field in fields(known[name]) if not field.kw_only] if name in known else ["epsilon"]
         words[own[0] if own else "epsilon"] = epsilon
     if unit is not None:
         words["unit"] = unit

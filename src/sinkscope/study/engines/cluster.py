@@ -7,6 +7,7 @@ gets its next unit when its last result was fetched, so no more than one result 
 from __future__ import annotations
 
 import json
+import logging
 import tempfile
 import time
 from collections import Counter
@@ -24,6 +25,7 @@ from sinkscope.study.engines.pool import Pool, Worker
 from sinkscope.study.engines.ray import Ray
 from sinkscope.study.unit import ModelInfo
 
+logger = logging.getLogger(__name__)
 TRIES = 3  # of a unit, each on another worker
 FUNCTION = "sinkscope.study.engines.worker:answer"
 OnMessage = Callable[[str], object]
@@ -76,7 +78,7 @@ class Cluster:
         self, choice: Ray, on_message: OnMessage | None = None, function: str = FUNCTION, weigh: Weigh = weigh
     ) -> None:
         self.choice = choice
-        self.on_message: OnMessage = on_message or (lambda line: None)
+        self.on_message: OnMessage = on_message or logger.info
         self.function, self.weigh = function, weigh
         self.pool = Pool(choice)
         self.models: dict[str, ModelInfo] = {}
@@ -124,7 +126,7 @@ class Cluster:
         if not busy and now - seen > self.choice.patience:
             raise StudyError(
                 f"No node of the cluster could start a worker within {self.choice.patience:.0f} seconds; what is "
-                "finished is stored: look at `ray status`, and run again to go on."
+                "finished is stored: look at `ray status`, and rerun to resume."
             )
         return now if busy else seen
 
@@ -211,9 +213,7 @@ def _told(broken: list[Failed]) -> StudyError:
     more = f" (and {len(broken) - 1} more)" if len(broken) > 1 else ""
     where = f"{len(first.workers)} workers" if len(first.workers) > 1 else "one worker"
     lost = f"{first.unit.id}{more} failed on {where} ({', '.join(dict.fromkeys(first.nodes))}): {first.sentence}"
-    return StudyError(
-        f"{first.sentence if not first.workers else lost}; everything else is stored: run again to go on."
-    )
+    return StudyError(f"{first.sentence if not first.workers else lost}; everything else is stored: rerun to resume.")
 
 
 # ---- batches of a benchmark: the workers, the queue and the retries are those of studies
