@@ -30,6 +30,7 @@ def generate(
     factor: Annotated[float | None, typer.Option(help="Parallel: the required confidence falls with the rank.")] = None,
     cache: Annotated[str | None, typer.Option(help="Parallel: prefix or dual.")] = None,
     noise: Annotated[str | None, typer.Option(help="reference (the authors' stream), per_row or counter.")] = None,
+    pace: Annotated[float, typer.Option(help="Seconds that each step stays on a terminal, at least.", min=0)] = 0,
     chat: Annotated[bool, typer.Option(help="Put the prompt into the chat template, if there is one.")] = True,
     as_json: JsonFlag = False,
     *,
@@ -51,7 +52,7 @@ def generate(
     if console.is_terminal and not as_json:
         from sinkscope.cli.canvas import live_canvas
 
-        with live_canvas(console, loaded, ids.shape[1]) as show:
+        with live_canvas(console, loaded, ids.shape[1], pace) as show:
             done = decode(loaded, ids, settings, history=False, on_step=show)
     else:
         done = decode(loaded, ids, settings, history=False)

@@ -1,4 +1,4 @@
-"""`sinkscope merge RUN… --out FOLDER`: the shards of a study become one run."""
+"""`sinkscope merge RUN… --out FOLDER`: the shards of a study or of table1 become one run."""
 
 from __future__ import annotations
 
