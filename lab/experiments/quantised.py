@@ -90,7 +90,7 @@ class Cell:
 
     def __init__(self, folder: Path, *names: str) -> None:
         self.path = folder / f"{'-'.join(names).replace(' ', '_')}.json"
-        kept = (
+        kept: dict[str, Any] = (
             json.loads(self.path.read_text(encoding="utf-8")) if self.path.is_file() else {"rows": [], "seconds": 0.0}
         )
         self.rows: dict[int, dict[str, Any]] = {row["problem"]: row for row in kept["rows"]}
