@@ -6,7 +6,6 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-
 LONGEST = 1100  # characters of a message
 
 
