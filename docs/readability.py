@@ -2,8 +2,8 @@
 
     python docs/readability.py             # part of `make lint`; exit code 1 and a line per finding
 
-Pages: every sentence outside of tables and code has at most LONGEST words. Pages, docstrings, messages and labels: none of
-WORDS, which stand here with what to write instead.
+Pages: every sentence outside of tables and code has at most LONGEST words, and every explanation at most TABLES tables.
+Pages, docstrings, messages and labels: none of WORDS, which stand here with what to write instead.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 LONGEST = 30  # words; we aim at 25
+TABLES = 3  # of an explanation
 # Generated from the code, or a log whose old entries stay as they were written.
 UNCHECKED = ("docs/reference/api.md", "docs/reference/cli.md", "docs/reference/protocols.md", "docs/notebook.md",
              "docs/decisions.md", "docs/results/")  # fmt: skip
@@ -25,6 +26,8 @@ WORDS = {
     "there twice": "duplicate key",
     "is begun": "an existing run, or: starts",
     "goes on from there": "rerun the command to resume",
+    "goes on where": "is resumed",
+    "goes on after": "is resumed",
     "with a word": "with a warning",
     "by being there": "imported automatically",
     "nats a token": "nats per token",
@@ -105,11 +108,18 @@ def banned(path: Path) -> Iterator[str]:
             yield f"{path.relative_to(ROOT)}:{line}: write {WORDS[found.lower()]!r} for {found!r}"
 
 
+def crowded(page: Path) -> Iterator[str]:
+    """An explanation has at most three tables; more figures belong to docs/results."""
+    tables = len(re.findall(r"^\|[ :|-]+\|$", page.read_text(encoding="utf-8"), flags=re.M))
+    if page.parent.name == "explanation" and page.name != "security.md" and tables > TABLES:
+        yield f"{page.relative_to(ROOT)}:1: {tables} tables, at most {TABLES}"
+
+
 def findings() -> list[str]:
     checked = [page for page in pages() if not str(page.relative_to(ROOT)).startswith(UNCHECKED)]
     code = [*(ROOT / "src").rglob("*.py"), *(ROOT / "src").rglob("*.js"), *(ROOT / "lab").rglob("*.py")]
     return [
-        *(found for page in checked for found in (*long_sentences(page), *banned(page))),
+        *(found for page in checked for found in (*long_sentences(page), *crowded(page), *banned(page))),
         *(found for path in sorted(code) for found in banned(path)),
     ]
 

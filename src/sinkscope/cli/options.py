@@ -64,9 +64,6 @@ Revision = Annotated[str | None, typer.Option("--revision", help="Branch, tag or
 Quantization = Annotated[
     str | None, typer.Option("--quantization", help="int8 or int4 weights, packed by torchao (extra: quant).")
 ]
-ShardOption = Annotated[
-    str | None, typer.Option("--shard", help="Only this part of the work, such as 3/16; join them with merge.")
-]
 ProtocolOption = Annotated[
     str | None, typer.Option("--protocol", help="How benchmarks are asked; by default that of the checkpoint, else harness.",
                              autocompletion=protocol_names),

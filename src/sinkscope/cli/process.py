@@ -25,7 +25,7 @@ def prepare() -> None:
         # A terminal that knows ASCII only, or a file name that is no text: a ? instead of a traceback.
         with suppress(AttributeError, ValueError, OSError):
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
-    warnings.showwarning = lambda message, *_: say_error(f"warning: {message}")  # type: ignore[assignment]
+    warnings.showwarning = lambda message, *_: say_error(f"warning: {message}")
     logging.setLogRecordFactory(_PlainRecord)
     log = logging.getLogger("sinkscope")
     log.addHandler(_Lines())

@@ -64,7 +64,11 @@ def bench(
 
     with waiting("measuring …"), torch.inference_mode():
         plain = partial(sk.decode, loaded, ids, settings, history=False)
-        ways = {"plain": plain, "traced": partial(sk.trace, loaded, ids, settings), "masked": masked}
+        ways: dict[str, Callable[[], object]] = {
+            "plain": plain,
+            "traced": partial(sk.trace, loaded, ids, settings),
+            "masked": masked,
+        }
         seconds = dict(zip(ways, in_turns(list(ways.values()), repeats, loaded.device), strict=True))
         peaks = {name: _peak(loaded.device, way) for name, way in ways.items()}
         weights = next(loaded.module.parameters())
