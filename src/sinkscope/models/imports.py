@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import sys
 from functools import cache
+
+from sinkscope.errors import CheckpointError
 
 
 @cache
@@ -12,6 +15,10 @@ def import_transformers() -> None:
 
     Nothing that is imported is garbage, and the collector goes over it again and again: a seventh of the first load.
     """
+    if sys.flags.optimize > 1:
+        raise CheckpointError(
+            "transformers reads docstrings, and Python drops them under -OO or PYTHONOPTIMIZE=2; leave that out, or use -O."
+        )
     running = gc.isenabled()
     gc.disable()
     try:
