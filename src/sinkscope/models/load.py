@@ -86,7 +86,8 @@ def load(
         )
     dtype, device, scheme = (given.get(key) for key in own)
     asked = checked_name(name)
-    if not isinstance(revision, str | None) or revision == "":
+    named: Any = revision
+    if named is not None and (not isinstance(named, str) or not named):
         raise CheckpointError(f"Expected a branch, tag or commit as revision, got {shown(repr(revision))}.")
     options = _Options(
         checked_options(dtype, device, mask_id), device, mask_id, None if base is None else checked_name(base),
