@@ -70,6 +70,15 @@ def lives(trace: TraceLike, rule: Rule | None = None) -> pl.DataFrame:
     return _named(frame.with_columns(*token_columns(trace, first, key)), rule)
 
 
+def received(trace: TraceLike, scores: Tensor, alive: Tensor, group: str, unit: str) -> pl.DataFrame:
+    """Scores [step, layer, head, key] as rows; alive [step]: how many keys exist at each step."""
+    there = (torch.arange(scores.shape[-1]) < alive[:, None])[:, None, None].expand(scores.shape)
+    step, layer, head, key = (column.numpy() for column in there.nonzero().unbind(-1))
+    frame = pl.DataFrame({"step": step, "layer": layer, "head": head, "position": key})
+    frame = frame.with_columns(*token_columns(trace, step, key), received=pl.Series(scores[there].numpy()))
+    return frame.with_columns(unit=pl.lit(unit), group=pl.lit(group))
+
+
 def _named(frame: pl.DataFrame, rule: Rule) -> pl.DataFrame:
     """The unit, the group and the rule stand in every table: a score without them says nothing."""
     return frame.with_columns(unit=pl.lit(rule.unit), group=pl.lit(rule.group), rule=pl.lit(rule.name))
