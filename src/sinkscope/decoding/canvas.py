@@ -90,7 +90,7 @@ class NoiseCanvas(Canvas):
         return edited
 
     def _reopen(self, places: Tensor) -> None:
-        """Nothing to write: whoever reopens a position draws new noise for it."""
+        """Nothing to write: the code that reopens a position draws new noise for it."""
 
 
 @dataclass(frozen=True)

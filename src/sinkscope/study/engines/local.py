@@ -77,7 +77,7 @@ class Local:
             yield unit, result
 
     def close(self) -> None:
-        """End the workers; one that is still at work has lost whoever waited for it."""
+        """End the workers; one that is still at work is not waited for."""
         for worker in self.pool:
             with suppress(BrokenPipeError):
                 worker.input.close()
