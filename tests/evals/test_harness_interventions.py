@@ -120,7 +120,7 @@ def test_position_0_after_the_prefill_leaves_the_reading_of_the_prompt_alone():
     settings = settings_for(model, "t", {"length": 12})
     prompt = [torch.tensor([HarnessLM(model).tok_encode("The quick brown fox")])]
     after, start = (one.intervention(0) for one in grid(True, (1,)) if one.name == "mask_positions")
-    (plain,), (late,), (early,) = (HarnessLM(model, one).tokens(prompt, settings) for one in (None, after, start))
+    (plain,), (late,), (early,) = (tokens(HarnessLM(model, one), prompt, settings) for one in (None, after, start))
     assert late[0] == plain[0] and late != plain  # the first token comes from the prefill
     assert early != late
     request = Instance("loglikelihood", {}, ("the cat sat", " on"), 0)

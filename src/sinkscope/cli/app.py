@@ -13,24 +13,16 @@ import typer
 
 from sinkscope import __version__, io
 from sinkscope.cli import commands, process, screen
-from sinkscope.cli.groups import with_groups
+from sinkscope.cli.groups import COMMANDS, with_groups
 from sinkscope.cli.options import spelled
 from sinkscope.errors import SinkscopeError
 
 BAD_INPUT, INTERRUPTED, PIPE_CLOSED = 2, 130, 141
 
 
-class _App(typer.Typer):
-    """Typer, with groups of options."""
-
-    def command(self, *words: Any, **more: Any) -> Any:
-        register = super().command(*words, **more)
-        return lambda command: register(with_groups(command))
-
-
 def build() -> typer.Typer:
-    """A file in `commands/` with a function `register(app)` is a command: nothing else has to be changed to add one."""
-    app = _App(
+    """Every function in `commands/` under `@command()` is a command: nothing else has to be changed to add one."""
+    app = typer.Typer(
         name="sinkscope",
         help="Trace, mask and measure attention sinks in diffusion language models.",
         no_args_is_help=True,
@@ -47,7 +39,9 @@ def build() -> typer.Typer:
         pass
 
     for found in pkgutil.iter_modules(commands.__path__):
-        importlib.import_module(f"{commands.__name__}.{found.name}").register(app)
+        importlib.import_module(f"{commands.__name__}.{found.name}")
+    for function, words in sorted(COMMANDS, key=lambda one: one[0].__name__):
+        app.command(**words)(with_groups(function))
     return app
 
 

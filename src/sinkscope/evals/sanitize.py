@@ -52,7 +52,11 @@ def by_entry_point(text: str, name: str) -> str | None:
             waiting += [part.id for part in parts if isinstance(part, ast.Name) and part.id in defined]
     kept: list[ast.stmt] = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
     kept += [node for one in needed for node in defined[one]]
-    lines = {number for node in kept for number in range(_first_line(node), (node.end_lineno or 0) + 1)}
+    lines: set[int] = set()
+    for node in kept:
+        decorators = node.decorator_list if isinstance(node, Definition) else []
+        first = min([node.lineno, *(one.lineno for one in decorators)])
+        lines |= set(range(first, (node.end_lineno or 0) + 1))
     return "".join(line + "\n" for number, line in enumerate(code.split("\n"), 1) if number in lines)
 
 
@@ -98,8 +102,3 @@ def _is_stub(node: Definition) -> bool:
         isinstance(part, ast.Pass) or (isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant))
         for part in node.body
     )
-
-
-def _first_line(node: ast.stmt) -> int:
-    decorators = node.decorator_list if isinstance(node, Definition) else []
-    return min([node.lineno, *(one.lineno for one in decorators)])

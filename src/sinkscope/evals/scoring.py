@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
+from transformers import DynamicCache
 
 from sinkscope.attention.context import COMMITTED, MASKED, PROMPT, Forward, forward_context
 from sinkscope.decoding import decode, resolve_settings
@@ -68,7 +69,9 @@ def masked_likelihood(
         error = 0.0
     else:
         value = sum(scores) / len(scores)
-        error = _systematic_error(scores)
+        # Of the mean of an evenly spread sample, from differences of neighbours.
+        apart = sum((a - b) ** 2 for a, b in itertools.pairwise(scores))
+        error = math.sqrt(apart / (2 * (len(scores) - 1) * len(scores))) if len(scores) > 1 else math.nan
     is_greedy = greedy and _is_greedy(model, context, answer)
     return Likelihood(value, error, is_greedy, count, len(patterns) * (2 if settle else 1))
 
@@ -82,12 +85,6 @@ def _drawn_patterns(count: int, samples: int, seed: int) -> Iterator[Tensor]:
         pattern = torch.zeros(count, dtype=torch.bool)
         pattern[torch.randperm(count, generator=generator)[:masks]] = True
         yield pattern
-
-
-def _systematic_error(scores: list[float]) -> float:
-    """Standard error of the mean of an evenly spread sample, from differences of neighbours."""
-    differences = sum((a - b) ** 2 for a, b in itertools.pairwise(scores))
-    return math.sqrt(differences / (2 * (len(scores) - 1) * len(scores))) if len(scores) > 1 else math.nan
 
 
 @torch.inference_mode()
@@ -153,6 +150,22 @@ def _is_greedy(model: Model, context: list[int], answer: list[int]) -> bool:
     settings = resolve_settings(model.defaults, model, len(context), words)
     done = decode(model, torch.tensor([context]), settings, history=False)
     return bool(done.returned[0].tolist() == answer)
+
+
+@torch.inference_mode()
+def read_spans(model: Model, ids: Tensor, stops: Sequence[int]) -> Iterator[Tensor]:
+    """Read texts in spans, up to each of `stops`, as an autoregressive model reads its prompt and then what it wrote.
+
+    ids: [text, position]. Gives the log-probabilities of the tokens that follow, [text, read, vocab]; of the first span
+    only those behind its last token.
+    """
+    cached, run, module, start = DynamicCache(config=model.config), object(), cast("Any", model.module), 0
+    for step, stop in enumerate(stops):
+        labels = torch.full((len(ids), stop - start), COMMITTED if step else PROMPT, device=ids.device)
+        with forward_context(Forward(run, step, labels, len(ids), start, None, stops[0], ids=ids[:, :stop])):
+            output = module(ids[:, start:stop], past_key_values=cached, use_cache=True, logits_to_keep=0 if step else 1)
+        yield output.logits.float().log_softmax(-1)
+        start = stop
 
 
 @torch.inference_mode()

@@ -6,7 +6,6 @@ import json
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +61,11 @@ def table1(
     message = on_message or logger.info
     folder = Path(out)
     names = {str(getattr(model, "name", model)): model for model in models}
-    choices, protocol, chat = partial(Choices, **more), more.get("protocol"), more.get("chat")
+    protocol, chat = more.get("protocol"), more.get("chat")
+
+    def choices(names: Sequence[str]) -> Choices:
+        return Choices(tuple(names), **more)
+
     for name, given in names.items():  # whatever is missing is told before the first model is loaded
         check_named(engine, given)
         choices(_tasks(name, tasks, protocol, chatty=False)).find_data(name)

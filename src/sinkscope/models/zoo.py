@@ -14,6 +14,7 @@ TINY = {
     "tiny-dream": "masked diffusion, started from tiny-llama",
     "tiny-mmada": "tiny-llada trained on with pictures",
     "tiny-sdar": "block diffusion, started from tiny-llada",
+    "tiny-nemotron": "one set of weights that is autoregressive and diffusion, started from tiny-llama",
     "tiny-long": "tiny-llada trained on to look things up among 512 positions",
 }
 # Written by hand (training/planted.py): what their sinks do is known.
@@ -53,9 +54,7 @@ def find(asked: str) -> Path | None:
     if asked in INSIDE:
         folder = FOLDER / asked
         if not (folder / "config.json").is_file():
-            again = (
-                "" if asked in (*PLANTED, "tiny-sdar") else f", or train it in a checkout: python -m lab.train {asked}"
-            )
+            again = "" if asked in PLANTED else f", or train it in a checkout: python -m lab.train {asked}"
             raise CheckpointError(f"{asked} is not in this installation; reinstall sinkscope{again}.")
         return folder
     if asked in ADAPTERS:

@@ -119,15 +119,14 @@ def choose(named: list[tuple[str, Trace]]) -> list[tuple[str, Trace]]:
         plain = [one for one in mine if not one[1].interventions]
         changed = [one for one in mine if one[1].interventions]
         some = (plain or changed)[: SAMPLES if len(models) > 1 else SAMPLES * 2]
-        twins = [_twin(trace, changed) for _, trace in some] if plain else []
+        twins = [
+            next((one for one in changed if one[1].prompt == trace.prompt and one[1].steps == trace.steps), None)
+            for _, trace in (some if plain else [])
+        ]
         kept += some + [twin for twin in twins if twin is not None][:TWINS]
         room = SAMPLES - len(some)
         kept += [one for one in changed if one not in kept][: max(0, room)] if plain else []
     return kept
-
-
-def _twin(trace: Trace, changed: list[tuple[str, Trace]]) -> tuple[str, Trace] | None:
-    return next((one for one in changed if one[1].prompt == trace.prompt and one[1].steps == trace.steps), None)
 
 
 def pack(chosen: list[tuple[str, Trace]], room: int) -> list[tuple[dict[str, Any], str]]:

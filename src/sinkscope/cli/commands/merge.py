@@ -1,4 +1,4 @@
-"""`sinkscope merge RUN… --out FOLDER`: the shards of a study become one run."""
+"""`sinkscope merge RUN… --out FOLDER`: the shards of a study or of table1 become one run."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from typing import Annotated
 import typer
 
 from sinkscope.cli.commands.study import print_run
+from sinkscope.cli.groups import command
 from sinkscope.cli.options import JsonFlag
-from sinkscope.cli.screen import print_json, print_text, progress
+from sinkscope.cli.screen import print_result, progress
 from sinkscope.errors import StudyError
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(merge)
-
-
+@command()
 def merge(
     runs: Annotated[list[Path], typer.Argument(help="Run folders that hold the shards.", metavar="RUN…")],
     out: Annotated[
@@ -45,7 +43,4 @@ def _table1(runs: list[Path], out: Path | None, as_json: bool) -> None:
     folder = runs[0] if out is None else out
     with unit_progress(progress(), "answers") as shown:
         found = merged(runs, folder, on_message=shown.on_message, on_progress=shown.on_progress)
-    if as_json:
-        print_json(found)
-    else:
-        print_text((folder / "table1.md").read_text(encoding="utf-8"))
+    print_result(as_json, found, (folder / "table1.md").read_text(encoding="utf-8"))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sinkscope.cli.commands.trace import facts
+from sinkscope.cli.groups import command
 from sinkscope.cli.options import JsonFlag, writable_file
 from sinkscope.cli.screen import output, print_json, printable
 from sinkscope.errors import TraceError
@@ -20,10 +21,7 @@ if TYPE_CHECKING:
     from sinkscope.sinks import Rule
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(sinks)
-
-
+@command()
 def sinks(
     file: Annotated[Path, typer.Argument(help="A trace, made by: sinkscope trace MODEL PROMPT -o FILE")],
     epsilon: Annotated[float | None, typer.Option(help="Threshold above the mean of the other keys.")] = None,

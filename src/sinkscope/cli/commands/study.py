@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sinkscope.cli.groups import EngineOptions
+from sinkscope.cli.groups import EngineOptions, command
 from sinkscope.cli.options import (
     MOST,
     Device,
@@ -22,18 +22,14 @@ from sinkscope.cli.options import (
     refuse_together,
     study_names,
 )
-from sinkscope.cli.screen import print_json, print_text, printable, progress, tell_shard, waiting
+from sinkscope.cli.screen import print_json, print_result, print_text, printable, progress, tell_shard, waiting
 from sinkscope.errors import ReportError, StudyError
 
 if TYPE_CHECKING:
     from sinkscope.study.run import Run
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(study)
-    app.command()(compare)
-
-
+@command()
 def study(
     name: Annotated[
         str,
@@ -83,10 +79,7 @@ def study(
         refuse_together(StudyError, "with --show, which runs nothing", given)
         with waiting("timing each model …"):
             found = estimate(plan, workers)
-        if as_json:
-            print_json({"study": plan.to_dict(), "estimate": found.to_dict()})
-        else:
-            print_text(plan.to_yaml() + found.shown())
+        print_result(as_json, {"study": plan.to_dict(), "estimate": found.to_dict()}, plan.to_yaml() + found.shown())
         return
     refuse_together(StudyError, "with --json, which has every table", {"--full": full and as_json})
     own = workers if engine == "local" else None
@@ -128,6 +121,7 @@ def _written_report(done: Run) -> Path | None:
         return None
 
 
+@command()
 def compare(
     first: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
     second: Annotated[Path, typer.Argument(help="Folder of another one, or of the same with --match-models.")],
@@ -142,10 +136,7 @@ def compare(
     from sinkscope.study.compare import shown
 
     found = compared(first, second, None if match_models is None else _pairs(match_models))
-    if as_json:
-        print_json(found)
-    else:
-        print_text(shown(found))
+    print_result(as_json, found, shown(found))
 
 
 def _pairs(text: str) -> dict[str, str]:

@@ -7,16 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from sinkscope.cli.groups import BenchmarkOptions
+from sinkscope.cli.groups import BenchmarkOptions, command
 from sinkscope.cli.options import JsonFlag, ModelsOption, ShardOption, counts, listed
-from sinkscope.cli.screen import print_json, print_text, progress, tell_shard
+from sinkscope.cli.screen import print_result, progress, tell_shard
 from sinkscope.errors import TaskError
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(table1)
-
-
+@command()
 def table1(
     models: ModelsOption = None,
     more: Annotated[list[str] | None, typer.Argument(help="Further models after --models.", hidden=True)] = None,
@@ -60,25 +57,20 @@ def table1(
     names = listed([*(models or []), *(more or [])], "models", "tiny-llada")
     if names is None:
         raise TaskError("Expected models for table1, such as --models GSAI-ML/LLaDA-8B-Instruct, got none.")
-    words = options.run()
-    further = [parse_condition(text) for text in condition or []]
-    early = {
-        "fast": fast_problems if fast else None,
-        "sequential": None if sequential is None else Stopping(sequential, round_size),
-    }
-    asked: dict[str, Any] = {
-        "tasks": listed(options.tasks, "tasks", "gsm8k"), "ks": counts(ks), "conditions": further, "traced": traced,
-        **options.asked(), **words,
+    # What is asked, which shards must have in common; and what is about this process.
+    words: dict[str, Any] = {
+        "tasks": listed(options.tasks, "tasks", "gsm8k"), "ks": counts(ks), "traced": traced, **options.asked(),
+        "conditions": [parse_condition(text) for text in condition or []], **options.run(),
     }  # fmt: skip
+    here: dict[str, Any] = {"engine": words.pop("engine"), "fast": fast_problems if fast else None}
+    here["sequential"] = None if sequential is None else Stopping(sequential, round_size)
     with unit_progress(progress(), "answers") as shown:
-        here = {"engine": asked.pop("engine"), "on_message": shown.on_message, "on_progress": shown.on_progress}
+        here |= {"on_message": shown.on_message, "on_progress": shown.on_progress}
         if shard is None:
-            found = run(names, out, **asked, **early, **here)
+            found = run(names, out, **words, **here)
         else:
-            run_shard(names, out, Shard.parse(shard), asked, **early, **here)
+            run_shard(names, out, Shard.parse(shard), words, **here)
     if shard is not None:
         tell_shard(out, shard, as_json)
-    elif as_json:
-        print_json(found)
     else:
-        print_text((out / "table1.md").read_text(encoding="utf-8"))
+        print_result(as_json, found, (out / "table1.md").read_text(encoding="utf-8"))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from sinkscope.cli.groups import GenerateOptions
+from sinkscope.cli.groups import GenerateOptions, command
 from sinkscope.cli.options import JsonFlag, ModelArgument, read_prompt, writable_file
 from sinkscope.cli.screen import output, print_json, printable, waiting
 from sinkscope.errors import PromptError, TraceError
@@ -20,10 +20,7 @@ if TYPE_CHECKING:
     from sinkscope.tracing import Trace
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(trace)
-
-
+@command()
 def trace(
     model: ModelArgument,
     prompt: Annotated[str, typer.Argument(help="The prompt; - reads stdin; token ids for a model without tokenizer.")],

@@ -3,7 +3,7 @@
 from importlib import import_module
 from pkgutil import iter_modules
 
-from sinkscope.decoding.choose.base import CHOICES, Chooser, choice_of, register
+from sinkscope.decoding.choose.chooser import CHOICES, Chooser, choice_of, register
 
 for _found in iter_modules(__path__):
     import_module(f"{__name__}.{_found.name}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from sinkscope.decoding.choose.base import Chooser, register
+from sinkscope.decoding.choose.chooser import Chooser, register
 from sinkscope.decoding.choose.parts import confidence_dtype, confidence_of, truncated
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sinkscope.decoding.choose.base import Chooser, register
+from sinkscope.decoding.choose.chooser import Chooser, register
 from sinkscope.decoding.choose.parts import confidence_dtype, confidence_of
 
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from sinkscope.decoding.canvas import Block, Picks
-from sinkscope.decoding.commit.base import Rule, register
 from sinkscope.decoding.commit.ranking import most_confident
+from sinkscope.decoding.commit.rule import Rule, register
 
 if TYPE_CHECKING:
     from sinkscope.decoding.diffusion import Denoiser

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sinkscope.decoding.canvas import Block, Picks
 from sinkscope.decoding.choose.entropy import ByEntropy
-from sinkscope.decoding.commit.base import Rule, register
+from sinkscope.decoding.commit.rule import Rule, register
 
 if TYPE_CHECKING:
     from sinkscope.decoding.diffusion import Denoiser

@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from sinkscope.decoding.canvas import Picks
-from sinkscope.decoding.commit.base import register
 from sinkscope.decoding.commit.dream import Schedule
+from sinkscope.decoding.commit.rule import register
 
 
 @register("p2")

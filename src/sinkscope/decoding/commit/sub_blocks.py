@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.decoding.canvas import Block, Picks
-from sinkscope.decoding.commit.base import Rule, register
+from sinkscope.decoding.commit.rule import Rule, register
 from sinkscope.decoding.exact import BlockForwards
 
 if TYPE_CHECKING:
