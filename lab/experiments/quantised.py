@@ -9,7 +9,7 @@ differ and a step costs the same. Measured of each, with intervals of 95 %:
 - drift from the float32 weights over the same texts: KL, likeliest token, attention that moved, strong sinks kept;
 - answers to sums with nothing masked, with strong sinks masked, with the top key of every head masked.
 
-Every cell is a JSON file that is written after each batch: the same command goes on where it was stopped.
+Every cell is a JSON file that is written after each batch: rerun the command to resume.
 """
 
 from __future__ import annotations
