@@ -5,7 +5,8 @@
 An undisturbed run is made first. Then the same study is run again and again, by local processes, in shards and on Ray in
 turn. Every so often something happens to it: the driver or a worker is killed with −9, the disk is full for some seconds,
 the clock jumps by hours. A run that ended is begun again until it is finished. Then it must have every unit, none stored
-twice, and the bytes of the undisturbed run. Memory of drivers and workers is sampled. Writes soak.json and soak.svg.
+twice, and the bytes of the undisturbed run. Memory of drivers and workers is sampled. Writes soak.json,
+soak.md and soak.svg.
 
 The disk is a tmpfs of its own that is filled up, where this process may mount one; else files may not grow beyond a
 kilobyte (RLIMIT_FSIZE) in the process that is begun next. The clock is `time.time` of every Python process, replaced at
@@ -15,6 +16,7 @@ its start: nothing else of the machine is touched, and only processes that were 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import random
@@ -41,6 +43,7 @@ SAMPLE = 1.0  # seconds between two looks at the memory
 SETTLED = 20  # samples of a process before its growth is judged
 DISK = 256 << 20  # bytes of the tmpfs
 MB = 1 << 20
+ADOPT = 36  # PR_SET_CHILD_SUBREAPER
 # Read by every Python process at its start, from a folder on PYTHONPATH: the clock is off by what the file says.
 CLOCK = """import time as _time
 
@@ -270,9 +273,12 @@ class Soak:
         patience = time.monotonic() + 15
         while any(one.alive for one in self.known.values()) and time.monotonic() < patience:
             time.sleep(0.2)
-        for one in self.known.values():
+        for one in [*self.known.values(), *descendants(os.getpid())[1:]]:
             one.kill()
         self.known.clear()
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
 
     # ---- one run
 
@@ -432,6 +438,37 @@ def figure(found: dict[str, Any], samples: Sequence[dict[str, Any]], path: Path)
     drawn.savefig(path, format="svg", metadata={"Date": None})
 
 
+def page(found: dict[str, Any]) -> str:
+    """The same for readers, the conclusion first."""
+    cycles, runs = found["cycles"], found["runs"]
+    lines = [
+        "# Soak", "",
+        f"{found['equal']} of {runs} disturbed runs have the bytes of the undisturbed one. {found['lost']} units were lost, and "
+        f"{found['twice']} were stored twice.", "",
+        f"Command: `{found['command']}`. It took {found['minutes']:g} minutes. A run has {found['units']} units, on two workers.",
+        "", "| engine | runs | starts | driver killed | worker killed | disk filled | equal |", "|---|---|---|---|---|---|---|",
+    ]  # fmt: skip
+    for engine in dict.fromkeys(one["engine"] for one in cycles):
+        mine = [one for one in cycles if one["engine"] == engine]
+        kinds = [event["kind"] for one in mine for event in one["events"]]
+        counts = [len(mine), sum(one["starts"] for one in mine), *(kinds.count(kind) for kind in KINDS)]
+        lines.append(f"| {engine} | {' | '.join(map(str, counts))} | {sum(one['equal'] for one in mine)} |")
+    disk = "a tmpfs that was filled up" if found["disk"] == "tmpfs" else "a limit on the size of files"
+    lines += ["", f"The clock (`time.time`) jumped by up to 30 hours at each disturbance. The disk was {disk}.", ""]
+    lines += [
+        "| role | processes | of them judged | median growth | largest growth | peak |",
+        "|---|---|---|---|---|---|",
+    ]
+    for role, one in found["memory"].items():
+        grown = [
+            "—" if value is None else f"{value:+.1f} MB" for value in (one["median_growth"], one["largest_growth"])
+        ]
+        lines.append(f"| {role} | {one['processes']} | {one['judged']} | {' | '.join(grown)} | {one['peak']:.0f} MB |")
+    lines += ["", f"Growth is from the second quarter of a process's life to the last. Those with fewer than {SETTLED} samples, "
+              "one per second, are not judged.", "", "![Memory of drivers and workers over time](soak.svg)", ""]  # fmt: skip
+    return "\n".join(lines)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m lab.soak", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -443,6 +480,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("docs/results/soak"))
     asked = parser.parse_args(arguments)
+    ctypes.CDLL(None).prctl(ADOPT, 1)  # what a killed driver leaves behind becomes a child of this process
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was mounted and started is taken away
     engines = asked.engines.split(",")
     cycles: list[Cycle] = []
@@ -482,6 +520,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }  # fmt: skip
     asked.out.mkdir(parents=True, exist_ok=True)
     (asked.out / "soak.json").write_text(json.dumps(found, indent=1) + "\n")
+    (asked.out / "soak.md").write_text(page(found))
     figure(found, soak.samples, asked.out / "soak.svg")
     print(json.dumps({name: value for name, value in found.items() if name != "cycles"}))
     return 0 if found["lost"] == found["twice"] == 0 and found["equal"] == len(cycles) else 1
