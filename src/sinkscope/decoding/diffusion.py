@@ -84,7 +84,7 @@ class Denoiser:
 
     def _announced(self, kind: str, window: tuple[int, int], block: Block | None) -> Tensor:
         start, stop = window
-        tokens, labels, real = self.canvas.shown(), self.labels()[:, start:stop], self.canvas.real
+        tokens, labels, real = self.canvas.tokens, self.labels()[:, start:stop], self.canvas.real
         padding = self.padding if int(self.padding.max()) else None
         if self.guided:
             tokens = torch.cat([tokens, tokens.masked_fill(self.given, self.canvas.blank)])
