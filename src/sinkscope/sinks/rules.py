@@ -9,7 +9,6 @@ offers it from then on: live if it gives `forms`, which the browser computes, an
 """
 
 import dataclasses
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.errors import RuleError
+from sinkscope.fields import among, need, number
 
 GROUPS = ("all", "masked", "committed", "prompt")
 UNITS = ("sum", "percent", "mean", "uniform")
@@ -85,8 +85,7 @@ class Rule(ABC):
     group: str = field(default="all", kw_only=True)  # the kind of query whose attention counts
 
     def __post_init__(self) -> None:
-        if self.group not in GROUPS:
-            raise RuleError(f"The group of queries must be one of {', '.join(GROUPS)}, not {self.group!r}.")
+        need("group of queries", self.group, among(GROUPS), RuleError)
 
     @property
     @abstractmethod
@@ -165,12 +164,6 @@ def rule_of_form(unit: str, value: float, group: str = "all") -> Rule:
     raise RuleError(f"The explorer computes no rule in the unit {unit[:20]!r}.")
 
 
-def _at_least_zero(rule: str, word: str, value: object) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or value < 0:  # type: ignore[operator, arg-type]
-        raise RuleError(f"{word} of {rule} must be a finite number of at least 0, not {value!r}.")
-
-
 def _threshold_form(unit: str, label: str, about: str, scale: str) -> BrowserForm:
     epsilon = "parameter" if unit == "sum" else "1 scale / parameter *"  # in sums
     limit = f"total {epsilon} keys 1 - * + keys /"
@@ -201,19 +194,14 @@ class Threshold(Rule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _at_least_zero("Threshold", "epsilon", self.epsilon)
-        if self.unit not in UNITS:
-            raise RuleError(f"The unit of Threshold must be one of {', '.join(UNITS)}, not {self.unit!r}.")
+        need("epsilon of Threshold", self.epsilon, number(0), RuleError)
+        need("unit of Threshold", self.unit, among(UNITS), RuleError)
 
     def _scale(self, columns: Columns) -> Tensor | float:
         queries = columns.queries.clamp(min=1)
-        scales: dict[str, Tensor | float] = {
-            "sum": 1.0,
-            "mean": 1 / queries,
-            "percent": 100 / queries,
-            "uniform": columns.keys / queries,
-        }
-        return scales[self.unit]
+        if self.unit == "sum":
+            return 1.0
+        return {"mean": 1, "percent": 100, "uniform": columns.keys}[self.unit] / queries
 
     def score(self, columns: Columns) -> Tensor:
         return columns.received if self.unit == "sum" else columns.received * self._scale(columns)
@@ -245,7 +233,7 @@ class ZScore(Rule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _at_least_zero("ZScore", "k", self.k)
+        need("k of ZScore", self.k, number(0), RuleError)
 
     @property
     def unit(self) -> str:
@@ -278,7 +266,7 @@ class HeadShare(Rule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _at_least_zero("HeadShare", "epsilon", self.epsilon)
+        need("epsilon of HeadShare", self.epsilon, number(0), RuleError)
 
     @property
     def unit(self) -> str:

@@ -11,8 +11,8 @@ from torch import Tensor
 from sinkscope.sinks.columns import TraceLike, default_rule, marks_by_layer, on_one_core
 from sinkscope.sinks.dynamics import lives as lives_of
 from sinkscope.sinks.dynamics import main_key
-from sinkscope.sinks.role_names import ROLE_KIND, role_names
 from sinkscope.sinks.rules import Rule
+from sinkscope.sinks.tokens import ROLE_KIND, role_names
 
 Array = npt.NDArray[np.int64]
 
