@@ -49,7 +49,7 @@ def read_gguf(path: Path) -> Header:
         _check_sizes(header)
     except (OSError, ValueError, struct.error) as error:
         why = reason(error).removeprefix("ValueError: ")
-        raise CheckpointError(f"{shown(str(path))} cannot be read as a GGUF model: {why}; fetch it again.") from None
+        raise CheckpointError(f"{shown(path)} cannot be read as a GGUF model: {why}; fetch it again.") from None
     return header
 
 

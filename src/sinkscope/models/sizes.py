@@ -117,7 +117,7 @@ def check_against_weights(
             f"config.json of {shown(asked)} names {layers} layers, and its weights hold {len(tensors)} tensors in "
             f"{len(files)} file{'' if len(files) == 1 else 's'}: not of one checkpoint; fetch both again."
         )
-    module = on_meta(family, native)
+    module = empty_module(family, native)
     described = sum(part.numel() for part in (*module.parameters(), *module.buffers()))
     packed = 16 if getattr(native, "quantization_config", None) else 2  # several numbers may share one stored number
     if described > packed * stored + SPARE:
@@ -133,14 +133,14 @@ def check_against_weights(
                 raise _wrong(f"config.json of {shown(asked)}", field, f"one of its {rows} tokens", one)
 
 
-def on_meta(family: Family, native: PretrainedConfig) -> torch.nn.Module:
-    """The native module without weights."""
+def empty_module(family: Family, native: PretrainedConfig, device: str = "meta") -> torch.nn.Module:
+    """The native module with random weights, or on the device meta with none."""
     import transformers
 
     from sinkscope.models.weights import quiet
 
     auto: Any = getattr(transformers, family.native_class or "AutoModelForCausalLM")
-    with torch.device("meta"), quiet():
+    with torch.device(device), quiet():
         made: torch.nn.Module = (auto.from_config if family.native_class is None else auto)(native)
     return made
 

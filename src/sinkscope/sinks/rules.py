@@ -201,7 +201,8 @@ class Threshold(Rule):
         queries = columns.queries.clamp(min=1)
         if self.unit == "sum":
             return 1.0
-        return {"mean": 1, "percent": 100, "uniform": columns.keys}[self.unit] / queries
+        whole: dict[str, Tensor | float] = {"mean": 1, "percent": 100, "uniform": columns.keys}
+        return whole[self.unit] / queries
 
     def score(self, columns: Columns) -> Tensor:
         return columns.received if self.unit == "sum" else columns.received * self._scale(columns)
