@@ -174,6 +174,37 @@ def _source(module: str) -> Any:
     return next((path for path in both if path.is_file()), None)
 
 
+def names_of_others() -> str:
+    """What transformers and the models' authors call our settings, from the table that accepts and refuses them."""
+    from sinkscope.aliases import DECODE, DTYPES, LOAD
+
+    parts = ["# Names from transformers and from the models' authors", "", NOTE, ""]
+    parts += [
+        "A name that means the same here is accepted. Any other is refused with an error that says what to write.",
+        "",
+    ]
+    places = {
+        "Decoding": ("`model.generate`, `sk.trace`, `sk.activations`, `sk.Decode.llada(…)` and the other constructors, and "
+                     "`--set` take these. Options of the command line too, where a command has ours: `--gen-length 64`.", DECODE),
+        "Loading": ("`sk.load` takes these, and `revision=`, `token=` and `dtype=` as transformers has them.", LOAD),
+    }  # fmt: skip
+    for title, (about, table) in places.items():
+        parts += [f"## {title}", "", about, "", "| theirs | whose | ours | |", "|---|---|---|---|"]
+        for one in table:
+            ours = f"`{one.ours}`" if not one.refused else f"refused: {one.refused}; use `{one.ours}`"
+            parts.append(f"| `{one.theirs}` | {one.origin} | {ours} | {one.note} |")
+        parts.append("")
+    shorts = ", ".join(f"`{short}` is {name}" for short, name in DTYPES.items())
+    parts += [f"Names of a dtype: {shorts}, `auto` is as stored.", "", "## Prompts", ""]
+    parts += [
+        "`model.generate`, `model.encode`, `sk.trace`, `sk.lens` and `sk.activations` take a prompt as text, as chat messages "
+    ]
+    parts += [
+        '(`[{"role": "user", "content": "…"}]`, written with the chat template) or as token ids, and a list of prompts.'
+    ]
+    return "\n".join(parts)
+
+
 def results_schema() -> str:
     """The JSON schema of results.json, from the rows that it is made of."""
     from sinkscope.study.results import json_schema
@@ -185,6 +216,7 @@ def pages() -> dict[Path, str]:
     written = {
         REFERENCE / "cli.md": command_line(),
         REFERENCE / "api.md": programming_interface(),
+        REFERENCE / "words.md": names_of_others(),
         REFERENCE / "results.schema.json": results_schema(),
         ARCHITECTURE: architecture(),
     }

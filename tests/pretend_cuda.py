@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
 aten = torch.ops.aten
 # What the host must wait for: its result is a Python number, or a tensor whose size is only known to the device.
@@ -61,6 +63,7 @@ class OnCuda(Tensor):
             device=f"cuda:{index}",
         )  # fmt: skip
         made.inner = inner
+        PretendCuda.now.hold(made, index)
         return made
 
     def tolist(self) -> Any:
@@ -81,11 +84,30 @@ class PretendCuda(TorchDispatchMode):
         super().__init__()
         self.attends = attends  # False: torch's attention gives zeros, where only costs are asked for
         self.current = 0  # device that Triton would launch on
+        self._holders: Counter[tuple[int, int]] = Counter()  # device and storage -> tensors on it
+        self.held = self.most = 0  # bytes on all devices now, and the most since the last forget()
         self.forget()
 
     def forget(self) -> None:
         self.kernels, self.waits = Counter[str](), Counter[str]()
         self.copies, self.bytes = Counter[str](), Counter[str]()
+        self.flops, self.most = 0, self.held
+
+    def hold(self, made: OnCuda, index: int) -> None:
+        """Count the bytes of a storage from its first tensor to the end of its last one."""
+        storage = made.inner.untyped_storage()
+        key, size = (index, storage._cdata), storage.nbytes()
+        self._holders[key] += 1
+        if self._holders[key] == 1:
+            self.held += size
+            self.most = max(self.most, self.held)
+        weakref.finalize(made, self._drop, key, size).atexit = False
+
+    def _drop(self, key: tuple[int, int], size: int) -> None:
+        self._holders[key] -= 1
+        if not self._holders[key]:
+            del self._holders[key]
+            self.held -= size
 
     def counts(self) -> dict[str, int]:
         return {
@@ -133,8 +155,12 @@ class PretendCuda(TorchDispatchMode):
         words.pop("pin_memory", None)
         plain, words = tree_map(lambda one: one.inner if isinstance(one, OnCuda) else one, (args, words))
         packet = func.overloadpacket
+        if any(one.is_meta for one in tree_leaves((plain, words)) if isinstance(one, Tensor)):
+            call: Any = _on_shapes(func)
+        else:
+            call = func
         if packet in (aten._to_copy, aten.copy_):
-            return self._copy(func, packet, tensors, to, args, plain, words)
+            return self._copy(call, packet, tensors, to, args, plain, words)
         if there:
             self._refuse_mixed(func, packet, args, tensors, there)
         if packet in WAITS or (
@@ -144,6 +170,10 @@ class PretendCuda(TorchDispatchMode):
         if not func.is_view and packet not in FREE:
             self.kernels[packet.__name__] += 1
         index = (to or next(iter(there))).index or 0
+        if packet in flop_registry:
+            self.flops += flop_registry[packet](*args)
+        elif packet is aten.scaled_dot_product_attention:
+            self.flops += sdpa_flop_count(*(one.shape for one in args[:3]))
         if packet in (aten._scaled_dot_product_flash_attention, aten.scaled_dot_product_attention) and not self.attends:
             out = OnCuda(torch.zeros_like(plain[0]), index)
             return (
@@ -152,7 +182,7 @@ class PretendCuda(TorchDispatchMode):
         if (
             packet is aten._scaled_dot_product_flash_attention
         ):  # the CPU has it under another name, without a debug mask
-            func, plain = aten._scaled_dot_product_flash_attention_for_cpu.default, plain[:5]
+            call, plain = aten._scaled_dot_product_flash_attention_for_cpu.default, plain[:5]
         own = {id(one.inner): one for one in tensors if isinstance(one, OnCuda)}
 
         def back(one: Any) -> Any:
@@ -160,9 +190,9 @@ class PretendCuda(TorchDispatchMode):
                 return one
             return own[id(one)] if id(one) in own else OnCuda(one, index)
 
-        return tree_map(back, func(*plain, **words))
+        return tree_map(back, call(*plain, **words))
 
-    def _copy(self, func: Any, packet: Any, tensors: Any, to: Any, args: Any, plain: Any, words: Any) -> Any:
+    def _copy(self, call: Any, packet: Any, tensors: Any, to: Any, args: Any, plain: Any, words: Any) -> Any:
         into = tensors[0].device if packet is aten.copy_ else to or tensors[0].device
         source = tensors[-1]
         later = bool(words.get("non_blocking")) or (packet is aten.copy_ and len(args) > 2 and bool(args[2]))
@@ -174,9 +204,11 @@ class PretendCuda(TorchDispatchMode):
                 self.wait(kind)
         else:
             self.kernels[packet.__name__] += 1
-        out = func(*plain, **words)
+        out = call(*plain, **words)
         if packet is aten.copy_:
             return args[0]
+        if into.type != "cuda" and out.is_meta:
+            return torch.zeros(out.shape, dtype=out.dtype)
         return OnCuda(out if out is not plain[0] else out.clone(), into.index or 0) if into.type == "cuda" else out
 
     @staticmethod
@@ -187,6 +219,26 @@ class PretendCuda(TorchDispatchMode):
             alien = [one for one in alien if isinstance(one, OnCuda) or one.dtype not in (torch.int64, torch.int32)]
         if alien or len(there) > 1:
             raise RuntimeError(f"{func} on {sorted({str(one.device) for one in tensors})}")
+
+
+def _on_shapes(func: Any) -> Callable[..., Any]:
+    """An operation on tensors of which some have shapes alone. Whole numbers that come out are zeros, so that code can go on."""
+
+    def to_meta(one: Any) -> Any:
+        return one.to("meta") if isinstance(one, Tensor) else one
+
+    def known(one: Any) -> Any:
+        if not isinstance(one, Tensor) or one.is_floating_point():
+            return one
+        return torch.zeros(one.shape, dtype=one.dtype)
+
+    def run(*args: Any, **words: Any) -> Any:
+        if "device" in words:
+            words["device"] = "meta"
+        found = func(*tree_map(to_meta, args), **tree_map(to_meta, words))
+        return args[0] if func.overloadpacket.__name__.endswith("_") else tree_map(known, found)
+
+    return run
 
 
 @contextmanager
@@ -263,6 +315,9 @@ class Kernel:
                 if isinstance(one, Tensor) and (not isinstance(one, OnCuda) or one.device.index != gpu.current):
                     raise ValueError(f"Pointer argument {name} cannot be accessed from Triton (cpu tensor?)")
             gpu.kernels[self.kernel.__name__] += 1
+            q, k = given["q"].shape, given["k"].shape
+            # Scores, and in the first kernel the sum of values; a masked call computes nothing twice that counts here.
+            gpu.flops += (4 if "out" in given else 2) * q[0] * q[1] * q[2] * k[2] * q[3]
             self.compute({name: host(one) if isinstance(one, Tensor) else one for name, one in given.items()})
 
         return launch

@@ -1,4 +1,4 @@
-"""Look at, move and remove attention sinks in diffusion language models."""
+"""Trace, mask and measure attention sinks in diffusion language models."""
 
 from typing import Any
 
@@ -24,7 +24,9 @@ def _show_trace(trace: Any, **options: Any) -> Any:
 
 
 def _find_commit_rules(settings: Any) -> None:
-    import sinkscope.decoding.commit  # noqa: F401 - each rule adds its name to those that settings may give
+    from sinkscope.decoding.commit import rules
+
+    rules()  # each adds its name to those that settings may give
 
 
 # The root is where rooms meet that must not know each other: a trace is shown by the report, which stands right of it.

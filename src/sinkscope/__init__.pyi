@@ -2,6 +2,7 @@
 from . import tasks as tasks
 from .attention.attend import attend as attend
 from .attention.observe import observe as observe
+from .checkup import checkup as checkup
 from .decoding import decode as decode
 from .errors import SinkscopeError as SinkscopeError
 from .evals.harness import HarnessLM as HarnessLM

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -21,8 +21,11 @@ from sinkscope.models.boundary import checked_name, one_sentence
 from sinkscope.models.load import checked_options, find_folder, looks_ahead
 from sinkscope.models.memory import is_finite
 from sinkscope.settings import SparseCache
+from sinkscope.tracing.drift import drift
 
 SENTENCE = "Tom has 12 apples and gives 5 away."
+# Read by a quantised model and by the same one in plain numbers.
+TEXT = f"{SENTENCE} How many apples does he have left? He has 12 - 5 = 7 apples.\nThe answer is 7. His sister buys 3 bags of 4."
 LENGTH = 8
 
 
@@ -33,9 +36,10 @@ class Check:
     name: str
     status: Literal["ok", "failed", "skipped"]
     detail: str
+    values: Mapping[str, float | int | None] = field(default_factory=dict)  # figures, where a check measures some
 
-    def to_dict(self) -> dict[str, str]:
-        return asdict(self)
+    def to_dict(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if name != "values" or value}
 
 
 class _FailedError(Exception):
@@ -47,34 +51,46 @@ class _SkippedError(Exception):
 
 
 def checkup(
-    name: str,
+    name: str | Model,
     dtype: str | None = None,
     device: str | None = None,
     mask_id: int | None = None,
     base: str | None = None,
     everything: bool = False,
+    revision: str | None = None,
+    quantization: Any = None,
 ) -> Iterator[Check]:
-    """Load a model and check it; yields each result as it is known. Nothing after a failed load can be checked.
+    """Check a model, loaded by its name or as it is; yields each result as it is known. Nothing follows a failed load.
 
     everything: also what depends on the machine: backends, caches in half precision, several GPUs, memory.
+    quantization: as in `load`; how far logits and attention drift from the plain weights is then measured too.
 
     A name behind which there is no model, or a device that is not there, is a mistake of the caller's, no failed check.
     """
-    checked_options(dtype, device, mask_id)
-    with one_sentence(checked_name(name)):
-        _ = zoo.find(name) or find_folder(name)
     started = time.perf_counter()
-    try:
-        model = load(name, dtype=dtype, device=device, mask_id=mask_id, base=base)
-    except (CheckpointError, UnknownFamilyError, TokenizerError) as error:
-        yield Check("loads", "failed", str(error))
-        return
+    options: dict[str, Any] = {"dtype": dtype, "device": device, "mask_id": mask_id, "base": base, "revision": revision}
+    if isinstance(name, Model):
+        model = name
+    else:
+        checked_options(dtype, device, mask_id)
+        with one_sentence(checked_name(name)):
+            _ = zoo.find(name) or find_folder(name, revision)
+        try:
+            model = load(name, quantization=quantization, **options)
+        except (CheckpointError, UnknownFamilyError, TokenizerError) as error:
+            yield Check("loads", "failed", str(error))
+            return
     seconds = time.perf_counter() - started
     size = sum(part.numel() for part in model.module.parameters())
-    kind = type(model.module).__name__
-    yield Check("loads", "ok", f"{model.family}, {kind}, {size:,} parameters, {model.dtype}, {seconds:.1f} s")
+    kind = (
+        f"{type(model.module).__name__}, {model.quantization} weights"
+        if model.quantization
+        else type(model.module).__name__
+    )
+    where = "in memory" if name is model else f"{seconds:.1f} s"
+    yield Check("loads", "ok", f"{model.family}, {kind}, {size:,} parameters, {model.dtype}, {where}")
     for mode in model.recipe.modes or (None,):
-        examined = _Examined(model if mode is None else model.in_mode(mode))
+        examined = _Examined(model if mode is None else model.in_mode(mode), reloads=name is not model)
         first = mode == model.mode
         checks = {**CHECKS, **MACHINE_CHECKS} if everything and first else CHECKS
         yield from (
@@ -82,13 +98,40 @@ def checkup(
             for label, check in checks.items()
             if first or label in BY_MODE
         )
+    if quantization is not None and isinstance(name, str):
+        yield _drifted(model, name, options)
+
+
+def _drifted(model: Model, name: str, options: Mapping[str, Any]) -> Check:
+    """The same checkpoint in plain numbers, where both fit into memory; a diffusion model finds every third token masked."""
+    try:
+        plain = load(name, **options)
+    except CheckpointError as error:
+        return Check("drift", "skipped", f"the plain weights cannot be loaded beside: {error}")
+    ids = _prompt(plain, TEXT).clone()
+    if plain.mask_id is not None:
+        ids[:, 1::3] = plain.mask_id
+    found = drift(plain, model, ids)
+    kept = "no sinks above 0.3" if found.sinks_kept is None else f"{found.sinks_kept:.0%} of {found.sinks} sinks kept"
+    return Check(
+        "drift", "ok",
+        f"logits {found.logit_mean:.2g} on average, {found.logit_max:.2g} at most, KL {found.kl:.2g} nats, likeliest token the "
+        f"same at {found.top1:.0%} of {found.positions} positions; received attention moved {found.moved:.1%} a head, at most "
+        f"{found.moved_max:.0%}; {kept}, {found.sinks_new} new", found.to_dict(),
+    )  # fmt: skip
 
 
 class _Examined:
     """The model, and what it generates undisturbed: a generation of a large model takes minutes on a CPU, so there is one."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, reloads: bool) -> None:
         self.model = model
+        self.reloads = reloads  # it can be loaded again, in another dtype or on other devices
+
+    def again(self, **options: Any) -> Model:
+        if not self.reloads:
+            raise _SkippedError("a model in memory is not loaded again")
+        return load(self.model.name, mask_id=self.model.mask_id, **options)
 
     @cached_property
     def ids(self) -> Tensor:
@@ -218,7 +261,7 @@ def _took_effect(examined: _Examined) -> str:
         raise _FailedError("masking 1 sink masked no key")
     if active.effect.leak > 0:
         raise _FailedError(f"a masked key still received {active.effect.leak:.2g}")
-    return f"1 sink a head masked: {active.effect.mass_share:.0%} of the attention, and nothing reached it"
+    return f"1 sink per head masked: {active.effect.mass_share:.0%} of the attention, and nothing reached it"
 
 
 def _speed(examined: _Examined) -> str:
@@ -267,7 +310,7 @@ def _backends(examined: _Examined) -> str:
 def _caches(examined: _Examined) -> str:
     model = examined.model
     if model.dtype == torch.float32:
-        model = load(model.name, dtype="bfloat16", device=str(model.device), mask_id=model.mask_id)
+        model = examined.again(dtype="bfloat16", device=str(model.device))
     settings = _settings(model, examined.ids)
     tried = []
     for cache in (None, "prefix", "dual", "exact", SparseCache(keep=0.5)):
@@ -287,7 +330,7 @@ def _several_devices(examined: _Examined) -> str:
     if (count := torch.cuda.device_count()) < 2:
         raise _SkippedError(f"{count} GPUs")
     model = examined.model
-    spread = load(model.name, dtype=model.dtype, device="balanced", mask_id=model.mask_id)
+    spread = examined.again(dtype=model.dtype, device="balanced")
     devices = {str(part.device) for part in spread.module.parameters()}
     if not torch.equal(_generate(spread, examined.ids).tokens.cpu(), examined.plain[0].tokens.cpu()):
         raise _FailedError(f"other tokens over {', '.join(sorted(devices))} than on {model.device}")
@@ -315,10 +358,10 @@ MACHINE_CHECKS: dict[str, Callable[[_Examined], str]] = {
 }
 
 
-def _prompt(model: Model) -> Tensor:
-    """Some ids [1, position] that any model has; the sentence where there is a tokenizer."""
+def _prompt(model: Model, text: str = SENTENCE) -> Tensor:
+    """Some ids [1, position] that any model has; the text where there is a tokenizer."""
     if model.tokenizer is not None:
-        return model.encode(SENTENCE, chat=False)
+        return model.encode(text, chat=False)
     special = {model.mask_id, model.pad_id, model.eot_id, *model.eos_ids}
     return torch.tensor([[token for token in range(model.vocabulary) if token not in special][:12]])
 

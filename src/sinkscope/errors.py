@@ -55,6 +55,10 @@ class TraceError(SinkscopeError):
     """A trace, or its file, cannot be used."""
 
 
+class PluginError(SinkscopeError):
+    """A package that adds something to sinkscope cannot be imported."""
+
+
 class RuleError(SinkscopeError):
     """A sink rule's settings make no sense."""
 

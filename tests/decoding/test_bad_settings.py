@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from made_models import make_llada, save_tokenizer
 from sinkscope.decoding import Decode, decode, resolve_settings
 from sinkscope.errors import DecodeError, PromptError, SinkscopeError, TokenizerError
 from sinkscope.models import load
+from sinkscope.tracing import trace
 
 SETTINGS: list[tuple[str, Callable[[], Decode], str]] = [
     ("length by block", lambda: Decode.llada(length=30, block=8), r"length 30 and block 8.*try length 24 or block"),
@@ -145,3 +148,40 @@ def test_a_model_that_keeps_choosing_its_mask_token_is_given_up(settings: Decode
         model.module.get_output_embeddings().weight.zero_()  # type: ignore[operator]  # all alike: the first is taken
     with pytest.raises(DecodeError, match="keeps choosing its mask token"):
         decode(model, torch.ones(1, 4, dtype=torch.int64), settings)
+
+
+@pytest.mark.parametrize("word", ["steps", "block"])
+@pytest.mark.parametrize("value", [0, -1, 2.5, "8", True, 10**400])
+def test_values_are_checked_where_they_are_not_used(word: str, value: object) -> None:
+    """Decoding from left to right has neither; one call may serve all families, and a senseless value serves none."""
+    model = load("tiny-llama")
+    for call in (model.generate, functools.partial(trace, model)):
+        with pytest.raises(DecodeError, match=word) as caught:
+            call("2 plus 3?", length=2, **{word: value})
+        assert "\n" not in str(caught.value)
+
+
+def test_generate_refuses_what_an_autoregressive_model_has_not() -> None:
+    model = load("tiny-llama")
+    with pytest.raises(DecodeError, match="steps and block"):
+        model.generate("2 plus 3?", length=2, steps=2, block=2)
+    assert trace(model, "2 plus 3?", length=2, steps=2, block=2).steps == 2
+    assert resolve_settings(model.defaults, model, 4, {"length": 2, "steps": None, "block": 2}).block is None
+
+
+@pytest.mark.parametrize("name", ["tiny-llama", "tiny-llada"])
+@pytest.mark.parametrize("shape", [(1, 3), (1, 5), (2, 4), (4,), (1, 4, 1), (1, 4, 4)])
+def test_a_mask_of_another_shape(name: str, shape: tuple[int, ...]) -> None:
+    """A mask with one column more was taken, and cut."""
+    model, ids = load(name), torch.ones(1, 4, dtype=torch.int64)
+    mask = torch.ones(shape, dtype=torch.int64)
+    settings = replace(model.defaults, length=8, **({} if model.causal else {"block": 8, "steps": 8}))
+    for call in (
+        functools.partial(trace, model, ids, settings), functools.partial(decode, model, ids, settings),
+        functools.partial(model.logits, ids),
+    ):  # fmt: skip
+        with pytest.raises(PromptError, match=r"attention mask of shape \(1, 4\)") as caught:
+            call(attention_mask=mask)
+        assert "\n" not in str(caught.value)
+    whole = torch.ones(1, 12, dtype=torch.int64)  # prompt and canvas, as some of the authors' decoders want it
+    assert torch.equal(decode(model, ids, settings, attention_mask=whole).tokens, decode(model, ids, settings).tokens)

@@ -109,12 +109,14 @@ def test_the_first_screen_has_claims_and_a_moving_sink(look: Opener, report: Pat
     assert "Prompt: Tom has 12 apples" in page.locator("#live-about").inner_text()
 
 
-def test_the_live_head_is_a_moving_one_and_the_explorer_opens_on_it(look: Opener, report: Path) -> None:
+def test_the_first_picture_is_what_its_title_says_and_the_explorer_opens_on_it(look: Opener, report: Path) -> None:
     page = look(report, "")
     chosen = page.evaluate("sinkscope.data.highlight")
     sample = page.evaluate("sinkscope.samples[sinkscope.data.highlight.sample]")
     assert not sample["causal"] and sample["interventions"] == []
-    assert sample["classes"][chosen["layer"] * sample["heads"] + chosen["head"]][0] == "moving"
+    title = f"A sink that moves: {sample['model']}, layer {chosen['layer']}, head {chosen['head']}"
+    assert page.locator("#live h2").inner_text() == title
+    assert page.locator("#live-about").inner_text().startswith(chosen["caption"])
     page.get_by_role("button", name="Explore this head").click()
     until(page, "sinkscope.view.tab === 'explorer' && sinkscope.plane")
     shown = page.evaluate("[sinkscope.view.sample, sinkscope.view.layer, sinkscope.view.head]")

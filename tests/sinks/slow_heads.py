@@ -63,6 +63,9 @@ def slow_head(trace: Trace, rule: Rule, layer: int, head: int, least: int = 4, s
     home = max(range(size), key=lambda j: (sum(mains[t] == j for t in present), -j))
     row["home"] = home if present else None
     row["home_share"] = sum(home in s for s in sinks) / steps
+    for name, half in (("early", present[: len(present) // 2]), ("late", present[len(present) // 2 :])):
+        often = max(range(size), key=lambda j, half=half: (sum(mains[t] == j for t in half), -j))  # type: ignore[misc]
+        row[f"home_{name}"] = often if half else None
     row["main_keys"] = len({mains[t] for t in present})
     row["standing"] = max(sum(j in s for s in sinks) for j in range(size)) / steps
     trend, one_step = row["trend"], row["one_step_share"]

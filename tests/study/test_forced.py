@@ -13,7 +13,8 @@ from sinkscope.errors import StudyError
 from sinkscope.interventions.conditions import Condition
 from sinkscope.study.schema import Study
 from sinkscope.study.unit import Unit
-from sinkscope.study.units.forced import _ids, forced
+from sinkscope.study.units import perform
+from sinkscope.study.units.forced import _ids
 from sinkscope.study.units.given import asked
 
 NONE = Condition("none")
@@ -38,7 +39,7 @@ def test_an_arms_answer_has_the_likelihood_of_a_plain_forward_without_and_with_a
     made, model = study(), sk.load("tiny-llama")
     hidden = next(condition for condition, _ in made.forced.conditions if condition.name == "mask_positions")
     for condition in (NONE, hidden):
-        rows = forced(made, unit("tiny-llama", condition))["rows"]
+        rows = perform(made, unit("tiny-llama", condition), Path())["rows"]
         for row, (number, problem) in zip(rows, asked(made, unit("tiny-llama"), 3), strict=True):
             prompt, answer = _ids(model, problem)
             ids = torch.tensor([prompt + answer])
@@ -56,7 +57,7 @@ def test_an_arms_answer_has_the_likelihood_of_a_plain_forward_without_and_with_a
 def test_a_diffusion_models_answer_has_the_likelihood_of_plain_forwards_at_its_mask_levels() -> None:
     made, model = study(levels=[1.0]), sk.load("tiny-dream")
     assert model.mask_id is not None and model.shift
-    rows = forced(made, unit("tiny-dream"))["rows"]
+    rows = perform(made, unit("tiny-dream"), Path())["rows"]
     for row, (_, problem) in zip(rows, asked(made, unit("tiny-dream"), 3), strict=True):
         prompt, answer = _ids(model, problem)
         logits = model.logits(torch.tensor([prompt + [model.mask_id] * len(answer)]))[0].clone()
@@ -68,10 +69,10 @@ def test_a_diffusion_models_answer_has_the_likelihood_of_plain_forwards_at_its_m
 
 def test_masking_takes_effect_in_the_second_look_alone_and_levels_are_the_same_for_all_conditions() -> None:
     made = study()
-    before = forced(made, unit("tiny-dream"))
-    masked = forced(made, unit("tiny-dream", Condition("noop")))
+    before = perform(made, unit("tiny-dream"), Path())
+    masked = perform(made, unit("tiny-dream", Condition("noop")), Path())
     assert [row["value"] for row in masked["rows"]] == [row["value"] for row in before["rows"]]
-    sinks = forced(made, unit("tiny-dream", made.forced.conditions[2][0]))
+    sinks = perform(made, unit("tiny-dream", made.forced.conditions[2][0]), Path())
     assert sinks["effect"]["leak"] == 0 and sinks["effect"]["keys"] > 0
     # one key of each head and level, of a canvas of so many: the first look is not counted
     model = sk.load("tiny-dream")

@@ -28,8 +28,8 @@ from sinkscope.study.schema import Study
 from sinkscope.study.unit import Unit
 from sinkscope.study.units import perform
 from sinkscope.study.units.given import asked, batch_of, row_seeds
-from sinkscope.study.units.likelihood import first_key_shares, held_out, likelihood, windows
-from sinkscope.study.units.mechanism import Dependence, Watch, freely, mechanism
+from sinkscope.study.units.likelihood import first_key_shares, held_out, windows
+from sinkscope.study.units.mechanism import Dependence, Watch, freely
 from sinkscope.tracing.recorder import Keep
 
 PROMPT = "Ann has 3 apples. Then Ann finds 4.\nHow many apples are left?"
@@ -95,7 +95,7 @@ def test_dependence_is_what_the_maps_say(family: dict[str, str], name: str) -> N
 def test_mechanism_compares_the_same_canvas(study: Study, family: dict[str, str]) -> None:
     unit = Unit("mechanism", family["dream"], Condition("mask_sinks", 2, "clean", "all"), task="arithmetic", last=3,
                 decode=sk.Decode.dream(8, temperature=0.0, top_p=None, top_k=None, algorithm="maskgit_plus").to_dict())  # fmt: skip
-    rows = mechanism(study, unit)["rows"]
+    rows = perform(study, unit, Path())["rows"]
     assert [row["positions"] for row in rows] == [8, 8, 8]  # this schedule commits nothing at the first step
     assert all(row["dependence_high"] > row["dependence_low"] for row in rows)
     assert any(row["confidence_sinks_high"] != 0 for row in rows)
@@ -109,7 +109,7 @@ def test_delays_add_up_to_nothing_with_one_commit_per_step_and_are_free_by_a_thr
     decode = sk.Decode.llada(8, steps=8, noise="per_row").to_dict()
     unit = Unit("mechanism", family["llada"], Condition("mask_sinks", 5, "clean", "all"), task="arithmetic", last=3,
                 decode=decode)  # fmt: skip
-    rows = mechanism(study, unit)["rows"]
+    rows = perform(study, unit, Path())["rows"]
     for row in rows:
         # At the second forward 7 of 8 positions are open; the delays of all of them add up to 0, the middle one included.
         assert abs(row["delay_sinks_high"] + row["delay_sinks_low"]) * 3 <= 7
@@ -152,7 +152,7 @@ def test_columns_so_far_are_means_over_the_rows_that_see_a_key(family: dict[str,
 def test_likelihood_without_masking_is_the_models_own(study: Study, family: dict[str, str]) -> None:
     model = sk.load(family["text"])
     plan = study.likelihood
-    found = likelihood(study, Unit("likelihood", family["text"], Condition("none")))
+    found = perform(study, Unit("likelihood", family["text"], Condition("none")), Path())
     ids = windows(model, plan.texts, plan.read + plan.scored + 1)
     whole = model.logits(ids).log_softmax(-1)
     for row, result in enumerate(found["rows"]):

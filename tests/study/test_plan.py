@@ -209,7 +209,7 @@ MERGES = "x0: &a0 {k0: 1}\n" + "".join(
         (GOOD.replace("problems: 4", "problems: 99999999999"), "tasks[0].problems must be"),
         (GOOD + "decode: {" + ", ".join(f"{w}: [{', '.join(map(str, range(1, 90)))}]" for w in ("length", "seed")) + "}\n",
          "7,921 points"),
-        (GOOD + "trace: {problems: 1, epsilons: [" + "1, " * 2_000 + "1]}\n", "stands there twice"),
+        (GOOD + "trace: {problems: 1, epsilons: [" + "1, " * 2_000 + "1]}\n", "duplicate key"),
         (GOOD.replace("  problems: 1\nmech", "  problems: 1\n  epsilons: [" + "1, " * 2_000 + "1]\nmech"), "trace.epsilons"),
         ("? [a, b]\n: c\n", "plain word"),
         ("[" * 500_000, "too deep"),

@@ -140,13 +140,13 @@ def test_a_changed_study_is_refused_with_a_diff(study: Study, family: dict[str, 
 
 
 def test_a_changed_model_is_refused_with_a_diff(study: Study, checkpoint_maker: Any, tmp_path: Path) -> None:
-    from sinkscope.study.units.given import model_of
+    from sinkscope.study.units.given import weights_of
 
     folder = checkpoint_maker(tmp_path / "model", "llada", seed=1)
     plan = cheap(study, [str(folder)])
     run(plan, tmp_path / "run", workers=1)
     checkpoint_maker(tmp_path / "model", "llada", seed=2)
-    model_of.cache_clear()
+    weights_of.cache_clear()
     with pytest.raises(StudyError, match="models changed") as caught:
         run(plan, tmp_path / "run", workers=1)
     assert "fingerprint" in str(caught.value)

@@ -230,7 +230,7 @@ def test_a_delay_is_judged_where_the_number_of_commits_is_free() -> None:
     row = mechanism(0.5, 0.4, free_problems=3, **free)
     rows = verdicts(tables(pooled=[none()], mechanism=[row]))
     assert next(one.line for one in rows if one.name == "mechanism") == (
-        "in part: less sure at 1 of 1 K, later: too few to say, where tokens depended on sinks"
+        "in part: lower confidence at 1 of 1 K, later: too few to say, where tokens depended on sinks"
     )
 
 

@@ -42,7 +42,7 @@ def attend(
     blocks are counted from key 0. Goes together with everything but causal, which is block = 1.
     first: position of query 0 among the keys, for causal, block and keep_self; key − query unless given: a window of
     queries in the middle has keys after it too.
-    groups: an integer label a query, [query] or [batch, query]; −1 counts nowhere. None: one group of all.
+    groups: an integer label per query, [query] or [batch, query]; −1 counts nowhere. None: one group of all.
     group_count: how many groups there are, where not every label need occur.
     drop_keys: bool [batch or 1, head or 1, key]; such a key gets −∞ before the softmax, from every query;
     keep_self: except from the query at its own position.

@@ -39,7 +39,7 @@ class Forward:
     kind: str = "denoise"  # "prefill" and "store" fill a cache and belong to no step; "encode": nor is it listened to
     ids: Tensor | None = None  # [batch, column]: the tokens that stand on the canvas during this forward
     kept: Callable[[int], Kept | None] | None = None  # of a layer under a sparse cache; None where all keys are seen
-    row_seeds: tuple[int, ...] | None = None  # one per row that counts: random choices are drawn anew for each
+    row_seeds: tuple[int, ...] | None = None  # one per row that counts: random choices are drawn again for each
     most: int | None = None  # steps that the generation can take at most; None where nobody knows
     made: dict[Any, Tensor] = field(init=False, repr=False, compare=False, default_factory=dict)
 
@@ -95,7 +95,7 @@ def forward_context(forward: Forward) -> Iterator[None]:
 
 @contextmanager
 def seeded(row_seeds: tuple[int, ...]) -> Iterator[None]:
-    """Every forward inside has these seeds, one per row of the batch: random choices are then drawn anew for each row."""
+    """Every forward inside has these seeds, one per row of the batch: random choices are then drawn again for each row."""
     token = _seeds.set(row_seeds)
     try:
         yield

@@ -16,7 +16,7 @@ FACTORS = ((30, signed(0xBF58476D1CE4E5B9)), (27, signed(0x94D049BB133111EB)))
 
 
 def mix(numbers: Tensor) -> Tensor:
-    """Scramble int64, whose products wrap; torch's shifts keep the sign, hence the masks."""
+    """Scramble int64, whose products wrap; torch's shifts keep the sign, so they are masked."""
     for shift, factor in FACTORS:
         numbers = (numbers >> shift).bitwise_and_((1 << (64 - shift)) - 1).bitwise_xor_(numbers).mul_(factor)
     return (numbers >> 31).bitwise_and_((1 << 33) - 1).bitwise_xor_(numbers)

@@ -208,7 +208,7 @@ def _labels(
     if groups is None:
         return torch.zeros(1, queries, dtype=torch.long, device=device), group_count or 1
     if groups.is_floating_point() or groups.is_complex() or groups.dtype == torch.bool:
-        raise AttentionError(f"groups must be integer labels, one a query, but is {groups.dtype}.")
+        raise AttentionError(f"groups must be integer labels, one per query, but is {groups.dtype}.")
     labels = groups[None] if groups.dim() == 1 else groups
     if labels.dim() != 2 or labels.shape[0] not in (1, batch) or labels.shape[1] != queries:
         raise AttentionError(f"groups must be [{queries}] or [{batch}, {queries}], but has shape {list(groups.shape)}.")

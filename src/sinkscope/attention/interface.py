@@ -95,7 +95,7 @@ def _mask(*args: Any, **options: Any) -> Tensor | None:
 
 @cache
 def _uncompiled() -> Callable[..., tuple[Tensor, Tensor | None]]:
-    """Not as a decorator: it imports torch._dynamo, a second of the processor for whoever only shows a report."""
+    """Not as a decorator: it imports torch._dynamo, a second of CPU time even for showing a report."""
     found: Callable[..., tuple[Tensor, Tensor | None]] = torch.compiler.disable(_attention)
     return found
 

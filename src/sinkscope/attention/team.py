@@ -74,7 +74,7 @@ def _team(threads: int) -> ThreadPoolExecutor:
             team = ThreadPoolExecutor(threads, thread_name_prefix="attend", initializer=settle)
             for ready in [team.submit(int) for _ in range(threads)]:
                 ready.result()
-            torch.set_num_threads(before)  # … hence this
+            torch.set_num_threads(before)  # … so this is needed
             _teams[threads] = team
         return _teams[threads]
 

@@ -19,7 +19,7 @@ from sinkscope.attention.team import room, run_parallel
 
 # A tile has at most so many scores (4 MB in fp32); beyond it, the last level of the cache no longer holds it all.
 TILE_SCORES = 1 << 20
-# Rows of a tile a head. Many make the matrix products faster, because k is packed anew for every tile.
+# Rows of a tile per head. Many make the matrix products faster, because k is packed again for every tile.
 MOST_ROWS, LEAST_ROWS = 512, 128
 # A causal tile also works out the scores that it then hides: fewer rows hide less, which counts where there are few keys.
 MOST_CAUSAL_ROWS, FEW_CAUSAL_ROWS, FEW_KEYS = 256, 128, 1024

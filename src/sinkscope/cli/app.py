@@ -13,17 +13,26 @@ import typer
 
 from sinkscope import __version__, io
 from sinkscope.cli import commands, process, screen
+from sinkscope.cli.groups import with_groups
 from sinkscope.cli.options import spelled
 from sinkscope.errors import SinkscopeError
 
 BAD_INPUT, INTERRUPTED, PIPE_CLOSED = 2, 130, 141
 
 
+class _App(typer.Typer):
+    """Typer, with groups of options."""
+
+    def command(self, *words: Any, **more: Any) -> Any:
+        register = super().command(*words, **more)
+        return lambda command: register(with_groups(command))
+
+
 def build() -> typer.Typer:
     """A file in `commands/` with a function `register(app)` is a command: nothing else has to be changed to add one."""
-    app = typer.Typer(
+    app = _App(
         name="sinkscope",
-        help="Look at, move and remove attention sinks in diffusion language models.",
+        help="Trace, mask and measure attention sinks in diffusion language models.",
         no_args_is_help=True,
         rich_markup_mode="rich",
         context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": spelled},
@@ -95,9 +104,9 @@ def _interrupted() -> int:
 def _refused(error: OSError | MemoryError) -> str:
     """What the machine would not do: a file, a folder, memory."""
     if isinstance(error, MemoryError):
-        return f"The machine has not the memory for this ({str(error) or 'out of memory'}); ask for less."
+        return f"Out of memory ({str(error) or 'the allocation failed'}); use a smaller model, batch or length."
     where = "" if error.filename is None else f" {error.filename!r}"
-    return f"A file or folder{where} could not be read or written ({io.reason(error)}); look at its place and rights."
+    return f"A file or folder{where} could not be read or written ({io.reason(error)}); check the path and permissions."
 
 
 def _usage(error: Any) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from sinkscope.aliases import renamed
 from sinkscope.errors import PromptError, SinkscopeError, TaskError
 
 # What the shell offers while a word is typed. It is read from folders: importing the models or the studies takes seconds.
@@ -26,16 +27,19 @@ def model_names(incomplete: str) -> list[str]:
 
 def study_names(incomplete: str) -> list[str]:
     """The studies that ship."""
-    shipped = (PACKAGE / "study" / "studies").glob("*.yaml")
-    return sorted(path.stem for path in shipped if path.stem.startswith(incomplete))
+    return _shipped("study/studies", incomplete)
 
 
 def protocol_names(incomplete: str) -> list[str]:
     """The protocols that ship."""
-    shipped = (PACKAGE / "evals" / "protocols").glob("*.yaml")
-    return sorted(path.stem for path in shipped if path.stem.startswith(incomplete))
+    return _shipped("evals/protocols", incomplete)
 
 
+def _shipped(folder: str, incomplete: str) -> list[str]:
+    return sorted(path.stem for path in (PACKAGE / folder).glob("*.yaml") if path.stem.startswith(incomplete))
+
+
+MOST = 2**32 - 1  # of a seed: what every library takes
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 ModelArgument = Annotated[
     str, typer.Argument(help="Zoo name, folder, GGUF file or Hub id.", metavar="MODEL", autocompletion=model_names)
@@ -45,32 +49,26 @@ ModelsOption = Annotated[
     typer.Option("--models", "--model", "-m", help="Models; repeated, or with commas.", autocompletion=model_names),
 ]
 TaskOption = Annotated[list[str] | None, typer.Option("--task", "-t", help="Tasks; repeated, or with commas.")]
-Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.")]
-Mode = Annotated[
-    str | None,
-    typer.Option(
-        "--mode", help="Of a checkpoint that decodes in several ways: diffusion, autoregressive, self_speculation."
-    ),
-]
+Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 (bf16) or float16 (fp16); auto: as stored.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 or auto.")]
+Problems = Annotated[int | None, typer.Option("--problems", "-n", help="Problems per task.", min=1)]
+BatchSize = Annotated[int, typer.Option(help="Requests per batch.", min=1)]
 MaskId = Annotated[
-    int | None, typer.Option("--mask-id", help="Mask token of a diffusion checkpoint that names it nowhere.", min=0)
+    int | None, typer.Option("--mask-id", help="Mask token of a diffusion checkpoint that does not name it.", min=0)
 ]
 Base = Annotated[str | None, typer.Option("--base", help="Where the base of a PEFT adapter is, if not where it says.")]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 or auto.")]
-DataFolder = Annotated[Path | None, typer.Option(help="Folder with the benchmarks' JSON lines.")]
-BatchSize = Annotated[int, typer.Option(help="Requests per batch.", min=1)]
-Settings = Annotated[list[str] | None, typer.Option("--set", help="A decode setting, length=256; repeated.")]
+Revision = Annotated[str | None, typer.Option("--revision", help="Branch, tag or commit of a Hub id.")]
+Quantization = Annotated[
+    str | None, typer.Option("--quantization", help="int8 or int4 weights, packed by torchao (extra: quant).")
+]
 ProtocolOption = Annotated[
     str | None, typer.Option("--protocol", help="How benchmarks are asked; by default that of the checkpoint, else harness.",
                              autocompletion=protocol_names),
 ]  # fmt: skip
-ExamplesOption = Annotated[
-    Path | None, typer.Option("--examples", help="Worked examples of a protocol that takes them from OpenCompass.")
-]
-MOST = 2**32 - 1  # of a seed: what every library takes
-# lm-evaluation-harness's names of our options, and plurals: understood everywhere, and shown nowhere.
+# What transformers, the models' authors and lm-evaluation-harness call our options, and plurals: understood, not shown.
 ALIASES = {"tasks": "task", "limit": "problems", "L": "n", "num-fewshot": "fewshot", "output-path": "out",
-           "apply-chat-template": "chat"}  # fmt: skip
+           "apply-chat-template": "chat",
+           **{theirs.replace("_", "-"): ours.replace("_", "-") for theirs, ours in renamed().items()}}  # fmt: skip
 
 
 def spelled(name: str) -> str:
@@ -132,10 +130,12 @@ def read_prompt(asked: str) -> str:
     return asked
 
 
-def refuse_together(error: type[SinkscopeError], what: str, given: dict[str, object]) -> None:
+def refuse_together(
+    error: type[SinkscopeError], what: str, given: Mapping[str, object], instead: str = "leave it out"
+) -> None:
     """Options that would have no effect are refused, never ignored."""
     if used := [name for name, value in given.items() if value not in (None, False)]:
-        raise error(f"{', '.join(used)} would have no effect {what}; leave it out.")
+        raise error(f"{', '.join(used)} would have no effect {what}; {instead}.")
 
 
 def writable_file(path: Path, error: type[SinkscopeError]) -> None:

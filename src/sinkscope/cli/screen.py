@@ -33,6 +33,11 @@ def say_error(sentence: str) -> None:
     say(f"sinkscope: {' '.join(sentence.split())}")
 
 
+def print_text(text: str) -> None:
+    """Text on stdout as it is: names and answers of models may stand in it."""
+    output().print(printable(text), markup=False, soft_wrap=True)
+
+
 def print_json(value: Any) -> None:
     """JSON with letters of every language as they are, where the stream can write them, and no control characters."""
     text = json.dumps(value, indent=2, ensure_ascii=False)

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from sinkscope.decoding.delete import delete_positions
-from sinkscope.decoding.fit import check_kinds, resolve_settings
+from sinkscope.decoding.fit import check_kinds, refuse_unused, resolve_settings
 from sinkscope.decoding.run import Decoded, OnStep, Run, Step
 from sinkscope.errors import PromptError
 from sinkscope.models.base import Model, check_ids, check_mask
 from sinkscope.settings.decode import Decode
 
-__all__ = ["Decode", "Decoded", "Step", "checked_mask", "decode", "resolve_settings"]
+__all__ = ["Decode", "Decoded", "Step", "checked_mask", "decode", "refuse_unused", "resolve_settings"]
 
 
 @torch.inference_mode()
@@ -55,8 +55,9 @@ def checked_mask(mask: Any, prompt: Tensor, settings: Decode) -> Tensor | None:
     """The mask of a padded batch of prompts in the shape of the ids, None where nothing is padded; or one sentence."""
     if mask is None:
         return None
-    width = prompt.shape[1]
-    if isinstance(mask, Tensor) and mask.dim() == 2 and mask.shape[1] > width and bool((mask[:, width:] == 1).all()):
+    rows, width = prompt.shape
+    whole = (rows, width + settings.answer_length)
+    if isinstance(mask, Tensor) and mask.shape == whole and bool((mask[:, width:] == 1).all()):
         mask = mask[:, :width]  # some decoders want the mask over prompt and canvas; the canvas is always real
     mask = check_mask(mask, prompt)
     real = mask.bool()

@@ -6,30 +6,31 @@ from dataclasses import fields, replace
 from operator import index
 from typing import Any, SupportsIndex
 
+from sinkscope.aliases import DECODE, translated
 from sinkscope.errors import DecodeError
+from sinkscope.fields import need
 from sinkscope.models.base import Model
 from sinkscope.settings import Decode
-from sinkscope.settings.choices import DREAM_ALGORITHMS, LONGEST
+from sinkscope.settings.choices import ALLOWED, DREAM_ALGORITHMS, LONGEST
 
 
 def resolve_settings(settings: Decode, model: Model, prompt_length: int, words: dict[str, Any]) -> Decode:
     """Settings with single words changed, and with what the words leave open made to fit them.
 
     Left-to-right decoding has no steps or blocks, and editing takes as many steps as it needs, so those words are
-    dropped there, as `recompute` is in a diffusion model without a cache: one call serves all families.
+    dropped there, as `recompute` is in a diffusion model without a cache: one call serves all families. Their values are
+    checked all the same.
     """
     check_kinds(model, settings)
+    words = translated(words, DECODE, DecodeError, settings.family)
     if strange := sorted(set(words) - {field.name for field in fields(Decode)} - {"algorithm"}):
         raise DecodeError(
             f"Expected decode settings such as length, steps, block, temperature or seed, got {', '.join(strange)}."
         )
-    words = dict(words)
-    if settings.family == "autoregressive":
-        words = {name: value for name, value in words.items() if name not in ("steps", "block")}
-    elif words.get("cache", settings.cache) is None:  # every denoising step computes all rows again
-        words.pop("recompute", None)
-    if settings.steps is None and settings.block_causal:  # as many as the commit rule needs
-        words.pop("steps", None)
+    for name in sorted(set(words) & set(ALLOWED) - {"length"}):
+        if words[name] is not None:
+            need(name, words[name], ALLOWED[name], DecodeError)
+    words = _used(settings, words)
     if "algorithm" in words:
         return _with_algorithm(settings, model, prompt_length, words)
     length = _length(words.get("length"), settings, model.context - prompt_length)
@@ -52,6 +53,30 @@ def resolve_settings(settings: Decode, model: Model, prompt_length: int, words: 
     if "steps" not in words and steps is not None:
         steps = length
     return replace(settings, **{**words, "length": length, "block": block, "steps": steps})
+
+
+def _used(settings: Decode, words: dict[str, Any]) -> dict[str, Any]:
+    """The words without those that have no part in this way of decoding."""
+    unused: set[str] = set()
+    if settings.family == "autoregressive":
+        unused |= {"steps", "block"}
+    elif words.get("cache", settings.cache) is None:  # every denoising step computes all rows again
+        unused |= {"recompute"}
+    if settings.steps is None and settings.block_causal:  # as many as the commit rule needs
+        unused |= {"steps"}
+    if settings.commit == "continued" and words.get("commit") == "threshold":  # it commits by a threshold, too
+        unused |= {"commit"}
+    return {name: value for name, value in words.items() if name not in unused}
+
+
+def refuse_unused(settings: Decode, model: Model, words: dict[str, Any]) -> None:
+    """Steps and blocks that decoding from left to right would drop."""
+    words = translated(words, DECODE, DecodeError, settings.family)
+    unused = [name for name in ("steps", "block") if words.get(name) is not None]
+    if settings.family == "autoregressive" and unused:
+        raise DecodeError(
+            f"{model.name} writes left to right, where {' and '.join(unused)} would have no effect; leave out what has none."
+        )
 
 
 def _sizes(settings: Decode, length: int, words: dict[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,9 @@ def speculate(
 ) -> tuple[Tensor, list[Tensor]]:
     """prompt [1, position] → the text with whatever stands behind it, and the answer, which may exceed the length."""
     if len(prompt) != 1:
-        raise DecodeError(f"Self-speculation decodes one prompt at a time, got {len(prompt)}; decode them in turn.")
+        raise DecodeError(
+            f"Self-speculation decodes one prompt at a time, got {len(prompt)}; decode them in turn (in a study: chunk: 1)."
+        )
     # An end token in a draft ends nothing: only what is confirmed counts.
     state = Denoiser(model, prompt, replace(settings, stop="never"), attention_mask, run)
     assert isinstance(state.forwards, BlockForwards) and settings.block is not None

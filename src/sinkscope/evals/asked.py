@@ -51,17 +51,17 @@ class Choices:
     """What is asked, of whichever model: tasks and everything that their prompts and scores depend on."""
 
     names: tuple[str, ...]
-    protocol: str | Protocol | None = None
-    settings: Decode | Mapping[str, Any] | None = None
-    data: Path | str | None = None
-    examples: Path | None = None
-    fewshot: int | None = None
-    chat: bool | None = None
+    protocol: str | Protocol | None = None  # a name or a YAML file; by default the checkpoint's own, else `harness`
+    settings: Decode | Mapping[str, Any] | None = None  # a Decode, or words that change single settings of the protocol
+    data: Path | str | None = None  # folder with the benchmarks' JSON lines, for machines without a network
+    examples: Path | None = None  # worked examples of a protocol that takes them from elsewhere
+    fewshot: int | None = None  # examples, in place of the protocol's number
+    chat: bool | None = None  # the model's chat template or none, in place of the protocol's turns
     batch_size: int = 8
-    repeats: int = 1
-    pass_at: tuple[int, ...] = (1,)
-    samples: int = 128
-    problems: int = 100
+    repeats: int = 1  # answers per problem of humaneval
+    pass_at: Sequence[int] = (1,)  # the k of pass@k
+    samples: int = 128  # maskings in a diffusion model's likelihood
+    problems: int = 100  # size of each task of our suite
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -73,7 +73,7 @@ class Choices:
             problems=self.problems,
         )  # fmt: skip
         # Options that none of the tasks uses are refused: their results would look as if they had.
-        if not any(name.startswith("humaneval") for name in names) and (self.repeats, self.pass_at) != (1, (1,)):
+        if not any(name.startswith("humaneval") for name in names) and (self.repeats, *self.pass_at) != (1, 1):
             raise TaskError(
                 f"Only humaneval draws several answers per problem; leave repeats and pass_at out for {names[0]}."
             )

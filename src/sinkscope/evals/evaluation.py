@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sinkscope.errors import TaskError
 from sinkscope.evals.asked import Choices, OnMessage, OnProgress, Place, check_numbers
-from sinkscope.evals.protocol import Protocol, in_full, settings_for
+from sinkscope.evals.protocol import in_full, settings_for
 from sinkscope.evals.scores import right_answers, summarise
-from sinkscope.settings.decode import Decode
 
 if TYPE_CHECKING:
     from sinkscope.evals.batches import Elsewhere, RunBatches
@@ -25,45 +24,26 @@ def evaluate(
     tasks: Sequence[str],
     *,
     intervention: Any = None,
-    protocol: str | Protocol | None = None,
-    settings: Decode | Mapping[str, Any] | None = None,
-    data: Path | str | None = None,
-    examples: Path | None = None,
     out: Path | str | None = None,
     limit: int | None = None,
-    fewshot: int | None = None,
-    chat: bool | None = None,
-    batch_size: int = 8,
-    repeats: int = 1,
-    pass_at: Sequence[int] = (1,),
-    samples: int = 128,
-    problems: int = 100,
-    seed: int = 0,
     dtype: str | None = None,
     device: str | None = None,
     engine: Elsewhere | RunBatches | None = None,
     on_message: OnMessage | None = None,
     on_progress: OnProgress | None = None,
+    **choices: Any,
 ) -> dict[str, Any]:
-    """Score a model on harness tasks; with `out`, a killed run goes on where it was, and its score is the same.
+    """Score a model on harness tasks; with `out`, a killed run is resumed, and its score is the same.
 
     tasks: gsm8k and humaneval, as the protocol has them; forms of them (gsm8k_cot, gsm8k_cot_zeroshot, gsm8k_cot_llama,
     humaneval_instruct), sinkscope (our suite, or sinkscope_arithmetic, …), or any task of the harness, as they are.
-    protocol: a name or a YAML file; by default that of exactly this checkpoint, else `harness`. examples: worked examples
-    of a protocol that takes them from elsewhere. data: folder with the benchmarks' JSON lines, for machines without a
-    network. settings: a Decode, or words that change single settings of the protocol. limit: the first so many problems.
-    fewshot: examples, in place of the protocol's number. chat: the model's chat template or none, in place of the
-    protocol's turns. repeats, pass_at: answers per problem, and the k of pass@k, for humaneval. samples: maskings in a
-    diffusion model's likelihood. problems: size of each task of our suite. engine: a `Ray`, whose workers answer the
-    requests in place of this process; the model is then a name, which this process loads too, on its CPU, for its
-    tokenizer and its settings. on_message: is given one line for each thing worth printing;
-    on_progress: how many answers are there, of how many.
+    limit: the first so many problems. engine: a `Ray`, whose workers answer the requests in place of this process; the
+    model is then a name, which this process loads too, on its CPU, for its tokenizer and its settings. on_message: is
+    given one line for each thing worth printing; on_progress: how many answers are there, of how many. choices: protocol,
+    settings and the other fields of `Choices`.
     """
     message = on_message or (lambda line: None)
-    chosen = Choices(
-        tuple(name.strip() for name in tasks if name.strip()), protocol, settings, data, examples, fewshot, chat,
-        batch_size, repeats, tuple(pass_at), samples, problems, seed,
-    )  # fmt: skip
+    chosen = Choices(tuple(name.strip() for name in tasks if name.strip()), **choices)
     check_numbers(limit=limit)
     from sinkscope.evals.harness import HarnessLM  # noqa: F401 - checks for lm_eval before anything is loaded
 
@@ -72,7 +52,7 @@ def evaluate(
     loaded = loaded_for(engine, model, dtype, device)
     with workers_of(engine, device, message) as run:
         asked = chosen.build(loaded, message)
-        if examples is not None and not any(setup.worked for setup in asked.setups.values()):
+        if chosen.examples is not None and not any(setup.worked for setup in asked.setups.values()):
             raise TaskError(
                 f"The protocol {asked.protocol.name} takes no worked examples from elsewhere; leave them out."
             )
@@ -117,11 +97,10 @@ def loaded_for(
     """The model as this process needs it; with an engine that is on the CPU, whatever device its workers have."""
     from sinkscope.models.load import load
 
-    if engine is None:
-        return load(model, dtype=dtype, device=device) if isinstance(model, str) else model
-    check_named(engine, model)
     if not isinstance(model, str):
-        return model  # it was loaded for these workers
+        return model
+    if engine is None:
+        return load(model, dtype=dtype, device=device)
     if dtype is None and device not in (None, "cpu"):
         raise TaskError(
             f"Expected a dtype for workers on {device}, so that this process loads the same numbers; add dtype bfloat16."

@@ -65,7 +65,6 @@ class ModelTable:
     asked: Asked
     place: Place
     limit: int | None
-    seed: int
     stopping: Stopping | None
     message: OnMessage
     on_progress: OnTick | None
@@ -132,7 +131,7 @@ class ModelTable:
             settings = self._with(words)
         elif settings is None:
             settings = self.fast
-        change = condition.intervention(self.seed, self.model.causal)
+        change = condition.intervention(self.asked.choices.seed, self.model.causal)
         summary, lm = self.asked.run(
             change, place, limit=limit, order=self._order(), settings=settings, on_progress=tick
         )
@@ -143,7 +142,7 @@ class ModelTable:
         if self.stopping is None:
             return None
         largest = max(len(task.eval_docs) for task in self.asked.tasks.values())
-        return random.Random(self.seed).sample(range(largest), largest)
+        return random.Random(self.asked.choices.seed).sample(range(largest), largest)
 
     def _key(self, condition: Condition, settings: Any) -> str:
         return condition.key if settings is None or settings is self.fast else f"{condition.key}-other-seed"
@@ -272,7 +271,7 @@ class ModelTable:
         self, condition: Condition | None, batches: Mapping[str, Batch]
     ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         """In the order of the tasks, wherever they were run."""
-        change = None if condition is None else condition.intervention(self.seed, self.model.causal)
+        change = None if condition is None else condition.intervention(self.asked.choices.seed, self.model.causal)
         if self.place.run is None:
             outcomes = {batch.id: run_batch(self.model, change, batch) for batch in batches.values()}
         else:

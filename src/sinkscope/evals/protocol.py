@@ -1,6 +1,6 @@
 """`Protocol`: how a checkpoint is asked a benchmark: examples, turns, decoding, stop strings, extraction, published score.
 
-Each is a file in protocols/; a new one is read automatically. One is chosen by the exact checkpoint, never by its family.
+Each is a file in protocols/, or one that an installed package registers. It is chosen by the exact checkpoint, never by its family.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 from pydantic.dataclasses import dataclass
 
+from sinkscope import plugins
 from sinkscope.errors import DecodeError, TaskError
 from sinkscope.io import bounded_yaml
 from sinkscope.settings.decode import Decode
@@ -94,16 +95,28 @@ class Protocol:
         return next(iter(exact or [one for one in own if one.family in (None, family)]), None)
 
 
+_files = {path.stem: path for path in FOLDER.glob("*.yaml")}
+
+
+def register(path: Path | str) -> None:
+    """Make a protocol's YAML file known by its name; its checkpoints take it if it says `default: true`."""
+    path = Path(path)
+    if _files.setdefault(path.stem, path) != path:
+        raise TaskError(f"A protocol named {path.stem!r} is there already ({_files[path.stem]}); rename the file.")
+
+
 def names() -> list[str]:
-    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+    plugins.load("protocols")
+    return sorted(_files)
 
 
 @functools.cache
 def read_protocol(name: str) -> Protocol:
-    """A shipped protocol by its name, or one of the user's by its file."""
-    path = Path(name) if name.endswith((".yaml", ".yml")) else FOLDER / f"{name}.yaml"
-    if name not in names() and not path.is_file():
+    """A protocol by its name, or one of the user's by its file."""
+    is_own = name.endswith((".yaml", ".yml")) and Path(name).is_file()
+    if not is_own and name not in _files and name not in names():
         raise TaskError(f"Expected a protocol among {', '.join(names())}, or a YAML file, got {name!r:.80}.")
+    path = Path(name) if is_own else _files[name]
     try:
         values = bounded_yaml.parse(path.read_text(encoding="utf-8"), str(path), TaskError)[0]
         return TypeAdapter(Protocol).validate_python({**values, "name": path.stem})

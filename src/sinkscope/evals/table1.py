@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,6 @@ from sinkscope.evals.masking import grid, label
 from sinkscope.evals.model_table import ModelTable, OnTick, Stopping
 from sinkscope.evals.protocol import OTHERWISE, Protocol, protocol_for, read_protocol
 from sinkscope.interventions.conditions import Condition, condition_from_dict
-from sinkscope.settings.decode import Decode
 
 if TYPE_CHECKING:
     from sinkscope.evals.batches import Elsewhere
@@ -30,42 +30,32 @@ def table1(
     tasks: Sequence[str] | None = None,
     ks: Sequence[int] = (1, 5, 10),
     conditions: Sequence[Condition] = (),
-    protocol: str | Protocol | None = None,
-    data: Path | str | None = None,
-    examples: Path | None = None,
     limit: int | None = None,
-    fewshot: int | None = None,
-    chat: bool | None = None,
-    settings: Decode | Mapping[str, Any] | None = None,
     fast: int | None = None,
     sequential: Stopping | None = None,
-    batch_size: int = 8,
     traced: int = 3,
-    problems: int = 100,
-    seed: int = 0,
     dtype: str | None = None,
     device: str | None = None,
     engine: Elsewhere | None = None,
     on_message: OnMessage | None = None,
     on_progress: OnTick | None = None,
+    **more: Any,
 ) -> dict[str, Any]:
     """Run models × tasks × {none, k sinks by clean and as_run ranking, k random keys}; returns what results.json holds.
 
     tasks: by default the benchmarks of the protocol; under `harness` gsm8k, and humaneval_instruct where a chat template
     is used, humaneval where none is. conditions: further ones, behind the grid. fast: commit all that is surer than 0.9,
     if that agrees with the protocol's decoding on so many unmasked problems. sequential: stop a comparison early.
-    Every request is kept as soon as it is answered: a killed run goes on where it was. `traced` problems per task are run
+    Every request is kept as soon as it is answered: a killed run is resumed. `traced` problems per task are run
     once more with a recorder, for sink tokens, dynamics of the heads and the order of decoding, and once under every
-    condition along the unmasked path, for the divergence of the logits. The other words are `evaluate`'s.
+    condition along the unmasked path, for the divergence of the logits. The other words are `evaluate`'s; more: the fields
+    of `Choices`.
     """
     check_numbers(limit=limit, fast=fast)
     message = on_message or (lambda line: None)
     folder = Path(out)
     names = {str(getattr(model, "name", model)): model for model in models}
-    choices = partial(
-        Choices, protocol=protocol, settings=settings, data=data, examples=examples, fewshot=fewshot, chat=chat,
-        batch_size=batch_size, problems=problems, seed=seed,
-    )  # fmt: skip
+    choices, protocol, chat = partial(Choices, **more), more.get("protocol"), more.get("chat")
     for name, given in names.items():  # whatever is missing is told before the first model is loaded
         check_named(engine, given)
         choices(_tasks(name, tasks, protocol, chatty=False)).find_data(name)
@@ -79,7 +69,7 @@ def table1(
             asked = choices(_tasks(name, tasks, protocol, chatty)).build(model, message)
             place = Place(folder / _safe(model.name), dtype, device, run)
             later = len(names) - number
-            table = ModelTable(asked, place, limit, seed, sequential, message, on_progress, answers, later)
+            table = ModelTable(asked, place, limit, sequential, message, on_progress, answers, later)
             if fast is not None and not model.causal:
                 table = table.faster(fast)
             done = table.run([*grid(model.causal, ks), *conditions])
@@ -91,7 +81,11 @@ def table1(
             shift.minus_random([one.cell for one in done])
             results["cells"] += [one.cell for one in done]
             runs += [{"condition": one.cell["condition"], **one.info} for one in done if one.first]
-    results["run"] = {"runs": runs, "machine": _machine(batch_size, runs, device), "sequential": _plain(sequential)}
+    results["run"] = {
+        "runs": runs,
+        "machine": _machine(more.get("batch_size", Choices.batch_size), runs, device),
+        "sequential": sequential and asdict(sequential),
+    }
     io.write(folder / "table1.md", as_markdown(results))
     io.write(folder / "results.json", json.dumps(results, indent=1, default=str, ensure_ascii=False))
     return results
@@ -116,10 +110,6 @@ def _machine(batch_size: int, runs: list[dict[str, Any]], device: str | None) ->
         "dtype": sorted({run["model"]["dtype"] for run in runs}), "cuda": torch.version.cuda,
         **(runs[0]["versions"] if runs else {}),
     }  # fmt: skip
-
-
-def _plain(stopping: Stopping | None) -> dict[str, Any] | None:
-    return None if stopping is None else {"margin": stopping.margin, "round": stopping.round}
 
 
 def _safe(name: str) -> str:

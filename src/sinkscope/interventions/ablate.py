@@ -26,6 +26,7 @@ from sinkscope.interventions.hooks import HookContext
 from sinkscope.interventions.memory import Memory
 from sinkscope.interventions.settings import REQUIRED, Setting, register
 from sinkscope.interventions.steps import within
+from sinkscope.interventions.words import of_random
 
 
 @register(
@@ -34,6 +35,7 @@ from sinkscope.interventions.steps import within
     Setting("top", None, whole(1), "a whole number of at least 1", place=11, quiet=True, label=lambda top: f"top {top}"),
     Setting("of", "channels", among(("channels", "random")), "channels or random", place=12, quiet=True, label=str),
     LAYERS,
+    controls=of_random,
 )  # fmt: skip
 @dataclass(frozen=True)
 class AblateChannels(ActivationIntervention):
@@ -142,6 +144,7 @@ def is_pairs(value: Any) -> bool:
         thaw=thawed, place=10, label=lambda heads: ",".join(f"{layer}.{head}" for layer, head in heads),
     ),
     Setting("of", "heads", among(("heads", "random")), "heads or random", place=12, quiet=True, label=str),
+    controls=of_random,
 )  # fmt: skip
 @dataclass(frozen=True)
 class ZeroAttention(ActivationIntervention):

@@ -78,7 +78,7 @@ def positions(at: str, activation: Tensor, context: HookContext) -> Tensor | Non
 
 
 def drawn(context: HookContext, seed: int, rows: int, size: int, normal: bool = False, layer: int = 0) -> Tensor:
-    """Random numbers [batch, size]: anew for each row where the decoder names a seed per row.
+    """Random numbers [batch, size]: drawn for each row where the decoder names a seed per row.
 
     layer: 0 draws the same for all layers, since what is written into the residual stream adds up along them.
     """

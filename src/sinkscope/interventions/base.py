@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection
 from dataclasses import KW_ONLY, asdict, dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from sinkscope.attention.calls import Call, Change
 from sinkscope.attention.listeners import Caught
 from sinkscope.attention.selection import Shape, check, check_seen, numbers
 from sinkscope.errors import InterventionError
-from sinkscope.fields import TRUTH, among, need, whole
+from sinkscope.fields import TRUTH, among, need, refuse_huge, whole
 from sinkscope.interventions.memory import Map, Memory
 from sinkscope.interventions.steps import StepsField
 
@@ -29,6 +29,10 @@ class Intervention(ABC):
 
     _: KW_ONLY
     steps: StepsField = StepsField()  # noqa: RUF009 - a descriptor, which is what checks it
+
+    def __new__(cls, *given: Any, **words: Any) -> Self:
+        refuse_huge(cls.__name__, (*given, *words.values()), InterventionError)  # before a subclass reads them
+        return super().__new__(cls)
 
     @property
     @abstractmethod

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sinkscope.errors import InterventionError, RuleError
+from sinkscope.fields import shown
 from sinkscope.interventions.settings import REQUIRED, Registered, Setting, SettingError, registered
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ def known(name: str) -> Registered:
     """The intervention of that name, or one sentence that says which there are."""
     found = registered().get(name)
     if found is None:
-        raise SettingError("name", f"must be one of {', '.join(names())}, not {name!r}")
+        raise SettingError("name", f"must be one of {', '.join(names())}, not {shown(name)}")
     return found
 
 
@@ -166,7 +167,7 @@ def read_entry(entry: Mapping[str, Any]) -> list[Condition]:
     if name is None:
         raise SettingError("", f"needs the field 'name': one of {', '.join(names())}")
     if not isinstance(name, str):
-        raise SettingError("name", f"must be one of {', '.join(names())}, not {name!r}")
+        raise SettingError("name", f"must be one of {', '.join(names())}, not {shown(name)}")
     found = known(name)
     swept: dict[str, list[Any]] = {}
     for setting in found.settings:
@@ -179,7 +180,7 @@ def read_entry(entry: Mapping[str, Any]) -> list[Condition]:
         values = value if isinstance(value, list) and setting.sweeps else [value]
         for one in values:
             if not setting.check(one):
-                raise SettingError(setting.name, f"must be {setting.expected}, not {one!r}")
+                raise SettingError(setting.name, f"must be {setting.expected}, not {shown(one)}")
         if not values:
             raise SettingError(setting.name, f"must be {setting.expected}, not an empty list")
         swept[setting.name] = values

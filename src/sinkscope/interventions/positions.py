@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Literal
@@ -14,7 +14,7 @@ from sinkscope.attention.calls import Call, Change
 from sinkscope.attention.context import Forward
 from sinkscope.attention.listeners import Caught
 from sinkscope.errors import InterventionError
-from sinkscope.fields import among, number, whole
+from sinkscope.fields import among, number, shown, whole
 from sinkscope.interventions.base import Intervention, Selector, at_least, chosen, limited, one_of, true_or_false
 from sinkscope.interventions.memory import Memory
 from sinkscope.interventions.settings import REQUIRED, Setting, register
@@ -84,9 +84,9 @@ class MaskPositions(Selector):
     since: Literal["first", "second"] = "first"
 
     def __post_init__(self) -> None:
+        if not isinstance(self.positions, Collection) or not all(type(position) is int for position in self.positions):
+            raise InterventionError(f"Expected positions as whole numbers, got {shown(self.positions)}.")
         object.__setattr__(self, "positions", tuple(self.positions))
-        if not all(type(position) is int for position in self.positions):
-            raise InterventionError(f"Expected positions as whole numbers, got {self.positions!r}.")
         one_of("since", self.since, ("first", "second"))
         if self.since == "second" and self.steps is not None:
             raise InterventionError(

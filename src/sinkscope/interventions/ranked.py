@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from sinkscope.attention.calls import Call
 from sinkscope.attention.context import Forward
 from sinkscope.errors import InterventionError
+from sinkscope.fields import shown
 from sinkscope.interventions.base import Selector, at_least, chosen, limited, one_of, top, true_or_false
 from sinkscope.interventions.conditions import Condition
 from sinkscope.interventions.memory import Map, Memory, Rank, Rows
@@ -85,12 +86,13 @@ class Ranked(Selector):
                 "Expected score='per_row' with rows='all', got rows='last', where it has no effect."
             )
         if self.kinds is not None:
-            kinds = self.kinds if isinstance(self.kinds, str) else tuple(self.kinds)
-            object.__setattr__(self, "kinds", kinds)
+            given: object = self.kinds
+            kinds = given if isinstance(given, str) else tuple(given) if isinstance(given, Collection) else ()
             if not kinds_named(kinds):
                 raise InterventionError(
-                    f"Expected kinds to be structural, content, or a list of {', '.join(KINDS)}, got {self.kinds!r}."
+                    f"Expected kinds to be structural, content, or a list of {', '.join(KINDS)}, got {shown(given)}."
                 )
+            object.__setattr__(self, "kinds", kinds)
         for name in ("above", "below"):
             self._check_rule(name, getattr(self, name))
         chosen(self)
@@ -191,9 +193,7 @@ class Ranked(Selector):
     def _by_value_norm(self, call: Call) -> Tensor:
         """bool [batch, head, key]: keys whose value is not longer than the median of its head, or longer."""
         if call.v.shape[-1] == 0:
-            raise InterventionError(
-                "value_norm=… needs the values, which torch.nn.MultiheadAttention does not give away."
-            )
+            raise InterventionError("value_norm=… needs the values, which torch.nn.MultiheadAttention does not expose.")
         norms = call.v.float().norm(dim=-1)  # [batch, kv head, key]
         real = torch.ones_like(norms, dtype=torch.bool) if call.real_keys is None else call.real_keys[:, None]
         median = norms.masked_fill(~real, torch.nan).nanmedian(-1, keepdim=True).values

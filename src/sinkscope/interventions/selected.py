@@ -118,8 +118,8 @@ class MaskInstead(SelectorIntervention, Selector):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "positions", tuple(self.positions))
-        if MaskPositions(self.positions).is_noop:
+        object.__setattr__(self, "positions", (masked := MaskPositions(self.positions)).positions)
+        if masked.is_noop:
             raise InterventionError("Expected at least one position to hide instead, got none.")
 
     @classmethod

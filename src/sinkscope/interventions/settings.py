@@ -1,25 +1,23 @@
 """How a study file names an intervention: its settings, each with a check, a default and its words in a label.
 
 An intervention becomes usable in study files by `@register(name, setting, …)` above its class, and by nothing else.
-Installed packages may add theirs through the entry-point group `sinkscope.interventions`.
+Installed packages may add theirs (`sinkscope.plugins`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from sinkscope import plugins
 from sinkscope.errors import InterventionError
 
 if TYPE_CHECKING:
     from sinkscope.interventions.base import Intervention
     from sinkscope.interventions.conditions import Condition
 
-GROUP = "sinkscope.interventions"
 REQUIRED: Any = ...  # a setting without a default must be given
 
 
@@ -92,8 +90,6 @@ class Registered:
 
 
 _known: dict[str, Registered] = {}
-_lock = threading.Lock()
-_plugins_loaded = False
 InterventionClass = TypeVar("InterventionClass", bound="type[Intervention]")
 
 
@@ -103,7 +99,7 @@ def add(entry: Registered) -> None:
         if entry.setting(field) is not None:
             raise InterventionError(f"A setting of {entry.name} must not be called {field!r}: choose another name.")
     if entry.name in _known and not _is_reload(_known[entry.name], entry):
-        raise InterventionError(f"An intervention named {entry.name!r} is there already: choose another name.")
+        raise InterventionError(f"An intervention named {entry.name!r} is already registered: choose another name.")
     _known[entry.name] = entry
 
 
@@ -151,22 +147,7 @@ def register(
 
 def registered() -> Mapping[str, Registered]:
     """Every intervention that study files may name, those of installed packages included."""
-    global _plugins_loaded  # noqa: PLW0603 - a cache of what is installed
     import sinkscope.interventions as _own  # noqa: F401 - registers the package's own
 
-    with _lock:
-        if not _plugins_loaded:
-            _plugins_loaded = True
-            for point in entry_points(group=GROUP):
-                _load(point)
+    plugins.load("interventions", "conditions")
     return _known
-
-
-def _load(point: Any) -> None:
-    try:
-        point.load()
-    except Exception as error:  # whatever an installed package does wrong is told by its name
-        raise InterventionError(
-            f"The package that adds the intervention {point.name} ({point.value}) cannot be imported "
-            f"({type(error).__name__}: {error}); repair or uninstall it."
-        ) from error

@@ -28,6 +28,7 @@ from sinkscope.interventions.base import at_least, chosen, one_of
 from sinkscope.interventions.hooks import HookContext
 from sinkscope.interventions.memory import Memory
 from sinkscope.interventions.settings import REQUIRED, Setting, register
+from sinkscope.interventions.words import of_random
 
 if TYPE_CHECKING:
     Vector = Tensor | Sequence[float] | str | Path
@@ -48,6 +49,7 @@ def _is_vector(value: Any) -> bool:
     Setting("strength", 1.0, number(-1e6, 1e6), "a number", place=11, label=lambda strength: f"by {strength:g}"),
     Setting("of", "vector", among(("vector", "random")), "vector or random", place=12, quiet=True, label=str),
     AT_SETTING, LAYERS,
+    controls=of_random,
 )  # fmt: skip
 @dataclass(frozen=True)
 class Steer(ActivationIntervention):

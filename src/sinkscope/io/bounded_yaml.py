@@ -73,7 +73,7 @@ def _walk(node: yaml.Node, path: Path, lines: dict[Path, int], where: str, error
                 raise error(f"{where}, line {key.start_mark.line + 1}: the name of a field must be a plain word.")
             name = str(key.value)
             if name in seen:
-                raise error(f"{where}, line {key.start_mark.line + 1}: {written((*path, name))} stands there twice.")
+                raise error(f"{where}, line {key.start_mark.line + 1}: duplicate key {written((*path, name))}.")
             seen.add(name)
             _walk(value, (*path, name), lines, where, error)
     elif isinstance(node, yaml.SequenceNode):

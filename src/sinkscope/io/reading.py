@@ -26,7 +26,9 @@ def read_bytes(path: Path, most: int, error: type[SinkscopeError]) -> bytes:
                 raise error(f"Expected a plain file, and {short(str(path))} is none; name another.")
             data = file.read(most + 1)
     except OSError as problem:
-        raise error(f"{short(str(path))} cannot be read ({problem.strerror}); look at its place and rights.") from None
+        raise error(
+            f"{short(str(path))} cannot be read ({problem.strerror}); check the path and permissions."
+        ) from None
     except ValueError:  # a NUL in the name
         raise error(f"Expected the name of a file, got {short(repr(str(path)))}; name another.") from None
     if len(data) > most:

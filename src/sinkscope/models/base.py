@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, overload
 
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
     from sinkscope.models.family import Family
     from sinkscope.settings.decode import Decode
+
+# One prompt: text, chat messages ({"role": "user", "content": "…"} each), or token ids.
+Messages = Sequence[Mapping[str, str]]
+Prompt = str | Messages | Sequence[int] | Tensor
 
 
 @dataclass
@@ -40,12 +45,16 @@ class Model:
     preset: dict[str, Any] = field(default_factory=dict)  # decode settings that the checkpoint itself asks for
     block: int | None = None  # block length of training under block-causal attention; None: sees everything
     mode: str | None = None  # of a checkpoint that decodes in several ways, which of them; None: it knows one
+    revision: str | None = None  # commit of a Hub repository
+    quantization: str | None = None  # how its weights are packed; None: they are plain numbers
 
     def __repr__(self) -> str:
         config = self.config
         size = f"{config.num_hidden_layers} layers × {config.num_attention_heads} heads, vocabulary {self.vocabulary}"
         kind = "autoregressive" if self.causal else "diffusion"
-        dtype = str(self.dtype).removeprefix("torch.")
+        dtype = str(self.dtype).removeprefix("torch.") + (
+            f" ({self.quantization} weights)" if self.quantization else ""
+        )
         return f"Model({self.name}, {self.family}, {kind}, {size}, {dtype} on {self.device})"
 
     def _repr_html_(self) -> str:
@@ -148,12 +157,38 @@ class Model:
         """Keyword that every forward of a bidirectional model needs: transformers' classes are causal by themselves."""
         return {} if self.causal else {"is_causal": False}
 
-    def encode(self, text: str, chat: bool | None = None) -> Tensor:
-        """Text → ids [1, position]; through the chat template where there is one, unless chat=False."""
-        tokenizer = self.require_tokenizer()
-        check_text(text)
+    def encode(self, prompt: Prompt, chat: bool | None = None) -> Tensor:
+        """Text, chat messages or token ids → ids [1, position].
+
+        Text goes through the chat template where there is one, unless chat=False; messages always do.
+        """
+        if is_ids(prompt):
+            return check_ids(torch.as_tensor(prompt).reshape(1, -1), self).cpu()
+        tokenizer, messages = self.require_tokenizer(), is_messages(prompt)
+        for text in [one["content"] for one in prompt] if messages else [prompt]:  # type: ignore[call-overload,index,union-attr]
+            check_text(text)
+        if messages and self.chat_template is None:
+            raise PromptError(f"{self.name} has no chat template to write messages with; pass text or token ids.")
+        through = messages or (self.chat_template is not None if chat is None else chat)
         with one_sentence(f"The tokenizer or chat template of {self.name}"):  # both are programs from elsewhere
-            return self.recipe.encode(tokenizer, text, self.chat_template is not None if chat is None else chat)
+            return self.recipe.encode(tokenizer, prompt, through)  # type: ignore[arg-type]
+
+    def batch(self, prompts: Any, attention_mask: Tensor | None = None) -> tuple[Tensor, Tensor | None, bool]:
+        """One prompt or a list of them → ids and attention mask [batch, position], and whether it was one alone.
+
+        ids [batch, position] may bring their own attention mask.
+        """
+        if isinstance(prompts, Tensor) and prompts.dim() == 2:
+            ids = check_ids(prompts, self)
+            return ids, None if attention_mask is None else check_mask(attention_mask, ids), len(prompts) == 1
+        if attention_mask is not None:
+            raise PromptError("An attention mask goes with ids [batch, position] and no other prompt; leave it out.")
+        alone = isinstance(prompts, str) or is_ids(prompts) or is_messages(prompts)
+        if not alone and (not isinstance(prompts, list | tuple) or not prompts):
+            raise PromptError(
+                f"Expected a prompt as text, chat messages or token ids, or a list of them, got {shown(repr(prompts))}."
+            )
+        return *pad([self.encode(one) for one in ([prompts] if alone else prompts)], self), alone
 
     def decode_text(self, ids: Tensor) -> str:
         """ids [position] → text up to the first end token, without special tokens."""
@@ -180,23 +215,26 @@ class Model:
         return self.tokenizer
 
     @overload
-    def generate(self, text: str, settings: Decode | None = None, **words: Any) -> str: ...
+    def generate(self, text: str | Messages, settings: Decode | None = None, **words: Any) -> str: ...
     @overload
     def generate(self, text: list[str], settings: Decode | None = None, **words: Any) -> list[str]: ...
-    def generate(self, text: str | list[str], settings: Decode | None = None, **words: Any) -> str | list[str]:
-        """Text → text; `words` change single settings of the model's defaults (length=64, steps=32, …)."""
-        from sinkscope.decoding import decode, resolve_settings
+    @overload
+    def generate(self, text: Any, settings: Decode | None = None, **words: Any) -> str | list[str]: ...
+    def generate(self, text: Any, settings: Decode | None = None, **words: Any) -> str | list[str]:
+        """Text, chat messages or token ids → text; a list of them → a list.
 
-        prompts = [text] if isinstance(text, str) else text
-        if not isinstance(prompts, list | tuple):
-            raise PromptError(f"Expected a prompt as text, or a list of them, got {shown(repr(text))}.")
-        if not prompts:
+        `words` change single settings of the model's defaults (length=64, steps=32, …; max_new_tokens=64 is understood too).
+        """
+        from sinkscope.decoding import decode, refuse_unused, resolve_settings
+
+        if isinstance(text, list | tuple) and not text:
             return []
-        ids, mask = pad([self.encode(prompt) for prompt in prompts], self)
+        ids, mask, alone = self.batch(text)
         chosen = resolve_settings(settings or self.defaults, self, ids.shape[1], words)
+        refuse_unused(chosen, self, words)
         done = decode(self, ids, chosen, attention_mask=mask, history=False)
         texts = [self.decode_text(answer) for answer in done.returned]
-        return texts[0] if isinstance(text, str) else texts
+        return texts[0] if alone else texts
 
     def identity(self) -> dict[str, Any]:
         """What a trace or a run records, so that results are tied to the very weights that made them."""
@@ -208,8 +246,25 @@ class Model:
             "parameters": sum(parameter.numel() for parameter in self.module.parameters()),
             "layers": int(self.config.num_hidden_layers),
             "heads": int(self.config.num_attention_heads),
-            **({} if self.mode is None else {"mode": self.mode}),
+            **{
+                name: value
+                for name in ("mode", "revision", "quantization")
+                if (value := getattr(self, name)) is not None
+            },
         }
+
+
+def is_messages(prompt: Any) -> bool:
+    """Whether it is a chat: a list of messages, each with a role and its text."""
+    several = isinstance(prompt, list | tuple) and len(prompt) > 0
+    return several and all(isinstance(one, Mapping) and {"role", "content"} <= set(one) for one in prompt)
+
+
+def is_ids(prompt: Any) -> bool:
+    """Whether it is token ids of one prompt: a list of whole numbers, or a tensor [position] or [1, position]."""
+    if isinstance(prompt, Tensor):
+        return prompt.dim() == 1 or (prompt.dim() == 2 and len(prompt) == 1)
+    return isinstance(prompt, list | tuple) and len(prompt) > 0 and all(type(one) is int for one in prompt)
 
 
 def check_text(text: Any) -> None:

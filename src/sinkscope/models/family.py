@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
+from sinkscope import plugins
 from sinkscope.errors import DecodeError, TokenizerError
 from sinkscope.models.qwen import qwen_config, refuse
-from sinkscope.models.template import rendered
+from sinkscope.models.template import Messages, rendered
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
@@ -127,11 +128,12 @@ class Family:
             "neither; a diffusion model cannot start without one: pass mask_id=… to load (--mask-id on the command line)."
         )
 
-    def encode(self, tokenizer: PreTrainedTokenizerBase, text: str, chat: bool) -> Tensor:
+    def encode(self, tokenizer: PreTrainedTokenizerBase, text: str | Messages, chat: bool) -> Tensor:
+        """Text or chat messages → ids [1, position]; chat: through the tokenizer's chat template."""
         if not chat:
             plain: Tensor = tokenizer(text, return_tensors="pt")["input_ids"]
             return plain
-        written = rendered(tokenizer, [{"role": "user", "content": text}])
+        written = rendered(tokenizer, [{"role": "user", "content": text}] if isinstance(text, str) else text)
         # The template writes its own begin token: special tokens must not be added a second time.
         ids: Tensor = tokenizer(written, return_tensors="pt", add_special_tokens=False)["input_ids"]
         return ids
@@ -176,6 +178,12 @@ def family(kind: Made) -> Made:
 def register(own: Family) -> None:
     """Make a family of your own known to `load`; it is asked before the families of the package."""
     FAMILIES[:] = [own, *(known for known in FAMILIES if known.name != own.name)]
+
+
+def families() -> list[Family]:
+    """Every family in the order in which they are asked, those of installed packages first."""
+    plugins.load("families")
+    return FAMILIES
 
 
 def has_tokenizer(folder: Path) -> bool:

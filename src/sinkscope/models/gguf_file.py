@@ -21,7 +21,7 @@ from torch import Tensor
 from sinkscope.errors import CheckpointError
 from sinkscope.models.boundary import shown
 from sinkscope.models.gguf_header import Entry, Header
-from sinkscope.models.weights import first_lines, placement, quiet
+from sinkscope.models.weights import Device, first_lines, placement, quiet
 
 if TYPE_CHECKING:
     from transformers import LlamaConfig, PreTrainedTokenizerBase
@@ -48,7 +48,7 @@ SPECIAL = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_
 BESIDE = ("*token*", "*template*", "*.model*", "tekken.json", "config.json")
 
 
-def load_gguf(asked: str, header: Header, dtype: torch.dtype | str, device: str | torch.device | None) -> Loaded:
+def load_gguf(asked: str, header: Header, dtype: torch.dtype | str, device: Device) -> Loaded:
     """Module and tokenizer of one GGUF file, its quantised layers turned into plain ones."""
     try:
         import gguf  # noqa: F401
@@ -71,7 +71,7 @@ def load_gguf(asked: str, header: Header, dtype: torch.dtype | str, device: str 
         ) from error
 
 
-def direct(header: Header, config: LlamaConfig, dtype: torch.dtype | str, device: str | torch.device | None) -> Loaded:
+def direct(header: Header, config: LlamaConfig, dtype: torch.dtype | str, device: Device) -> Loaded:
     """A plain Llama, in less than a second for SmolLM2-135M."""
     from transformers import LlamaForCausalLM
 
@@ -86,7 +86,7 @@ def direct(header: Header, config: LlamaConfig, dtype: torch.dtype | str, device
     return module.eval(), tokenizer_of(header)
 
 
-def through_transformers(header: Header, dtype: torch.dtype | str, device: str | torch.device | None) -> Loaded:
+def through_transformers(header: Header, dtype: torch.dtype | str, device: Device) -> Loaded:
     """Any architecture that transformers reads: slow, as it reads the head of the file three times."""
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 

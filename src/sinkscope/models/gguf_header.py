@@ -65,7 +65,7 @@ class _Reader:
     def take(self, count: int, most: int = LONGEST) -> bytes:
         data = self.file.read(count) if 0 <= count <= most else b""
         if len(data) != count:
-            raise ValueError("it is cut short, or names a length that it has not")
+            raise ValueError("it is cut short, or gives a length beyond its end")
         return data
 
     def text(self) -> str:

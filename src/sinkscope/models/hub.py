@@ -26,16 +26,21 @@ def seconds() -> float:
     return float(constants.HF_HUB_ETAG_TIMEOUT)
 
 
-def snapshot(hub_id: str, patterns: list[str] = PATTERNS) -> Path:
-    """The files of a repository that are safe to open, fetched unless they are there."""
+def snapshot(
+    hub_id: str, patterns: list[str] = PATTERNS, revision: str | None = None, token: str | bool | None = None
+) -> Path:
+    """The files of a repository that are safe to open, fetched unless they are there; the folder is named after its commit."""
     from huggingface_hub import snapshot_download
 
     def fetch(local_only: bool) -> str:
         return str(
-            snapshot_download(hub_id, allow_patterns=patterns, etag_timeout=seconds(), local_files_only=local_only)
-        )
+            snapshot_download(
+                hub_id, allow_patterns=patterns, etag_timeout=seconds(), local_files_only=local_only,
+                revision=revision, token=token,
+            )
+        )  # fmt: skip
 
-    return Path(fetched(hub_id, fetch))
+    return Path(fetched(hub_id if revision is None else f"{hub_id}@{revision}", fetch))
 
 
 def fetched(hub_id: str, fetch: Callable[[bool], str]) -> str:
@@ -45,7 +50,7 @@ def fetched(hub_id: str, fetch: Callable[[bool], str]) -> str:
 
     try:
         with answering(hub_id):
-            return fetch(not constants.HF_HUB_OFFLINE and not _answers(hub_id))
+            return fetch(not constants.HF_HUB_OFFLINE and not _answers(hub_id.partition("@")[0]))
     except (LocalEntryNotFoundError, OSError, HfHubHTTPError, HFValidationError) as error:
         waited = f"the Hub did not answer within {seconds():.0f} seconds or refused"
         offline = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else waited

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -10,19 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from sinkscope.aliases import DTYPES, LOAD, translated
 from sinkscope.errors import CheckpointError, DecodeError, UnknownFamilyError
 from sinkscope.models import adapters, checkpoint, zoo
 from sinkscope.models.base import Model
 from sinkscope.models.boundary import checked_name, one_sentence, refuse_odd_files, shown
-from sinkscope.models.family import FAMILIES, Family, has_tokenizer, register
+from sinkscope.models.family import FAMILIES, Family, families, has_tokenizer, register
 from sinkscope.models.gguf_file import load_gguf
 from sinkscope.models.gguf_header import read_gguf
 from sinkscope.models.hub import snapshot
 from sinkscope.models.imports import import_transformers
 from sinkscope.models.llama import Llama
 from sinkscope.models.memory import is_finite, refuse_unless_fits
+from sinkscope.models.quantize import checked_scheme, digest, packed_by, quantize
 from sinkscope.models.sizes import check_against_weights
-from sinkscope.models.weights import first_lines, load_weights, quiet
+from sinkscope.models.weights import Device, first_lines, load_weights, quiet
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -32,71 +35,101 @@ for _found in iter_modules([str(Path(__file__).parent)]):  # families register t
 
 # Words for a model that is spread over all devices.
 SPREAD = ("auto", "balanced", "balanced_low_0", "sequential")
+# Packings that a config.json may name; for others transformers may fetch kernels from the Hub and run them.
+PACKINGS = ("bitsandbytes", "torchao", "gptq", "awq", "compressed-tensors")
 
-__all__ = ["FAMILIES", "SPREAD", "family_of", "find_folder", "load", "looks_ahead", "register"]
+__all__ = ["FAMILIES", "SPREAD", "families", "family_of", "find_folder", "load", "looks_ahead", "register"]
+
+
+@dataclass(frozen=True)
+class _Options:
+    """How a checkpoint is loaded."""
+
+    dtype: torch.dtype | str
+    device: Device
+    mask_id: int | None = None
+    base: str | None = None
+    revision: str | None = None
+    token: str | bool | None = None
+    packing: Any = None  # a quantization_config of transformers
 
 
 def load(
     name: str | os.PathLike[str],
     dtype: torch.dtype | str | None = None,
-    device: str | torch.device | None = None,
+    device: Device = None,
     mask_id: int | None = None,
     base: str | os.PathLike[str] | None = None,
     mode: str | None = None,
+    revision: str | None = None,
+    token: str | bool | None = None,
+    quantization: Any = None,
+    **words: Any,
 ) -> Model:
     """Load a model by zoo name, folder, GGUF file or Hub id; a PEFT adapter's folder is merged into its base.
 
-    dtype: as stored on an accelerator and float32 on a CPU, unless given. device: "auto" spreads over all devices.
-    mask_id: the mask token of a diffusion checkpoint that names it nowhere; it takes the place of one that is named.
-    base: where the base of an adapter is, if not where adapter_config.json says.
+    dtype: as stored on an accelerator and float32 on a CPU, unless given; "auto" is as stored. device: "auto" spreads over all
+    devices, a mapping places modules. mask_id: the mask token of a diffusion checkpoint that does not name it; it
+    overrides one that is named. base: where the base of an adapter is, if not where adapter_config.json says.
     mode: "diffusion", "autoregressive" or "self_speculation", for a checkpoint that decodes in several ways.
+    revision: branch, tag or commit of a Hub id, which may also be written name@revision. token: of the Hub.
+    quantization: "int8" or "int4" weights by torchao, or a quantization_config of transformers (BitsAndBytesConfig(…)).
+    words: transformers' names of these (torch_dtype, device_map, quantization_config).
     """
+    own = {"dtype": dtype, "device": device, "quantization": quantization}
+    given = translated(
+        {**{key: value for key, value in own.items() if value is not None}, **words}, LOAD, CheckpointError
+    )
+    if strange := sorted(set(given) - set(own)):
+        raise CheckpointError(
+            f"Expected dtype, device, mask_id, base, mode, revision, token or quantization, got {', '.join(strange)}."
+        )
+    dtype, device, scheme = (given.get(key) for key in own)
     asked = checked_name(name)
-    wanted = checked_options(dtype, device, mask_id)
+    if not isinstance(revision, str | None) or revision == "":
+        raise CheckpointError(f"Expected a branch, tag or commit as revision, got {shown(repr(revision))}.")
+    options = _Options(
+        checked_options(dtype, device, mask_id), device, mask_id, None if base is None else checked_name(base),
+        revision, token, None if isinstance(scheme, str) else scheme,
+    )  # fmt: skip
     with one_sentence(asked):
-        model = _loaded(asked, device, mask_id, wanted, None if base is None else checked_name(base))
-        return _self_tested(model if mode is None else model.in_mode(mode))
+        checked_scheme(scheme)
+        model = _loaded(asked, options)
+        model = _self_tested(model if mode is None else model.in_mode(mode))
+        return quantize(model, scheme) if isinstance(scheme, str) else model
 
 
-def checked_options(
-    dtype: torch.dtype | str | None, device: str | torch.device | None, mask_id: int | None
-) -> torch.dtype | str:
+def checked_options(dtype: torch.dtype | str | None, device: Device, mask_id: int | None) -> torch.dtype | str:
     """The dtype to load with; options that no model could be loaded with are refused."""
-    _check_device(device)
+    for one in device.values() if isinstance(device, dict) else (device,):
+        _check_device(one)
     if mask_id is not None and (type(mask_id) is not int or mask_id < 0):
         raise CheckpointError(f"Expected mask_id to be a token id of at least 0, got {shown(repr(mask_id))}.")
     return _dtype(dtype, device)
 
 
-def _loaded(
-    asked: str,
-    device: str | torch.device | None,
-    mask_id: int | None,
-    wanted: torch.dtype | str,
-    base: str | None = None,
-) -> Model:
-    folder = zoo.find(asked) or find_folder(asked)
+def _loaded(asked: str, options: _Options) -> Model:
+    folder = zoo.find(asked)
+    if folder is not None and options.revision is not None:
+        raise CheckpointError(f"{asked} is in this installation and has no revisions; leave revision out.")
+    folder = folder or find_folder(asked, options.revision, options.token)
     import_transformers()
+    device, mask_id, wanted = options.device, options.mask_id, options.dtype
     if adapters.is_adapter(folder):
-        refuse_odd_files(folder)
-        adapter = adapters.read_adapter(folder, base)
-        named = checked_name(adapter.base)
-        try:
-            with one_sentence(named):  # the forwards of the self-test are left to the merged model
-                whole = _undamaged(_loaded(named, device, mask_id, wanted))
-        except CheckpointError as error:
-            raise CheckpointError(
-                f"{asked} is an adapter of {named}, which cannot be loaded here (base=… or --base says where it is): {error}"
-            ) from None
-        return converted(adapters.merge(whole, adapter, asked), adapter)
-    if base is not None:
+        return _merged(asked, folder, options)
+    if options.base is not None:
         raise CheckpointError(f"{asked} is no PEFT adapter, so that a base would have no effect; leave it out.")
     if folder.suffix == ".gguf":
+        if options.packing is not None:
+            raise CheckpointError(
+                f"{asked} is a GGUF file, whose weights are unpacked; use quantization='int8' or 'int4'."
+            )
         packed, reader = load_gguf(asked, read_gguf(folder), wanted, device)
         return _assemble(Llama(), packed, reader, asked, None, checkpoint.gguf_fingerprint(folder))
     config = checkpoint.read_config(folder)
-    _refuse_quantized(config, asked)
     family = family_of(config, folder)
+    stored = config.get("quantization_config")
+    _check_packing(family, stored, options.packing, asked)
     if mask_id is not None:
         if family.causal:
             raise CheckpointError(f"{asked} is autoregressive and has no mask token; leave mask_id out.")
@@ -115,17 +148,47 @@ def _loaded(
     refuse_unless_fits(asked, files, wanted, on_cpu=_on_cpu(device))
     tokenizer = _tokenizer(family, folder)
     mask_id = family.mask_id(config, tokenizer)
-    module = load_weights(family, folder, native, wanted, device)
+    module = load_weights(family, folder, native, wanted, device, options.packing)
     family.adapt(module, config)
     model = _assemble(family, module, tokenizer, asked, mask_id, checkpoint.fingerprint(files))
-    model.block = family.block(config)
+    model.block, model.revision = family.block(config), hub_commit(folder)
+    model.quantization = packed_by(options.packing or stored)
+    if options.packing is not None:
+        model.fingerprint = digest(model.fingerprint, options.packing)
     return _with_preset(model, config.get("sinkscope_decode"), f"config.json of {asked}")
+
+
+def _merged(asked: str, folder: Path, options: _Options) -> Model:
+    """An adapter in its base."""
+    refuse_odd_files(folder)
+    if options.packing is not None:
+        raise CheckpointError(
+            f"{asked} is an adapter, which is merged into plain weights; use quantization='int8' or 'int4', which pack "
+            "them afterwards, or load it with peft and sk.wrap it."
+        )
+    adapter = adapters.read_adapter(folder, options.base)
+    named = checked_name(adapter.base)
+    try:
+        with one_sentence(named):  # the forwards of the self-test are left to the merged model
+            whole = _undamaged(_loaded(named, replace(options, base=None, revision=None)))
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"{asked} is an adapter of {named}, which cannot be loaded here (base=… or --base says where it is): {error}"
+        ) from None
+    if whole.quantization is not None:
+        raise CheckpointError(
+            f"{asked} is an adapter of {named}, whose {whole.quantization} weights nothing can be merged into; load both "
+            "with peft and sk.wrap the model, or pass base=… with plain weights."
+        )
+    model = converted(adapters.merge(whole, adapter, asked), adapter)
+    model.revision = hub_commit(folder)
+    return model
 
 
 def converted(model: Model, adapter: adapters.Adapter) -> Model:
     """What the adapter's notes say beyond weights: another family, its mask token, decode settings, a chat template."""
     notes, folder = adapter.notes, adapter.folder
-    known = {family.name: family for family in FAMILIES}
+    known = {family.name: family for family in families()}
     name = str(notes.get("family", model.family))
     if name not in known:
         raise CheckpointError(f"{folder / adapters.NOTES} names the family {name!r}; known are {', '.join(known)}.")
@@ -151,9 +214,13 @@ def _with_preset(model: Model, preset: Any, where: str) -> Model:
     return model
 
 
-def find_folder(asked: str) -> Path:
-    """A folder or GGUF file on disk, else a snapshot of the Hub id."""
+def find_folder(asked: str, revision: str | None = None, token: str | bool | None = None) -> Path:
+    """A folder or GGUF file on disk, else a snapshot of the Hub id, which may be written name@revision."""
     path = Path(asked).expanduser()
+    if revision is not None and path.exists():
+        raise CheckpointError(
+            f"{asked} is on this machine, so that revision={revision!r} would have no effect; leave it out."
+        )
     if path.suffix == ".gguf" and path.is_file():
         return path
     if path.is_dir():
@@ -161,17 +228,25 @@ def find_folder(asked: str) -> Path:
         return packed[0] if len(packed) == 1 and not (path / "config.json").is_file() else path
     if path.exists():
         raise CheckpointError(f"Expected a checkpoint folder, got the file {asked}; name the folder that holds it.")
-    parts = asked.split("/")
+    hub_id, at, written = asked.partition("@")
+    parts = hub_id.split("/")
     if len(parts) != 2 or not all(parts) or parts[0] in (".", "..", "~"):
         raise CheckpointError(
             f"Expected a zoo name ({', '.join(zoo.names())}), a folder or a Hub id such as GSAI-ML/LLaDA-8B-Instruct, "
             f"got {shown(repr(asked))}, which is none of them."
         )
-    return snapshot(asked)
+    if at and (not written or revision not in (None, written)):
+        raise CheckpointError(f"Expected one revision of {hub_id}, got {shown(repr(asked))} and revision={revision!r}.")
+    return snapshot(hub_id, revision=written or revision, token=token)
+
+
+def hub_commit(folder: Path) -> str | None:
+    """The commit of a snapshot in the Hub's cache; None for any other folder."""
+    return folder.name if folder.parent.name == "snapshots" and folder.parents[1].name.startswith("models--") else None
 
 
 def family_of(config: dict[str, Any], folder: Path) -> Family:
-    for family in FAMILIES:
+    for family in families():
         if family.knows(config, folder):
             return family
     known = ", ".join(family.name for family in FAMILIES if family.tested != "refused")
@@ -182,7 +257,7 @@ def family_of(config: dict[str, Any], folder: Path) -> Family:
     )
 
 
-def _check_device(device: str | torch.device | None) -> None:
+def _check_device(device: Any) -> None:
     """Refuse a device that torch does not know, or that is not in this machine."""
     if device is None or str(device) in SPREAD:
         return
@@ -197,27 +272,36 @@ def _check_device(device: str | torch.device | None) -> None:
         ) from None
 
 
-def _refuse_quantized(config: dict[str, Any], asked: str) -> None:
-    """Converted families build their configuration anew and would load packed numbers as if they were weights."""
-    found = config.get("quantization_config")
-    if found:
-        method = found.get("quant_method") if isinstance(found, dict) else None
+def _check_packing(family: Family, stored: Any, packing: Any, asked: str) -> None:
+    """Packed weights are for families that transformers loads under its own names; others would read them as plain numbers."""
+    method = packed_by(packing or stored)
+    if method is None:
+        return
+    if stored and packing is not None:
+        raise CheckpointError(f"{asked} is quantised already ({packed_by(stored)}); leave quantization out.")
+    if stored and (not isinstance(stored, dict) or stored.get("quant_method") not in PACKINGS):
         raise CheckpointError(
-            f"{asked} is quantized ({shown(str(method or 'quantization_config'))}), which is not supported; use the original "
-            "checkpoint in bfloat16."
+            f"{asked} is quantised by {shown(method)}, and supported are {', '.join(PACKINGS)}; use the original checkpoint."
+        )
+    if family.key_mapping or family.native_class is not None:
+        raise CheckpointError(
+            f"{asked} is quantised by {shown(method)}, and {family.name} checkpoints are converted while they are loaded; "
+            "use the original checkpoint, with quantization='int8' or 'int4'."
         )
 
 
-def _dtype(dtype: torch.dtype | str | None, device: str | torch.device | None) -> torch.dtype | str:
-    if dtype is None:
-        return torch.float32 if _on_cpu(device) else "auto"
-    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+def _dtype(dtype: torch.dtype | str | None, device: Device) -> torch.dtype | str:
+    if dtype is None or dtype == "auto":
+        return torch.float32 if dtype is None and _on_cpu(device) else "auto"
+    found = getattr(torch, DTYPES.get(dtype, dtype), None) if isinstance(dtype, str) else dtype
     if not isinstance(found, torch.dtype) or not found.is_floating_point:
         raise CheckpointError(f"Expected a dtype such as float32, bfloat16 or float16, got {shown(repr(dtype))}.")
     return found
 
 
-def _on_cpu(device: str | torch.device | None) -> bool:
+def _on_cpu(device: Device) -> bool:
+    if isinstance(device, dict):
+        return all(str(one) == "cpu" for one in device.values())
     return str(device or "cpu").startswith("cpu") or (str(device) == "auto" and not torch.cuda.is_available())
 
 

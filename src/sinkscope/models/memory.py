@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sinkscope.errors import CheckpointError
 from sinkscope.models.checkpoint import read_header
@@ -19,10 +19,16 @@ NAMES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16
 
 def is_finite(weights: Tensor) -> bool:
     """Whether no number is NaN or infinite: least and largest carry either, and need no memory (isfinite: 3 copies)."""
-    if weights.numel() == 0:
+    if weights.numel() == 0 or not weights.is_floating_point():
         return True
-    least, largest = torch.aminmax(weights.detach())
+    least, largest = torch.aminmax(unpacked(weights))
     return bool(torch.isfinite(least)) and bool(torch.isfinite(largest))
+
+
+def unpacked(weights: Tensor) -> Tensor:
+    """The numbers that a tensor of torchao's stands for; any other tensor as it is."""
+    plain: Tensor = weights.detach()
+    return plain if type(plain) in (Tensor, nn.Parameter) or not plain.is_floating_point() else plain.dequantize()
 
 
 def refuse_unless_fits(asked: str, files: Sequence[Path], dtype: torch.dtype | str, on_cpu: bool) -> None:

@@ -77,7 +77,8 @@ def _described(folder: Path, asked: str) -> tuple[Family, PretrainedConfig, dict
     config = checkpoint.read_config(folder)
     family = family_of(config, folder)
     try:
-        return family, family.native_config(config), config
+        with quiet():  # it may warn of a rope that is meant so
+            return family, family.native_config(config), config
     except KeyError as error:
         raise CheckpointError(
             f"config.json of {asked} lacks {error}, which every {family.name} checkpoint has; fetch the file again."
@@ -95,6 +96,11 @@ def _folder(asked: str) -> Path:
     from huggingface_hub import hf_hub_download
 
     def fetch(local_only: bool) -> str:
-        return str(hf_hub_download(asked, "config.json", etag_timeout=seconds(), local_files_only=local_only))
+        hub_id, _, revision = asked.partition("@")
+        return str(
+            hf_hub_download(
+                hub_id, "config.json", revision=revision or None, etag_timeout=seconds(), local_files_only=local_only
+            )
+        )
 
     return Path(fetched(asked, fetch)).parent

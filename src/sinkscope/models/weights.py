@@ -19,10 +19,21 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 
+Device = str | torch.device | dict[str, Any] | None  # a mapping: module → device
+
+
 def load_weights(
-    family: Family, folder: Path, native: PretrainedConfig, dtype: torch.dtype | str, device: str | torch.device | None
+    family: Family,
+    folder: Path,
+    native: PretrainedConfig,
+    dtype: torch.dtype | str,
+    device: Device,
+    packing: Any = None,
 ) -> torch.nn.Module:
-    """The module of a checkpoint folder; fails unless no key is missing, unexpected or of another shape."""
+    """The module of a checkpoint folder; fails unless no key is missing, unexpected or of another shape.
+
+    packing: a quantization_config of transformers, by which the weights are packed while they are loaded.
+    """
     import transformers
 
     auto: Any = getattr(transformers, family.native_class or "AutoModelForCausalLM")
@@ -31,9 +42,14 @@ def load_weights(
             module, info = auto.from_pretrained(
                 str(folder), config=native, key_mapping=family.key_mapping or None, output_loading_info=True,
                 dtype=dtype, trust_remote_code=False, use_safetensors=True, ignore_mismatched_sizes=True,
-                **placement(device),
+                **placement(device), **({} if packing is None else {"quantization_config": packing}),
             )  # fmt: skip
     except Exception as error:  # transformers has no class of its own for these: ten kinds were seen
+        if packing is not None or getattr(native, "quantization_config", None):
+            raise CheckpointError(
+                f"transformers cannot load the quantised weights of {folder} here: {first_lines(error)}; "
+                "install what it names, or load the checkpoint that is not quantised."
+            ) from error
         raise CheckpointError(
             f"The weights in {folder} do not fit its config.json: {first_lines(error)}; fetch both again."
         ) from error
@@ -90,7 +106,9 @@ def _refuse_more_layers(folder: Path, layers: int) -> None:
                 )
 
 
-def placement(device: str | torch.device | None) -> dict[str, Any]:
+def placement(device: Device) -> dict[str, Any]:
+    if isinstance(device, dict):
+        return {"device_map": device}
     return {} if device is None or str(device) == "cpu" else {"device_map": str(device)}
 
 

@@ -11,7 +11,9 @@ from sinkscope.attention.interface import is_native
 from sinkscope.errors import CheckpointError
 from sinkscope.models.adapters import set_direction
 from sinkscope.models.base import Model
-from sinkscope.models.family import FAMILIES, Family
+from sinkscope.models.family import Family, families
+from sinkscope.models.memory import unpacked
+from sinkscope.models.quantize import packed_by
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -43,7 +45,7 @@ def wrap(
     kind.adapt(module, config)
     name = str(getattr(module.config, "_name_or_path", "") or type(module).__name__)
     made = _assemble(kind, module, tokenizer, name, mask, _fingerprint(module))
-    made.block = kind.block(config)
+    made.block, made.quantization = kind.block(config), packed_by(getattr(module.config, "quantization_config", None))
     return _self_tested(made)
 
 
@@ -67,9 +69,9 @@ def _module(model: Any) -> Any:
 
 
 def _family(module: Any, name: str | None, mask_id: int | None) -> Family:
-    known = {family.name: family for family in FAMILIES}
+    known = {family.name: family for family in families()}
     if name is None and (mask_id is not None or getattr(module.config, "is_causal", None) is False):
-        diffusion = ", ".join(one.name for one in FAMILIES if not one.causal)
+        diffusion = ", ".join(one.name for one in families() if not one.causal)
         raise CheckpointError(
             f"Expected family=… for a diffusion model, which decides how it decodes: one of {diffusion}."
         )
@@ -85,6 +87,6 @@ def _fingerprint(module: torch.nn.Module) -> str:
     """sha256 of every parameter's name, shape and first numbers: cheap at 16 GB, and it changes with the weights."""
     digest = hashlib.sha256()
     for name, parameter in module.named_parameters():
-        first = parameter.detach().flatten()[:SAMPLE].float().cpu()
+        first = unpacked(parameter).flatten()[:SAMPLE].float().cpu()
         digest.update(f"{name}{tuple(parameter.shape)}{first.tolist()}".encode())
     return digest.hexdigest()

@@ -85,8 +85,9 @@ def axes(ax: Axes | None, width: float = 6.0, height: float = 3.6) -> Axes:
 
 
 def look(place: int) -> dict[str, Any]:
-    """Colour, mark and dash of the n-th series."""
-    return {"color": LINES[place % 6], "marker": MARKS[place % 6], "linestyle": DASHES[place % 6], "markersize": 3.5}
+    """Colour, mark and dash of the n-th series; no two of 36 share colour and dash, nor colour and mark."""
+    turn = (place + place // 6) % 6
+    return {"color": LINES[place % 6], "marker": MARKS[turn], "linestyle": DASHES[turn], "markersize": 3.5}
 
 
 def whole_ticks(ax: Axes, across: bool = True, down: bool = True) -> None:

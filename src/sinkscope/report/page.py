@@ -1,6 +1,6 @@
 """The explorer's files put together into one page that needs nothing else and may ask for nothing else.
 
-The scripts are written as modules, one idea a file. For the page they are joined in the order of their imports, each in
+The scripts are written as modules, one idea per file. For the page they are joined in the order of their imports, each in
 a scope of its own. Model text gets into the page
 only as JSON inside a data block, with every `<` written as an escape, and the page's policy names the hash of the one
 script that may run: text could not become code even if it broke out.
@@ -21,7 +21,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from sinkscope.sinks.rules import RULES
+from sinkscope.sinks import rules as sink_rules
 
 START = "main.js"
 STYLES = ("palette.css", "layout.css", "panels.css", "canvas.css", "lens.css", "overview.css")
@@ -83,11 +83,12 @@ def _finite(value: Any) -> Any:
 def rules() -> list[dict[str, Any]]:
     """Every registered sink rule as the explorer offers it; one without a form is named, and cannot be chosen."""
     found: list[dict[str, Any]] = []
-    for rule in RULES.values():
+    for rule in sink_rules.rules().values():
         forms = [dataclasses.asdict(form) for form in rule.forms]
         found += [{**form, **{name: form[name].split() for name in ("scale", "limit")}} for form in forms]
         if not forms:
-            about = f"not computed in the browser: trace.sinks(sk.{rule.__name__}()) marks its sinks"
+            owner = "sk" if rule.__module__.startswith("sinkscope.") else rule.__module__
+            about = f"not computed in the browser: trace.sinks({owner}.{rule.__name__}()) marks its sinks"
             label = f"{rule.name.replace('_', ' ')} (Python only)"
             found.append({"unit": rule.name, "label": label, "about": about, "limit": None})
     return found

@@ -14,7 +14,7 @@ from sinkscope.errors import ReportError
 from sinkscope.io.reading import damaged
 from sinkscope.report import figures as made
 from sinkscope.report.drawing import STYLE
-from sinkscope.report.sample import liveliest
+from sinkscope.report.sample import first_head
 from sinkscope.report.writing import is_trace, trace_files
 from sinkscope.study.results import Results, read_results
 from sinkscope.tracing import Trace
@@ -54,12 +54,12 @@ def figures(run: Path | str, out: Path | str | None = None, format: str = "pdf",
 
 
 def picture(trace: Trace, out: Path | str, dpi: int = 200) -> Path:
-    """One picture of a trace, as PNG, SVG or PDF by the file's ending: its liveliest moving head, or the mean of all."""
+    """One picture of a trace, as PNG, SVG or PDF by the file's ending: its `first_head`, or the mean of all."""
     path = Path(out)
     if path.suffix[1:] not in FORMATS:
         raise ReportError(f"Expected a file that ends in .{', .'.join(FORMATS)}, got {path.name!r}.")
-    moving = liveliest([trace])
-    place = (None, None) if moving is None else (moving["layer"], moving["head"])
+    first = first_head([trace])
+    place = (None, None) if first is None else (first["layer"], first["head"])
     path.parent.mkdir(parents=True, exist_ok=True)
     return _save(made.received_map(trace, *place), path, dpi)
 
@@ -82,17 +82,18 @@ def _of_traces(keep: Keep, traces: list[Trace]) -> None:
         keep(f"figure-3-{model}", made.score_histogram(trace, "uniform" if trace.causal else "sum"))
         kept = next((one for one in traces if _is_of(one, model) and one.maps is not None and one.steps > 1), None)
         if kept is not None:
-            slot, step = _liveliest(kept)
+            slot, step = _change(kept)
             keep(f"figure-4-{model}", made.neighbouring_maps(kept, step, slot))
         keep(f"figure-5-{model}", made.head_grid(trace))
     if firsts:
         keep("figure-7", made.sink_paths(list(firsts.values())))
         keep("figure-10", made.epsilon_curve(list(firsts.values())))
-    moving = liveliest(traces)
-    if moving is not None:
-        keep("moving-sink", made.received_map(traces[moving["sample"]], moving["layer"], moving["head"]))
+    first = first_head(traces)
+    if first is not None:
+        name = "moving-sink" if first["moves"] else "standing-sink"
+        keep(name, made.received_map(traces[first["sample"]], first["layer"], first["head"]))
     twins = {place: twin for place, trace in enumerate(traces) if (twin := _twin(trace, traces)) is not None}
-    paired = liveliest([trace for place, trace in enumerate(traces) if place in twins])
+    paired = first_head([trace for place, trace in enumerate(traces) if place in twins])
     if paired is not None:
         place = list(twins)[paired["sample"]]
         keep("before-after", made.before_after(traces[place], twins[place], paired["layer"], paired["head"]))
@@ -121,7 +122,7 @@ def _is_of(trace: Trace, model: str) -> bool:
     return str(trace.model.get("name", "model")) == model
 
 
-def _liveliest(trace: Trace) -> tuple[int, int]:
+def _change(trace: Trace) -> tuple[int, int]:
     """Slot and step at which the largest key of a kept map moves, and the map differs most from the one before."""
     assert trace.maps is not None
     if trace.causal:  # the map grows by a row per step, so the last two say most

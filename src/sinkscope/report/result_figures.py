@@ -21,9 +21,9 @@ from sinkscope.study.vocabulary import role_name
 LOOKS: dict[str, dict[str, Any]] = {
     "sinks": {"color": LINES[0], "marker": "o", "linestyle": "-"},
     "count": {"color": LINES[1], "marker": "s", "linestyle": "--"},
-    "mass": {"color": LINES[5], "marker": "o", "linestyle": ":", "markerfacecolor": "white"},
-    "as_run": {"color": LINES[2], "marker": "^", "linestyle": "-."},
-    "other_rows": {"color": LINES[3], "marker": "D", "linestyle": DASHES[4]},
+    "mass": {"color": LINES[5], "marker": "o", "linestyle": DASHES[5], "markerfacecolor": "white"},
+    "as_run": {"color": LINES[2], "marker": "^", "linestyle": ":"},
+    "other_rows": {"color": LINES[3], "marker": "D", "linestyle": "-."},
     "position": {"color": LINES[4], "marker": "X", "linestyle": "none"},
 }
 PAPER_LOOKS: dict[str, dict[str, Any]] = {
@@ -58,15 +58,14 @@ def masking_curves(cells: Sequence[Cell], task: str | None = None) -> Figure:
     chosen = task or ("all" if "all" in tasks else tasks[0])
     shown = [cell for cell in cell_rows(cells) if cell["task"] == chosen]
     models = list(dict.fromkeys(cell["model"] for cell in shown))
-    looks = {
-        role: look(place) for place, role in enumerate(dict.fromkeys(c["role"] for c in shown if c["role"]))
-    } | LOOKS
+    others = dict.fromkeys(cell["role"] for cell in shown if cell["role"] not in (None, "", *LOOKS))
+    looks = LOOKS | {role: look(place) for place, role in enumerate(others, len(LOOKS))}
     figure = sheet(2.9 * len(models), 3.6)
     panels = figure.subplots(1, len(models), sharey=True, squeeze=False)[0]
     entries: dict[str, Line2D] = {}
     for ax, model in zip(panels, models, strict=True):
         mine = [cell for cell in shown if cell["model"] == model]
-        for role in [*LOOKS, *(role for role in looks if role not in LOOKS)]:
+        for role in looks:
             if line := sorted(
                 (cell for cell in mine if cell["role"] == role), key=lambda cell: int(cell["condition"]["k"])
             ):

@@ -3,8 +3,8 @@
 Two details of a sample exist. `full` keeps received attention of every head bit for bit as the trace has it (fp16 or
 fp32), together with the total of each map as the sink rules add it up; the page repeats Eq. 3 on these numbers in fp32
 and marks exactly what `trace.sinks` says. `compact` keeps the mean over the heads of each layer, quantised to a stated
-number of bits, and of each head the largest key a step: enough for every view but a single head's whole map. The same
-rounded means are in `compact_means`, for whoever wants to check the page against Python.
+number of bits, the largest key of each head and step, and the exact columns of a few heads: those that the page opens on
+or that the trace kept attention maps of. `compact_means` gives the rounded means, to check the page against Python.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sinkscope.sinks.columns import (
     on_one_core,
     query_count,
 )
-from sinkscope.sinks.notable import motion
+from sinkscope.sinks.notable import FEW, notable, relocation, stability
 from sinkscope.sinks.rules import GROUPS, Columns
 from sinkscope.tracing import Trace
 
@@ -39,7 +39,10 @@ MAP_BYTES = 4 << 20  # raw size up to which kept attention maps go into the page
 LENS_BYTES = 4 << 20  # and the lens: top tokens per position, layer and step, as codes into a list of words
 LONGEST_WORD = 100  # characters of a token in the lens
 
-LONG = 10  # steps from which a way can be followed by the eye; shorter generations only where there is no longer one
+LONG = 10  # steps from which a move can be followed by the eye; shorter generations only where there is no longer one
+OWN_HEADS = (
+    2  # per compact sample, beside those with attention maps: the furthest relocating and the firmest static one
+)
 
 Floats = npt.NDArray[np.float32]
 
@@ -57,7 +60,7 @@ def header(trace: Trace, name: str, classes: bool = True) -> dict[str, Any]:
     shown = [trace.vocabulary.get(i, (f"#{i}", "unknown")) for i in ids]
     return {
         "name": name,
-        "model": str(trace.model.get("name", "model")),
+        "model": _model(trace),
         "family": str(trace.model.get("family", "")),
         "prompt": trace.prompt[:LONGEST_TEXT],
         "text": trace.text[:LONGEST_TEXT],
@@ -97,20 +100,56 @@ def head_classes(trace: Trace) -> list[tuple[str, str | None]]:
     return list(zip(table["class"].to_list(), table["direction"].to_list(), strict=True))
 
 
-def liveliest(traces: Sequence[Trace]) -> dict[str, Any] | None:
-    """{"sample", "layer", "head", "way"} of the head whose sink goes furthest one way; None if none moves."""
+def first_head(traces: Sequence[Trace]) -> dict[str, Any] | None:
+    """The head that a page opens on: one whose sink relocates far, else the firmest static one; None without either.
+
+    Only diffusion models as they are, and traces that hold every head. `moves` says which of both it is, `from` and `to`
+    are its sink's positions in the first and the second half of the steps with a sink, `like` of `heads` heads of its
+    model relocate so far, over `generations` traces.
+    """
+    plain = [
+        (place, trace)
+        for place, trace in enumerate(traces)
+        if not trace.causal and not trace.interventions and trace.steps > 1 and trace.received is not None
+    ]
     best, found = (False, False, 0.0), None
-    for place, trace in enumerate(traces):
-        if trace.causal or trace.interventions or trace.steps < 2:
-            continue
-        moving = head_table(trace).filter(pl.col("class") == "moving").with_columns(motion().alias("score"))
-        for row in moving.iter_rows(named=True):
-            # A sink that only spreads to one side without its largest key ever changing does not look as if it moved.
-            rank = (trace.steps >= LONG, row["moves"] > 0, row["score"])
-            if row["score"] and rank > best:
-                best = rank
-                found = {"sample": place, "layer": row["layer"], "head": row["head"], "way": row["direction"]}
-    return found
+    for place, trace in plain:
+        heads = head_table(trace).with_columns(relocation().alias("far"), stability().alias("firm"))
+        for row in heads.filter((pl.col("far") > 0) | (pl.col("class") == "static")).iter_rows(named=True):
+            moves = row["far"] > 0
+            rank = (moves, trace.steps >= LONG, row["far"] if moves else row["firm"])
+            if rank > best:
+                ends = (row["home_early"], row["home_late"]) if moves else (row["home"], row["home"])
+                best, found = rank, {"sample": place, "layer": row["layer"], "head": row["head"], "moves": moves}
+                found |= zip(("from", "to"), ends, strict=True)
+    if found is None:
+        return None
+    model = _model(traces[found["sample"]])
+    tables = [head_table(trace) for _, trace in plain if _model(trace) == model]
+    like = sum(int((table.select(relocation()).to_series() > 0).sum()) for table in tables)
+    counted = {"like": like, "heads": sum(table.height for table in tables), "generations": len(tables)}
+    return {**found, **counted, **_named(model, found, counted)}
+
+
+def _model(trace: Trace) -> str:
+    return str(trace.model.get("name", "model"))
+
+
+def _named(model: str, head: dict[str, Any], counted: dict[str, int]) -> dict[str, str]:
+    """Title and caption of the first picture."""
+    where = f"{model}, layer {head['layer']}, head {head['head']}"
+    like, heads, generations = counted.values()
+    over = f"{generations} generation{'s' * (generations > 1)}"
+    if not head["moves"]:
+        caption = (
+            f"No head of {model} moves its sink by more than {FEW} positions ({over}). This sink stays at {head['to']}."
+        )
+        return {"title": f"A sink that stays: {where}", "caption": caption}
+    caption = (
+        f"Its largest sink moves from position {head['from']} to {head['to']}. "
+        f"{like} of {heads} heads of {model} ({100 * like / heads:.1f} %, {over}) move theirs by more than {FEW} positions."
+    )
+    return {"title": f"A sink that moves: {where}", "caption": caption}
 
 
 def canvas_codes(trace: Trace) -> npt.NDArray[np.uint32]:
@@ -142,7 +181,22 @@ def compact(trace: Trace, name: str, bits: int = 8) -> tuple[dict[str, Any], Blo
     blob.add("pathKeys", key, "planes")
     blob.add("pathScores", code, "planes")
     blob.add("pathTable", path_table, "planes")
-    return _finish(trace, {**head, "detail": "compact", "bits": bits, "lead": leads(means).tolist()}, blob)
+    own = own_heads(trace)
+    if own:
+        assert trace.received is not None
+        layers, heads = map(list, zip(*own, strict=True))
+        received = trace.received[:, layers, heads]  # [step, slot, group, key]
+        blob.add("received", received.permute(2, 1, 0, 3).contiguous().numpy(), "planes")  # [group, slot, step, key]
+        blob.add("totals", np.ascontiguousarray(totals(trace)[:, layers, heads]), "planes")
+    about = {"detail": "compact", "bits": bits, "lead": leads(means).tolist(), "ownHeads": [list(one) for one in own]}
+    return _finish(trace, {**head, **about}, blob)
+
+
+def own_heads(trace: Trace) -> list[tuple[int, int]]:
+    """(layer, head) of the heads whose own columns a compact sample keeps; none of a trace in summary form."""
+    if trace.received is None:
+        return []
+    return sorted({*notable(head_table(trace), OWN_HEADS), *trace.map_heads})
 
 
 def _common(trace: Trace, name: str) -> tuple[dict[str, Any], Blob]:
@@ -225,7 +279,7 @@ def layer_means(trace: Trace) -> Floats:
 
 @on_one_core
 def largest(trace: Trace, group: str = "all") -> tuple[npt.NDArray[np.uint16], Floats]:
-    """Each head's largest key a step and its column sum, `[layer, head, step]` both."""
+    """Each head's largest key per step and its column sum, `[layer, head, step]` both."""
     keys, scores = [], []
     for _, (received,) in columns_by_layer(trace, [group]):
         values = received.numpy()
@@ -237,7 +291,7 @@ def largest(trace: Trace, group: str = "all") -> tuple[npt.NDArray[np.uint16], F
 
 
 def leads(means: Floats) -> npt.NDArray[np.int64]:
-    """Largest key a step, `[1 + layer, step]`, of the mean of all layers and then of each; means as `layer_means`."""
+    """Largest key per step, `[1 + layer, step]`, of the mean of all layers and then of each; means as `layer_means`."""
     layers = means.sum(0)
     found: npt.NDArray[np.int64] = np.concatenate([layers.mean(0, keepdims=True), layers]).argmax(-1)
     return found
@@ -250,11 +304,11 @@ def compact_means(trace: Trace, bits: int = 8) -> Floats:
 
 
 def order_by_model(traces: Sequence[tuple[str, Trace]]) -> list[tuple[str, Trace]]:
-    """First samples of every model, then the second ones: whoever must stop early has still shown every model."""
+    """First samples of every model, then the second ones: a list that is cut early still shows every model."""
     seen: dict[str, int] = {}
     ranked = []
     for place, (name, trace) in enumerate(traces):
-        model = str(trace.model.get("name", "model"))
+        model = _model(trace)
         seen[model] = seen.get(model, -1) + 1
         ranked.append((seen[model], place, name, trace))
     return [(name, trace) for _, _, name, trace in sorted(ranked, key=lambda item: item[:2])]

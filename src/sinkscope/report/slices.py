@@ -69,7 +69,7 @@ def heads(trace: Trace, words: Words) -> bytes:
 
 
 def lead(trace: Trace, words: Words) -> bytes:
-    """u4 largest key a step, [1 + layer, step]: of the mean of all layers, then of each layer."""
+    """u4 largest key per step, [1 + layer, step]: of the mean of all layers, then of each layer."""
     return leads(layer_means(trace)).astype(np.uint32).tobytes()
 
 

@@ -12,7 +12,7 @@ from sinkscope.errors import ReportError
 from sinkscope.report import page, sample
 from sinkscope.report.coding import Blob
 from sinkscope.report.overview import overview, overview_of
-from sinkscope.report.sample import liveliest
+from sinkscope.report.sample import first_head
 from sinkscope.tracing import Trace
 
 LIMIT = 15_000_000  # bytes of a page
@@ -42,7 +42,7 @@ def write(run: Path | str, out: Path | str | None = None, limit: int = LIMIT) ->
 def write_traces(traces: Sequence[Trace], out: Path | str, limit: int = LIMIT) -> Path:
     """Write an explorer of these traces, without a study."""
     if not traces:
-        raise ReportError("Expected at least one trace to show, none came; make one with sk.trace(model, prompt).")
+        raise ReportError("Expected at least one trace to show, got none; make one with sk.trace(model, prompt).")
     return _write(_named(traces), overview(), "", Path(out), limit)
 
 
@@ -95,8 +95,8 @@ def _page(named: list[tuple[str, Trace]], about: dict[str, Any], title: str, lim
 
 
 def opening(traces: Sequence[Trace]) -> dict[str, Any]:
-    """On which head the page opens: the liveliest moving one, if a diffusion model has one."""
-    found = liveliest(traces)
+    """On which head the page opens (`first_head`), and where the explorer starts."""
+    found = first_head(traces)
     return {"highlight": found, "start": {} if found is None else {k: found[k] for k in ("sample", "layer", "head")}}
 
 
@@ -165,7 +165,8 @@ def note(heads: Sequence[dict[str, Any]], total: int) -> str:
     if compact:
         lines.append(
             f"{len(compact)} of them are too large to keep every head's map: they hold the mean of each layer's heads, "
-            f"rounded to {compact[0]['bits']} bits, and each head's largest key. `sinkscope view RUN` shows everything."
+            f"rounded to {compact[0]['bits']} bits, each head's largest key, and the whole map of a few heads. "
+            "`sinkscope view RUN` shows everything."
         )
     return " ".join(lines)
 

@@ -137,7 +137,7 @@ def _job_file(*messages: dict[str, Any]) -> IO[bytes]:
 def _run(code: str, name: str, judging: dict[str, Any], limits: Limits) -> SandboxResult:
     if not sys.platform.startswith("linux"):
         raise SandboxError(
-            f"Generated code runs only on Linux, where it can be walled in, not on {sys.platform}: use a Linux machine."
+            f"Generated code runs only on Linux, where it can be isolated, not on {sys.platform}: use a Linux machine."
         )
     result = _start(code, name, judging, limits, without_walls=False)
     if isinstance(result, SandboxResult):
@@ -148,7 +148,7 @@ def _run(code: str, name: str, judging: dict[str, Any], limits: Limits) -> Sandb
             return result
     raise SandboxError(
         f"Generated code needs user and network namespaces, which this kernel refuses ({result}); allow unprivileged"
-        " user namespaces, or pass allow_network=True to run it with limits only, without walls."
+        " user namespaces, or pass allow_network=True to run it with limits only, without isolation."
     )
 
 

@@ -6,8 +6,8 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from sinkscope.errors import DecodeError
-from sinkscope.fields import need, shown
-from sinkscope.settings.choices import ALLOWED, ALWAYS, CHOICES, ID_LISTS, ONLY, TOKEN_ID
+from sinkscope.fields import need, shown, whole
+from sinkscope.settings.choices import ALLOWED, ALWAYS, CHOICES, ID_LISTS, LONGEST, ONLY, READERS, TOKEN_ID
 from sinkscope.settings.sparse import SparseCache
 from sinkscope.viewers import view
 
@@ -44,7 +44,7 @@ def _check_values(settings: Decode) -> None:
         if not isinstance(value, tuple) or not all(map(TOKEN_ID, value)):
             raise DecodeError(f"Expected {name} to be a tuple of token ids, got {shown(value, 60)}.")
     delete: object = settings.delete
-    if not isinstance(delete, tuple) or not all(type(one) is int for one in delete):
+    if not isinstance(delete, tuple) or not all(map(whole(-LONGEST, LONGEST), delete)):
         raise DecodeError(f"Expected delete to be a tuple of positions of the prompt, got {shown(delete, 60)}.")
 
 
@@ -100,8 +100,7 @@ def _check_combination(settings: Decode) -> None:
         )
     if settings.guidance > 0 and (settings.block_causal or settings.family == "rnd1") and settings.family != "bd3lm":
         raise DecodeError(f"Guidance is no part of {settings.family} decoding; leave it out.")
-    needs = {"threshold": ("threshold", "dynamic", "edit", "sub_blocks"), "factor": ("factor",)}
-    for name, rules in needs.items():
+    for name, rules in READERS.items():
         given = getattr(settings, name)
         if given is not None and settings.commit not in (*rules, "continued", "accepted"):  # which may do without
             raise DecodeError(

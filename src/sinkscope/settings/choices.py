@@ -45,6 +45,9 @@ COMMITS: list[str] = [
     "best", "continued", "entropy", "entropy_bounded", "accepted",
 ]  # fmt: skip
 
+# Settings that only these commit rules read, and cannot do without; a rule from elsewhere says so when it is registered.
+READERS: dict[str, list[str]] = {"threshold": ["threshold", "dynamic", "edit", "sub_blocks"], "factor": ["factor"]}
+
 CHOICES: dict[str, Any] = {
     "family": get_args(Kind),
     "confidence": get_args(Confidence),

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
+from sinkscope.aliases import DECODE, translated
 from sinkscope.errors import DecodeError
 
 Make = TypeVar("Make", bound=Callable[..., Any])
@@ -18,6 +19,8 @@ def sampler(make: Make) -> Make:
 
     @functools.wraps(make)
     def told(kind: type, *values: Any, **words: Any) -> Any:
+        decoder = "native" if make.__name__ == "diffusion_gemma" else make.__name__
+        words = translated(words, DECODE, DecodeError, decoder)
         try:
             takes.bind(kind, *values, **words)
             return make(kind, *values, **words)

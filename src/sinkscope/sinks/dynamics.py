@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 def main_key(scores: Tensor, marks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The largest sink a step: its key, its score, and whether it is a sink; each `[step, layer, head]`.
+    """The largest sink of each step: its key, its score, and whether it is a sink; each `[step, layer, head]`.
 
     Where there is no sink it is the largest key of all. Of equals the leftmost counts.
     """
@@ -82,8 +82,8 @@ def one_step(marks: Tensor, main: Tensor, present: Tensor) -> Tensor:
 class Walk:
     """Where the largest sink goes, `[layer, head]` each."""
 
-    displacement: Tensor  # mean |change of position| between neighbouring steps, in positions a step
-    drift: Tensor  # slope of the position over the steps, in positions a step; > 0 is to the right
+    displacement: Tensor  # mean |change of position| between neighbouring steps, in positions per step
+    drift: Tensor  # slope of the position over the steps, in positions per step; > 0 is to the right
     trend: Tensor  # correlation of position and step, −1 … 1; NaN if the sink never moves
     moves: Tensor  # how often the position changed between neighbouring steps
 
@@ -118,12 +118,27 @@ class Stay:
 
 def stay(marks: Tensor, main: Tensor, present: Tensor) -> Stay:
     """The home of the largest sink, and whether it has others."""
-    counts = torch.zeros(marks.shape[1:], dtype=torch.int32)
-    counts.scatter_add_(-1, main.permute(1, 2, 0), present.permute(1, 2, 0).to(torch.int32))
+    counts = _counts(main, present, marks.shape[-1])
     home = torch.from_numpy(counts.numpy().argmax(-1))
     held = marks.float().mean(0)  # [layer, head, key]
     share = held.gather(-1, home[..., None]).squeeze(-1)
     return Stay(home, share, (counts > 0).sum(-1), held.amax(-1))
+
+
+def _counts(main: Tensor, where: Tensor, keys: int) -> Tensor:
+    """How often each key is the largest sink, `[layer, head, key]`."""
+    counts = torch.zeros(*main.shape[1:], keys, dtype=torch.int32)
+    return counts.scatter_add_(-1, main.permute(1, 2, 0), where.permute(1, 2, 0).to(torch.int32))
+
+
+def homes(main: Tensor, present: Tensor, keys: int) -> tuple[Tensor, Tensor]:
+    """The key that is the largest sink most often in the first and in the second half of the steps that have a sink."""
+    rank, total = present.cumsum(0), present.sum(0)
+    found = []
+    for half in (present & (2 * rank <= total), present & (2 * rank > total)):
+        key = torch.from_numpy(_counts(main, half, keys).numpy().argmax(-1))
+        found.append(torch.where(half.any(0), key.float(), torch.nan))
+    return found[0], found[1]
 
 
 def distance(main: Tensor, present: Tensor, landmark: Tensor) -> tuple[Tensor, Tensor]:

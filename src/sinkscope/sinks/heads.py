@@ -24,7 +24,7 @@ Measures = dict[str, Tensor]  # name -> [layer, head]
 
 @on_one_core
 def head_dynamics(trace: TraceLike, rule: Rule | None = None, classes: Classes | None = None) -> pl.DataFrame:
-    """A row a (layer, head): class, lives, path, distances, strength, entropy; null where there is nothing to measure.
+    """One row per (layer, head): class, lives, path, distances, strength, entropy; null where there is nothing to measure.
 
     Positions and distances are in tokens, times in steps, strength in the rule's unit (column `unit`). The columns are
     explained one by one in docs/explanation/sinks.md.
@@ -65,6 +65,7 @@ def _behaviour(marks: Tensor, scores: Tensor, main: Tensor, present: Tensor) -> 
     births, deaths = dynamics.turnover(marks)
     walk = dynamics.walk(main, present)
     stay = dynamics.stay(marks, main, present)
+    early, late = dynamics.homes(main, present, marks.shape[-1])
     spatial, temporal = dynamics.centroids(scores, marks)
     return {
         "steps_with_sink": present.sum(0),
@@ -80,6 +81,8 @@ def _behaviour(marks: Tensor, scores: Tensor, main: Tensor, present: Tensor) -> 
         "trend": walk.trend,
         "home": torch.where(present.any(0), stay.home.float(), torch.nan),
         "home_share": stay.home_share,
+        "home_early": early,
+        "home_late": late,
         "main_keys": stay.main_keys,
         "standing": stay.standing,
         "spatial_variance": spatial,
@@ -153,7 +156,7 @@ def _frame(measures: Measures, rule: Rule, classes: Classes) -> pl.DataFrame:
         }
     )
     return frame.with_columns(pl.col(pl.Float32, pl.Float64).fill_nan(None)).with_columns(
-        pl.col("home", "longest").cast(pl.Int64),
+        pl.col("home", "home_early", "home_late", "longest").cast(pl.Int64),
         unit=pl.lit(rule.unit),
         group=pl.lit(rule.group),
         rule=pl.lit(rule.name),

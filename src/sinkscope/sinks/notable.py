@@ -1,4 +1,4 @@
-"""Heads worth a closer look: the one whose sink goes furthest one way, and the one whose sink stays most firmly."""
+"""Heads worth a closer look: those whose sink goes far to another place, and those whose sink stays most firmly."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import itertools
 
 import polars as pl
 
+FEW = 3  # positions; a sink that moves no further is not called a move here
 
-def motion() -> pl.Expr:
-    """presence × trend² × |drift| of a moving head: its sink is there at most steps, keeps to one way, and goes far."""
-    return pl.col("presence") * pl.col("trend").fill_null(0) ** 2 * pl.col("drift").abs().fill_null(0)
+
+def relocation() -> pl.Expr:
+    """presence × positions between the early and the late home of a relocating head; 0 unless it goes more than FEW."""
+    way = (pl.col("home_late") - pl.col("home_early")).abs().fill_null(0)
+    return pl.when(pl.col("relocating") & (way > FEW)).then(pl.col("presence") * way).otherwise(0.0)
 
 
 def stability() -> pl.Expr:
@@ -18,15 +21,16 @@ def stability() -> pl.Expr:
 
 
 def notable(heads: pl.DataFrame, count: int) -> tuple[tuple[int, int], ...]:
-    """(layer, head) of up to `count` heads of a table of `head_dynamics`: moving and static ones by turns, best first.
+    """(layer, head) of up to `count` heads of a table of `head_dynamics`: relocating and static ones alternate, best first.
 
-    Heads of neither class come after both; of equals the earlier layer and head counts.
+    All other heads come after both; of equals the earlier layer and head counts.
     """
-    moving = _ranked(heads.filter(pl.col("class") == "moving"), motion())
-    static = _ranked(heads.filter(pl.col("class") == "static"), stability())
-    other = _ranked(heads.filter(~pl.col("class").is_in(["moving", "static"])), stability())
-    turns = itertools.chain.from_iterable(itertools.zip_longest(moving, static))
-    return tuple([place for place in turns if place is not None] + other)[:count]
+    moves, static = relocation() > 0, pl.col("class") == "static"
+    first = _ranked(heads.filter(moves), relocation()), _ranked(heads.filter(static), stability())
+    turns = itertools.chain.from_iterable(itertools.zip_longest(*first))
+    return tuple(
+        [place for place in turns if place is not None] + _ranked(heads.filter(~moves & ~static), stability())
+    )[:count]
 
 
 def _ranked(heads: pl.DataFrame, score: pl.Expr) -> list[tuple[int, int]]:

@@ -12,13 +12,14 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 from torch import Tensor
 
+from sinkscope import plugins
 from sinkscope.errors import RuleError
-from sinkscope.fields import among, need, number
+from sinkscope.fields import among, need, number, refuse_huge
 
 GROUPS = ("all", "masked", "committed", "prompt")
 UNITS = ("sum", "percent", "mean", "uniform")
@@ -84,6 +85,10 @@ class Rule(ABC):
     forms: ClassVar[tuple[BrowserForm, ...]] = ()
     group: str = field(default="all", kw_only=True)  # the kind of query whose attention counts
 
+    def __new__(cls, *given: Any, **words: Any) -> Self:
+        refuse_huge(cls.__name__, (*given, *words.values()), RuleError)  # before a subclass reads them
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
         need("group of queries", self.group, among(GROUPS), RuleError)
 
@@ -137,16 +142,22 @@ def register(rule: R) -> R:
     if not name:
         raise RuleError(f"A rule needs a class attribute `name`, and {rule.__name__} has none: add one.")
     if RULES.get(name, rule) is not rule:
-        raise RuleError(f"A rule named {name!r} is there already ({RULES[name].__name__}): choose another name.")
+        raise RuleError(f"A rule named {name!r} is already registered ({RULES[name].__name__}): choose another name.")
     RULES[name] = rule
     return rule
+
+
+def rules() -> Mapping[str, type[Rule]]:
+    """Every rule by its name, those of installed packages too."""
+    plugins.load("rules")
+    return RULES
 
 
 def rule_from_dict(data: Mapping[str, Any]) -> Rule:
     """The rule that `to_dict` wrote, or a study file names: {"rule": "threshold", "epsilon": 3, "unit": "sum"}."""
     words = dict(data)
     name = words.pop("rule", None)
-    if name not in RULES:
+    if name not in RULES and name not in rules():
         raise RuleError(f"A rule must be one of {', '.join(sorted(RULES))}, not {name!r}.")
     known = [f.name for f in dataclasses.fields(RULES[name])]
     unknown = sorted(set(words) - set(known))

@@ -35,7 +35,7 @@ def token_shares(
     """
     several = list(traces) if isinstance(traces, Sequence) else [traces]
     if not several:
-        raise TraceError("At least one trace was expected, none came: trace a generation first.")
+        raise TraceError("Expected at least one trace, got none: trace a generation first.")
     if by not in ("token", "kind"):
         raise TraceError(f"Shares are counted by token or by kind, not by {by!r}.")
     rule = rule or default_rule(several[0])

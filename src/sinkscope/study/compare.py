@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import textwrap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -11,7 +13,6 @@ import polars as pl
 
 from sinkscope.errors import StudyError
 from sinkscope.statistics import paired
-from sinkscope.study import table1_runs
 from sinkscope.study.run import Run
 from sinkscope.study.study_file import read_yaml
 
@@ -27,19 +28,19 @@ def compare(first: Path | str, second: Path | str, match: Mapping[str, str] | No
     then be one and the same. Two runs of `table1` are compared by the answers in their folders.
     """
     folders = [Path(first), Path(second)]
-    if all(table1_runs.is_table1(folder) for folder in folders):
-        return _of_table1(folders, match)
-    runs = [Run.load(folder) for folder in (first, second)]
-    tables = [_answers(run.folder) for run in runs]
+    # A problem of table1 is known by its own text, one of a study by its number among those that were drawn.
+    drawn = not all((folder / "table1.md").is_file() and (folder / "results.json").is_file() for folder in folders)
+    runs = [Run.load(folder) for folder in folders] if drawn else []
+    tables = [(_answers if drawn else _table1_answers)(folder) for folder in folders]
     tables[0], tables[1] = _matched(tables, match)
     keys = [frame.select(CELL).unique(maintain_order=True) for frame in tables]
     common = keys[0].join(keys[1], on=CELL, how="inner", maintain_order="left")
-    plans = [_drawn(run.folder) for run in runs]
+    plans = [_drawn(folder) for folder in folders] if drawn else []
     rows: list[dict[str, Any]] = []
     unpaired: dict[str, None] = {}  # in order, each once
     for key in common.iter_rows(named=True):
         mine = [frame.filter(*(pl.col(name) == value for name, value in key.items())) for frame in tables]
-        reason = _other_problems(plans, key["task"])
+        reason = _other_problems(plans, key["task"]) if drawn else None
         if reason:
             unpaired[reason] = None
         rows.append({**key, **_compared(mine, reason is None)})
@@ -47,7 +48,7 @@ def compare(first: Path | str, second: Path | str, match: Mapping[str, str] | No
     return {
         "cells": rows,
         "unpaired": list(unpaired),
-        "verdicts": _changed_verdicts(runs),
+        "verdicts": _changed_verdicts(runs) if drawn else [],
         "only_first": only[0],
         "only_second": only[1],
     }
@@ -57,28 +58,14 @@ def _matched(tables: list[pl.DataFrame], match: Mapping[str, str] | None) -> tup
     """Answers of models that are compared, under one name: "base → fine-tune"."""
     if match is None:
         return tables[0], tables[1]
-    for index, names in enumerate((list(match), list(match.values()))):
-        there = tables[index]["model"].unique(maintain_order=True).to_list()
+    found = []
+    for which, table, names in zip(("first", "second"), tables, (list(match), list(match.values())), strict=True):
+        there = table["model"].unique(maintain_order=True).to_list()
         if missing := [name for name in names if name not in there]:
-            which = ("first", "second")[index]
             raise StudyError(f"The {which} run has no model {missing[0]!r} to match; it has {', '.join(there)}.")
-    shown = {a: f"{a} → {b}" for a, b in match.items()}, {b: f"{a} → {b}" for a, b in match.items()}
-    first, second = (
-        table.filter(pl.col("model").is_in(list(names))).with_columns(pl.col("model").replace(names))
-        for table, names in zip(tables, shown, strict=True)
-    )
-    return first, second
-
-
-def _of_table1(folders: list[Path], match: Mapping[str, str] | None) -> dict[str, Any]:
-    first, second = _matched([table1_runs.answers(folder) for folder in folders], match)
-    keys = [frame.select(CELL).unique(maintain_order=True) for frame in (first, second)]
-    rows = []
-    for key in keys[0].join(keys[1], on=CELL, how="inner", maintain_order="left").iter_rows(named=True):
-        mine = [frame.filter(*(pl.col(name) == value for name, value in key.items())) for frame in (first, second)]
-        rows.append({**key, **_compared(mine, same=True)})
-    only = [keys[i].join(keys[1 - i], on=CELL, how="anti").height for i in range(2)]
-    return {"cells": rows, "unpaired": [], "verdicts": [], "only_first": only[0], "only_second": only[1]}
+        shown = dict(zip(names, (f"{a} → {b}" for a, b in match.items()), strict=True))
+        found.append(table.filter(pl.col("model").is_in(names)).with_columns(pl.col("model").replace(shown)))
+    return found[0], found[1]
 
 
 def _compared(mine: list[pl.DataFrame], same: bool) -> dict[str, Any]:
@@ -140,6 +127,26 @@ def _answers(folder: Path) -> pl.DataFrame:
         ) from None
 
 
+def _table1_answers(folder: Path) -> pl.DataFrame:
+    """The same of a run of table1; its protocol stands for the setting."""
+    rows = []
+    try:
+        for cell in json.loads((folder / "results.json").read_text(encoding="utf-8"))["cells"]:
+            samples = (folder / cell["folder"] / f"samples_{cell['task']}.jsonl").read_text(encoding="utf-8")
+            metric, _, kept = cell["metric"].partition(",")
+            for sample in map(json.loads, samples.splitlines()):
+                if sample["filter"] == kept:
+                    shown = cell["model"], cell.get("protocol") or "", cell["label"], cell["task"]
+                    rows.append((*shown, str(sample["doc_hash"]), bool(sample[metric])))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StudyError(
+            f"Expected a finished run of table1 in {folder}, and it is damaged ({type(error).__name__}: {error}); give the "
+            "command again."
+        ) from None
+    schema = {**dict.fromkeys([*CELL, "problem"], pl.String), "correct": pl.Boolean}
+    return pl.DataFrame(rows, schema=schema, orient="row")
+
+
 def _accuracy(correct: pl.Series) -> float:
     return float(correct.cast(pl.Float64).mean() or 0.0)  # type: ignore[arg-type]
 
@@ -168,21 +175,11 @@ def shown(found: dict[str, Any]) -> str:
 
 def short(names: Iterable[str]) -> dict[str, str]:
     """Name → at most WIDTH characters of it, cut in the middle, and numbered where two would look the same."""
-    made: dict[str, str] = {}
     asked = list(dict.fromkeys(names))
-    taken = {name for name in asked if len(name) <= WIDTH}
+    made = {name: name for name in asked if len(name) <= WIDTH}
     for name in asked:
-        made[name] = name if name in taken else _free(name, taken)
-        taken.add(made[name])
+        ends = itertools.chain([name[-WIDTH // 3 :]], (f" ({number})" for number in itertools.count(2)))
+        cuts = (f"{name[: WIDTH - len(end) - 1]}…{end}" for end in ends)
+        if name not in made:
+            made[name] = next(cut for cut in cuts if cut not in made.values())
     return made
-
-
-def _free(name: str, taken: set[str]) -> str:
-    end = name[-WIDTH // 3 :]
-    cut = f"{name[: WIDTH - len(end) - 1]}…{end}"
-    number = 2
-    while cut in taken:
-        end = f" ({number})"
-        cut = f"{name[: WIDTH - len(end) - 1]}…{end}"
-        number += 1
-    return cut

@@ -18,6 +18,9 @@ from sinkscope.study.units import Workload, kind_of
 QUERY_GROUPS = 3  # that received attention is kept for
 TILE = 128  # queries that attention works on at once
 TYPICAL_PROMPT = 40  # tokens of a small problem
+FLOAT_ROTARY = ("llada", "mmada")  # rotate queries and keys in float32, as their authors do
+LOGIT, ROOM = 8, 1 << 30  # bytes of a logit while a token is chosen, and of all that are looked at together
+MAPS = 10  # bytes per layer, head and key: what it received in two forwards, whether it is hidden and whether it counts
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,9 @@ class Size:
     inner: int = 0
     vocabulary: int = 0
     dim: int = 0
+    kv_heads: int = 0
+    rotary: int = 0  # bytes of a number of a rotated query or key
+    cached: bool = False  # keys and values of what was read are kept
 
     @classmethod
     def of(cls, model: Model) -> Size:
@@ -49,6 +55,8 @@ class Size:
             total, round(total - outside - experts * (1 - used)), int(config.num_hidden_layers), heads, head,
             int(config.hidden_size), int(config.intermediate_size or 0), model.vocabulary,
             int(getattr(config, "head_dim", None) or int(config.hidden_size) // heads),
+            int(getattr(config, "num_key_value_heads", None) or heads),
+            4 if model.family in FLOAT_ROTARY else model.dtype.itemsize, model.causal or model.block is not None,
         )  # fmt: skip
 
     @classmethod
@@ -63,18 +71,33 @@ class Size:
         attention = 4 * self.layers * tokens * work.keys * self.heads * self.dim
         return 2.0 * self.active * tokens + attention + 2.0 * self.head * work.rows * work.logits
 
+    def received_flops(self, work: Workload) -> float:
+        """Of the second pass over the scores, which sums what every key received: a trace or a ranking needs it."""
+        return 2.0 * self.layers * work.rows * work.positions * work.keys * self.heads * self.dim
+
     def trace_bytes(self, steps: int, canvas: int) -> int:
         """Of one saved trace: what every key received, in float16, for each step, layer, head and group of queries."""
         return steps * self.layers * self.heads * QUERY_GROUPS * canvas * 2
 
-    def activation_bytes(self, work: Workload, itemsize: int) -> int:
-        """The most that is alive at once: one layer's hidden states, one tile of attention, and logits in three copies."""
-        hidden = work.rows * work.positions * (6 * self.width + 3 * self.inner) * itemsize
-        attention = work.rows * self.heads * min(work.positions, TILE) * work.keys * 4 * 3
-        maps = (
-            self.layers * work.rows * self.heads * work.keys * 4 * 2
-        )  # of the last forward, by which sinks are ranked
-        return hidden + attention + maps + work.rows * work.logits * self.vocabulary * 4 * 3
+    def activation_bytes(self, work: Workload, itemsize: int, tiled: bool = False) -> int:
+        """The most that is alive at once beside the weights, with a trace and a mask.
+
+        tiled: attention is computed tile by tile, as on a CPU. Checked against tensors that are alive on a pretend GPU.
+        """
+        tokens, keys = work.rows * work.positions, self.layers * work.rows * work.keys
+        attention = tokens * (4 * self.heads * self.dim * self.rotary + 5 * self.width * itemsize + 8 * self.dim)
+        if tiled:
+            attention += work.rows * self.heads * min(work.positions, TILE) * work.keys * 4 * 3
+        feed_forward = tokens * (4 * self.width + 3 * self.inner) * itemsize
+        logits = min(
+            work.rows * 2 * work.logits * self.vocabulary * LOGIT, ROOM
+        )  # half of the masks are left, on the average
+        cache = 2 * keys * self.kv_heads * self.dim * itemsize if self.cached else tokens * self.width * itemsize
+        return max(attention, feed_forward, logits) + cache + keys * self.heads * (MAPS + 2 * QUERY_GROUPS)
+
+
+# Kernels of a layer, counted on a pretend GPU: docs/results/gpu-counts.md has those of a step.
+KERNELS = {"plain": 42, "traced": 44, "masked": 46}
 
 
 @dataclass(frozen=True)
@@ -88,17 +111,18 @@ class Device:
     memory: float  # bytes
     compute: float = 0.35  # share of the peak that eager transformers code reaches; assumed, not measured here
     transfer: float = 0.6
-    launch: float = 0.4e-3  # seconds that a layer takes, however little there is to compute; assumed
+    launch: float = 9e-6  # seconds until the host has launched a kernel of eager code; assumed
 
-    def seconds(self, size: Size, work: Workload, itemsize: int = 4) -> float:
-        """Of one forward: it computes, or it reads its weights, whichever takes longer."""
+    def seconds(self, size: Size, work: Workload, itemsize: int = 4, mode: str = "masked") -> float:
+        """Of one forward: it computes or reads its weights, whichever takes longer, and its kernels are launched."""
         rate = (self.half if itemsize < 4 else self.single) * self.compute
         moved = (size.active + size.head) * itemsize / (self.bandwidth * self.transfer)
-        return max(size.flops(work) / rate, moved) + size.layers * self.launch
+        flops = size.flops(work) + (size.received_flops(work) if mode != "plain" else 0.0)
+        return max(flops / rate, moved) + size.layers * KERNELS[mode] * self.launch
 
 
 # One core of a processor of today, fitted to the CPU seconds in docs/results/scheduling-units.json; see --measure.
-CORE = Device("this CPU, one core a worker", 48e9, 48e9, 8e9, 0, compute=1.0, transfer=1.0, launch=0.8e-3)
+CORE = Device("this CPU, one core a worker", 48e9, 48e9, 8e9, 0, compute=1.0, transfer=1.0, launch=0.8e-3 / 46)
 # NVIDIA's data sheets: dense bfloat16 (V100, T4: float16), float32, bandwidth, memory.
 GPUS = {
     device.name: device

@@ -5,29 +5,51 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
-from pydantic import ValidationInfo
+from pydantic import BeforeValidator, ValidationInfo
 
+from sinkscope.aliases import our_name
 from sinkscope.errors import RuleError
 from sinkscope.fields import Allowed, among, maybe, shown
 from sinkscope.interventions.conditions import MODELS, Condition, read_entry
 from sinkscope.interventions.settings import SettingError, registered
 from sinkscope.io.bounded_yaml import Path
 from sinkscope.settings import cache_conditions as _caches  # noqa: F401 - conditions that change how a model decodes
-from sinkscope.settings.choices import ALLOWED, CHOICES, DREAM_ALGORITHMS
+from sinkscope.settings.choices import ALLOWED, CHOICES, DREAM_ALGORITHMS, Mode
 from sinkscope.settings.decode import Decode
 from sinkscope.study.study_file import refuse
+from sinkscope.viewers import view
 
 MOST = 1_000  # entries of a list, points of a sweep, conditions of a study
 # Decode settings that a study does not choose, and what does.
 DECIDED = {
     "family": "the model's family decides how it decodes",
     "noise": "a study always draws noise per_row, so that an answer does not depend on its chunk",
+    "mode": "the entry of a model names it, {name: …, mode: …}",
 }
 CONDITIONS = "a list of conditions, each a name or {name: …, k: …}"
 NEEDS_NONE = "must have none among them, since everything is compared with it"
 Pairs = tuple[tuple[Condition, str], ...]  # with the kind of models that a condition is for
+
+
+def model_label(value: Any) -> Any:
+    """A model in one mode, {name: …, mode: …}, as the label that names it in all of a run: name (mode)."""
+    if not isinstance(value, Mapping):
+        return value
+    name, mode = value.get("name"), value.get("mode")
+    if set(value) != {"name", "mode"} or not isinstance(name, str) or not name.strip() or mode not in get_args(Mode):
+        known = ", ".join(get_args(Mode))
+        raise ValueError(
+            f"must have models by name, or as {{name: …, mode: …}} with a mode of {known}, not {shown(value)}"
+        )
+    return f"{name} ({mode})"
+
+
+def name_and_mode(label: str) -> tuple[str, str | None]:
+    """What a label stands for; a plain name has no mode."""
+    name, _, mode = label.removesuffix(")").rpartition(" (")
+    return (name, mode) if name and label.endswith(")") and mode in get_args(Mode) else (label, None)
 
 
 def each_once(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -44,11 +66,16 @@ def known_task(name: str) -> str:
     return name
 
 
+def named_tasks(value: Any) -> Any:
+    """A plain word stands for a mapping with that name."""
+    return [{"name": one} if isinstance(one, str) else one for one in value] if isinstance(value, list) else value
+
+
 def task_names(names: list[str], info: ValidationInfo) -> None:
     """Each task once."""
     for place, name in enumerate(names):
         if name in names[:place]:
-            raise refuse(info, ("tasks", place, "name"), f"must not stand there twice, {name} does")
+            raise refuse(info, ("tasks", place, "name"), f"must be unique, and {name} is a duplicate")
 
 
 def known_device(name: str | None) -> str | None:
@@ -64,7 +91,17 @@ def known_device(name: str | None) -> str | None:
     return name
 
 
-def conditions(value: Any, info: ValidationInfo, path: Path) -> Pairs:
+def pairs(*path: str) -> BeforeValidator:
+    """Conditions of the entries at this place of the file, each with the kind of models it is for."""
+    return BeforeValidator(lambda value, info: _conditions(value, info, path))
+
+
+def conditions(*path: str) -> BeforeValidator:
+    """Conditions alone."""
+    return BeforeValidator(lambda value, info: tuple(one for one, _ in _conditions(value, info, path)))
+
+
+def _conditions(value: Any, info: ValidationInfo, path: Path) -> Pairs:
     """Every condition that the entries name, with the kind of models it is for; a list in an entry is a sweep."""
     if isinstance(value, tuple) and all(
         isinstance(one, tuple | Condition) for one in value
@@ -143,13 +180,16 @@ def decode_settings(words: Any, info: ValidationInfo) -> dict[str, Any]:
     """Decode settings as they stand, each one value or a list to sweep, once every one of them is known and fits."""
     if not isinstance(words, dict):
         raise refuse(info, ("decode",), f"must be a mapping of decode settings, not {shown(words)}")
+    if "commit" in words:
+        view("decode.commits", words)  # rules of installed packages add their names
     known = _decode_fields()
     for name, value in words.items():
         path = ("decode", name)
         if name in DECIDED:
             raise refuse(info, path, f"must not be given: {DECIDED[name]}")
         if name not in known:
-            raise refuse(info, path, f"is no decode setting; known are {', '.join(sorted(known))}")
+            ours = our_name(name) or ", ".join(sorted(known))
+            raise refuse(info, path, f"is no decode setting; use {ours}")
         if isinstance(value, dict) or value == []:
             raise refuse(info, path, f"must be one value, or a list of values to sweep, not {shown(value)}")
         for one in value if isinstance(value, list) else [value]:

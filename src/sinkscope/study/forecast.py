@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,11 @@ from sinkscope.models.load import _dtype
 from sinkscope.models.outline import outline
 from sinkscope.study.cost import CORE, Size, device_of, total_seconds, workload
 from sinkscope.study.engines.local import Local, cores
+from sinkscope.study.entries import name_and_mode
 from sinkscope.study.run import models_of, shown_names
 from sinkscope.study.schema import Study
 from sinkscope.study.store import need_a_model
-from sinkscope.study.unit import ModelInfo, Unit
+from sinkscope.study.unit import ModelInfo
 from sinkscope.study.units import Workload, units_of
 from sinkscope.study.units.facts import model_info
 from sinkscope.study.units.given import model_of, one_thread
@@ -54,10 +55,12 @@ class ModelForecast:
     trace: int
     seconds: float
     longest: float  # seconds of the longest unit
+    plain: float | None = None  # seconds of the same forwards without traces and masks; None where they are timed
+    on_host: bool = False  # the trace is not in the device's memory
 
     @property
     def memory(self) -> int:
-        return self.weights + self.activations + self.trace
+        return self.weights + self.activations + (0 if self.on_host else self.trace)
 
 
 @dataclass(frozen=True)
@@ -119,13 +122,17 @@ def forecast(study: Study, device: str = "cpu", measure: bool = False) -> Foreca
     dtype = wanted if isinstance(wanted, torch.dtype) else torch.bfloat16
     found: list[tuple[ModelForecast, int]] = []
     for name, short in shown_names([*study.models, *study.likelihood_models]).items():
-        model = outline(name, dtype=dtype)
+        model = _outline(name, dtype=dtype)
         size = Size.of(model)
         info = model_info(study, model, name, {"name": short, "parameters": size.parameters})
         one: Seconds = functools.partial(chosen.seconds, size, itemsize=dtype.itemsize)
         if measure:
-            one = timed({layers: outline(name, layers, "cpu", dtype) for layers in (1, 2)}, size)
-        found.append(_of_model(study, info, model, dtype, one))
+            one = timed({layers: _outline(name, layers, "cpu", dtype) for layers in (1, 2)}, size)
+        made, disk = _of_model(study, info, model, dtype, one, on_cpu)
+        if not measure:
+            plain = functools.partial(chosen.seconds, size, itemsize=dtype.itemsize, mode="plain")
+            made = replace(made, plain=_of_model(study, info, model, dtype, plain, on_cpu)[0].seconds)
+        found.append((made, disk))
     models = tuple(model for model, _ in found)
     runtime = int(RUNTIME if on_cpu else CONTEXT)
     units = sum(model.units for model in models)
@@ -134,6 +141,12 @@ def forecast(study: Study, device: str = "cpu", measure: bool = False) -> Foreca
         {count: _hours(count, models) for count in WORKERS if count <= units},
         None if on_cpu else max(model.memory for model in models) + runtime <= chosen.memory,
     )  # fmt: skip
+
+
+def _outline(label: str, *more: Any, **words: Any) -> Model:
+    name, mode = name_and_mode(label)
+    model = outline(name, *more, **words)
+    return model if mode is None else model.in_mode(mode)
 
 
 def estimate(study: Study, workers: int | None = None) -> Estimate:
@@ -164,7 +177,7 @@ def _hours(workers: int, models: tuple[ModelForecast, ...]) -> float:
 
 
 def _of_model(
-    study: Study, info: ModelInfo, model: Model, dtype: torch.dtype, one: Seconds
+    study: Study, info: ModelInfo, model: Model, dtype: torch.dtype, one: Seconds, on_cpu: bool = True
 ) -> tuple[ModelForecast, int]:
     """A model's part of the study, and the bytes that it leaves on the disk."""
     size, prompt, units = Size.of(model), _prompt(study, model), units_of(study, [info])
@@ -173,19 +186,18 @@ def _of_model(
     spent = [total_seconds(mine, one) for mine in work.values()]
     traces = [unit for unit in units if unit.kind == "trace"]
     trace = max((size.trace_bytes(unit.decoder.most_steps, prompt + unit.decoder.length) for unit in traces), default=0)
-    disk = sum(kept_traces(study, unit) for unit in traces) * trace + sum(map(_answer_bytes, units))
+    disk = sum(kept_traces(study, unit) for unit in traces) * trace
+    disk += sum(
+        (unit.last - unit.first) * (ROW + TOKEN * unit.decoder.length) for unit in units if unit.kind == "answers"
+    )
     made = ModelForecast(
         info.name, model.family, size.parameters, str(dtype).removeprefix("torch."), len(units),
         sum(part.forwards for part in parts), sum(size.flops(part) * part.forwards for part in parts),
         size.parameters * dtype.itemsize,
-        max((size.activation_bytes(part, dtype.itemsize) for part in parts), default=0), trace,
-        sum(spent), max(spent, default=0.0),
+        max((size.activation_bytes(part, dtype.itemsize, on_cpu) for part in parts), default=0), trace,
+        sum(spent), max(spent, default=0.0), on_host=not on_cpu,
     )  # fmt: skip
     return made, disk
-
-
-def _answer_bytes(unit: Unit) -> int:
-    return (unit.last - unit.first) * (ROW + TOKEN * unit.decoder.length) if unit.kind == "answers" else 0
 
 
 def _prompt(study: Study, model: Model) -> int:

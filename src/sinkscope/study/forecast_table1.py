@@ -86,7 +86,7 @@ def _row(
     work = Workload(forwards, rows, canvas, canvas, max(block // 2, 1))
     if model.causal:
         work = Workload(forwards, rows, 1, prompt + used.length // 2, 1)
-    memory = size.parameters * dtype.itemsize + size.activation_bytes(work, dtype.itemsize)
+    memory = size.parameters * dtype.itemsize + size.activation_bytes(work, dtype.itemsize, place is CORE)
     memory += int(RUNTIME if place is CORE else CONTEXT)
     count = len(grid(model.causal, ks)) + (used.temperature > 0)
     return Row(

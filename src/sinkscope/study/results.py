@@ -466,10 +466,10 @@ class Results(Tables):
 
 
 def read_results(folder: Path, error: type[SinkscopeError] = StudyError) -> Results | None:
-    """results.json of a run, read and checked once; None where there is none."""
+    """results.json of a run, named by its folder or itself, read and checked once; None where there is none."""
     from pydantic import TypeAdapter, ValidationError
 
-    path = folder / "results.json"
+    path = folder if folder.is_file() else folder / "results.json"
     if not path.is_file():
         return None
     found = read_object(path, LARGEST, error)
@@ -477,13 +477,13 @@ def read_results(folder: Path, error: type[SinkscopeError] = StudyError) -> Resu
     if type(schema) is not int or not 1 <= schema <= SCHEMA:
         came = short(repr(schema), 40)
         raise error(f"{path} must have schema 1 to {SCHEMA}, not {came}; use the sinkscope that wrote it.")
-    if schema == 1:  # its claims were judged over all models at once; they are judged anew from its rows
+    if schema == 1:  # its claims were judged over all models at once; they are judged again from its rows
         found = {**found, "claims": None}
     try:
         return TypeAdapter(Results).validate_python(found)
     except ValidationError as problem:
         place = ".".join(map(str, problem.errors()[0]["loc"]))
-        raise error(f"{path} is damaged at {place[:80]}; run the study again to write it anew.") from None
+        raise error(f"{path} is damaged at {place[:80]}; rerun the study to write it again.") from None
 
 
 def json_schema() -> dict[str, Any]:

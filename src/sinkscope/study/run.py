@@ -1,11 +1,11 @@
-"""`run`: a study becomes a folder of results; begun again, it goes on where it was."""
+"""`run`: a study becomes a folder of results; an existing run is resumed."""
 
 from __future__ import annotations
 
 import inspect
 import io
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +15,7 @@ from typing import Any
 from sinkscope.errors import StudyError
 from sinkscope.interventions.conditions import Condition
 from sinkscope.io.progress import LOADING
+from sinkscope.models.base import Model
 from sinkscope.study.analysis import analysed, with_claims
 from sinkscope.study.cost import Pace, weigh
 from sinkscope.study.engines import Engine, engine_of
@@ -82,13 +83,17 @@ def run(
     workers: int | None = None,
     on_message: OnMessage | None = None,
     on_progress: OnProgress | None = None,
+    models: Mapping[str, Model] | None = None,
 ) -> Run:
     """Run a study into the folder `out` (default runs/NAME), or what is left of it.
 
     workers: processes of the local engine (None: one per core). on_message: is given one line for each thing worth printing.
     on_progress: is told after every unit how many are done, and of how many; and the seconds left, if it takes a third
-    argument. Ctrl-C lets the units at work finish and stores them.
+    argument. Ctrl-C lets the units at work finish and stores them. models: in memory, from `wrap`, by the names that results
+    show; they take the place of the study's, and their units run in this process.
     """
+    if models is not None:
+        return _in_process(study, models, out, engine, workers, on_message, on_progress)
     started = time.time()
     with begun(study, out, engine, workers, on_message, on_progress) as work:
         work.through(work.units)
@@ -97,6 +102,25 @@ def run(
         spent = (before if isinstance(before, int | float) else 0.0) + time.time() - started
         work.store.write("run.json", as_json({**work.about, "finished": True, "seconds": round(spent, 1)}))
     return Run(work.store.folder, results)
+
+
+def _in_process(
+    study: Study | str, models: Mapping[str, Model], out: Any, engine: Any, workers: Any, *more: Any
+) -> Run:
+    """The same, with models that no other process has."""
+    from sinkscope.study.units.given import IN_MEMORY
+
+    if engine != "local" or workers not in (None, 1) or not all(isinstance(one, Model) for one in models.values()):
+        raise StudyError(
+            "Expected models in memory as {name: sk.wrap(model)}, with the local engine and one worker: other processes have none."
+        )
+    chosen = (Study.load(study) if isinstance(study, str) else study).changed(models=list(models))
+    IN_MEMORY.update(models)
+    try:
+        return run(chosen, out, engine, 1, *more)
+    finally:
+        for name in models:
+            IN_MEMORY.pop(name, None)
 
 
 @contextmanager
@@ -162,7 +186,7 @@ class Work:
                 if done < len(units):
                     raise KeyboardInterrupt
         except KeyboardInterrupt:
-            self.on_message(f"stopped: {done} of {len(units)} units are stored; the same command goes on from there")
+            self.on_message(f"stopped: {done} of {len(units)} units are stored; rerun the command to resume")
             raise
 
 
@@ -203,7 +227,11 @@ def about_run(study: Study, models: list[ModelInfo]) -> dict[str, Any]:
         "models": [info.to_dict() for info in models],
         "versions": versions(),
         "backend": backend,
-        "machine": machine(),
+        "machine": {
+            **machine(),
+            "device": device,
+            **({"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}),
+        },
     }
 
 

@@ -9,28 +9,18 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from pydantic import (
-    AfterValidator,
-    ConfigDict,
-    Field,
-    SkipValidation,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)  # fmt: skip
-from pydantic.dataclasses import dataclass
+from pydantic import AfterValidator, BeforeValidator, Field, SkipValidation, ValidationInfo, model_validator
 
 from sinkscope.errors import StudyError
 from sinkscope.interventions.conditions import Condition
 from sinkscope.study import entries
 from sinkscope.study.entries import MOST, Pairs
-from sinkscope.study.study_file import guarded, read_yaml, refuse, validated
+from sinkscope.study.study_file import part, read_yaml, refuse, validated
 from sinkscope.study.unit import LONGEST_FILE_NAME
 
 STUDIES = Path(__file__).parent / "studies"
 LEAST_STEPS = 2  # of the mechanism: it compares what the second forward sees
 DEFAULT_RULE = {"rule": "threshold", "epsilon": 3.0, "unit": "uniform"}
-STRICT = ConfigDict(extra="forbid")
 WRITTEN = (  # the order of a study's fields in its file
     "name", "about", "seed", "split", "chunk", "margin", "draws", "dtype", "device", "models", "tasks", "decode",
     "conditions", "primary", "expected", "rules", "trace", "mechanism", "likelihood", "forced",
@@ -63,6 +53,7 @@ def _list_of(what: str, least: int = 0) -> Any:
 
 
 Text = Annotated[str, Field(strict=True, max_length=4096), AfterValidator(_text)]
+ModelName = Annotated[Text, BeforeValidator(entries.model_label)]
 Whole0 = Annotated[int, _from(0)]
 Whole1 = Annotated[int, _from(1)]
 Whole2 = Annotated[int, _from(2)]
@@ -73,8 +64,7 @@ Once = AfterValidator(entries.each_once)
 # ---- parts of a study
 
 
-@guarded
-@dataclass(frozen=True, config=STRICT)
+@part
 class TaskPlan:
     """Problems of one kind."""
 
@@ -83,8 +73,7 @@ class TaskPlan:
     difficulty: Annotated[int | None, Field(strict=True, ge=1, le=3, description="1, 2 or 3")] = None
 
 
-@guarded
-@dataclass(frozen=True, config=STRICT)
+@part
 class TracePlan:
     """What is traced: so many problems per task, of which the first `keep` are saved whole."""
 
@@ -92,7 +81,7 @@ class TracePlan:
     keep: Whole0 = 1
     # Conditions under which traces are taken: a name stands for all conditions of that name, a label for one of them.
     conditions: Annotated[tuple[Text, ...], _list_of("names or labels of conditions", 1)] = ("none",)
-    # So many heads per saved trace keep their whole attention maps: the liveliest moving and the firmest static ones.
+    # So many heads per saved trace keep their whole attention maps: the furthest relocating and the firmest static ones.
     maps: Whole0 = 0
     # The share of non-sinks is measured at each, in every unit.
     epsilons: Annotated[tuple[Annotated[float, Field(strict=True, ge=0, le=1e9)], ...], _list_of("numbers ≥ 0")] = ()
@@ -112,8 +101,7 @@ class TracePlan:
         return self
 
 
-@guarded
-@dataclass(frozen=True, config=STRICT)
+@part
 class MechanismPlan:
     """Confidence and commit delay where tokens depended on the masked sinks."""
 
@@ -121,21 +109,15 @@ class MechanismPlan:
     k: Annotated[tuple[Whole1, ...], _list_of("whole numbers of at least 1", 1)] = (1, 5)
 
 
-@guarded
-@dataclass(frozen=True, config=STRICT)
+@part
 class LikelihoodPlan:
-    """Models that are measured by the likelihood of held-out text; those not installed are skipped with a word."""
+    """Models that are measured by the likelihood of held-out text; those not installed are skipped with a warning."""
 
-    models: Annotated[tuple[Text, ...], _list_of("autoregressive models"), Once] = ()
+    models: Annotated[tuple[ModelName, ...], _list_of("autoregressive models"), Once] = ()
     texts: Whole2 = 8
     read: Whole2 = 48  # tokens read at once, before the masking begins
     scored: Whole1 = 48  # tokens whose likelihood counts, one per step
-    conditions: SkipValidation[tuple[Condition, ...]] = ()
-
-    @field_validator("conditions", mode="before")
-    @classmethod
-    def _conditions(cls, value: Any, info: ValidationInfo) -> Any:
-        return tuple(condition for condition, _ in entries.conditions(value, info, ("likelihood", "conditions")))
+    conditions: Annotated[SkipValidation[tuple[Condition, ...]], entries.conditions("likelihood", "conditions")] = ()
 
     @model_validator(mode="after")
     def _compared(self, info: ValidationInfo) -> LikelihoodPlan:
@@ -148,24 +130,18 @@ class LikelihoodPlan:
         return self
 
 
-@guarded
-@dataclass(frozen=True, config=STRICT)
+@part
 class ForcedPlan:
-    """Models that are measured by the likelihood of the true answers; those not installed are skipped with a word."""
+    """Models that are measured by the likelihood of the true answers; those not installed are skipped with a warning."""
 
-    models: Annotated[tuple[Text, ...], _list_of("models"), Once] = ()
+    models: Annotated[tuple[ModelName, ...], _list_of("models"), Once] = ()
     problems: Whole2 = 20  # of each task
     # Shares of the answer that a diffusion model finds masked; an autoregressive one has the chain rule.
     levels: Annotated[
         tuple[Annotated[float, Field(strict=True, gt=0, le=1)], ...], _list_of("shares above 0, at most 1", 1)
     ] = (0.25, 0.5, 0.75, 1.0)
     # With the kind of models it is for: all, causal, diffusion.
-    conditions: SkipValidation[Pairs] = ()
-
-    @field_validator("conditions", mode="before")
-    @classmethod
-    def _conditions(cls, value: Any, info: ValidationInfo) -> Any:
-        return tuple(entries.conditions(value, info, ("forced", "conditions")))
+    conditions: Annotated[SkipValidation[Pairs], entries.pairs("forced", "conditions")] = ()
 
     @model_validator(mode="after")
     def _compared(self, info: ValidationInfo) -> ForcedPlan:
@@ -174,25 +150,33 @@ class ForcedPlan:
         return self
 
 
-@guarded
-@dataclass(frozen=True, config=STRICT)
+@part
 class Study:
     """One study. `decode` holds words on top of each model's defaults; a list in it is a sweep."""
 
     name: Annotated[
         str, Field(strict=True, description="a plain file name without slashes and '..'"), AfterValidator(_file_name)
     ]
-    models: Annotated[tuple[Text, ...], _list_of("zoo names, folders or Hub ids"), Once]
-    tasks: Annotated[tuple[TaskPlan, ...], _list_of("tasks, each {name: …, problems: …}", 1)]
+    models: Annotated[tuple[ModelName, ...], _list_of("zoo names, folders or Hub ids"), Once]
+    tasks: Annotated[
+        tuple[TaskPlan, ...], _list_of("tasks, each {name: …, problems: …}", 1), BeforeValidator(entries.named_tasks)
+    ]
     # With the kind of models it is for: all, causal, diffusion.
-    conditions: Annotated[SkipValidation[Pairs], Field(description=entries.CONDITIONS)]
+    conditions: Annotated[
+        SkipValidation[Pairs],
+        Field(description=entries.CONDITIONS),
+        BeforeValidator(entries.compared),
+        entries.pairs("conditions"),
+    ]
     about: Annotated[str, Field(strict=True, description="a sentence")] = ""
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**32, description="a whole number of at least 0")] = 0
     split: Annotated[str, Field(pattern="^(train|validation|test)$", description="train, validation or test")] = "test"
     chunk: Whole1 = 25
-    decode: Mapping[str, Any] = Field(default_factory=dict)
+    decode: Annotated[Mapping[str, Any], BeforeValidator(entries.decode_settings)] = Field(default_factory=dict)
     rules: Annotated[
-        SkipValidation[tuple[Mapping[str, Any], ...]], Field(validate_default=True, description="a list of rules")
+        SkipValidation[tuple[Mapping[str, Any], ...]],
+        Field(validate_default=True, description="a list of rules"),
+        BeforeValidator(entries.rules),
     ] = (DEFAULT_RULE,)
     trace: TracePlan = TracePlan(problems=0)
     mechanism: MechanismPlan = MechanismPlan(problems=0)
@@ -203,7 +187,7 @@ class Study:
         5.0
     )
     # The comparisons that the study is about, corrected together; none named: one masked sink, in every model and task.
-    primary: SkipValidation[tuple[Condition, ...]] = ()
+    primary: Annotated[SkipValidation[tuple[Condition, ...]], entries.conditions("primary")] = ()
     # Where the truth is known: model → verdict → how its value must begin. A run that says otherwise has failed.
     expected: Annotated[
         Mapping[str, Mapping[str, str]], Field(description="a mapping of models to verdicts and their values")
@@ -215,32 +199,6 @@ class Study:
         Field(description="cpu, cuda, mps, another device of torch, or auto"),
         AfterValidator(entries.known_device),
     ] = None
-
-    @field_validator("tasks", mode="before")
-    @classmethod
-    def _tasks(cls, value: Any) -> Any:
-        """A plain word stands for a mapping with that name."""
-        return [{"name": one} if isinstance(one, str) else one for one in value] if isinstance(value, list) else value
-
-    @field_validator("conditions", mode="before")
-    @classmethod
-    def _conditions(cls, value: Any, info: ValidationInfo) -> Any:
-        return entries.compared(entries.conditions(value, info, ("conditions",)), info)
-
-    @field_validator("primary", mode="before")
-    @classmethod
-    def _primary(cls, value: Any, info: ValidationInfo) -> Any:
-        return tuple(condition for condition, _ in entries.conditions(value, info, ("primary",)))
-
-    @field_validator("decode", mode="before")
-    @classmethod
-    def _decode(cls, value: Any, info: ValidationInfo) -> Any:
-        return entries.decode_settings(value, info)
-
-    @field_validator("rules", mode="before")
-    @classmethod
-    def _rules(cls, value: Any, info: ValidationInfo) -> Any:
-        return entries.rules(value, info)
 
     @model_validator(mode="after")
     def _together(self, info: ValidationInfo) -> Study:
@@ -315,7 +273,9 @@ class Study:
         values = [value if isinstance(value, list) else [value] for value in self.decode.values()]
         swept = [name for name in names if isinstance(self.decode[name], list)]
         points = [dict(zip(names, point, strict=True)) for point in itertools.product(*values)]
-        return [(", ".join(f"{name}={_shown(point[name])}" for name in swept), point) for point in points]
+        shown = [{name: "whole" if point[name] is None else point[name] for name in swept} for point in points]
+        labels = [", ".join(f"{name}={value}" for name, value in one.items()) for one in shown]
+        return list(zip(labels, points, strict=True))
 
     def changed(
         self, models: Sequence[str] | None = None, problems: int | None = None, tasks: Sequence[str] | None = None,
@@ -356,7 +316,3 @@ def _plain(value: Any) -> Any:
         case Mapping():
             return {name: _plain(one) for name, one in value.items()}
     return {item.name: _plain(getattr(value, item.name)) for item in fields(value)} if is_dataclass(value) else value
-
-
-def _shown(value: Any) -> str:
-    return "whole" if value is None else str(value)

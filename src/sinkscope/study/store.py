@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import IO, Any
 
-from sinkscope import io
+from sinkscope import io, plugins
 from sinkscope.errors import StudyError
 from sinkscope.io.reading import read_object, read_text
 from sinkscope.study.unit import Unit
@@ -104,8 +104,10 @@ class Store:
 
     def _refuse_unless_same(self, what: str, before: str, asked: str) -> None:
         if before != asked:
+            sides = before.splitlines(), asked.splitlines()
+            told = "\n".join(list(difflib.unified_diff(*sides, "in the folder", "asked for", lineterm="", n=0))[:40])
             raise StudyError(
-                f"{self.folder} holds a run that is not the one asked for; {what} changed:\n{_diff(before, asked)}\n"
+                f"{self.folder} holds a run that is not the one asked for; {what} changed:\n{told}\n"
                 "Name another folder with --out, or remove this one."
             )
 
@@ -161,7 +163,7 @@ class Store:
             return io.write(path, content, durable)
         except OSError as error:
             raise StudyError(
-                f"{path} could not be written ({io.reason(error)}); everything finished before is safe: make room and run again."
+                f"{path} could not be written ({io.reason(error)}); everything finished before is stored: free space, then rerun."
             ) from None
 
 
@@ -201,7 +203,7 @@ def versions() -> dict[str, str]:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:  # run from a source tree without installing
             found[name] = "unknown"
-    return found
+    return found | plugins.versions()
 
 
 def machine() -> dict[str, Any]:
@@ -210,10 +212,3 @@ def machine() -> dict[str, Any]:
 
 def as_json(value: Any) -> str:
     return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def _diff(before: str, after: str) -> str:
-    lines = difflib.unified_diff(
-        before.splitlines(), after.splitlines(), "in the folder", "asked for", lineterm="", n=0
-    )
-    return "\n".join(list(lines)[:40])

@@ -6,9 +6,10 @@ import functools
 import pathlib
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any, TypeVar
+from typing import Any, TypeVar, dataclass_transform
 
-from pydantic import TypeAdapter, ValidationError, ValidationInfo
+from pydantic import ConfigDict, TypeAdapter, ValidationError, ValidationInfo
+from pydantic.dataclasses import dataclass
 
 from sinkscope.errors import StudyError
 from sinkscope.fields import shown
@@ -32,8 +33,10 @@ def validated(kind: type[Made], values: Any, where: str, lines: Mapping[Path, in
         raise _sentence(error, kind, values, context) from None
 
 
-def guarded(kind: type[Made]) -> type[Made]:
-    """The constructor words mistakes as a file does, not as pydantic does."""
+@dataclass_transform(frozen_default=True)
+def part(plan: type[Made]) -> type[Made]:
+    """A part of a study: a frozen dataclass of checked fields, whose constructor words mistakes as a file does."""
+    kind: Any = dataclass(frozen=True, config=ConfigDict(extra="forbid"))(plan)
     plain = kind.__init__
 
     @functools.wraps(plain)
@@ -43,8 +46,9 @@ def guarded(kind: type[Made]) -> type[Made]:
         except ValidationError as error:
             raise _sentence(error, kind, words, {"where": kind.__name__, "lines": {}}) from None
 
-    kind.__init__ = init  # type: ignore[method-assign]
-    return kind
+    kind.__init__ = init
+    made: type[Made] = kind
+    return made
 
 
 def refuse(info: ValidationInfo, path: Path, sentence: str) -> StudyError:

@@ -62,23 +62,21 @@ def _conclusion(claims: Sequence[Claim]) -> Iterator[str]:
     for row in found:
         first.setdefault(row.model, row)
     for row in first.values():
-        more = f"{told} {_cost(row)}"
+        taken = "" if row.dose is None else f", which take {100 * row.dose:.0f} % of its attention"
+        more = f"{told} {row.model} without {KEYS[row.name]}{taken}: {matrix.figure(row)}."
         if len(textwrap.wrap(more, WIDTH)) > CONCLUSION:
             break
         told = more
     yield from textwrap.wrap(told, WIDTH)
 
 
-def _cost(row: Claim) -> str:
-    """tiny-dream without its top keys, which take 10 % of its attention: −82.0 [−90.0, −74.0] points."""
-    taken = "" if row.dose is None else f", which take {100 * row.dose:.0f} % of its attention"
-    return f"{row.model} without {KEYS[row.name]}{taken}: {matrix.figure(row)}."
-
-
 def _table(results: Results, room: int) -> Iterator[str]:
     """A line per model: K sinks masked, as many random keys, random keys of their mass; those that do not fit are counted."""
     names = list(dict.fromkeys(cell.model for cell in results.pooled))
-    found = {name: _masked_by_k(results, name) for name in names}
+    found: dict[str, tuple[PooledCell, dict[int, PooledCell]]] = {}
+    for name in names:
+        of = ModelRows(first_point(results.of(name)), 0.0)
+        found[name] = of.base, {row.condition["k"]: row for row in of.masked()}
     ks = sorted({k for _, rows in found.values() for k in rows})[:3]
     lines = [_line(name, base, rows, ks) for name, (base, rows) in found.items() if rows]
     if not lines:
@@ -132,14 +130,8 @@ def _changed(row: PooledCell | None) -> str:
     return f"{_share(row)} [{100 * row.difference_low:+.0f},{100 * row.difference_high:+.0f}]"
 
 
-def _masked_by_k(results: Results, name: str) -> tuple[PooledCell, dict[int, PooledCell]]:
-    of = ModelRows(first_point(results.of(name)), 0.0)
-    return of.base, {row.condition["k"]: row for row in of.masked()}
-
-
 def _line(name: str, base: PooledCell, rows: Mapping[int, PooledCell], ks: Sequence[int]) -> str:
-    first = rows.get(ks[0])
-    told = _changed(first)
+    told = _changed(rows.get(ks[0]))
     sinks = "".join(f"{_share(rows.get(k)):>4}" for k in ks[1:])
     random = "|".join(
         "".join(f"{_share(rows[k].controls.get(match) if k in rows else None):>4}" for k in ks)

@@ -49,7 +49,12 @@ class Unit:
     def id(self) -> str:
         """A name for files; says everything that tells units of one study apart."""
         parts = (self.kind, self.shown, self.setting, self.condition.key, self.task, f"{self.chunk:03d}")
-        return _cut("__".join(_safe(part) for part in parts if part))
+        text = "__".join(part for part in parts if part)
+        name = "".join(sign if sign.isalnum() or sign in "-._=" else "-" for sign in text)
+        if len(name.encode()) <= LONGEST_FILE_NAME:
+            return name
+        digest = hashlib.sha256(name.encode()).hexdigest()[:16]  # of the whole
+        return f"{name.encode()[: LONGEST_FILE_NAME - len(digest) - 1].decode(errors='ignore')}-{digest}"
 
     @cached_property
     def decoder(self) -> Decode:
@@ -64,15 +69,3 @@ class Unit:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Unit:
         return cls(**{**values, "condition": condition_from_dict(values["condition"])})
-
-
-def _cut(name: str) -> str:
-    """A name that is too long for a file ends in a digest of the whole."""
-    if len(name.encode()) <= LONGEST_FILE_NAME:
-        return name
-    digest = hashlib.sha256(name.encode()).hexdigest()[:16]
-    return f"{name.encode()[: LONGEST_FILE_NAME - len(digest) - 1].decode(errors='ignore')}-{digest}"
-
-
-def _safe(part: str) -> str:
-    return "".join(sign if sign.isalnum() or sign in "-._=" else "-" for sign in part)

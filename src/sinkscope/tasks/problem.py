@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sinkscope import plugins
 from sinkscope.errors import TaskError
 
 Source = random.Random
@@ -59,13 +60,14 @@ def register(task: Task, *, replace: bool = False) -> Task:
 
 def find(kind: Any) -> Task:
     """The registered task of that name."""
-    if not isinstance(kind, str) or kind not in _tasks:
+    if not isinstance(kind, str) or (kind not in _tasks and kind not in registered()):
         raise TaskError(f"Expected a kind of problem out of {', '.join(_tasks)}, but got {kind!r}.")
     return _tasks[kind]
 
 
 def registered() -> tuple[str, ...]:
     """The names of all kinds that `problems` knows, in the order in which they were registered."""
+    plugins.load("tasks")
     return tuple(_tasks)
 
 

@@ -22,7 +22,7 @@ from sinkscope.errors import ReadingError
 from sinkscope.interventions.activations import AT, positions
 from sinkscope.interventions.hooks import HookContext, hook
 from sinkscope.interventions.steps import Steps, is_steps, within
-from sinkscope.models.base import Model, pad
+from sinkscope.models.base import Model, Prompt, is_ids, is_messages
 
 if TYPE_CHECKING:
     from sinkscope.settings.decode import Decode
@@ -70,7 +70,7 @@ class _Shard:
 
 def activations(
     model: Model,
-    prompts: Iterable[str],
+    prompts: Prompt | Iterable[Prompt],
     layers: Sequence[int] | None = None,
     where: str = "resid_post",
     steps: Steps | None = None,
@@ -85,11 +85,12 @@ def activations(
 ) -> Activations:
     """Generate from every prompt and write the activations at a place of these layers to `out`, shard by shard.
 
+    prompts: text, chat messages or token ids each.
     Beside each vector stand the prompt's number, the step, the position, its state (0 masked, 1 committed, 2 prompt) and the
     token on the canvas. steps: (from, to), half-open; floats are shares of the generation. at: all, masked, committed or
     prompt positions. batch: prompts decoded together; they are taken from `prompts` as they are needed. shard: bytes of
     vectors that are held before they are written. settings, words (length=32, …): how to decode. Called again with the same
-    arguments, it goes on where it was stopped.
+    arguments, it is resumed.
     """
     numbers = range(int(model.config.num_hidden_layers)) if layers is None else sorted(layers)
     places = [f"layers.{number}.{where}" for number in numbers]
@@ -112,7 +113,8 @@ def activations(
         "shard": shard, "dtype": str(dtype).removeprefix("torch."), "settings": settings and settings.to_dict(), "words": words,
     }  # fmt: skip
     _claim(folder, json.loads(json.dumps(asked, default=str)))
-    source, number = iter([prompts] if isinstance(prompts, str) else prompts), 0
+    alone = isinstance(prompts, str) or is_messages(prompts) or is_ids(prompts)
+    source, number = iter([prompts] if alone else prompts), 0
     while texts := list(islice(source, batch)):
         _batch(model, texts, number, places, folder, (settings, words, steps, at, shard, dtype))
         number += len(texts)
@@ -132,12 +134,13 @@ def _claim(folder: Path, asked: dict[str, Any]) -> None:
     io.write(path, json.dumps(asked, indent=1) + "\n")
 
 
-def _batch(model: Model, texts: list[str], first: int, places: list[str], folder: Path, how: tuple[Any, ...]) -> None:
+def _batch(model: Model, texts: list[Any], first: int, places: list[str], folder: Path, how: tuple[Any, ...]) -> None:
     settings, words, steps, at, most, dtype = how
-    digest = hashlib.sha256(json.dumps(texts).encode()).hexdigest()
+    digest = hashlib.sha256(json.dumps(texts, default=lambda one: one.tolist()).encode()).hexdigest()  # a tensor of ids
     if _finished(folder, first, digest):
         return
-    ids, mask = pad([model.encode(text) for text in texts], model)
+    ids, mask, _ = model.batch(texts)
+    assert mask is not None
     chosen = resolve_settings(settings or model.defaults, model, ids.shape[1], words)
     padding = (mask == 0).sum(1)
     held, written = _Shard(), 0

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from sinkscope.attention.transfer import ToHost
 from sinkscope.errors import ReadingError, TraceError
 from sinkscope.interventions.hooks import HookContext, hook
-from sinkscope.models.base import Model, check_ids
+from sinkscope.models.base import Model, Prompt
 
 TOP = 3  # tokens kept per step, layer and position
 AT_A_TIME = 1 << 28  # logits that a GPU makes at a time
@@ -26,13 +26,14 @@ BYTES = TOP * (torch.int32.itemsize + torch.float16.itemsize)  # per step, layer
 @torch.inference_mode()
 def lens(
     model: Model,
-    ids: Tensor,
+    ids: Prompt | list[Any],
     layers: Sequence[int] | None = None,
     positions: Sequence[int] | None = None,
     attention_mask: Tensor | None = None,
 ) -> Tensor:
     """ids [batch, position] → logits [layer, batch, position, vocab]; the last layer's are the model's own.
 
+    ids: or a prompt as text or chat messages, or a list of prompts, which are padded at the left.
     layers, positions: only these, in the order given; negative ones count from the end. As in `model.logits`, row i of a
     shifted family predicts token i + 1.
     """
@@ -45,15 +46,19 @@ def lens(
 
 
 @torch.inference_mode()
-def hidden_states(model: Model, ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+def hidden_states(model: Model, ids: Prompt | list[Any], attention_mask: Tensor | None = None) -> Tensor:
     """ids [batch, position] → what leaves each layer, [layer, batch, position, width]; the last one behind the final norm."""
     _need_parts(model)
-    ids = check_ids(ids, model)
-    mask = None if attention_mask is None or bool(attention_mask.all()) else attention_mask.to(model.device)
+    rows, mask, _ = model.batch(ids, attention_mask)
+    mask = None if mask is None or bool(mask.all()) else mask.to(model.device)
     base: Any = model.module.base_model
     with _outputs(base.layers) as found:
         output = base(
-            ids, attention_mask=mask, position_ids=model.positions(mask), use_cache=False, **model.direction()
+            rows.to(model.device),
+            attention_mask=mask,
+            position_ids=model.positions(mask),
+            use_cache=False,
+            **model.direction(),
         )
     states: Tensor = torch.stack([*found[:-1], output.last_hidden_state])
     return states

@@ -146,7 +146,7 @@ class Trace:
         return there.sum(1)
 
     def select(self, steps: slice | None = None, layers: Picked | None = None, heads: Picked | None = None) -> Trace:
-        """A part of the trace; steps as a slice without stride, layers and heads in any choice (numbered anew)."""
+        """A part of the trace; steps as a slice without stride, layers and heads in any choice (renumbered)."""
         steps = slice(None) if steps is None else steps
         try:
             first, last, stride = steps.indices(self.steps)

@@ -16,7 +16,7 @@ from sinkscope.attention.transfer import ToHost
 from sinkscope.decoding.layout import lay_out
 from sinkscope.decoding.run import Step
 from sinkscope.errors import BudgetError, TraceError
-from sinkscope.fields import TRUTH, Allowed, among, need, whole
+from sinkscope.fields import LARGEST, TRUTH, Allowed, among, need, whole
 from sinkscope.interventions.ablate import is_pairs
 from sinkscope.interventions.hooks import HookContext, hook
 from sinkscope.models.base import Model
@@ -42,14 +42,13 @@ class Keep:
     channels: int = 0  # so many of the largest channels behind each layer, with their values
 
     def __post_init__(self) -> None:
-        allowed = {
-            "form": among(("auto", "full", "summary")), "dtype": among((torch.float16, torch.float32)),
-            "budget": Allowed("a whole number of bytes", lambda value: type(value) is int),
-            "lens": TRUTH, "channels": whole(0),
-            "maps": Allowed("pairs of layer and head, such as ((3, 0),)", is_pairs),
-        }  # fmt: skip
-        for name, one in allowed.items():
-            need(name, getattr(self, name), one, TraceError)
+        need("form", self.form, among(("auto", "full", "summary")), TraceError)
+        need("dtype", self.dtype, among((torch.float16, torch.float32)), TraceError)
+        need("budget", self.budget, Allowed("a whole number of bytes", whole(-LARGEST)), TraceError)
+        for name in ("value_norms", "hidden_norms", "lens"):
+            need(name, getattr(self, name), TRUTH, TraceError)
+        need("channels", self.channels, whole(0), TraceError)
+        need("maps", self.maps, Allowed("pairs of layer and head, such as ((3, 0),)", is_pairs), TraceError)
 
 
 def check_maps(model: Model, keep: Keep) -> None:

@@ -14,10 +14,10 @@ from sinkscope.attention.capture import listening
 from sinkscope.decoding import checked_mask, decode, resolve_settings
 from sinkscope.decoding.delete import delete_positions
 from sinkscope.decoding.run import Decoded, OnStep, Step
-from sinkscope.errors import DecodeError, InterventionError, PromptError, TraceError
+from sinkscope.errors import DecodeError, InterventionError, TraceError
 from sinkscope.interventions import Intervention, intervene
 from sinkscope.io.progress import StepBar
-from sinkscope.models.base import Model, check_ids, pad
+from sinkscope.models.base import Messages, Model, Prompt
 from sinkscope.models.diffusion_gemma import around, is_native_diffusion
 from sinkscope.models.load import load
 from sinkscope.settings.decode import Decode
@@ -26,16 +26,14 @@ from sinkscope.tracing.recorder import Keep, Recorder
 
 
 @overload
-def trace(model: Model | str, prompt: str, settings: Decode | None = None, **options: Any) -> Trace: ...
+def trace(model: Model | str, prompt: str | Messages, settings: Decode | None = None, **options: Any) -> Trace: ...
 @overload
 def trace(model: Model | str, prompt: list[str], settings: Decode | None = None, **options: Any) -> list[Trace]: ...
 @overload
-def trace(
-    model: Model | str, prompt: Tensor, settings: Decode | None = None, **options: Any
-) -> Trace | list[Trace]: ...
+def trace(model: Model | str, prompt: Any, settings: Decode | None = None, **options: Any) -> Trace | list[Trace]: ...
 def trace(
     model: Model | str,
-    prompt: str | list[str] | Tensor,
+    prompt: Prompt | list[Any],
     settings: Decode | None = None,
     *,
     attention_mask: Tensor | None = None,
@@ -47,6 +45,7 @@ def trace(
 ) -> Trace | list[Trace]:
     """Generate from `prompt` and record it; one prompt gives a Trace, a list or a batch of ids gives a list.
 
+    prompt: text, chat messages or token ids; ids [batch, position] may have an attention_mask.
     `words` are single decode settings (steps=32, length=32, block=8, …) on top of `settings` or the model's defaults.
     keep: what to record and within which memory. interventions: act while the trace is taken.
     progress: a bar of steps on a terminal, by itself in interactive sessions; True also in scripts.
@@ -55,7 +54,7 @@ def trace(
     loaded = load(model) if isinstance(model, str | Path) else around(model) if is_native_diffusion(model) else model
     interventions = [interventions] if isinstance(interventions, Intervention) else interventions
     _check(loaded, settings, interventions, keep, on_step)
-    ids, mask = _prompts(loaded, prompt, attention_mask)
+    ids, mask, alone = loaded.batch(prompt, attention_mask)
     chosen = (
         resolve_settings(settings or loaded.defaults, loaded, ids.shape[1], words)
         if words or settings is None
@@ -78,9 +77,12 @@ def trace(
         stack.enter_context(listening(loaded.module, recorder))
         done = decode(loaded, ids, replace(chosen, delete=()), attention_mask=mask, history=False, on_step=both)
     recorder.finish(done.tokens)
-    texts = [prompt] if isinstance(prompt, str) else [None] * len(ids) if isinstance(prompt, Tensor) else prompt
-    traces = [cut_row(recorder, row, done, text, interventions) for row, text in enumerate(texts)]
-    return traces[0] if isinstance(prompt, str) or (isinstance(prompt, Tensor) and len(ids) == 1) else traces
+    texts = [prompt] if alone else prompt
+    traces = [
+        cut_row(recorder, row, done, text if isinstance(text, str) else None, interventions)
+        for row, text in enumerate(texts)
+    ]
+    return traces[0] if alone else traces
 
 
 def _check(model: Any, settings: Any, interventions: Any, keep: Any, on_step: Any) -> None:
@@ -99,21 +101,6 @@ def _check(model: Any, settings: Any, interventions: Any, keep: Any, on_step: An
         raise TraceError(f"Expected what to keep as sk.Keep(…), got {keep!r}.")
     if on_step is not None and not callable(on_step):
         raise TraceError(f"Expected a function to call after each step, got on_step={on_step!r}.")
-
-
-def _prompts(model: Model, prompt: Any, mask: Any) -> tuple[Tensor, Tensor | None]:
-    if isinstance(prompt, Tensor):
-        if not isinstance(mask, Tensor | None):
-            raise PromptError(f"Expected an attention mask as a tensor of the shape of the ids, got {mask!r}.")
-        return check_ids(prompt, model), mask
-    texts = [prompt] if isinstance(prompt, str) else prompt
-    if not isinstance(texts, list | tuple) or not texts or not all(isinstance(text, str) for text in texts):
-        raise PromptError(f"Expected a prompt as text, a list of texts, or ids [batch, position], got {prompt!r}.")
-    if any("\ud800" <= sign <= "\udfff" for text in texts for sign in text):
-        raise PromptError("Expected a prompt as UTF-8 text, got bytes that are none; convert it first.")
-    if mask is not None:
-        raise PromptError("An attention mask would have no effect on a prompt given as text; leave it out.")
-    return pad([model.encode(text) for text in texts], model)
 
 
 def cut_row(

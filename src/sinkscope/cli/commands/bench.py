@@ -35,7 +35,7 @@ def register(app: typer.Typer) -> None:
         model: ModelArgument = "tiny-llada",
         length: Annotated[int, typer.Option(help="Tokens to generate.", min=1)] = 32,
         prompt: Annotated[int, typer.Option(help="Tokens of the prompt.", min=1)] = 32,
-        repeats: Annotated[int, typer.Option(help="Rounds; the ways take turns in each.", min=1)] = 5,
+        repeats: Annotated[int, typer.Option(help="Rounds; each round runs every variant once.", min=1)] = 5,
         dtype: Dtype = None,
         device: Device = None,
         lengths: Annotated[str | None, typer.Option(help="Positions of the attention calls, with commas.")] = None,

@@ -10,7 +10,17 @@ import typer
 
 from sinkscope import io
 from sinkscope.cli.commands.bench import machine
-from sinkscope.cli.options import Base, Device, Dtype, JsonFlag, MaskId, ModelArgument, writable_file
+from sinkscope.cli.options import (
+    Base,
+    Device,
+    Dtype,
+    JsonFlag,
+    MaskId,
+    ModelArgument,
+    Quantization,
+    Revision,
+    writable_file,
+)
 from sinkscope.cli.screen import output, print_json, printable, say_error, waiting
 from sinkscope.errors import TaskError
 
@@ -25,13 +35,18 @@ def register(app: typer.Typer) -> None:
         device: Device = None,
         mask_id: MaskId = None,
         base: Base = None,
+        revision: Revision = None,
+        quantization: Quantization = None,
         everything: Annotated[
             bool, typer.Option("--all", help="Also every backend, every cache in half precision, several GPUs, memory.")
         ] = False,
         out: Annotated[Path | None, typer.Option(help="Write the results to this JSON file.")] = None,
         as_json: JsonFlag = False,
     ) -> None:
-        """Check that a model loads whole, attends as its family does, decodes, and obeys an intervention."""
+        """Check that a model loads whole, attends as its family does, decodes, and obeys an intervention.
+
+        With --quantization also how far logits and received attention drift from the plain weights.
+        """
         from rich.table import Table
         from rich.text import Text
 
@@ -40,7 +55,7 @@ def register(app: typer.Typer) -> None:
         if out is not None:
             writable_file(out, TaskError)
         with waiting(f"checking {model} …"):
-            checks = list(checkup(model, dtype, device, mask_id, base, everything))
+            checks = list(checkup(model, dtype, device, mask_id, base, everything, revision, quantization))
         failed = [one for one in checks if one.status == "failed"]
         found = {"model": model, "ok": not failed, "checks": [one.to_dict() for one in checks]}
         if out is not None:

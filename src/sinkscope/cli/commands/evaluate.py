@@ -7,32 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from sinkscope.cli.options import (
-    MOST,
-    Base,
-    BatchSize,
-    DataFolder,
-    Device,
-    Dtype,
-    ExamplesOption,
-    JsonFlag,
-    ProtocolOption,
-    Settings,
-    TaskOption,
-    counts,
-    listed,
-    refuse_together,
-    settings_of,
-)
-from sinkscope.cli.scale import (
-    AddressOption,
-    CpusOption,
-    EngineOption,
-    GpusOption,
-    WorkersOption,
-    workers_from,
-)
-from sinkscope.cli.screen import output, print_json, printable, progress
+from sinkscope.cli.groups import BenchmarkOptions
+from sinkscope.cli.options import Base, JsonFlag, counts, listed, refuse_together
+from sinkscope.cli.screen import output, print_json, print_text, printable, progress
 from sinkscope.errors import TaskError
 
 
@@ -42,7 +19,6 @@ def register(app: typer.Typer) -> None:
 
 def evaluate_model(
     model: Annotated[str, typer.Option("--model", "-m", help="Zoo name, folder, GGUF file or Hub id.")],
-    tasks: TaskOption = None,
     mask_sinks: Annotated[int | None, typer.Option(help="Mask this many sinks per head.")] = None,
     mask_random: Annotated[int | None, typer.Option(help="Mask this many random keys per head instead.")] = None,
     rank: Annotated[str | None, typer.Option(help="Which map ranks the sinks: clean (default) or as_run")] = None,
@@ -50,40 +26,20 @@ def evaluate_model(
         str | None,
         typer.Option(help="Any intervention of study files, such as mask_sinks:k=5,rank=as_run; values are YAML."),
     ] = None,
-    protocol: ProtocolOption = None,
-    examples: ExamplesOption = None,
     show_prompt: Annotated[
         bool, typer.Option("--show-prompt", help="Print the first problem as the model gets it; run nothing.")
     ] = False,
-    data: DataFolder = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="Folder for finished requests; run again to go on."),
+        typer.Option("--out", "-o", help="Folder for finished requests; rerun to resume."),
     ] = None,
-    problems: Annotated[
-        int | None,
-        typer.Option("--problems", "-n", help="Only so many problems per task.", min=1),
-    ] = None,
-    fewshot: Annotated[
-        int | None,
-        typer.Option("--fewshot", "-f", help="Examples before each problem.", min=0, max=1000),
-    ] = None,
-    chat: Annotated[bool | None, typer.Option("--chat/--no-chat", help="Use the chat template.")] = None,
-    batch_size: BatchSize = 8,
     repeats: Annotated[int, typer.Option(help="Answers per problem, for pass@k.", min=1)] = 1,
     pass_at: Annotated[str, typer.Option(help="Which pass@k, with commas between.")] = "1",
     samples: Annotated[int, typer.Option(help="Masked samples per likelihood.", min=1)] = 128,
-    seed: Annotated[int, typer.Option(help="Seed of the random numbers.", min=0, max=MOST)] = 0,
-    dtype: Dtype = None,
-    device: Device = None,
     base: Base = None,
-    engine: EngineOption = "local",
-    address: AddressOption = None,
-    workers: WorkersOption = None,
-    gpus_per_worker: GpusOption = None,
-    cpus_per_worker: CpusOption = None,
-    settings: Settings = None,
     as_json: JsonFlag = False,
+    *,
+    options: BenchmarkOptions,
 ) -> None:
     """Score a model on GSM8K, HumanEval or our own problems (gsm8k, humaneval, sinkscope_arithmetic, …).
 
@@ -94,39 +50,34 @@ def evaluate_model(
     from sinkscope.evals.masking import decode_words, made_of_words, parse_condition
     from sinkscope.io.progress import unit_progress
 
-    names = listed(tasks, "at least one task", "gsm8k")
+    names = listed(options.tasks, "at least one task", "gsm8k")
     if names is None:
         raise TaskError("Expected at least one task, such as --task gsm8k, got none.")
-    words = settings_of(settings)
+    asked = {**options.asked(), "repeats": repeats, "pass_at": counts(pass_at), "samples": samples}
     if show_prompt:
         refuse_together(TaskError, "with --show-prompt, which runs nothing", {"--out": out, "--condition": condition})
-        asked = Choices(
-            tuple(names), protocol, words, data, examples, fewshot, chat, repeats=repeats, pass_at=counts(pass_at),
-            problems=problems or 100, seed=seed,
-        )  # fmt: skip
-        prompts = shown_prompts(model, asked)
+        prompts = shown_prompts(model, Choices(tuple(names), **asked))
         if as_json:
             print_json(prompts)
         else:
-            output().print(printable("\n".join(map(_as_text, prompts))), markup=False, soft_wrap=True)
+            print_text("\n".join(map(_as_text, prompts)))
         return
-    chosen = workers_from(engine, address, workers, gpus_per_worker, cpus_per_worker)
+    more = options.run()
     change = made_of_words(mask_sinks, mask_random, rank)
     if condition is not None:
         refuse_together(TaskError, "with --condition", {"--mask-sinks": mask_sinks, "--mask-random": mask_random})
         named = parse_condition(condition)
-        change, words = named.intervention(seed), {**(words or {}), **decode_words(named)} or None
+        change = named.intervention(options.seed)
+        asked["settings"] = {**(asked["settings"] or {}), **decode_words(named)} or None
     asked_model: Any = model
     if base is not None:
         from sinkscope.models.load import load
 
-        asked_model = load(model, dtype=dtype, device=device, base=base)
+        asked_model = load(model, dtype=options.dtype, device=options.device, base=base)
     with unit_progress(progress(), "answers") as shown:
         found = evaluate(
-            asked_model, names, intervention=change, protocol=protocol, settings=words, data=data, examples=examples, out=out,
-            limit=problems, fewshot=fewshot, chat=chat, batch_size=batch_size, repeats=repeats, pass_at=counts(pass_at),
-            samples=samples, problems=problems or 100, seed=seed, dtype=dtype, device=device, engine=chosen,
-            on_message=shown.on_message, on_progress=shown.on_progress,
+            asked_model, names, intervention=change, out=out, **asked, **more, on_message=shown.on_message,
+            on_progress=shown.on_progress,
         )  # fmt: skip
     if as_json:
         print_json(found)

@@ -7,20 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sinkscope.cli.options import (
-    MOST,
-    Base,
-    Device,
-    Dtype,
-    JsonFlag,
-    MaskId,
-    Mode,
-    ModelArgument,
-    read_prompt,
-    refuse_together,
-)
-from sinkscope.cli.screen import output, print_json, printable, waiting
-from sinkscope.errors import DecodeError
+from sinkscope.cli.groups import GenerateOptions
+from sinkscope.cli.options import JsonFlag, ModelArgument, read_prompt
+from sinkscope.cli.screen import output, print_json, printable
 
 if TYPE_CHECKING:
     from sinkscope.decoding import Decode
@@ -32,53 +21,36 @@ def register(app: typer.Typer) -> None:
     def generate(
         model: ModelArgument,
         prompt: Annotated[str, typer.Argument(help="The prompt; - reads it from stdin.")],
-        length: Annotated[int | None, typer.Option(help="Tokens to generate.")] = None,
-        block: Annotated[int | None, typer.Option(help="Tokens per block; blocks are finished left to right.")] = None,
-        steps: Annotated[int | None, typer.Option(help="Denoising steps over the whole answer.")] = None,
-        temperature: Annotated[float | None, typer.Option(help="0 takes the likeliest token.")] = None,
         top_p: Annotated[float | None, typer.Option(help="Keep the likeliest tokens up to this probability.")] = None,
         top_k: Annotated[int | None, typer.Option(help="Keep this many of the likeliest tokens.")] = None,
         guidance: Annotated[float | None, typer.Option(help="Classifier-free guidance; 0 is none.")] = None,
         algorithm: Annotated[
             str | None, typer.Option(help="Dream: origin, maskgit_plus, topk_margin or entropy.")
         ] = None,
-        threshold: Annotated[float | None, typer.Option(help="Parallel: commit all that are as confident.")] = None,
+        threshold: Annotated[
+            float | None, typer.Option(help="Parallel: commit all tokens of at least this confidence.")
+        ] = None,
         factor: Annotated[
-            float | None, typer.Option(help="Parallel: confidence asked for falls with the rank.")
+            float | None, typer.Option(help="Parallel: the required confidence falls with the rank.")
         ] = None,
         cache: Annotated[str | None, typer.Option(help="Parallel: prefix or dual.")] = None,
-        seed: Annotated[int | None, typer.Option(help="Seed of the random numbers.", min=0, max=MOST)] = None,
         noise: Annotated[str | None, typer.Option(help="reference (the authors' stream), per_row or counter.")] = None,
         chat: Annotated[bool, typer.Option(help="Put the prompt into the chat template, if there is one.")] = True,
-        dtype: Dtype = None,
-        device: Device = None,
-        mask_id: MaskId = None,
-        base: Base = None,
-        mode: Mode = None,
         as_json: JsonFlag = False,
+        *,
+        options: GenerateOptions,
     ) -> None:
         """Generate text and watch the canvas fill in."""
-        words = {
-            "length": length, "block": block, "steps": steps, "temperature": temperature, "top_p": top_p, "top_k": top_k,
-            "guidance": guidance, "algorithm": algorithm, "threshold": threshold, "factor": factor, "cache": cache,
-            "seed": seed, "noise": noise,
-        }  # fmt: skip
         asked = read_prompt(prompt)
         from sinkscope.decoding import decode
-        from sinkscope.models import load
 
-        with waiting(f"loading {model} …"):
-            loaded = load(model, dtype=dtype, device=device, mask_id=mask_id, base=base, mode=mode)
-        if loaded.causal:
-            useless: dict[str, object] = {
-                "--block": block,
-                "--steps": steps,
-                "--threshold": threshold,
-                "--factor": factor,
-            }
-            refuse_together(DecodeError, "on a model that writes left to right", useless)
+        words = options.decode_words(
+            top_p=top_p, top_k=top_k, guidance=guidance, algorithm=algorithm, threshold=threshold, factor=factor,
+            cache=cache, noise=noise,
+        )  # fmt: skip
+        loaded = options.load(model, threshold=threshold, factor=factor)
         ids = loaded.encode(asked, chat=None if chat else False)
-        settings = chosen(loaded, ids.shape[1], {name: value for name, value in words.items() if value is not None})
+        settings = chosen(loaded, ids.shape[1], words)
         console = output()
         started = time.perf_counter()
         if console.is_terminal and not as_json:

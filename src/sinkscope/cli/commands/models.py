@@ -15,10 +15,10 @@ def register(app: typer.Typer) -> None:
         from rich.table import Table
 
         from sinkscope.models import zoo
-        from sinkscope.models.load import FAMILIES
+        from sinkscope.models.load import families as known
 
         rows = zoo.describe()
-        families = [family.name for family in FAMILIES if family.tested != "refused"]
+        families = [family.name for family in known() if family.tested != "refused"]
         if as_json:
             print_json({"models": rows, "families": families})
             return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +11,7 @@ from sinkscope.cli.options import (
     Dtype,
     JsonFlag,
     ModelsOption,
+    Problems,
     ProtocolOption,
     TaskOption,
     counts,
@@ -18,7 +19,7 @@ from sinkscope.cli.options import (
     refuse_together,
     study_names,
 )
-from sinkscope.cli.screen import output, print_json, printable, waiting
+from sinkscope.cli.screen import print_json, print_text, waiting
 from sinkscope.errors import StudyError
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def plan(
     ] = "paper",
     models: ModelsOption = None,
     tasks: TaskOption = None,
-    problems: Annotated[int | None, typer.Option("--problems", "-n", help="Problems per task.", min=1)] = None,
+    problems: Problems = None,
     device: Annotated[str, typer.Option(help="cpu, or a GPU such as H100, A100, RTX 4090.")] = "cpu",
     dtype: Dtype = None,
     measure: Annotated[bool, typer.Option("--measure", help="Time a layer of each model on this CPU.")] = False,
@@ -50,7 +51,8 @@ def plan(
     """Estimate memory, operations, hours and disk of a study from config.json files; nothing is loaded or run."""
     if name == "table1":
         refuse_together(StudyError, "with table1", {"--task": tasks, "--measure": measure})
-        _table1(listed(models, "models", "tiny-llada"), device, protocol, ks, problems, batch_size, dtype, as_json)
+        _table1(models, device, as_json, protocol=protocol, ks=counts(ks or "1,5,10"), limit=problems,
+                batch_size=batch_size, dtype=dtype)  # fmt: skip
         return
     refuse_together(StudyError, "with a study", {"--protocol": protocol, "--ks": ks})
     from sinkscope.study.forecast import forecast
@@ -63,48 +65,43 @@ def plan(
     if as_json:
         print_json(found.to_dict())
     else:
-        output().print(printable(told(found)), markup=False, soft_wrap=True)
+        print_text(told(found))
 
 
-def _table1(
-    models: list[str] | None, device: str, protocol: str | None, ks: str | None, problems: int | None, batch_size: int,
-    dtype: str | None, as_json: bool,
-) -> None:  # fmt: skip
+def _table1(models: list[str] | None, device: str, as_json: bool, **words: Any) -> None:
     from sinkscope.study.forecast_table1 import forecast_table1, shown, to_dict
 
-    if models is None:
+    names = listed(models, "models", "tiny-llada")
+    if names is None:
         raise StudyError("Expected models to plan table1 for, such as --models GSAI-ML/LLaDA-8B-Instruct, got none.")
     with waiting("reading config.json files …"):
-        rows = forecast_table1(
-            models,
-            device,
-            protocol=protocol,
-            ks=counts(ks or "1,5,10"),
-            limit=problems,
-            batch_size=batch_size,
-            dtype=dtype,
-        )
+        rows = forecast_table1(names, device, **words)
     if as_json:
         print_json(to_dict(rows))
     else:
-        output().print(printable(shown(rows, device)), markup=False, soft_wrap=True)
+        print_text(shown(rows, device))
 
 
 def told(found: Forecast) -> str:
     """The estimate in lines of 80 columns."""
+    from sinkscope.study.analysis.wording import cut
+
     how = "one layer timed on this CPU" if found.measured else "assumed rates, nothing was timed"
     lines = [f"Plan of the study {found.study} on {found.device} (an estimate: {how})", ""]
     lines += [f"{'model':<24}{'units':>7}{'forwards':>10}{'PFLOP':>11}{'hours':>9}{'memory of a worker':>19}"]
     for model in found.models:
         memory = (model.memory + found.runtime) / GB
+        place = " in the host's memory" if model.on_host else ""
         lines.append(
-            f"{model.model[:23]:<24}{model.units:>7,}{model.forwards:>10,}{model.flops / 1e15:>11.4g}"
+            f"{cut(model.model, 23):<24}{model.units:>7,}{model.forwards:>10,}{model.flops / 1e15:>11.4g}"
             f"{model.seconds / 3600:>9.3g}{memory:>16.2f} GB"
         )
         lines.append(
             f"  {model.parameters:,} parameters in {model.dtype}: weights {model.weights / GB:.2f} GB, activations "
-            f"{model.activations / GB:.2f}, trace {model.trace / GB:.2f}"
+            f"{model.activations / GB:.2f}, trace {model.trace / GB:.2f}{place}"
         )
+        if model.plain is not None:
+            lines.append(f"  the same forwards without traces and masks: {model.plain / 3600:.3g} hours")
     hours = ", ".join(f"{count}: {spent:.3g}" for count, spent in found.hours.items())
     lines += ["", f"Hours by number of workers: {hours}", f"Disk for answers and traces: {found.disk / GB:.3g} GB"]
     if found.fits is not None:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from sinkscope.cli.options import JsonFlag, refuse_together, writable_file
-from sinkscope.cli.screen import output, print_json, printable, waiting
+from sinkscope.cli.screen import print_json, print_text, waiting
 from sinkscope.errors import ReportError
 
 RunFolder = Annotated[
@@ -41,31 +41,18 @@ def report(
     refuse_together(ReportError, "without --text", {"--full": full})
     if out is not None:
         writable_file(out, ReportError)
+    from sinkscope.report import write
+
     with waiting("writing the report …"):
-        path = page_of_trace(run, out, int(megabytes * 1e6)) if run.is_file() else _page(run, out, megabytes)
+        path = write(run, out, int(megabytes * 1e6))
     if as_json:
         print_json({"report": str(path), "bytes": path.stat().st_size})
     else:
-        output().print(printable(f"{path} ({path.stat().st_size / 1e6:.1f} MB)"), markup=False, soft_wrap=True)
-
-
-def _page(run: Path, out: Path | None, megabytes: float) -> Path:
-    from sinkscope.report import write
-
-    return write(run, out, int(megabytes * 1e6))
-
-
-def page_of_trace(file: Path, out: Path | None = None, limit: int = 15_000_000) -> Path:
-    """The explorer of one trace, beside it as FILE.html unless `out` says where."""
-    from sinkscope.report import write_traces
-    from sinkscope.tracing import Trace
-
-    return write_traces([Trace.load(file)], out or file.with_name(f"{file.name}.html"), limit)
+        print_text(f"{path} ({path.stat().st_size / 1e6:.1f} MB)")
 
 
 def _text(run: Path, full: bool, as_json: bool) -> None:
     """The summary of a finished run, as the study printed it."""
-    from sinkscope.cli.commands.study import summary_of
     from sinkscope.study.run import Run
 
     if run.is_file():
@@ -77,7 +64,7 @@ def _text(run: Path, full: bool, as_json: bool) -> None:
     if as_json:
         print_json(found.results)
     else:
-        output().print(printable(summary_of(found, full)), markup=False, soft_wrap=True)
+        print_text(found.summary(full=full))
 
 
 def figures(
@@ -94,8 +81,7 @@ def figures(
     if as_json:
         print_json({"figures": [str(path) for path in paths]})
     else:
-        for path in paths:
-            output().print(printable(str(path)), markup=False, soft_wrap=True)
+        print_text("\n".join(map(str, paths)))
 
 
 def view(
@@ -113,7 +99,7 @@ def view(
         if as_json:
             print_json({"address": viewer.address})
         else:
-            output().print(f"{viewer.address}\nCtrl-C ends it.", markup=False, soft_wrap=True)
+            print_text(f"{viewer.address}\nCtrl-C ends it.")
         if browser:
             webbrowser.open(viewer.address)
         try:

@@ -84,11 +84,12 @@ def _strongest(found: pl.DataFrame) -> pl.DataFrame:
 
 
 def _rule(name: str, epsilon: float | None, unit: str | None, group: str) -> Rule:
-    from sinkscope.sinks import RULES, rule_from_dict
+    from sinkscope.sinks.rules import rule_from_dict, rules
 
     words: dict[str, Any] = {"rule": name, "group": group}
     if epsilon is not None:  # whatever the rule calls its threshold, which is the first of its settings
-        own = [field.name for field in fields(RULES[name]) if not field.kw_only] if name in RULES else ["epsilon"]
+        known = rules()
+        own = [field.name for field in fields(known[name]) if not field.kw_only] if name in known else ["epsilon"]
         words[own[0] if own else "epsilon"] = epsilon
     if unit is not None:
         words["unit"] = unit

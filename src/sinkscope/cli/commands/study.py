@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sinkscope.cli.groups import EngineOptions
 from sinkscope.cli.options import (
     MOST,
     Device,
     Dtype,
     JsonFlag,
     ModelsOption,
+    Problems,
     TaskOption,
     listed,
     refuse_together,
     study_names,
 )
-from sinkscope.cli.scale import (
-    AddressOption,
-    CpusOption,
-    EngineOption,
-    GpusOption,
-    ShardOption,
-    engine_from,
-    tell_shard,
-)
-from sinkscope.cli.screen import output, print_json, printable, progress
+from sinkscope.cli.screen import print_json, print_text, printable, progress, waiting
 from sinkscope.errors import ReportError, StudyError
 
 if TYPE_CHECKING:
-    from sinkscope.study.engines import Engine
-    from sinkscope.study.engines.ray import Ray
     from sinkscope.study.run import Run
     from sinkscope.study.schema import Study
 
@@ -48,21 +40,19 @@ def study(
         typer.Argument(help="A shipped study (paper, quick, blocks, …) or a YAML file.", autocompletion=study_names),
     ] = "paper",
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Run folder; one that is begun goes on. Default: runs/NAME.")
+        Path | None, typer.Option("--out", "-o", help="Run folder; an existing run is resumed. Default: runs/NAME.")
     ] = None,
     models: ModelsOption = None,
     more: Annotated[list[str] | None, typer.Argument(help="Further models after --models.", hidden=True)] = None,
     tasks: TaskOption = None,
-    problems: Annotated[int | None, typer.Option("--problems", "-n", help="Problems per task.", min=1)] = None,
+    problems: Problems = None,
     seed: Annotated[int | None, typer.Option(help="Seed of problems and random keys.", min=0, max=MOST)] = None,
     workers: Annotated[
         int | None, typer.Option(help="Processes, one thread each. Default: one per core.", min=1)
     ] = None,
-    engine: EngineOption = "local",
-    address: AddressOption = None,
-    gpus_per_worker: GpusOption = None,
-    cpus_per_worker: CpusOption = None,
-    shard: ShardOption = None,
+    shard: Annotated[
+        str | None, typer.Option("--shard", help="Only this part of the units, such as 3/16; join them with merge.")
+    ] = None,
     dtype: Dtype = None,
     device: Device = None,
     show: Annotated[
@@ -71,62 +61,69 @@ def study(
     report: Annotated[bool, typer.Option(help="Write report.html at the end.")] = True,
     full: Annotated[bool, typer.Option("--full", help="Print every table, not the summary alone.")] = False,
     as_json: JsonFlag = False,
+    *,
+    where: EngineOptions,
 ) -> None:
-    """Run a study: mask sinks, with controls, and say what that did. The same command goes on after a break.
+    """Run a study: mask sinks, with controls, and say what that did. Rerun the command to resume.
 
     GSM8K and HumanEval on real checkpoints are a command of their own: sinkscope table1.
     """
+    from sinkscope.io.progress import unit_progress
+    from sinkscope.study.run import run
     from sinkscope.study.schema import Study
+    from sinkscope.study.shards import Shard, run_shard
 
     name, wanted = _asked(name, models, more)
-    chosen_engine = engine_from(engine, address, workers, gpus_per_worker, cpus_per_worker)
+    engine = where.chosen(workers)
     chosen = listed(tasks, "tasks", "arithmetic")
     plan = Study.load(name).changed(wanted, problems, chosen, seed, dtype=dtype, device=device)
     if show:
-        refuse_together(
-            StudyError,
-            "with --show, which runs nothing",
-            {
-                "--out": out,
-                "--full": full,
-                "--no-report": not report,
-                "--shard": shard,
-                "--engine": engine if engine != "local" else None,
-            },
-        )
+        given = {"--out": out, "--full": full, "--no-report": not report, "--shard": shard}
+        given["--engine"] = where.engine != "local"
+        refuse_together(StudyError, "with --show, which runs nothing", given)
         _show(plan, workers, as_json)
         return
     refuse_together(StudyError, "with --json, which has every table", {"--full": full and as_json})
+    own = workers if engine == "local" else None
     if shard is not None:
-        tell_shard(_run_shard(plan, out, chosen_engine, workers, shard), shard, as_json)
+        part = Shard.parse(shard)
+        with unit_progress(progress()) as shown:
+            folder = run_shard(plan, part, out, engine, own, shown.on_message, shown.on_progress)
+        if as_json:
+            print_json({"folder": str(folder), "shard": shard, "results": None})
+        else:
+            print_text(f"Shard {shard} is in {folder}. When all are there: sinkscope merge {folder} … --out FOLDER")
         return
-    done = _run(plan, out, chosen_engine, workers)
-    page = written_report(done) if report else None
+    with unit_progress(progress()) as shown:
+        done = run(plan, out, engine, own, shown.on_message, shown.on_progress)
     wrong = done.unexpected(plan)
-    if as_json:
-        told_wrong = {"unexpected": wrong} if plan.expected else {}
-        print_json({**done.results, **told_wrong, "folder": str(done.folder), "report": str(page) if page else None})
-        _fail(wrong)
-        return
-    output().print(printable(summary_of(done, full)), markup=False, soft_wrap=True)
-    output().print(
-        printable(f"Results: {done.folder / 'results.json'}\nReport:  {page or '(none)'}"), markup=False, soft_wrap=True
-    )
-    if plan.expected:
+    print_run(done, report, as_json, full, {"unexpected": wrong} if plan.expected else {})
+    if plan.expected and not as_json:
         told = [f"Not as expected: {line}" for line in wrong] or ["All verdicts are as the study expects."]
-        output().print(printable("\n".join(told)), markup=False, soft_wrap=True)
-    _fail(wrong)
-
-
-def _fail(wrong: list[str]) -> None:
-    """A study that knows its truth fails where its verdicts say otherwise."""
-    if wrong:
+        print_text("\n".join(told))
+    if wrong:  # a study that knows its truth fails where its verdicts say otherwise
         raise typer.Exit(1)
 
 
-def summary_of(run: Run, full: bool) -> str:
-    """The summary of a run, or every table."""
-    return run.summary(full=full)
+def print_run(done: Run, report: bool, as_json: bool, full: bool = False, more: Mapping[str, object] = {}) -> None:
+    """What came out and where it is, with report.html written where that is wanted."""
+    page = _written_report(done) if report else None
+    if as_json:
+        print_json({**done.results, **more, "folder": str(done.folder), "report": str(page) if page else None})
+    else:
+        print_text(done.summary(full=full))
+        print_text(f"Results: {done.folder / 'results.json'}\nReport:  {page or '(none)'}")
+
+
+def _written_report(done: Run) -> Path | None:
+    """report.html of a run; None, and a line that says why, where it cannot be written."""
+    from sinkscope.report import write
+
+    try:
+        return write(done.folder)
+    except ReportError as error:
+        progress().print(printable(f"no report: {error}"), markup=False)
+        return None
 
 
 def compare(
@@ -146,7 +143,7 @@ def compare(
     if as_json:
         print_json(found)
     else:
-        output().print(printable(shown(found)), markup=False, soft_wrap=True)
+        print_text(shown(found))
 
 
 def _pairs(text: str) -> dict[str, str]:
@@ -167,7 +164,6 @@ def _asked(name: str, models: list[str] | None, more: list[str] | None) -> tuple
 
 
 def _show(plan: Study, workers: int | None, as_json: bool) -> None:
-    from sinkscope.cli.screen import waiting
     from sinkscope.study.forecast import estimate
 
     with waiting("timing each model …"):
@@ -175,35 +171,4 @@ def _show(plan: Study, workers: int | None, as_json: bool) -> None:
     if as_json:
         print_json({"study": plan.to_dict(), "estimate": found.to_dict()})
     else:
-        output().print(printable(plan.to_yaml()) + found.shown(), markup=False, soft_wrap=True)
-
-
-def _run(plan: Study, out: Path | None, engine: str | Ray | Engine, workers: int | None) -> Run:
-    from sinkscope.io.progress import unit_progress
-    from sinkscope.study.run import run
-
-    own = workers if engine == "local" else None
-    with unit_progress(progress()) as shown:
-        return run(plan, out, engine, own, shown.on_message, shown.on_progress)
-
-
-def _run_shard(plan: Study, out: Path | None, engine: str | Ray | Engine, workers: int | None, shard: str) -> Path:
-    from sinkscope.io.progress import unit_progress
-    from sinkscope.study.shards import Shard, run_shard
-
-    part, own = Shard.parse(shard), workers if engine == "local" else None
-    with unit_progress(progress()) as shown:
-        return run_shard(plan, part, out, engine, own, shown.on_message, shown.on_progress)
-
-
-def written_report(done: Run) -> Path | None:
-    """report.html of a run; None, and a line that says why, where it cannot be written."""
-    try:
-        from sinkscope.report import write
-    except ImportError:
-        return None
-    try:
-        return write(done.folder)
-    except ReportError as error:
-        progress().print(printable(f"no report: {error}"), markup=False)
-        return None
+        print_text(plan.to_yaml() + found.shown())

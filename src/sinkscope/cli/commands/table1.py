@@ -7,31 +7,9 @@ from typing import Annotated
 
 import typer
 
-from sinkscope.cli.options import (
-    MOST,
-    BatchSize,
-    DataFolder,
-    Device,
-    Dtype,
-    ExamplesOption,
-    JsonFlag,
-    ModelsOption,
-    ProtocolOption,
-    Settings,
-    TaskOption,
-    counts,
-    listed,
-    settings_of,
-)
-from sinkscope.cli.scale import (
-    AddressOption,
-    CpusOption,
-    EngineOption,
-    GpusOption,
-    WorkersOption,
-    workers_from,
-)
-from sinkscope.cli.screen import output, print_json, printable, progress
+from sinkscope.cli.groups import BenchmarkOptions
+from sinkscope.cli.options import JsonFlag, ModelsOption, counts, listed
+from sinkscope.cli.screen import print_json, print_text, progress
 from sinkscope.errors import TaskError
 
 
@@ -42,17 +20,16 @@ def register(app: typer.Typer) -> None:
 def table1(
     models: ModelsOption = None,
     more: Annotated[list[str] | None, typer.Argument(help="Further models after --models.", hidden=True)] = None,
-    tasks: TaskOption = None,
     ks: Annotated[str, typer.Option(help="How many sinks are masked, with commas between.")] = "1,5,10",
     condition: Annotated[
         list[str] | None,
         typer.Option(help="A further intervention, such as attenuate:k=5 or mask_positions:positions=[0,1]; repeated."),
     ] = None,
-    protocol: ProtocolOption = None,
-    examples: ExamplesOption = None,
     fast: Annotated[
         bool,
-        typer.Option("--fast", help="Commit all that is surer than 0.9, if that agrees with the protocol's decoding."),
+        typer.Option(
+            "--fast", help="Commit all tokens of confidence above 0.9, if that agrees with the protocol's decoding."
+        ),
     ] = False,
     fast_problems: Annotated[int, typer.Option(help="Unmasked problems on which --fast must agree.", min=1)] = 200,
     sequential: Annotated[
@@ -60,33 +37,17 @@ def table1(
         typer.Option(help="Stop a comparison once it is inside or outside this margin, in points.", min=0.1, max=50),
     ] = None,
     round_size: Annotated[int, typer.Option("--round", help="Problems between two looks of --sequential.", min=1)] = 50,
-    problems: Annotated[
-        int | None, typer.Option("--problems", "-n", help="Only so many problems per task.", min=1)
-    ] = None,
-    fewshot: Annotated[
-        int | None, typer.Option("--fewshot", help="Examples before each problem.", min=0, max=1000)
-    ] = None,
-    chat: Annotated[bool | None, typer.Option("--chat/--no-chat", help="Use the chat template.")] = None,
     traced: Annotated[int, typer.Option(help="Problems per task that are traced too.", min=0)] = 3,
-    data: DataFolder = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Run folder; one that is begun goes on.")] = Path(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Run folder; an existing run is resumed.")] = Path(
         "runs/table1"
     ),
-    batch_size: BatchSize = 8,
-    settings: Settings = None,
-    seed: Annotated[int, typer.Option(help="Seed of problems and random keys.", min=0, max=MOST)] = 0,
-    dtype: Dtype = None,
-    device: Device = None,
-    engine: EngineOption = "local",
-    address: AddressOption = None,
-    workers: WorkersOption = None,
-    gpus_per_worker: GpusOption = None,
-    cpus_per_worker: CpusOption = None,
     as_json: JsonFlag = False,
+    *,
+    options: BenchmarkOptions,
 ) -> None:
     """Run the paper's Table 1: GSM8K and HumanEval with the sinks masked, and with random keys masked instead.
 
-    Every request is kept as soon as it is answered: the same command goes on after a break.
+    Every answer is stored at once: rerun the command to resume.
     """
     from sinkscope.evals.masking import parse_condition
     from sinkscope.evals.model_table import Stopping
@@ -96,17 +57,16 @@ def table1(
     names = listed([*(models or []), *(more or [])], "models", "tiny-llada")
     if names is None:
         raise TaskError("Expected models for table1, such as --models GSAI-ML/LLaDA-8B-Instruct, got none.")
-    chosen = workers_from(engine, address, workers, gpus_per_worker, cpus_per_worker)
+    words = options.run()
     further = [parse_condition(text) for text in condition or []]
+    stopping = None if sequential is None else Stopping(sequential, round_size)
     with unit_progress(progress(), "answers") as shown:
         found = run(
-            names, out, tasks=listed(tasks, "tasks", "gsm8k"), ks=counts(ks), conditions=further, protocol=protocol,
-            data=data, examples=examples, limit=problems, fewshot=fewshot, chat=chat, settings=settings_of(settings),
-            fast=fast_problems if fast else None, batch_size=batch_size, traced=traced, problems=problems or 100,
-            sequential=None if sequential is None else Stopping(sequential, round_size), seed=seed, dtype=dtype,
-            device=device, engine=chosen, on_message=shown.on_message, on_progress=shown.on_progress,
+            names, out, tasks=listed(options.tasks, "tasks", "gsm8k"), ks=counts(ks), conditions=further,
+            fast=fast_problems if fast else None, traced=traced, sequential=stopping, **options.asked(), **words,
+            on_message=shown.on_message, on_progress=shown.on_progress,
         )  # fmt: skip
     if as_json:
         print_json(found)
     else:
-        output().print(printable((out / "table1.md").read_text(encoding="utf-8")), markup=False, soft_wrap=True)
+        print_text((out / "table1.md").read_text(encoding="utf-8"))

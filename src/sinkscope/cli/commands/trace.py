@@ -4,25 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from sinkscope.cli.options import (
-    MOST,
-    Base,
-    Device,
-    Dtype,
-    JsonFlag,
-    MaskId,
-    Mode,
-    ModelArgument,
-    read_prompt,
-    refuse_together,
-    writable_file,
-)
+from sinkscope.cli.groups import GenerateOptions
+from sinkscope.cli.options import JsonFlag, ModelArgument, read_prompt, writable_file
 from sinkscope.cli.screen import output, print_json, printable, waiting
-from sinkscope.errors import DecodeError, PromptError, TraceError
+from sinkscope.errors import PromptError, TraceError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,11 +28,6 @@ def trace(
     model: ModelArgument,
     prompt: Annotated[str, typer.Argument(help="The prompt; - reads stdin; token ids for a model without tokenizer.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="File to write.")] = Path("run.trace"),
-    length: Annotated[int | None, typer.Option(help="Tokens to generate.")] = None,
-    block: Annotated[int | None, typer.Option(help="Tokens per block; blocks are finished left to right.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Denoising steps over the whole answer.")] = None,
-    temperature: Annotated[float | None, typer.Option(help="0 takes the likeliest token.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of the random numbers.", min=0, max=MOST)] = None,
     mask_sinks: Annotated[int, typer.Option(help="Mask this many sinks per head while tracing.", min=0)] = 0,
     form: Annotated[
         Literal["auto", "full", "summary"], typer.Option(help="summary: layer means and top keys only.")
@@ -57,16 +41,12 @@ def trace(
     heads: Annotated[
         list[str] | None, typer.Option("--map", help="Keep the whole map of a head, LAYER.HEAD; repeated.")
     ] = None,
-    dtype: Dtype = None,
-    device: Device = None,
-    mask_id: MaskId = None,
-    base: Base = None,
-    mode: Mode = None,
     browser: Annotated[bool, typer.Option("--open", help="Write a page beside the file, and open it.")] = False,
     as_json: JsonFlag = False,
+    *,
+    options: GenerateOptions,
 ) -> None:
     """Record a generation: received attention, canvas, confidence, commits."""
-    words = {"length": length, "block": block, "steps": steps, "temperature": temperature, "seed": seed}
     asked = read_prompt(prompt)
     maps = tuple(_head(name) for name in heads or ())
     writable_file(out, TraceError)
@@ -74,18 +54,15 @@ def trace(
 
     import sinkscope as sk
 
-    with waiting(f"loading {model} …"):
-        loaded = sk.load(model, dtype=dtype, device=device, mask_id=mask_id, base=base, mode=mode)
-    if loaded.causal:
-        refuse_together(DecodeError, "on a model that writes left to right", {"--block": block, "--steps": steps})
+    loaded = options.load(model)
     keep = sk.Keep(
         form=form, dtype=torch.float32 if single else torch.float16, budget=budget << 20, value_norms=norms,
         hidden_norms=norms, maps=maps, lens=lens,
     )  # fmt: skip
     changes = [sk.MaskSinks(k=mask_sinks)] if mask_sinks else []
-    given = {name: value for name, value in words.items() if value is not None}
     with waiting("decoding …"):
-        made = trace_one(loaded, _prompt(loaded, asked), interventions=changes, keep=keep, **given)
+        made = sk.trace(loaded, _prompt(loaded, asked), interventions=changes, keep=keep, **options.decode_words())
+    assert isinstance(made, sk.Trace)  # of one prompt
     made.save(out)
     page = _opened(out) if browser else None
     if as_json:
@@ -104,20 +81,11 @@ def _opened(file: Path) -> Path:
     """The explorer of a trace as a page beside it, opened in a browser."""
     import webbrowser
 
-    from sinkscope.cli.commands.report import page_of_trace
+    from sinkscope.report import write
 
-    page = page_of_trace(file, file.with_name(f"{file.name}.html"))
+    page = write(file)
     webbrowser.open(page.absolute().as_uri())
     return page
-
-
-def trace_one(model: Model, prompt: str | Tensor, **options: Any) -> Trace:
-    """A trace of one prompt, as text or as ids [1, position]."""
-    from sinkscope.tracing import Trace, trace
-
-    made = trace(model, prompt, **options)
-    assert isinstance(made, Trace)
-    return made
 
 
 def facts(trace: Trace) -> dict[str, object]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from torch import Tensor
 
+from sinkscope import plugins
 from sinkscope.decoding.canvas import Block, Picks
 from sinkscope.errors import DecodeError
-from sinkscope.settings.choices import COMMITS
+from sinkscope.settings.choices import COMMITS, READERS
 
 if TYPE_CHECKING:
     from sinkscope.decoding.diffusion import Denoiser
@@ -52,11 +53,19 @@ class Rule:
 Made = TypeVar("Made", bound=type[Rule])
 
 
-def register(name: str) -> Callable[[Made], Made]:
-    """Make a commit rule known by the name that `Decode.commit` gives."""
+def register(name: str, needs: Sequence[str] = ()) -> Callable[[Made], Made]:
+    """Make a commit rule known by the name that `Decode.commit` gives; needs: "threshold" or "factor", if it reads them."""
 
     def put(rule: Made) -> Made:
+        there = RULES.get(name, rule)
+        if (there.__module__, there.__qualname__) != (rule.__module__, rule.__qualname__):  # the same is a reload
+            raise DecodeError(f"A commit rule named {name!r} is there already: choose another name.")
+        if unknown := sorted(set(needs) - set(READERS)):
+            raise DecodeError(f"A commit rule may need {' or '.join(READERS)}, not {', '.join(unknown)}.")
         RULES[name] = rule
+        for setting in needs:
+            if name not in READERS[setting]:
+                READERS[setting].append(name)
         if name not in COMMITS:
             COMMITS.append(name)
         return rule
@@ -64,7 +73,13 @@ def register(name: str) -> Callable[[Made], Made]:
     return put
 
 
+def rules() -> Mapping[str, type[Rule]]:
+    """Every commit rule by its name, those of installed packages too."""
+    plugins.load("commit_rules")
+    return RULES
+
+
 def rule_named(name: str) -> type[Rule]:
-    if name not in RULES:
+    if name not in RULES and name not in rules():
         raise DecodeError(f"Expected a commit rule among {', '.join(sorted(RULES))}, got {name!r}.")
     return RULES[name]

@@ -2,7 +2,7 @@
 // that it can be saved as it is.
 
 import { absent, draw, number } from "./dom.js";
-import { DASHES, MARKERS, palette } from "./colours.js";
+import { palette, seriesLook } from "./colours.js";
 import { hideTip, showTip } from "./panel.js";
 
 export const CHART = { left: 46, right: 12, bottom: 38, legendRow: 17, legendColumn: 190 };
@@ -59,8 +59,8 @@ export function lineChart({ width, height, series, x, y, xTicks = null, legend =
 }
 
 function lookAt(one, index) {
-  const colour = one.colour ?? palette().series[index % 6];
-  return { colour, marker: one.marker ?? MARKERS[index % 6], dash: one.dash ?? DASHES[index % 6] };
+  const look = seriesLook(index);
+  return { colour: one.colour ?? look.colour, marker: one.marker ?? look.marker, dash: one.dash ?? look.dash };
 }
 
 // Where things are: px and py turn values into pixels; series with intervals stand a little beside each other.

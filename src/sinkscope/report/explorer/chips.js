@@ -40,7 +40,7 @@ export function tipLines(scene, step, key) {
   ].filter(Boolean);
 }
 
-// Chips have 36 shades: finer ones cannot be told apart on words, and every change is a word painted anew.
+// Chips have 36 shades: finer ones cannot be told apart on words, and every change repaints a word.
 function chipShade(index) {
   return Math.min(255, Math.round(index / 7) * 7);
 }

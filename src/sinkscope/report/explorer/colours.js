@@ -86,5 +86,11 @@ export function palette() {
 }
 
 // A second sign beside colour for every series.
-export const DASHES = ["", "7 3", "2 3", "9 3 2 3", "5 2", "1 4"];
-export const MARKERS = ["circle", "square", "diamond", "triangle", "cross", "ring"];
+const DASHES = ["", "7 3", "2 3", "9 3 2 3", "5 2", "1 4"];
+const MARKERS = ["circle", "square", "diamond", "triangle", "cross", "ring"];
+
+// Colour, mark and dash of the n-th series; no two of 36 share colour and dash, nor colour and mark.
+export function seriesLook(place) {
+  const turn = (place + Math.floor(place / 6)) % 6;
+  return { colour: palette().series[place % 6], marker: MARKERS[turn], dash: DASHES[turn] };
+}

@@ -1,4 +1,4 @@
-// Every plot can be taken home: its drawing as SVG or PNG, its numbers as CSV.
+// Every plot can be downloaded: its drawing as SVG or PNG, its numbers as CSV.
 
 import { draw, make } from "./dom.js";
 import { palette } from "./colours.js";

@@ -5,7 +5,7 @@ import { css, ink, shade } from "./colours.js";
 import { hideTip, panel, showTip } from "./panel.js";
 
 const ABOUT = "What each layer would write at this position, were it the last: rows are layers, columns are steps, " +
-  "darker is surer. Choose a position here, or point at a token of the canvas.";
+  "darker is more confident. Choose a position here, or point at a token of the canvas.";
 const SHOWN = 24; // steps at once: a table of any trace stays small
 
 export function createLens(app) {

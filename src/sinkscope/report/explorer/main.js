@@ -2,7 +2,7 @@
 
 import { make, visible } from "./dom.js";
 import { defaults, fit, keep, parse, startAt } from "./state.js";
-import { open } from "./source.js";
+import { hasHead, open } from "./source.js";
 import { limits, useRules } from "./rules.js";
 import { className } from "./classes.js";
 import { createExplorer } from "./explorer.js";
@@ -111,8 +111,8 @@ const app = {
     const { layer, head, group } = this.view;
     if (layer < 0) return `Mean of all layers and heads; ${group} queries.`;
     if (head < 0) return `Layer ${layer}, mean of its heads; ${group} queries.`;
-    if (this.sample.detail !== "compact") return `Layer ${layer}, head ${head}; ${group} queries.`;
-    const kept = `this file keeps only the path of head ${head}; sinkscope view has its map`;
+    if (hasHead(this.sample, layer, head)) return `Layer ${layer}, head ${head}; ${group} queries.`;
+    const kept = `this file keeps only the path of head ${head}; sinkscope view shows its map`;
     return `Layer ${layer}, mean of its heads (${kept}); ${group} queries.`;
   },
 
@@ -264,4 +264,4 @@ window.addEventListener("resize", () => {
 });
 theme(parse(location.hash).theme ?? "");
 restore();
-window.sinkscope = app; // for whoever wants to look closer from the console
+window.sinkscope = app; // for a closer look from the console

@@ -73,7 +73,7 @@ export function createMap(app) {
     },
     step() {
       if (!geometry) return;
-      // Moved by the compositor: nothing is painted anew when the step changes.
+      // Moved by the compositor: nothing is repainted when the step changes.
       row.style.transform = `translate(${HEAT.left}px, ${app.view.step * geometry.line}px)`;
       column.hidden = pointed < 0;
       if (pointed >= 0) column.style.transform = `translate(${HEAT.left + pointed * geometry.cell}px, 0)`;

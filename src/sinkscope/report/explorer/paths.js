@@ -21,7 +21,7 @@ export function createPaths(app) {
     }),
   });
 
-  // One sample a model: the one on screen, and of the others the sample with the same prompt, or their first.
+  // One sample per model: the one on screen, and of the others the sample with the same prompt, or their first.
   function lines() {
     const { sample, samples, view } = app, models = [...new Set(samples.map((s) => s.model))];
     return models.map((model) => {

@@ -51,7 +51,7 @@ export function editedAt(scene, step, key) {
   const { canvas } = scene.source, { positions, vocabulary } = scene.sample;
   const before = canvas[(step - 1) * positions + key], now = canvas[step * positions + key];
   const masked = [before, now].some((token) => vocabulary[token][1] === "mask"); // committed, or opened again
-  // A sampler without masks draws its whole canvas anew at every step: nothing stands that could be edited.
+  // A sampler without masks draws its whole canvas again at every step: nothing stands that could be edited.
   if (before === now || masked || scene.sample.causal || scene.sample.settings.family === "native") return null;
   return vocabulary[before][0];
 }

@@ -46,11 +46,10 @@ class Cached {
 }
 
 class Full extends Cached {
-  open(parts) {
+  open(parts, count = this.sample.layers * this.sample.heads) {
     this.parts = parts;
-    const { layers, heads, steps, positions } = this.sample;
-    this.size = steps * positions;
-    this.count = layers * heads;
+    this.size = this.sample.steps * this.sample.positions;
+    this.count = count;
   }
 
   decoded(group, index) {
@@ -67,13 +66,15 @@ class Full extends Cached {
     return masked.map((value, i) => f32(f32(value + committed[i]) + prompt[i]));
   }
 
+  // The plane of one head, by its index among those that the file keeps.
+  single(index, group) {
+    const { steps } = this.sample, start = (GROUPS.indexOf(group) * this.count + index) * steps;
+    return finish(this.sample, this.one(index, group), this.parts.totals.subarray(start, start + steps));
+  }
+
   read(layer, head, group) {
-    const { heads, steps } = this.sample;
-    if (layer >= 0 && head >= 0) {
-      const index = layer * heads + head;
-      const start = (GROUPS.indexOf(group) * this.count + index) * steps;
-      return finish(this.sample, this.one(index, group), this.parts.totals.subarray(start, start + steps));
-    }
+    const { heads } = this.sample;
+    if (layer >= 0 && head >= 0) return this.single(layer * heads + head, group);
     const sum = new Float64Array(this.size);
     const [from, to] = layer < 0 ? [0, this.count] : [layer * heads, (layer + 1) * heads];
     for (let index = from; index < to; index++) {
@@ -121,10 +122,22 @@ class Full extends Cached {
   }
 }
 
+// Where a compact sample keeps a head's own columns; −1 if it does not.
+function ownSlot(sample, layer, head) {
+  return sample.ownHeads.findIndex(([l, h]) => l === layer && h === head);
+}
+
+// Whether a sample has the whole map of a head, not only its path.
+export function hasHead(sample, layer, head) {
+  return sample.detail !== "compact" || ownSlot(sample, layer, head) >= 0;
+}
+
 class Compact extends Cached {
   open(parts) {
     this.parts = parts;
     this.size = this.sample.steps * this.sample.positions;
+    this.own = new Full(this.sample); // the heads that the page opens on or names
+    this.own.open(parts, this.sample.ownHeads.length);
   }
 
   decoded(group, layer) {
@@ -132,7 +145,9 @@ class Compact extends Cached {
     return this.parts.means.subarray(start, start + this.size);
   }
 
-  read(layer, _head, group) {
+  read(layer, head, group) {
+    const slot = ownSlot(this.sample, layer, head);
+    if (slot >= 0) return this.own.single(slot, group);
     const { layers } = this.sample, table = this.parts.table;
     const sum = new Float32Array(this.size);
     const [from, to] = layer < 0 ? [0, layers] : [layer, layer + 1];

@@ -160,15 +160,15 @@ def pooled_cells(study: Study, models: Sequence[ModelInfo], answers: dict[Key, A
         key: one.only([task for task in one.parts if task not in weak[key]])
         for key, one in answers.items() if len(weak[key]) < len(one.parts)
     }  # fmt: skip
-    strong = {key: _numbers(cell) for key, cell in zip(able, cells(study, models, able), strict=True)}
+    names = [item.name for item in fields(SolvableTasks)]
+    strong = {
+        key: SolvableTasks(**{name: getattr(cell, name) for name in names})
+        for key, cell in zip(able, cells(study, models, able), strict=True)
+    }
     return [
         PooledCell(**vars(row), weak=weak[key], able=strong.get(key))
         for key, row in zip(answers, cells(study, models, answers), strict=True)
     ]
-
-
-def _numbers(cell: Cell) -> SolvableTasks:
-    return SolvableTasks(**{item.name: getattr(cell, item.name) for item in fields(SolvableTasks)})
 
 
 def _weak(*settings: AnswerSet) -> dict[str, float]:

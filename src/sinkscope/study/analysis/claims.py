@@ -21,7 +21,6 @@ from sinkscope.study.results import (
     Claim,
     ClaimControl,
     ClaimVerdict,
-    Curve,
     Dynamics,
     Interval,
     LikelihoodChange,
@@ -90,11 +89,7 @@ class Test:
 def claims(tables: Tables, margin: float) -> list[Claim]:
     """Every claim that the run can speak to, model by model; margin: in shares. Of a sweep the first point is judged."""
     here = first_point(tables)
-    models = dict.fromkeys(
-        [row.model for row in here.dynamics]
-        + [row.model for row in here.cells]
-        + [row.model for row in here.likelihood]
-    )
+    models = dict.fromkeys(row.model for row in [*here.dynamics, *here.cells, *here.likelihood])
     return [row for model in models for row in _of_model(Judged(model, here.of(model), margin))]
 
 
@@ -108,7 +103,7 @@ class Judged:
 
     @cached_property
     def causal(self) -> bool:
-        measured = [row.causal for row in self.rows.cells] + [row.causal for row in self.rows.likelihood]
+        measured = [row.causal for row in [*self.rows.cells, *self.rows.likelihood]]
         return measured[0] if measured else any(row.columns is not None for row in self.rows.dynamics)
 
     @cached_property
@@ -139,10 +134,6 @@ class Judged:
         found = self.cell("strong sink") or self.scored("strong sink")
         return found.mass_share if found else None
 
-    def strong_dose(self, cell: Cell) -> float:
-        """The same, or what this cell took where strong sinks were never masked."""
-        return (self.strong if self.strong is not None else cell.mass_share) or 0.0
-
 
 def _of_model(of: Judged) -> Iterator[Claim]:
     stands_for = paper.STANDS_FOR.get(of.model)
@@ -154,27 +145,24 @@ def _of_model(of: Judged) -> Iterator[Claim]:
         *([] if of.causal else masked(of)),
         *(fatal(of) if of.causal else []),
         ("structural", "none", structural(of)),
-        *((f"threshold_{row.unit}", "none", threshold(of, row)) for row in _curves(of)),
+        *thresholds(of),
         ("deeper_fewer", "none", deeper(of, "deep_sinks", "sinks per step and head", above=False)),
         ("deeper_stronger", "none", deeper(of, "deep_strength", "times the uniform share", above=True)),
         *mechanism(of),
     ]
     for name, condition, test in tests:
         if test is not None:
+            because = test.because
+            if test.lacks:
+                because += f" No test: {test.lacks}."
+            elif test.verdict == "undecided":
+                more = f"; about n = {test.needed} would decide" if test.needed else ""
+                because += f" The interval holds the limit{more}."
             yield Claim(
                 name=name, claim=TEXT[name], paper_model=stands_for, model=of.model, condition=condition,
                 verdict=test.verdict, estimate=test.estimate, low=test.low, high=test.high, unit=test.unit, n=test.n,
-                dose=test.dose, control=test.control, because=_because(test), limit=test.limit, needed=test.needed,
+                dose=test.dose, control=test.control, because=because, limit=test.limit, needed=test.needed,
             )  # fmt: skip
-
-
-def _because(test: Test) -> str:
-    if test.lacks:
-        return f"{test.because} No test: {test.lacks}."
-    if test.verdict == "undecided":
-        more = f"; about n = {test.needed} would decide" if test.needed else ""
-        return f"{test.because} The interval holds the limit{more}."
-    return test.because
 
 
 # ---- from traces ----
@@ -230,23 +218,19 @@ def structural(of: Judged) -> Test | None:
     because = (
         f"{100 * sinks.value:.0f} % of the sinks and {100 * canvas.value:.0f} % of the canvas are structural tokens."
     )
-    low, high = sinks.low - canvas.high, sinks.high - canvas.low
-    unit = "points of share"
-    return _with_sinks(
-        of, share_test(sinks.value - canvas.value, low, high, 0.0, True, of.traced.generations, unit, because)
-    )
+    span = sinks.value - canvas.value, sinks.low - canvas.high, sinks.high - canvas.low
+    return _with_sinks(of, share_test(*span, 0.0, True, of.traced.generations, "points of share", because))
 
 
-def _curves(of: Judged) -> list[Curve]:
-    rows = [row for row in of.rows.curves if row.condition == "none" and row.epsilon == EPSILON and row.low is not None]
-    return [] if of.causal else [row for row in rows if row.unit in ("sum", "percent")]
-
-
-def threshold(of: Judged, row: Curve) -> Test | None:
+def thresholds(of: Judged) -> Iterator[tuple[str, str, Test]]:
     generations = of.traced.generations if of.traced else 0
-    assert row.low is not None and row.high is not None
-    because = f"The paper does not name the unit of its epsilon; this row counts in units of {row.unit}."
-    return share_test(row.non_sinks, row.low, row.high, LEFT_OUT, True, generations, "% of keys", because)
+    for row in [] if of.causal else of.rows.curves:
+        here = row.condition == "none" and row.epsilon == EPSILON and row.unit in ("sum", "percent")
+        if here and row.low is not None and row.high is not None:
+            because = f"The paper does not name the unit of its epsilon; this row counts in units of {row.unit}."
+            span = row.non_sinks, row.low, row.high
+            test = share_test(*span, LEFT_OUT, True, generations, "% of keys", because)
+            yield f"threshold_{row.unit}", "none", test
 
 
 def deeper(of: Judged, name: str, unit: str, above: bool) -> Test | None:
@@ -284,17 +268,9 @@ def fatal(of: Judged) -> Iterator[tuple[str, str, Test | None]]:
 def _answers(of: Judged, cell: Cell, limit: float, above: bool, because: str) -> Test:
     solved = of.base is not None and of.base.accuracy >= SOLVED
     lacks = "" if solved else "the model does not solve the task with nothing masked"
-    found = answers_test(
-        cell.difference,
-        cell.difference_low,
-        cell.difference_high,
-        limit,
-        above,
-        cell.n,
-        of.strong_dose(cell),
-        because,
-        lacks,
-    )
+    strong = (of.strong if of.strong is not None else cell.mass_share) or 0.0
+    change = cell.difference, cell.difference_low, cell.difference_high
+    found = answers_test(*change, limit, above, cell.n, strong, because, lacks)
     needed = problems_needed(cell.lost, cell.won, cell.n, -limit) if found.verdict == "undecided" else None
     return replace(found, dose=cell.mass_share, control=_control(of, cell), needed=needed and max(needed, cell.n + 1))
 

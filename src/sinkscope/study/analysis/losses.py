@@ -63,7 +63,7 @@ class ModelRows:
     @property
     def causal(self) -> bool:
         """Whether it writes from left to right."""
-        return any([row.causal for row in self.tables.pooled] + [row.causal for row in self.tables.likelihood])
+        return any(row.causal for row in [*self.tables.pooled, *self.tables.likelihood])
 
     @property
     def base(self) -> PooledCell:
@@ -95,15 +95,9 @@ def masking(of: ModelRows) -> Found:
             shown = next((row for row in rows if decided[row.condition["k"]].said != "robust"), rows[-1])
             told = " ".join(_masked(row, base.accuracy) for row in rows)
             clause = f"{changed(shown)} points at K={shown.condition['k']}, n = {shown.n}"
-            yield f"masking_{rank}", value, clause, f"{_start(base)} {_ranked(rows[0])}{told}"
-
-
-def _ranked(row: PooledCell) -> str:
-    """By which rows the keys of an ARM were ranked; nothing of other models, which have one way only."""
-    if not row.causal:
-        return ""
-    last = row.condition["rows"] == "last"
-    return "Ranked by its last row. " if last else "Ranked by its columns; no ranking by its last row was run. "
+            last = rows[0].condition["rows"] == "last"  # of an ARM; other models have one way only
+            ranked = "Ranked by its last row." if last else "Ranked by its columns; no ranking by its last row was run."
+            yield f"masking_{rank}", value, clause, f"{_start(base)} {ranked + ' ' if rows[0].causal else ''}{told}"
 
 
 def _robust(decided: Mapping[int, Decision], rows: Sequence[PooledCell]) -> str:

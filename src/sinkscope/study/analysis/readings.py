@@ -37,24 +37,20 @@ def likelihoods(
         change = [b - a for a, b in zip(before, after, strict=True)]
         difference_low, difference_high = bootstrap(change, study.draws, study.seed)
         low, high = bootstrap(after, study.draws, study.seed)
-        taken = AnswerSet()
-        for result in results:
+        taken, tokens = AnswerSet(), 0
+        for result in results:  # as many tokens of every text, or as many as each answer has
             taken.took(result["effect"])
+            scored = [row.get("scored") or result["tokens"] for row in result["rows"]]
+            tokens += sum(scored)
         rows.append(
             LikelihoodChange(
-                model=model, condition=condition.to_dict(), label=condition.label, n=len(after), unit="nats a token",
-                tokens=sum(map(_tokens, results)), value=sum(after) / len(after), low=low, high=high,
+                model=model, condition=condition.to_dict(), label=condition.label, n=len(after), unit="nats per token",
+                tokens=tokens, value=sum(after) / len(after), low=low, high=high,
                 difference=sum(change) / len(change), difference_low=difference_low, difference_high=difference_high,
                 p=signed_rank(change), of=of, causal=causal[model], **taken.shares(),
             )
         )  # fmt: skip
     return rows
-
-
-def _tokens(result: Mapping[str, Any]) -> int:
-    """Tokens that were scored: as many of every text, or as many as each answer has."""
-    rows = result["rows"]
-    return sum(row["scored"] for row in rows) if "tokens" not in result else int(result["tokens"]) * len(rows)
 
 
 def first_keys(units: Sequence[Unit], load: Loaded) -> list[FirstKey]:

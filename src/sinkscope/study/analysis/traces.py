@@ -50,7 +50,8 @@ def token_shares(study: Study, traced: dict[Key, Generations]) -> list[TokenShar
     rows = []
     for key, entry in traced.items():
         # Two ids may be written alike; the tokenizer's own id keeps them apart.
-        tokens = sorted(entry.vocabulary, key=_by_id)
+        # The name of a role in a template ("82 template") comes after the same word elsewhere ("82").
+        tokens = sorted(entry.vocabulary, key=lambda token: (int(token.partition(" ")[0]), token))
         place = {token: i for i, token in enumerate(tokens)}
         for i, numbers in _shares(study, entry, place, len(tokens)):
             shown, kind = entry.vocabulary[tokens[i]]
@@ -67,12 +68,6 @@ def kind_shares(study: Study, traced: dict[Key, Generations]) -> list[KindShare]
         place = {token: kinds.index(kind) for token, (_, kind) in entry.vocabulary.items()}
         rows += [KindShare(*key, kind=kinds[i], **numbers) for i, numbers in _shares(study, entry, place, len(kinds))]
     return rows
-
-
-def _by_id(entry: str) -> tuple[int, str]:
-    """By id; the name of a role in a template ("82 template") comes after the same word elsewhere ("82")."""
-    token, _, kind = entry.partition(" ")
-    return int(token), kind
 
 
 def _shares(

@@ -31,7 +31,7 @@ from sinkscope.study.analysis import losses
 from sinkscope.study.analysis.accuracy import WEAK
 from sinkscope.study.analysis.losses import Found, ModelRows, decide
 from sinkscope.study.analysis.wording import changed, left_out, nats, percent, rule, span
-from sinkscope.study.results import Dynamics, Heads, Interval, Mechanism, PooledCell, Tables, Verdict
+from sinkscope.study.results import Dynamics, Heads, Interval, Mechanism, Tables, Verdict
 
 FEW_HEADS = 0.2  # share of heads with sinks below which there are few
 MAJORITY = 0.5  # share of sinks at the start, of heads of one class
@@ -67,7 +67,7 @@ def first_point(tables: Tables) -> Tables:
 
 def _points(tables: Tables) -> list[tuple[str, str]]:
     """Model and decode setting of what was answered and traced."""
-    return [(row.model, row.setting) for row in tables.pooled] + [(row.model, row.setting) for row in tables.dynamics]
+    return [(row.model, row.setting) for row in [*tables.pooled, *tables.dynamics]]
 
 
 def plain_dynamics(rows: Sequence[Dynamics]) -> Dynamics | None:
@@ -134,14 +134,10 @@ def _arm_like(of: ModelRows) -> Found:
         met = f"criteria met: {sum(sign for sign, _ in signs)} of {len(signs)}"
         because = "; ".join(f"{why} ({'yes' if sign else 'no'})" for sign, why in signs)
         clause = ", ".join(why.split(":")[0] for sign, why in signs if sign) or "none of them"
-        yield "arm_like", f"is an ARM; {met}" if of.causal else met, clause, f"{because}.{_uncounted(row)}"
-
-
-def _uncounted(row: PooledCell | None) -> str:
-    """A sentence about what the criterion of one masked sink leaves out, where it was run."""
-    if row is not None and row.able is None:
-        return f" What one masked sink costs is left out: no task reaches {percent(WEAK)} right."
-    return left_out(row.weak) if row else ""
+        uncounted = left_out(row.weak) if row else ""
+        if row is not None and row.able is None:
+            uncounted = f" What one masked sink costs is left out: no task reaches {percent(WEAK)} right."
+        yield "arm_like", f"is an ARM; {met}" if of.causal else met, clause, f"{because}.{uncounted}"
 
 
 def _likelihood(of: ModelRows) -> Found:
@@ -199,7 +195,7 @@ def _mechanism(of: ModelRows) -> Found:
     sure, late = [less_sure(row) for row in rows], [later(row) for row in rows]
     value = "both" if all(sure) and all(late) else "neither" if not any(sure) and not any(late) else "in part"
     when = f"later at {sum(map(bool, late))} of {len(rows)} K" if None not in late else "later: too few to say"
-    clause = f"less sure at {sum(sure)} of {len(rows)} K, {when}, where tokens depended on sinks"
+    clause = f"lower confidence at {sum(sure)} of {len(rows)} K, {when}, where tokens depended on sinks"
     yield "mechanism", value, clause, " ".join(map(_dependence, rows))
 
 

@@ -48,4 +48,8 @@ def rule(row: Dynamics) -> str:
 
 
 def cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    """At most so many characters; of a bracket at the end, which may be all that tells two labels apart, three stay."""
+    if len(text) <= most:
+        return text
+    bracket = f"({text.rpartition(' (')[2][:3]})" if text.endswith(")") and " (" in text and most > 8 else ""
+    return f"{text[: most - 1 - len(bracket)]}…{bracket}"

@@ -124,7 +124,7 @@ class Cluster:
         if not busy and now - seen > self.choice.patience:
             raise StudyError(
                 f"No node of the cluster could start a worker within {self.choice.patience:.0f} seconds; what is "
-                "finished is stored: look at `ray status`, and run again to go on."
+                "finished is stored: look at `ray status`, and rerun to resume."
             )
         return now if busy else seen
 
@@ -211,9 +211,7 @@ def _told(broken: list[Failed]) -> StudyError:
     more = f" (and {len(broken) - 1} more)" if len(broken) > 1 else ""
     where = f"{len(first.workers)} workers" if len(first.workers) > 1 else "one worker"
     lost = f"{first.unit.id}{more} failed on {where} ({', '.join(dict.fromkeys(first.nodes))}): {first.sentence}"
-    return StudyError(
-        f"{first.sentence if not first.workers else lost}; everything else is stored: run again to go on."
-    )
+    return StudyError(f"{first.sentence if not first.workers else lost}; everything else is stored: rerun to resume.")
 
 
 # ---- batches of a benchmark: the workers, the queue and the retries are those of studies

@@ -136,7 +136,7 @@ def _answer(worker: _Worker, unit: Unit | None, line: str) -> dict[str, Any]:
     if not line:
         code = worker.process.wait()
         raise StudyError(
-            f"A worker ended (exit code {code}) while {what}; what is finished is stored: run again to go on, "
+            f"A worker ended (exit code {code}) while {what}; what is finished is stored: rerun to resume, "
             "with --workers 1 if memory was short."
         )
     found: dict[str, Any] = json.loads(line)

@@ -101,7 +101,7 @@ class Pool:
             if self.lost_early >= LOSSES:
                 raise StudyError(
                     f"{LOSSES} workers in a row ended while they started, the last with: {first_line(error)}; what is "
-                    "finished is stored: look at the nodes' logs, and run again to go on."
+                    "finished is stored: look at the nodes' logs, and rerun to resume."
                 ) from None
             self.replace(worker)
             return

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sinkscope.errors import StudyError
+from sinkscope.fields import Allowed, maybe, need, number, whole
 
 if TYPE_CHECKING:
     from sinkscope.evals.batches import RunBatches
+
+ADDRESS = Allowed(
+    'the address of a cluster, such as "auto" or "ray://host:10001"',
+    lambda value: value is None or (isinstance(value, str) and bool(value.strip())),
+)
 
 
 @dataclass(frozen=True)
@@ -30,16 +35,10 @@ class Ray:
     patience: float = 300.0  # seconds without any worker until the run is given up
 
     def __post_init__(self) -> None:
-        if self.workers is not None and (isinstance(self.workers, bool) or self.workers < 1):
-            raise StudyError(f"Expected at least one worker, got {self.workers!r}.")
-        if self.address is not None and not self.address.strip():
-            raise StudyError(
-                'Expected the address of a cluster, such as "auto" or "ray://host:10001", got an empty one.'
-            )
+        need("workers", self.workers, maybe(whole(1)), StudyError)
+        need("address", self.address, ADDRESS, StudyError)
         for name in ("gpus_per_worker", "cpus_per_worker", "patience"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not math.isfinite(value) or value < 0:
-                raise StudyError(f"Expected {name} as a number of at least 0, got {value!r}.")
+            need(name, getattr(self, name), number(0), StudyError)
         if self.gpus_per_worker > 1 and self.gpus_per_worker != int(self.gpus_per_worker):
             raise StudyError(
                 f"Expected a share of one GPU or a whole number of them for a worker, got {self.gpus_per_worker}; "
@@ -53,12 +52,12 @@ class Ray:
         on_cpu = device is None or device.startswith("cpu")
         if self.gpus_per_worker and on_cpu:
             raise StudyError(
-                f"Expected a device for {self.gpus_per_worker:g} GPUs a worker, got {device or 'none, which means cpu'}; "
+                f"Expected a device for {self.gpus_per_worker:g} GPUs per worker, got {device or 'none, which means cpu'}; "
                 "add --device cuda (auto for several GPUs), or leave the GPUs out."
             )
         if self.gpus_per_worker > 1 and device != "auto":
             raise StudyError(
-                f"Expected the device auto for {self.gpus_per_worker:g} GPUs a worker, got {device}, which uses one; "
+                f"Expected the device auto for {self.gpus_per_worker:g} GPUs per worker, got {device}, which uses one; "
                 "add --device auto."
             )
         if not self.gpus_per_worker and device is not None and device.startswith("cuda"):

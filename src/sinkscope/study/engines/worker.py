@@ -59,8 +59,3 @@ def _performed(study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
 @functools.lru_cache(maxsize=2)
 def _study(text: str) -> Study:
     return Study.from_dict(json.loads(text))
-
-
-def nothing(study: str, unit: str, folder: Path) -> dict[str, Any]:
-    """What an empty unit gives: what is left is the cost of handing units out and storing them."""
-    return {"result": {"rows": []}}

@@ -6,7 +6,7 @@ import functools
 import importlib
 import pkgutil
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,7 +22,7 @@ REGISTERED: dict[str, UnitKind] = {}
 
 @dataclass(frozen=True)
 class Workload:
-    """So many forwards of one shape: rows of a batch, positions computed anew, keys seen, positions that need logits."""
+    """So many forwards of one shape: rows of a batch, positions computed again, keys seen, positions that need logits."""
 
     forwards: int
     rows: int
@@ -137,6 +137,20 @@ def chunks(problems: int, size: int) -> list[tuple[int, int, int]]:
 def decode_of(info: ModelInfo, setting: str, condition: Condition) -> dict[str, Any]:
     """Decode settings of a model at a point of the sweep, under a condition that may change them."""
     return {**info.settings[setting], **condition.decode}
+
+
+def decoded_units(
+    kind: str, study: Study, info: ModelInfo, conditions: Iterable[Condition], size: int, problems: int | None = None
+) -> list[Unit]:
+    """At every point of the sweep and under every condition: each task's problems, so many at a time."""
+    return [
+        Unit(kind, info.asked, condition, setting, task.name, first, last, index,
+             decode_of(info, setting, condition), info.name)
+        for setting in info.settings
+        for condition in conditions
+        for task in study.tasks
+        for index, first, last in chunks(task.problems if problems is None else problems, size)
+    ]  # fmt: skip
 
 
 def decoding(settings: Decode, rows: int, prompt: int) -> list[Workload]:

@@ -15,9 +15,8 @@ from sinkscope.decoding.run import Step
 from sinkscope.interventions import intervene
 from sinkscope.study.schema import Study
 from sinkscope.study.unit import ModelInfo, Unit
-from sinkscope.study.units import UnitKind, Workload, chunks, conditions_for, decode_of, decoding
+from sinkscope.study.units import UnitKind, Workload, conditions_for, decoded_units, decoding
 from sinkscope.study.units.given import AfterFirst, asked, batch_of, model_for, row_seeds
-from sinkscope.tasks import Problem
 
 
 class AnswersKind(UnitKind):
@@ -29,22 +28,35 @@ class AnswersKind(UnitKind):
     what = "the answer to a problem of {task},"
 
     def plan(self, study: Study, info: ModelInfo) -> list[Unit]:
-        if info.likelihood:
-            return []
-        return [
-            Unit("answers", info.asked, condition, setting, task.name, first, last, index,
-                 decode_of(info, setting, condition), info.name)
-            for setting in info.settings
-            for condition in conditions_for(study, info)
-            for task in study.tasks
-            for index, first, last in chunks(task.problems, study.chunk)
-        ]  # fmt: skip
+        return (
+            [] if info.likelihood else decoded_units("answers", study, info, conditions_for(study, info), study.chunk)
+        )
 
     def workload(self, study: Study, unit: Unit, info: ModelInfo, prompt: int) -> list[Workload]:
         return decoding(unit.decoder, unit.last - unit.first, prompt)
 
     def perform(self, study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
-        return answers(study, unit)
+        """Answer a chunk of problems under the unit's condition."""
+        model = model_for(study, unit)
+        chunk = asked(study, unit)
+        ids, mask = batch_of(model, [problem.prompt for _, problem in chunk])
+        commits = Commits()
+        intervention = unit.condition.intervention(study.seed, model.causal)
+        with ExitStack() as stack:
+            stack.enter_context(seeded(row_seeds(study, unit, [number for number, _ in chunk])))
+            if intervention is not None:
+                commits.taken.active = stack.enter_context(intervene(model, intervention))
+            done = decode(model, ids, unit.decoder, attention_mask=mask, history=False, on_step=commits)
+        rows = []
+        for (number, problem), returned, sure in zip(chunk, done.returned, commits.means(), strict=True):
+            tokens = returned.cpu()
+            text = model.decode_text(tokens)
+            if (right := _verdicts.get((problem.prompt, text))) is None:
+                right = _verdicts[problem.prompt, text] = bool(problem.check(text))
+            rows.append(
+                {"problem": number, "correct": right, "text": text, "tokens": tokens.tolist(), "confidence": sure}
+            )
+        return {"rows": rows, "effect": commits.taken.effect(), "forwards": done.forwards}
 
 
 @dataclass
@@ -69,33 +81,5 @@ class Commits:
         return means
 
 
-def answers(study: Study, unit: Unit) -> dict[str, Any]:
-    """Answer a chunk of problems under the unit's condition."""
-    model = model_for(study, unit)
-    chunk = asked(study, unit)
-    ids, mask = batch_of(model, [problem.prompt for _, problem in chunk])
-    commits = Commits()
-    intervention = unit.condition.intervention(study.seed, model.causal)
-    with ExitStack() as stack:
-        stack.enter_context(seeded(row_seeds(study, unit, [number for number, _ in chunk])))
-        if intervention is not None:
-            commits.taken.active = stack.enter_context(intervene(model, intervention))
-        done = decode(model, ids, unit.decoder, attention_mask=mask, history=False, on_step=commits)
-    rows = []
-    for (number, problem), returned, sure in zip(chunk, done.returned, commits.means(), strict=True):
-        tokens = returned.cpu()
-        text = model.decode_text(tokens)
-        right = _right(problem, text)
-        rows.append({"problem": number, "correct": right, "text": text, "tokens": tokens.tolist(), "confidence": sure})
-    return {"rows": rows, "effect": commits.taken.effect(), "forwards": done.forwards}
-
-
-def _right(problem: Problem, text: str) -> bool:
-    """Whether the answer is right; the same answer to the same problem is judged once (a program's verdict takes time)."""
-    known = _verdicts.get((problem.prompt, text))
-    if known is None:
-        known = _verdicts[problem.prompt, text] = bool(problem.check(text))
-    return known
-
-
-_verdicts: dict[tuple[str, str], bool] = {}
+# The same answer to the same problem is judged once: a program's verdict takes time.
+_verdicts: dict[tuple[str, str], bool] = {}  # by prompt and text

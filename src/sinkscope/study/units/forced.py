@@ -54,29 +54,25 @@ class ForcedKind(UnitKind):
         return [Workload(2 * problems, len(study.forced.levels), whole, whole, answer // 2)]
 
     def perform(self, study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
-        return forced(study, unit)
-
-
-def forced(study: Study, unit: Unit) -> dict[str, Any]:
-    """Mean log-likelihood per token (nats) of the answer to each problem, and what was taken from the model meanwhile."""
-    model = model_for(study, unit)
-    change = unit.condition.intervention(study.seed, model.causal)
-    rows: list[dict[str, Any]] = []
-    taken = dict.fromkeys((*COUNTED, "leak"), 0.0)
-    for number, problem in asked(study, unit, study.forced.problems):
-        with ExitStack() as stack:
-            levels = 1 if model.causal else len(study.forced.levels)
-            stack.enter_context(seeded(row_seeds(study, unit, [number]) * levels))
-            after = AfterFirst(None if change is None else stack.enter_context(intervene(model, change)))
-            value, tokens = (
-                _chain(model, problem, after) if model.causal else _masked(study, model, problem, number, after)
-            )
-        rows.append({"problem": number, "value": value, "scored": tokens})
-        if after.active is not None:
-            now = vars(after.active.effect)
-            leak = max(taken["leak"], now["leak"])
-            taken = {**{name: taken[name] + now[name] - after.first[name] for name in COUNTED}, "leak": leak}
-    return {"rows": rows, "effect": {} if change is None else taken}
+        """Mean log-likelihood per token (nats) of the answer to each problem, and what was taken from the model meanwhile."""
+        model = model_for(study, unit)
+        change = unit.condition.intervention(study.seed, model.causal)
+        rows: list[dict[str, Any]] = []
+        taken = dict.fromkeys((*COUNTED, "leak"), 0.0)
+        for number, problem in asked(study, unit, study.forced.problems):
+            with ExitStack() as stack:
+                levels = 1 if model.causal else len(study.forced.levels)
+                stack.enter_context(seeded(row_seeds(study, unit, [number]) * levels))
+                after = AfterFirst(None if change is None else stack.enter_context(intervene(model, change)))
+                value, tokens = (
+                    _chain(model, problem, after) if model.causal else _masked(study, model, problem, number, after)
+                )
+            rows.append({"problem": number, "value": value, "scored": tokens})
+            if after.active is not None:
+                now = vars(after.active.effect)
+                leak = max(taken["leak"], now["leak"])
+                taken = {**{name: taken[name] + now[name] - after.first[name] for name in COUNTED}, "leak": leak}
+        return {"rows": rows, "effect": {} if change is None else taken}
 
 
 def _ids(model: Model, problem: Problem) -> tuple[list[int], list[int]]:

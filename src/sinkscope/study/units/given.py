@@ -13,6 +13,7 @@ from torch import Tensor
 from sinkscope.interventions import Active
 from sinkscope.models.base import Model, pad
 from sinkscope.models.load import load
+from sinkscope.study.entries import name_and_mode
 from sinkscope.study.schema import Study
 from sinkscope.study.unit import Unit
 from sinkscope.tasks import Problem, problems
@@ -20,14 +21,23 @@ from sinkscope.tasks import Problem, problems
 COUNTED = ("keys", "keys_seen", "mass", "mass_seen")
 
 
+IN_MEMORY: dict[str, Model] = {}  # of the run at hand, by the names in its study; units in other processes have none
+
+
 def model_for(study: Study, unit: Unit) -> Model:
     """The model of the unit at hand."""
-    return model_of(unit.model, study.dtype, study.device)
+    return IN_MEMORY.get(unit.model) or model_of(unit.model, study.dtype, study.device)
+
+
+def model_of(label: str, dtype: str | None, device: str | None) -> Model:
+    """The model of that label; the weights before it are let go."""
+    name, mode = name_and_mode(label)
+    model = weights_of(name, dtype, device)
+    return model if mode is None else model.in_mode(mode)
 
 
 @functools.lru_cache(maxsize=1)
-def model_of(name: str, dtype: str | None, device: str | None) -> Model:
-    """The model of that name; the one before it is let go."""
+def weights_of(name: str, dtype: str | None, device: str | None) -> Model:
     return load(name, dtype=dtype, device=device)
 
 
@@ -61,7 +71,7 @@ def batch_of(model: Model, prompts: list[str]) -> tuple[Tensor, Tensor]:
 
 
 def row_seeds(study: Study, unit: Unit, numbers: Sequence[int]) -> tuple[int, ...]:
-    """Random keys are drawn anew for every problem, and are the same for a problem in whatever chunk it stands."""
+    """Random keys are drawn again for every problem, and are the same for a problem in whatever chunk it stands."""
     place = next((place for place, task in enumerate(study.tasks) if task.name == unit.task), 0)
     return tuple(place * 1_000_003 + number for number in numbers)
 

@@ -51,7 +51,24 @@ class LikelihoodKind(UnitKind):
         return found
 
     def perform(self, study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
-        return likelihood(study, unit)
+        """Mean log-likelihood a token (nats) of each text; without intervention also what key 0 receives, layer by layer."""
+        model = model_for(study, unit)
+        plan = study.likelihood
+        ids = windows(model, plan.texts, plan.read + plan.scored + 1).to(model.device)
+        change = unit.condition.intervention(study.seed, model.causal)
+        with ExitStack() as stack:
+            stack.enter_context(seeded(row_seeds(study, unit, range(plan.texts))))
+            taken = AfterFirst(None if change is None else stack.enter_context(intervene(model, change)))
+            kept = read_prefix(model, ids, plan.read)
+            taken.begin()
+            values = [_next(model, ids, plan.read, index, kept) for index in range(1, plan.scored + 1)]
+            effect = taken.effect()
+        means: list[float] = torch.stack(values, 1).double().mean(1).tolist()
+        rows = [{"problem": number, "value": value} for number, value in enumerate(means)]
+        found: dict[str, Any] = {"rows": rows, "effect": effect, "tokens": plan.scored}
+        if change is None:
+            found["first_key"] = first_key_shares(model, ids)
+        return found
 
 
 @cache
@@ -78,27 +95,6 @@ def windows(model: Model, count: int, size: int) -> Tensor:
     return torch.stack([row[:size] for row in rows])
 
 
-def likelihood(study: Study, unit: Unit) -> dict[str, Any]:
-    """Mean log-likelihood a token (nats) of each text; without intervention also what key 0 receives, layer by layer."""
-    model = model_for(study, unit)
-    plan = study.likelihood
-    ids = windows(model, plan.texts, plan.read + plan.scored + 1).to(model.device)
-    change = unit.condition.intervention(study.seed, model.causal)
-    with ExitStack() as stack:
-        stack.enter_context(seeded(row_seeds(study, unit, range(plan.texts))))
-        taken = AfterFirst(None if change is None else stack.enter_context(intervene(model, change)))
-        kept = read_prefix(model, ids, plan.read)
-        taken.begin()
-        values = [_next(model, ids, plan.read, index, kept) for index in range(1, plan.scored + 1)]
-        effect = taken.effect()
-    means: list[float] = torch.stack(values, 1).double().mean(1).tolist()
-    rows = [{"problem": number, "value": value} for number, value in enumerate(means)]
-    found: dict[str, Any] = {"rows": rows, "effect": effect, "tokens": plan.scored}
-    if change is None:
-        found["first_key"] = first_key_shares(model, ids)
-    return found
-
-
 @torch.inference_mode()
 def read_prefix(model: Model, ids: Tensor, width: int) -> tuple[Any, object]:
     """Read the first tokens; what the following forwards need: the cache, and the identity of the generation."""
@@ -117,11 +113,8 @@ def _next(model: Model, ids: Tensor, width: int, index: int, kept: tuple[Any, ob
     read = ids[:, : column + 1]
     with forward_context(Forward(kept[1], index, labels, len(ids), column, None, width, ids=read)):
         output = model.module(ids[:, column : column + 1], past_key_values=kept[0], use_cache=True, logits_to_keep=1)
-    return _log_p(output.logits, ids[:, column + 1])
-
-
-def _log_p(logits: Tensor, tokens: Tensor) -> Tensor:
-    return logits[:, -1].float().log_softmax(-1).gather(-1, tokens[:, None])[:, 0].cpu()
+    scores = output.logits[:, -1].float().log_softmax(-1)
+    return scores.gather(-1, ids[:, column + 1, None])[:, 0].cpu()
 
 
 @torch.inference_mode()

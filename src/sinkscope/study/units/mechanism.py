@@ -5,7 +5,7 @@ there, the change of confidence is the effect of the mask alone. Dependence is w
 to the keys that the mask takes; positions of one problem are split at its median.
 
 With one commit per step a position can only come later if another comes earlier: delays add up to nothing. So everything
-is decoded once more with commits by a threshold, where a model that is less sure takes more steps.
+is decoded once more with commits by a threshold, where lower confidence delays commits and takes more steps.
 """
 
 from __future__ import annotations
@@ -73,7 +73,32 @@ class MechanismKind(UnitKind):
         return [replace(part, forwards=part.forwards * 3) for part in both]  # clean, without sinks, without random keys
 
     def perform(self, study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
-        return mechanism(study, unit)
+        """One row per problem: change of confidence and of the commit step in the half that depended more, and in the other."""
+        model, k = model_for(study, unit), unit.condition.k
+        chunk = asked(study, unit, limit=study.mechanism.problems)
+        ids, mask = batch_of(model, [problem.prompt for _, problem in chunk])
+        seeds = row_seeds(study, unit, [number for number, _ in chunk])
+
+        def decoded(settings: Decode) -> tuple[list[Watch], Tensor | None]:
+            """Clean, without sinks, without random keys; and what each position depended on in the clean run."""
+            watches, tap = [], Dependence(k)
+            for change in (None, MaskSinks(k=k), MaskRandom(k=k, seed=study.seed)):
+                watches.append(Watch())
+                with listening(model.module, tap) if change is None else intervene(model, change), seeded(seeds):
+                    decode(model, ids, settings, attention_mask=mask, history=False, on_step=watches[-1])
+            if tap.paid is None:  # all was committed at the first forward
+                return watches, None
+            # Where tokens are predicted from the position before them, theirs is what that one paid.
+            return watches, tap.dependence().roll(1, dims=1) if model.shift else tap.dependence()
+
+        (planned, depends), (free, freely_depends) = map(decoded, _both(unit.decoder))
+        if depends is None or any(watch.confidence is None for watch in planned):
+            return {"rows": [{"problem": number, "positions": 0} for number, _ in chunk]}
+        rows = []
+        for row, (number, _) in enumerate(chunk):
+            found = _compared(row, depends[row], planned)
+            rows.append({"problem": number, **found, **_delayed(row, freely_depends, free)})
+        return {"rows": rows}
 
 
 @dataclass
@@ -131,39 +156,6 @@ class Watch:
         """Confidence and commit step of a row, [position]."""
         assert self.confidence is not None
         return self.confidence[row], self.committed(row)
-
-
-def mechanism(study: Study, unit: Unit) -> dict[str, Any]:
-    """One row per problem: change of confidence and of the commit step in the half that depended more, and in the other."""
-    model, k = model_for(study, unit), unit.condition.k
-    chunk = asked(study, unit, limit=study.mechanism.problems)
-    ids, mask = batch_of(model, [problem.prompt for _, problem in chunk])
-    seeds = row_seeds(study, unit, [number for number, _ in chunk])
-
-    def decoded(settings: Decode) -> tuple[list[Watch], Tensor | None]:
-        """Clean, without sinks, without random keys; and what each position depended on in the clean run."""
-        watches, tap = [], Dependence(k)
-        for change in (None, MaskSinks(k=k), MaskRandom(k=k, seed=study.seed)):
-            watches.append(Watch())
-            with listening(model.module, tap) if change is None else intervene(model, change), seeded(seeds):
-                decode(model, ids, settings, attention_mask=mask, history=False, on_step=watches[-1])
-        return watches, _of_predicted(tap, model.shift)
-
-    (planned, depends), (free, freely_depends) = map(decoded, _both(unit.decoder))
-    if depends is None or any(watch.confidence is None for watch in planned):  # all was committed at the first forward
-        return {"rows": [{"problem": number, "positions": 0} for number, _ in chunk]}
-    rows = []
-    for row, (number, _) in enumerate(chunk):
-        found = _compared(row, depends[row], planned)
-        rows.append({"problem": number, **found, **_delayed(row, freely_depends, free)})
-    return {"rows": rows}
-
-
-def _of_predicted(tap: Dependence, shift: bool) -> Tensor | None:
-    """[batch, position]; where tokens are predicted from the position before them, theirs is what that one paid."""
-    if tap.paid is None:  # all was committed at the first forward
-        return None
-    return tap.dependence().roll(1, dims=1) if shift else tap.dependence()
 
 
 def freely(settings: Decode) -> Decode:

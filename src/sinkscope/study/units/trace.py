@@ -16,7 +16,7 @@ from sinkscope.sinks.columns import CumulativeColumns, alive_keys
 from sinkscope.sinks.shares import sink_counts
 from sinkscope.study.schema import Study
 from sinkscope.study.unit import ModelInfo, Unit
-from sinkscope.study.units import UnitKind, Workload, chunks, conditions_for, decode_of, decoding
+from sinkscope.study.units import UnitKind, Workload, conditions_for, decoded_units, decoding
 from sinkscope.study.units.given import asked, model_for, row_seeds
 from sinkscope.tracing import trace
 from sinkscope.tracing.recorder import Keep
@@ -47,14 +47,7 @@ class TraceKind(UnitKind):
             for condition in conditions_for(study, info)
             if (condition.name == "none" if info.likelihood else study.trace.takes(condition))
         ]
-        return [
-            Unit("trace", info.asked, condition, setting, task.name, first, last, index,
-                 decode_of(info, setting, condition), info.name)
-            for setting in info.settings
-            for condition in conditions
-            for task in study.tasks
-            for index, first, last in chunks(study.trace.problems, TRACED)
-        ]  # fmt: skip
+        return decoded_units("trace", study, info, conditions, TRACED, study.trace.problems)
 
     def workload(self, study: Study, unit: Unit, info: ModelInfo, prompt: int) -> list[Workload]:
         twice = kept_traces(study, unit) if _with_maps(study, unit) else 0
@@ -62,7 +55,35 @@ class TraceKind(UnitKind):
         return [replace(part, forwards=part.forwards * (unit.last - unit.first + twice)) for part in one]
 
     def perform(self, study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
-        return traced(study, unit, folder)
+        """Trace the unit's problems, one at a time: a trace of its own is exact, and needs no padding."""
+        model = model_for(study, unit)
+        intervention = unit.condition.intervention(study.seed, model.causal)
+        interventions = [] if intervention is None else [intervention]
+        settings, kept = _settings(unit), kept_traces(study, unit)
+        generations: list[dict[str, Any]] = []
+        vocabulary: dict[str, list[str]] = {}
+        saved: list[str] = []
+        for place, (number, problem) in enumerate(asked(study, unit, limit=study.trace.problems)):
+            keep = Keep(value_norms=study.trace.norms, lens=study.trace.lens and place < kept)
+            with seeded(row_seeds(study, unit, [number])):
+                made = trace(model, problem.prompt, settings, interventions=interventions, keep=keep)
+            generations.append({"problem": number, "correct": problem.check(made.text), **measures(made, study)})
+            there = set(made.canvas.unique().tolist())  # the lens names tokens that never stood on the canvas
+            vocabulary |= {str(token): list(entry) for token, entry in made.vocabulary.items() if token in there}
+            for entry in generations[-1]["tokens"]:
+                token, _, kind = entry.partition(" ")
+                if kind:
+                    vocabulary[entry] = [vocabulary[token][0], kind]
+            if place < kept:
+                name = f"{unit.id}__{number:04d}.safetensors"
+                if _with_maps(study, unit):  # once more
+                    heads = notable(head_dynamics(made), study.trace.maps)
+                    with seeded(row_seeds(study, unit, [number])):
+                        again = replace(keep, maps=heads)
+                        made = trace(model, problem.prompt, settings, interventions=interventions, keep=again)
+                replace(made, model={**made.model, "name": unit.shown}).save(folder / "traces" / name)
+                saved.append(name)
+        return {"generations": generations, "vocabulary": vocabulary, "saved": saved}
 
 
 def kept_traces(study: Study, unit: Unit) -> int:
@@ -86,38 +107,6 @@ def _settings(unit: Unit) -> Decode:
     return replace(unit.decoder, cache=None) if plain else unit.decoder
 
 
-def traced(study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
-    """Trace the unit's problems, one at a time: a trace of its own is exact, and needs no padding."""
-    model = model_for(study, unit)
-    intervention = unit.condition.intervention(study.seed, model.causal)
-    interventions = [] if intervention is None else [intervention]
-    settings, kept = _settings(unit), kept_traces(study, unit)
-    generations: list[dict[str, Any]] = []
-    vocabulary: dict[str, list[str]] = {}
-    saved: list[str] = []
-    for place, (number, problem) in enumerate(asked(study, unit, limit=study.trace.problems)):
-        keep = Keep(value_norms=study.trace.norms, lens=study.trace.lens and place < kept)
-        with seeded(row_seeds(study, unit, [number])):
-            made = trace(model, problem.prompt, settings, interventions=interventions, keep=keep)
-        generations.append({"problem": number, "correct": problem.check(made.text), **measures(made, study)})
-        there = set(made.canvas.unique().tolist())  # the lens names tokens that never stood on the canvas
-        vocabulary |= {str(token): list(entry) for token, entry in made.vocabulary.items() if token in there}
-        for entry in generations[-1]["tokens"]:
-            token, _, kind = entry.partition(" ")
-            if kind:
-                vocabulary[entry] = [vocabulary[token][0], kind]
-        if place < kept:
-            name = f"{unit.id}__{number:04d}.safetensors"
-            if _with_maps(study, unit):  # once more
-                heads = notable(head_dynamics(made), study.trace.maps)
-                with seeded(row_seeds(study, unit, [number])):
-                    again = replace(keep, maps=heads)
-                    made = trace(model, problem.prompt, settings, interventions=interventions, keep=again)
-            replace(made, model={**made.model, "name": unit.shown}).save(folder / "traces" / name)
-            saved.append(name)
-    return {"generations": generations, "vocabulary": vocabulary, "saved": saved}
-
-
 def measures(made: Trace, study: Study) -> dict[str, Any]:
     """Everything that the findings use of one generation, as plain data."""
     rules = [rule_from_dict(rule) for rule in study.rules]
@@ -126,7 +115,11 @@ def measures(made: Trace, study: Study) -> dict[str, Any]:
         "steps": made.steps,
         "positions": made.positions,
         "prompt": made.prompt_length,
-        "tokens": _tokens(made, rule),
+        "tokens": {
+            _entry(made, token, kind): list(counts)
+            for (token, kind), counts in sink_counts(made, rule).items()
+            if counts[1] > 0
+        },  # how often each was a sink, and how often it was there
         "heads": _heads(made, rule),
         "places": _places(made, rule),
         "first_key": first_key(made),
@@ -139,12 +132,6 @@ def measures(made: Trace, study: Study) -> dict[str, Any]:
         curve = sweep(made, study.trace.epsilons, ("sum", "percent", "uniform"))
         found["curve"] = curve.select("unit", "epsilon", "sinks", "keys").rows()
     return found
-
-
-def _tokens(made: Trace, rule: Rule) -> dict[str, list[float]]:
-    """How often each token was a sink, and how often it was there."""
-    counted = sink_counts(made, rule)
-    return {_entry(made, token, kind): list(counts) for (token, kind), counts in counted.items() if counts[1] > 0}
 
 
 def _entry(made: Trace, token: int, kind: str) -> str:

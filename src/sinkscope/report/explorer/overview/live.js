@@ -1,4 +1,4 @@
-// One live figure: the liveliest head of a diffusion model, playing once, with its prompt.
+// One live figure: a head whose sink moves, or one whose sink stays where none moves, playing once, with its prompt.
 
 import { make, visible } from "../dom.js";
 import { createChips } from "../chips.js";
@@ -27,11 +27,11 @@ export function createLive(app) {
     onclick: () => app.set({ tab: "explorer", ...app.data.start, step: state.step }),
   });
   const buttons = make("div", { class: "jumps" }, again, explore);
-  const about = `${visible(sample.model, 40)}, layer ${chosen.layer}, head ${chosen.head}. ` +
+  const about = `${visible(chosen.caption, 400)} ` +
     `Prompt: ${visible(sample.prompt.trim().replaceAll("\n", " "), 110)}`;
   const frame = panel(
     "live",
-    "Attention received, step by step",
+    visible(chosen.title, 90),
     about,
     make("div", {}, holder, words, chips.list, legend, buttons),
   );

@@ -1,7 +1,7 @@
 // One base model made both ways: what one masked key per head costs each, in nats per token of true answers.
 
 import { absent, draw, make, signed, visible } from "../dom.js";
-import { palette } from "../colours.js";
+import { palette, seriesLook } from "../colours.js";
 import { hideTip, panel, showTip } from "../panel.js";
 import { marker } from "../chart.js";
 import { sharedLegend } from "./series.js";
@@ -11,7 +11,7 @@ const ABOUT = "Change in nats per token of true answers when one key per head is
 const LINE = 15, HEAD = 8, LEFT = 122, RIGHT = 46;
 
 function look(place) {
-  return { colour: palette().series[place ? 0 : 4], marker: place ? "circle" : "square", line: false };
+  return { ...seriesLook(place), line: false };
 }
 
 function percent(share) {

@@ -5,7 +5,7 @@ import { lineChart } from "../chart.js";
 import { panel } from "../panel.js";
 import { multiples, unique } from "./multiples.js";
 import { sharedLegend } from "./series.js";
-import { DASHES, MARKERS, palette } from "../colours.js";
+import { seriesLook } from "../colours.js";
 
 const UNIT_NAMES = { uniform: "× the uniform share", percent: "percent of the attention", sum: "column sums" };
 const ABOUT = "Share of (step, layer, head, key) that is no sink, against ε, in both readings of its unit. " +
@@ -15,11 +15,6 @@ export function createThresholds(overview) {
   if (!overview.curves.length) return null;
   const units = unique(overview.curves.map((row) => row.unit)),
     models = unique(overview.curves.map((row) => row.model));
-  // Past six models the colours come round again, each with another mark and line than before.
-  const look = (i) => {
-    const turn = i + 2 * Math.floor(i / 6);
-    return { colour: palette().series[i % 6], marker: MARKERS[turn % 6], dash: DASHES[turn % 6] };
-  };
   const build = (unit, width, legend = false) =>
     lineChart({
       width,
@@ -33,7 +28,7 @@ export function createThresholds(overview) {
         name: visible(model, 20),
         size: 2.5,
         points: pointsOf(model, unit),
-        ...look(i),
+        ...seriesLook(i),
       }))
         .filter((one) => one.points.length),
     });
@@ -45,7 +40,7 @@ export function createThresholds(overview) {
   const lowest = (unit) => Math.min(...models.flatMap((model) => pointsOf(model, unit)).map((p) => p.y)) - 2;
   const legend = make("div", {});
   const grid = multiples(() => units, build, 300, () => {
-    legend.replaceChildren(sharedLegend(models.map((model, i) => [visible(model, 30), look(i)])));
+    legend.replaceChildren(sharedLegend(models.map((model, i) => [visible(model, 30), seriesLook(i)])));
   }, (unit) => UNIT_NAMES[unit] ?? unit);
   const frame = panel("curves", "Thresholds", ABOUT, make("div", {}, legend, grid.element), {
     wide: true,

@@ -1,4 +1,4 @@
-// Verdict details, folded: one line each, and the numbers that it rests on for whoever opens it.
+// Verdict details, folded: one line each, and the numbers that it rests on for readers who open it.
 
 import { make, visible } from "../dom.js";
 import { panel } from "../panel.js";

@@ -1,0 +1,101 @@
+"""Every how-to page on an extension, as pasted: its files are built into a wheel, its lines run, its study is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+import sinkscope as sk
+from made_packages import blocks, built, saved
+from sinkscope.errors import PluginError
+
+TEMPLATE = Path(__file__).parents[2] / "examples" / "sinkscope-template" / "src" / "sinkscope_template"
+PAGES = {
+    "your-own-task": ["counting.py"],
+    "your-own-condition": ["warmer.py"],
+    "your-own-intervention": ["fade_sinks.py"],
+    "your-own-sink-rule": ["near_top.py"],
+    "your-own-family": ["two_way.py"],
+    "your-own-commit-rule": ["leftmost.py"],
+    "your-own-protocol": ["protocols.py", "two-way-authors.yaml"],
+}
+Install = Callable[[Path], None]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_works_when_pasted(
+    page: str, tmp_path: Path, installed: Install, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project = saved(page, tmp_path / "project")
+    for name in PAGES[page]:  # the template and the page show the same
+        assert (project / name).read_text() == (TEMPLATE / name).read_text()
+    installed(built(project, tmp_path / "wheel"))
+    monkeypatch.chdir(tmp_path)
+    for lines in blocks(page, "python")[1:]:
+        exec(compile(lines, page, "exec"), {})
+        assert capsys.readouterr().out.strip()
+    for text in blocks(page, "yaml"):
+        values = yaml.safe_load(text)
+        if "conditions" in values:
+            assert sk.Study.from_dict(values).name == values["name"]
+
+
+@pytest.mark.parametrize("group", ["tasks", "families", "rules", "commit_rules", "protocols", "conditions"])
+def test_a_package_that_cannot_be_imported_is_one_sentence(group: str, tmp_path: Path, installed: Install) -> None:
+    (tmp_path / "broken.py").write_text("raise RuntimeError('half\\nwritten')")
+    info = tmp_path / "broken-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-thing\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[sinkscope.{group}]\nmine = broken\n")
+    installed(tmp_path)
+    uses = {
+        "tasks": lambda: sk.tasks.problems("mine", 1),
+        "families": lambda: sk.load("tiny-llada"),
+        "rules": lambda: sk.Study.from_dict({**STUDY, "rules": [{"rule": "mine"}]}),
+        "commit_rules": lambda: sk.Study.from_dict({**STUDY, "decode": {"commit": "mine"}}),
+        "protocols": lambda: __import__("sinkscope.evals.protocol").evals.protocol.protocol_for("a/b"),
+        "conditions": lambda: sk.Study.from_dict(STUDY),
+    }
+    for _ in range(2):  # the second time too
+        with pytest.raises(PluginError, match=f"broken-thing .* mine = broken in sinkscope.{group}") as caught:
+            uses[group]()
+        assert "\n" not in str(caught.value)
+    # What asks another registry, or for a name that is there, needs no such package.
+    next(sk.tasks.problems("arithmetic", 1))
+    sk.Decode.llada(length=8)
+    sk.Threshold(3)
+
+
+STUDY = {
+    "name": "one",
+    "models": ["tiny-llada"],
+    "tasks": [{"name": "arithmetic", "problems": 1}],
+    "conditions": ["none"],
+}
+
+
+def test_a_package_may_ask_a_registry_while_it_is_imported(tmp_path: Path, installed: Install) -> None:
+    lines = "import sinkscope as sk\nfrom sinkscope.extend import Task, register_task, same_final\n"
+    lines += "known = sk.tasks.registered()\nregister_task(Task('asks', None, same_final))"
+    (tmp_path / "asks.py").write_text(lines)
+    info = tmp_path / "asks-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: asks\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[sinkscope.tasks]\nasks = asks\n")
+    installed(tmp_path)
+    assert "asks" in sk.tasks.registered()
+
+
+def test_a_name_that_is_taken_is_told_with_the_package(tmp_path: Path, installed: Install) -> None:
+    lines = "from sinkscope.extend import *\n@register_commit_rule('quota')\nclass Mine(CommitRule): pass"
+    (tmp_path / "taken.py").write_text(lines)
+    info = tmp_path / "taken-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: taken\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[sinkscope.commit_rules]\nmine = taken\n")
+    installed(tmp_path)
+    with pytest.raises(PluginError, match=r"package taken .*'quota' is there already"):
+        sk.Decode("llada", 8, commit="mine")

@@ -1,0 +1,131 @@
+"""Packed weights: by torchao for every family, by transformers for its own classes, and in a model that is wrapped."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import sinkscope as sk
+from made_models import make_causal, make_dream, make_llada
+from sinkscope.errors import CheckpointError
+from sinkscope.models.memory import is_finite, unpacked
+from sinkscope.tracing.drift import drift
+
+pytest.importorskip("torchao")
+IDS = torch.randint(4, 60, (1, 12), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(scope="module")
+def by_bits() -> dict[str | None, Any]:
+    return {scheme: sk.load("tiny-llada", quantization=scheme) for scheme in (None, "int8", "int4")}
+
+
+def test_weights_are_packed_and_all_else_stays(by_bits: dict[str | None, Any]) -> None:
+    plain = by_bits[None]
+    for scheme, levels in (("int8", 255), ("int4", 16)):
+        model = by_bits[scheme]
+        weight, before = (one.module.model.layers[0].self_attn.q_proj.weight for one in (model, plain))
+        assert type(weight) is not torch.nn.Parameter and is_finite(weight)
+        assert unpacked(weight)[0, :32].unique().numel() <= levels
+        off = float((unpacked(weight) - before).abs().max() / before.abs().max())
+        assert 0 < off < (0.01 if scheme == "int8" else 0.2)
+        assert torch.equal(model.module.lm_head.weight, plain.module.lm_head.weight)
+        assert model.quantization == scheme == model.identity()["quantization"] and scheme in repr(model)
+    assert len({model.fingerprint for model in by_bits.values()}) == 3
+    assert plain.quantization is None and "quantization" not in plain.identity()
+
+
+def test_a_forward_is_that_of_the_unpacked_numbers(by_bits: dict[str | None, Any]) -> None:
+    for scheme in ("int8", "int4"):
+        slow = sk.load("tiny-llada")
+        with torch.no_grad():
+            for (name, part), packed in zip(
+                slow.module.named_parameters(), by_bits[scheme].module.parameters(), strict=True
+            ):
+                assert part.shape == packed.shape, name
+                part.copy_(unpacked(packed))
+        assert torch.allclose(slow.logits(IDS), by_bits[scheme].logits(IDS), atol=1e-3)
+
+
+def test_trace_mask_lens_and_check(by_bits: dict[str | None, Any]) -> None:
+    model = by_bits["int8"]
+    made = sk.trace(model, "Tom has 12 apples.", length=8, steps=8, interventions=sk.MaskSinks(k=1))
+    assert made.model["quantization"] == "int8" and made.received is not None
+    assert sk.lens(model, "Tom has 12 apples.", layers=[-1]).isfinite().all()
+    assert all(one.status != "failed" for one in sk.checkup(model))
+
+
+def test_drift_grows_with_fewer_bits(by_bits: dict[str | None, Any]) -> None:
+    plain = by_bits[None]
+    none, eight, four = (drift(plain, by_bits[scheme], IDS, epsilon=0.1) for scheme in (None, "int8", "int4"))
+    assert (none.logit_max, none.moved, none.sinks_new, none.top1) == (0.0, 0.0, 0, 1.0) and none.kl < 1e-6
+    assert 0 < eight.logit_mean < four.logit_mean and 0 < eight.kl < four.kl and 0 < eight.moved < four.moved
+    assert eight.sinks == four.sinks > 0 and 0 <= (four.sinks_kept or 0) <= 1
+    with pytest.raises(sk.SinkscopeError, match="sizes differ"):
+        drift(plain, sk.load("tiny-long"), IDS)
+
+
+def test_check_measures_the_drift() -> None:
+    rows = {one.name: one for one in sk.checkup("tiny-dream", quantization="int8")}
+    assert all(one.status != "failed" for one in rows.values())
+    assert 0 < float(rows["drift"].values["logit_mean"] or 0) < 1 and rows["drift"].values["positions"]
+    assert "values" not in rows["loads"].to_dict() and rows["drift"].to_dict()["values"]["top1"] > 0.9
+
+
+@pytest.mark.parametrize("make", [make_causal, make_dream])
+def test_a_config_of_transformers_is_handed_on(tmp_path: Path, make: Any) -> None:
+    from torchao.quantization import Int8WeightOnlyConfig
+    from transformers import AutoModelForCausalLM, TorchAoConfig
+
+    folder = make(tmp_path / "plain")
+    config = TorchAoConfig(Int8WeightOnlyConfig())
+    model = sk.load(folder, quantization_config=config)
+    assert model.quantization == "torchao" and "Int8" in type(model.module.model.layers[0].mlp.up_proj.weight).__name__
+    assert not torch.equal(model.logits(IDS), sk.load(folder).logits(IDS))
+    if make is make_causal:
+        theirs = AutoModelForCausalLM.from_pretrained(folder, quantization_config=config)
+        wrapped = sk.wrap(theirs)
+        assert wrapped.quantization == "torchao" and wrapped.fingerprint == sk.wrap(theirs).fingerprint
+        settings = sk.Decode.autoregressive(length=6)
+        assert torch.equal(sk.decode(wrapped, IDS, settings).tokens, sk.decode(model, IDS, settings).tokens)
+        theirs.save_pretrained(tmp_path / "packed")  # its config.json names the packing
+        stored = sk.load(tmp_path / "packed")
+        assert stored.quantization == "torchao" and torch.equal(stored.logits(IDS), wrapped.logits(IDS))
+        with pytest.raises(CheckpointError, match="already"):
+            sk.load(tmp_path / "packed", quantization=config)
+
+
+def test_what_cannot_be_packed_by_transformers_is_refused(tmp_path: Path) -> None:
+    from torchao.quantization import Int8WeightOnlyConfig
+    from transformers import TorchAoConfig
+
+    config = TorchAoConfig(Int8WeightOnlyConfig())
+    for name in (make_llada(tmp_path / "a"), "tiny-llada"):
+        with pytest.raises(CheckpointError, match="int8"):
+            sk.load(name, quantization=config)
+    folder = make_causal(tmp_path / "b")
+    changed = json.loads((folder / "config.json").read_text()) | {
+        "quantization_config": {"quant_method": "gptq", "bits": 4}
+    }
+    (folder / "config.json").write_text(json.dumps(changed))
+    with pytest.raises(CheckpointError, match="transformers cannot load the quantised weights"):
+        sk.load(folder)  # gptqmodel is not installed
+
+
+def test_bitsandbytes_in_memory(tmp_path: Path) -> None:
+    pytest.importorskip("bitsandbytes")
+    from transformers import BitsAndBytesConfig
+
+    folder = make_causal(tmp_path / "b", hidden_size=64, intermediate_size=128)
+    for config, name in (
+        (BitsAndBytesConfig(load_in_8bit=True), "8 bit"),
+        (BitsAndBytesConfig(load_in_4bit=True), "4 bit"),
+    ):
+        model = sk.load(folder, quantization=config, dtype="bf16")
+        assert model.quantization == f"bitsandbytes {name}"
+        with sk.intervene(model, sk.MaskSinks(k=1, rows="last")):
+            assert sk.decode(model, IDS, sk.Decode.autoregressive(length=4)).tokens.shape == (1, 16)
