@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from sinkscope.attention.bias import as_bias
 from sinkscope.attention.calls import Call, Outcome, Tap, merged
 from sinkscope.attention.context import running
 from sinkscope.errors import CaptureError
@@ -84,11 +85,7 @@ def _with_hidden(
     batch, heads, queries, keys = shape
     mask = torch.zeros(shape, device=(drop if drop is not None else may).device)  # type: ignore[union-attr]
     if given is not None:
-        own = (
-            torch.zeros_like(given, dtype=mask.dtype).masked_fill(given, -torch.inf)
-            if given.dtype == torch.bool
-            else given
-        )
+        own = as_bias(~given, mask.dtype) if given.dtype == torch.bool else given
         mask = mask + (own if own.dim() == 2 else own.view(shape))
     if drop is not None:
         mask = mask.masked_fill(drop[:, :, None, :], -torch.inf)
