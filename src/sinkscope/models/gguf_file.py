@@ -20,7 +20,7 @@ from torch import Tensor
 
 from sinkscope.errors import CheckpointError
 from sinkscope.models.boundary import shown
-from sinkscope.models.gguf_header import Entry, Header
+from sinkscope.models.gguf_header import Header, StoredTensor
 from sinkscope.models.weights import Device, first_lines, placement, quiet
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def _unpaired(rows: Tensor, heads: int) -> Tensor:
     return paired.transpose(1, 2).flatten(0, 2)
 
 
-def packed_rows(header: Header) -> Iterator[tuple[Entry, Tensor]]:
+def packed_rows(header: Header) -> Iterator[tuple[StoredTensor, Tensor]]:
     """Every tensor as it is stored: uint8 [row, byte]. Nothing is read of a file that is too short for all of them."""
     align = header.values.get("general.alignment", 32)
     start = -(-header.end // align) * align
@@ -183,7 +183,7 @@ def packed_rows(header: Header) -> Iterator[tuple[Entry, Tensor]]:
             yield entry, torch.from_numpy(np.fromfile(file, np.uint8, length).reshape(-1, width))
 
 
-def _row_bytes(entry: Entry) -> int:
+def _row_bytes(entry: StoredTensor) -> int:
     from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
     values, width = GGML_QUANT_SIZES[GGMLQuantizationType(entry.kind)]

@@ -15,10 +15,10 @@ from sinkscope.settings.choices import COMMITS, READERS
 if TYPE_CHECKING:
     from sinkscope.decoding.diffusion import Denoiser
 
-RULES: dict[str, type[Rule]] = {}
+RULES: dict[str, type[CommitRule]] = {}
 
 
-class Rule:
+class CommitRule:
     """The commits of one block. Subclass, write `unfinished` and `pick`, and put `@register("name")` above it."""
 
     block_only: ClassVar[bool] = False  # leaves masks before the block alone
@@ -50,7 +50,7 @@ class Rule:
         return self.run.canvas.open() & here & ~self.run.done.unsqueeze(1)
 
 
-Made = TypeVar("Made", bound=type[Rule])
+Made = TypeVar("Made", bound=type[CommitRule])
 
 
 def register(name: str, needs: Sequence[str] = ()) -> Callable[[Made], Made]:
@@ -73,13 +73,13 @@ def register(name: str, needs: Sequence[str] = ()) -> Callable[[Made], Made]:
     return put
 
 
-def rules() -> Mapping[str, type[Rule]]:
+def rules() -> Mapping[str, type[CommitRule]]:
     """Every commit rule by its name, those of installed packages too."""
     plugins.load("commit_rules")
     return RULES
 
 
-def rule_named(name: str) -> type[Rule]:
+def rule_named(name: str) -> type[CommitRule]:
     if name not in RULES and name not in rules():
         raise DecodeError(f"Expected a commit rule among {', '.join(sorted(RULES))}, got {name!r}.")
     return RULES[name]

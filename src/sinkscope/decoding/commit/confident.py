@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from sinkscope.decoding.canvas import Picks
-from sinkscope.decoding.commit.base import Rule, register
+from sinkscope.decoding.commit.base import CommitRule, register
 from sinkscope.decoding.commit.ranking import most_confident
 from sinkscope.decoding.exact import BlockForwards
 
 
 @register("threshold")
-class Threshold(Rule):
+class AboveThreshold(CommitRule):
     """Everything at or above the threshold, and at least the best."""
 
     def pick(self, candidates: Tensor, confidence: Tensor) -> Picks:
@@ -21,7 +21,7 @@ class Threshold(Rule):
 
 
 @register("best")
-class Best(Rule):
+class Best(CommitRule):
     """The most confident of each row."""
 
     def pick(self, candidates: Tensor, confidence: Tensor) -> Picks:
@@ -29,7 +29,7 @@ class Best(Rule):
 
 
 @register("factor")
-class Factor(Rule):
+class Factor(CommitRule):
     """As many as hold a bound that falls with their number."""
 
     def pick(self, candidates: Tensor, confidence: Tensor) -> Picks:
@@ -63,7 +63,7 @@ def factor_counts(confidence: Tensor, factor: float) -> list[int]:
 
 
 @register("sub_blocks")
-class SubBlocks(Rule):
+class SubBlocks(CommitRule):
     """Fast-dLLM v2: sub-blocks from left to right, each by confidence, at least one token per step.
 
     A block's first token is the likeliest after the blocks before it; no forward of its own is needed for that.

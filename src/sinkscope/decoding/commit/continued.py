@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.decoding.canvas import Picks
-from sinkscope.decoding.commit.base import Rule, register
+from sinkscope.decoding.commit.base import CommitRule, register
 from sinkscope.decoding.commit.confident import above_threshold
 from sinkscope.decoding.exact import BlockForwards
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @register("continued")
-class Continued(Rule):
+class Continued(CommitRule):
     """Everything at or above the threshold, and at least the best; without a threshold the best alone."""
 
     block_only = True

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from sinkscope.decoding.canvas import Picks
-from sinkscope.decoding.commit.base import Rule, register
+from sinkscope.decoding.commit.base import CommitRule, register
 from sinkscope.decoding.commit.ranking import drawn_by_confidence, most_confident
 
 
 @register("schedule")
-class Schedule(Rule):
+class Schedule(CommitRule):
     """The most confident (or drawn by their confidence), as many as the schedule resolves at this time."""
 
     def begin(self) -> None:

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from sinkscope.decoding.canvas import Picks
-from sinkscope.decoding.commit.base import Rule, register
+from sinkscope.decoding.commit.base import CommitRule, register
 from sinkscope.decoding.commit.ranking import most_confident
 
 
 @register("edit")
-class Edit(Rule):
+class Edit(CommitRule):
     """Goes on until a forward that found no mask edits nothing, or max_post_steps such forwards were made."""
 
     block_only = True

@@ -7,11 +7,11 @@ from torch import Tensor
 
 from sinkscope.decoding.canvas import Picks
 from sinkscope.decoding.choose import ByEntropy
-from sinkscope.decoding.commit.base import Rule, register
+from sinkscope.decoding.commit.base import CommitRule, register
 
 
 @register("entropy")
-class Entropy(Rule):
+class Entropy(CommitRule):
     """After step s of n, ⌊masks · (n − 1 − s) / n⌋ are left; confidence is the negative entropy."""
 
     def begin(self) -> None:

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from sinkscope.decoding.canvas import Picks
-from sinkscope.decoding.commit.base import Rule, register
+from sinkscope.decoding.commit.base import CommitRule, register
 from sinkscope.decoding.commit.ranking import most_confident
 
 
 @register("quota")
-class Quota(Rule):
+class Quota(CommitRule):
     """The most confident of each row, as many as its quota of this step."""
 
     def begin(self) -> None:
@@ -36,7 +36,7 @@ def quota(masks: int, steps: int, step: int) -> int:
     return masks // steps + (step < masks % steps)
 
 
-class BlockQuota(Rule):
+class BlockQuota(CommitRule):
     """LLaDA2.0, SDAR and TraDo: a quota of the whole block per step, whatever part of it is known already."""
 
     block_only = True
@@ -112,7 +112,7 @@ class Sequential(BlockQuota):
 
 
 @register("rounded")
-class Rounded(Rule):
+class Rounded(CommitRule):
     """dllm: the most confident, by quotas rounded (or drawn) when the block begins; steps without a commit are left out."""
 
     def begin(self) -> None:
