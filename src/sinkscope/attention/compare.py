@@ -33,10 +33,10 @@ class Deviation:
         return self.out <= self.limit and self.received <= self.limit
 
 
-def against_reference(device: torch.device, dtype: torch.dtype, dims: tuple[int, ...] = (64, 128)) -> list[Deviation]:
+def against_reference(device: torch.device, dtype: torch.dtype) -> list[Deviation]:
     """All kinds of calls by all backends that run on the device; the same rounded numbers go into the formula."""
     rows = []
-    for dim in dims:
+    for dim in (64, 128):
         generator = torch.Generator().manual_seed(dim)
         shapes = ((2, HEADS, QUERIES, dim), (2, KV_HEADS, KEYS, dim), (2, KV_HEADS, KEYS, dim))
         q, k, v = (torch.randn(shape, generator=generator).to(dtype) for shape in shapes)

@@ -39,7 +39,7 @@ def multi_head(
     count(heads, key.shape[0])
     (queries, batch), keys = query.shape[:2], key.shape[0]
     padded = given["key_padding_mask"]
-    real = None if padded is None else ~_as_bool(padded)[:, None, None, :]
+    real = None if padded is None else (~padded if padded.dtype == torch.bool else padded >= 0)[:, None, None, :]
     shape = (batch, heads, queries, keys)
     call = Call(
         layer, query.new_empty(batch, heads, queries, 0), key.new_empty(batch, heads, keys, 0),
@@ -92,7 +92,3 @@ def _with_hidden(
     if may is not None:
         mask = mask.masked_fill(~may, -torch.inf)
     return mask.view(batch * heads, queries, keys)
-
-
-def _as_bool(padded: Tensor) -> Tensor:
-    return padded if padded.dtype == torch.bool else padded < 0

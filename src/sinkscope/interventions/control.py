@@ -129,8 +129,8 @@ def _sink_token(model: Any) -> int:
 class _Scored(Ranked):
     """Ranked keys whose scores are changed instead of hidden."""
 
-    by: ClassVar[str]  # the field that says by how much
-    sign: ClassVar[int] = 1
+    _by: ClassVar[str]  # the field that says by how much
+    _sign: ClassVar[int] = 1
 
     def change(self, call: Call, memory: Memory) -> Change | None:
         picked = self.select(call, memory)
@@ -141,12 +141,12 @@ class _Scored(Ranked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        need(self.by, getattr(self, self.by), number(0), InterventionError)
+        need(self._by, getattr(self, self._by), number(0), InterventionError)
 
     @property
     def _gain(self) -> float:
         """What is added to the scores of the picked keys, in nats."""
-        return self.sign * float(getattr(self, self.by))
+        return self._sign * float(getattr(self, self._by))
 
     @property
     def is_noop(self) -> bool:
@@ -158,8 +158,8 @@ class _Scored(Ranked):
 class PenaliseSinks(_Scored):
     """The scores of the top keys are lowered by `penalty` (nats) before the softmax: e^penalty times less, not nothing."""
 
-    by: ClassVar[str] = "penalty"
-    sign: ClassVar[int] = -1
+    _by: ClassVar[str] = "penalty"
+    _sign: ClassVar[int] = -1
     penalty: float = field(default=1.0, kw_only=True)
 
 
@@ -168,7 +168,7 @@ class PenaliseSinks(_Scored):
 class HoldSinks(_Scored):
     """The keys that were on top after the first forward keep `bonus` (nats) on their scores: sinks that do not move."""
 
-    by: ClassVar[str] = "bonus"
+    _by: ClassVar[str] = "bonus"
     bonus: float = field(default=4.0, kw_only=True)
 
     def select(self, call: Call, memory: Memory) -> Tensor | None:

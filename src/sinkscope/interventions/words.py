@@ -15,11 +15,9 @@ if TYPE_CHECKING:
 
 
 def _kinds(value: Any) -> bool:
-    return value in ("structural", "content") if isinstance(value, str) else isinstance(value, list) and _listed(value)
-
-
-def _listed(value: list[Any]) -> bool:
-    return all(isinstance(one, str) for one in value) and bool(kinds_named(tuple(value)))
+    if isinstance(value, list):
+        return all(isinstance(one, str) for one in value) and bool(kinds_named(tuple(value)))
+    return value in ("structural", "content")
 
 
 def _rule(name: str, place: int) -> Setting:
