@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import inspect
 import json
-import re
 import sys
 import tomllib
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))  # for those that run this file by its path
+import claims
+import interface
 
 REFERENCE = Path(__file__).parent / "reference"
 ARCHITECTURE = Path(__file__).parent / "explanation" / "architecture.md"
@@ -38,78 +40,6 @@ def command_line() -> str:
             parts.append(f"| `{written}` | {one.help or ''}{default} |")
         parts.append("")
     return "\n".join(parts)
-
-
-def programming_interface() -> str:
-    """Every public name with its signature and docstring."""
-    import sinkscope as sk
-
-    parts = ["# Python", "", NOTE, "", "`import sinkscope as sk`", ""]
-    for name in sorted(sk.__all__, key=str.lower):
-        found = getattr(sk, name)
-        if inspect.isclass(found):
-            parts += _class(name, found)
-        elif inspect.ismodule(found):
-            parts += [f"## sk.{name}", "", _doc(found), ""]
-            for inner in getattr(found, "__all__", ()):
-                member = getattr(found, inner)
-                if inspect.isfunction(member):
-                    parts += [f"- `sk.{name}.{inner}{_signature(member)}` — {_first_line(member)}"]
-            parts.append("")
-        elif callable(found):
-            parts += [f"## sk.{name}", "", f"```python\nsk.{name}{_signature(found)}\n```", "", _doc(found), ""]
-    return "\n".join(parts)
-
-
-def _class(name: str, found: type) -> list[str]:
-    head = f"sk.{name}{_signature(found)}" if dataclasses.is_dataclass(found) else f"sk.{name}"
-    parts = [f"## sk.{name}", "", f"```python\n{head}\n```", "", _doc(found), ""]
-    for inner, member in vars(found).items():
-        if inner.startswith("_"):
-            continue
-        plain = member.__func__ if isinstance(member, classmethod | staticmethod) else member
-        if inspect.isfunction(plain) and plain.__doc__:
-            parts.append(f"- `{name}.{inner}{_signature(plain)}` — {_first_line(plain)}")
-        elif isinstance(member, property) and member.__doc__:
-            parts.append(f"- `{name}.{inner}` — {_first_line(member)}")
-    return [*parts, ""]
-
-
-class _Written:
-    """An annotation that prints as it stands in the source."""
-
-    def __init__(self, annotation: Any) -> None:
-        self.text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
-
-    def __repr__(self) -> str:
-        return self.text
-
-
-def _signature(found: Any) -> str:
-    """Without self, addresses and module paths: the last two differ from run to run."""
-    try:
-        signature = inspect.signature(found)
-    except ValueError:
-        return "(…)"
-    empty = inspect.Parameter.empty
-    kept = [
-        one if one.annotation is empty else one.replace(annotation=_Written(one.annotation))
-        for one in signature.parameters.values()
-        if one.name not in ("self", "cls")
-    ]
-    back = signature.return_annotation
-    made = signature.replace(parameters=kept, return_annotation=empty if inspect.isclass(found) else _Written(back))
-    text = re.sub(r"<factory>|<function [^>]+>|<[\w.]+ object at 0x[0-9a-f]+>", "…", str(made))
-    text = text.removesuffix(" -> inspect._empty").removesuffix(" -> _empty")
-    return re.sub(r"\b(?:[a-z_]\w*\.)+([A-Z]\w*)", r"\1", text)
-
-
-def _doc(found: Any) -> str:
-    return inspect.getdoc(found) or ""
-
-
-def _first_line(found: Any) -> str:
-    return _doc(found).split("\n\n")[0].replace("\n", " ")
 
 
 def architecture() -> str:
@@ -212,13 +142,48 @@ def results_schema() -> str:
     return json.dumps(json_schema(), indent=1, ensure_ascii=False)
 
 
+# Every environment variable that the package, its tests or its tools read: name → (who reads it, what it does).
+VARIABLES = {
+    "SINKSCOPE_LOG": (
+        "the command line",
+        "What the library logs and the command prints on stderr: `debug`, `info`, `warning` (default) or `error`. Python "
+        "programs set the logger `sinkscope` up themselves; it prints nothing by default.",
+    ),
+    "SINKSCOPE_DATA": ("tests", "Folder with GSM8K, HumanEval and tokenizers, for the tests that need them."),
+    "SINKSCOPE_GOLDEN": ("tests", "Further folders with golden data, with `:` between."),
+    "SINKSCOPE_CHROMIUM": ("tests, benchmarks, `docs/images/shoot.py`", "The browser, where it is not on the PATH."),
+    "SINKSCOPE_FUZZ": ("tests", "Cases per fuzzer; `make fuzz` takes 1,000."),
+    "RAY_ADDRESS": ("`--engine ray`", "The cluster, where `--address` is not given. Of Ray."),
+    "TRITON_INTERPRET": ('`backend="triton"`', "1 runs the kernel on a CPU, slowly, for tests. Of Triton."),
+    "HF_HOME, HF_HUB_OFFLINE, HF_TOKEN": (
+        "loading by Hub id",
+        "Where downloads are kept, whether to stay offline, and the token of a gated model. Of huggingface_hub.",
+    ),
+    "OMP_NUM_THREADS, MKL_NUM_THREADS, TOKENIZERS_PARALLELISM": (
+        "workers of a study",
+        "Set to 1, 1 and false in every worker, whatever they were: with one thread, any number of workers gives the same bits.",
+    ),
+}
+
+
+def environment() -> str:
+    """The environment variables, as one table."""
+    parts = ["# Environment variables", "", NOTE, "", "| variable | read by | what it does |", "|---|---|---|"]
+    for names, (reader, meaning) in VARIABLES.items():
+        parts.append(f"| {', '.join(f'`{name}`' for name in names.split(', '))} | {reader} | {meaning} |")
+    return "\n".join(parts)
+
+
 def pages() -> dict[Path, str]:
     written = {
+        REFERENCE / "environment.md": environment(),
         REFERENCE / "cli.md": command_line(),
-        REFERENCE / "api.md": programming_interface(),
+        REFERENCE / "api.md": interface.page(NOTE),
         REFERENCE / "words.md": names_of_others(),
         REFERENCE / "results.schema.json": results_schema(),
         ARCHITECTURE: architecture(),
+        claims.PAGE: claims.page(),
+        claims.ANSWER: claims.answer(),
     }
     return {path: text.rstrip() + "\n" for path, text in written.items()}
 

@@ -1,5 +1,6 @@
 """Trace, mask and measure attention sinks in diffusion language models."""
 
+import logging
 from typing import Any
 
 import lazy_loader
@@ -7,6 +8,9 @@ import lazy_loader
 from sinkscope import viewers
 
 __version__ = "0.1.0"
+
+# What the library has to say is logged under its name; a program that sets up no logging hears nothing.
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 # The public names stand in __init__.pyi alone. Each is imported on first use: `sinkscope --help` need not wait for torch.
 __getattr__, _, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -39,6 +39,7 @@ from .sinks import HeadShare as HeadShare
 from .sinks import Threshold as Threshold
 from .sinks import ZScore as ZScore
 from .study.engines.ray import Ray as Ray
+from .study.run import Run as Run
 from .study.run import run as run
 from .study.schema import Study as Study
 from .tracing import Trace as Trace

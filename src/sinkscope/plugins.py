@@ -6,12 +6,14 @@ registry loads its group when it is first asked, so that every process finds the
 
 from __future__ import annotations
 
+import logging
 import threading
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 
 from sinkscope.errors import PluginError
 
+logger = logging.getLogger(__name__)
 GROUPS = ("interventions", "conditions", "tasks", "families", "rules", "commit_rules", "protocols")
 _lock = threading.RLock()
 _loaded: dict[str, str] = {}  # group → why it cannot be loaded; empty where it could
@@ -45,7 +47,8 @@ def _imported(group: str) -> str:
         if point.group == f"sinkscope.{group}":
             try:
                 point.load()
-            except Exception as error:  # whatever another package does wrong
+                logger.debug("loaded %s = %s of %s", point.name, point.value, point.group)
+            except (Exception, SystemExit) as error:  # whatever another package does wrong
                 package = point.dist.name if point.dist is not None else point.value
                 why = (str(error).splitlines() or [""])[0].rstrip(".")
                 return (

@@ -48,6 +48,9 @@ ModelsOption = Annotated[
     list[str] | None,
     typer.Option("--models", "--model", "-m", help="Models; repeated, or with commas.", autocompletion=model_names),
 ]
+ShardOption = Annotated[
+    str | None, typer.Option("--shard", help="Only this part of the work, such as 3/16; join them with merge.")
+]
 TaskOption = Annotated[list[str] | None, typer.Option("--task", "-t", help="Tasks; repeated, or with commas.")]
 Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 (bf16) or float16 (fp16); auto: as stored.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 or auto.")]

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
-from sinkscope.cli.screen import printable, say_error
+from sinkscope.cli.screen import printable, say, say_error
 
 ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 _received: list[int] = []
@@ -25,8 +25,12 @@ def prepare() -> None:
         # A terminal that knows ASCII only, or a file name that is no text: a ? instead of a traceback.
         with suppress(AttributeError, ValueError, OSError):
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
-    warnings.showwarning = _show_warning  # type: ignore[assignment]
+    warnings.showwarning = lambda message, *_: say_error(f"warning: {message}")
     logging.setLogRecordFactory(_PlainRecord)
+    log = logging.getLogger("sinkscope")
+    log.addHandler(_Lines())
+    wanted = os.environ.get("SINKSCOPE_LOG", "warning").upper()
+    log.setLevel(logging.getLevelNamesMapping().get(wanted, logging.WARNING))
 
 
 def working_folder_exists() -> bool:
@@ -52,15 +56,18 @@ def _occupy_closed_streams() -> None:
             setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
 
 
-def _show_warning(message: Any, *_: Any) -> None:
-    say_error(f"warning: {message}")
-
-
 class _PlainRecord(logging.LogRecord):
     """A log record of any library, without control characters that came from a file's name or a model's text."""
 
     def getMessage(self) -> str:  # noqa: N802
         return printable(super().getMessage())
+
+
+class _Lines(logging.Handler):
+    """What the library logs, a line each on stderr."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        say(f"{record.name}: {record.getMessage()}")
 
 
 @contextmanager

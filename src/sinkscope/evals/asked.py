@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 OnMessage = Callable[[str], object]
 OnProgress = Callable[[int, int], object]  # answers there, answers in all
+Part = tuple[int, int]  # the first of two, counted from 1
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,14 @@ class Place:
     dtype: str | None = None
     device: str | None = None
     run: RunBatches | None = None  # workers elsewhere; None: this process
+    part: Part | None = None  # of the batches; None: all
+
+    @property
+    def requests(self) -> Path | None:
+        """The file of the answers; a part has one of its own, so that several can be written in one folder."""
+        if self.out is None:
+            return None
+        return self.out / ("requests.jsonl" if self.part is None else "requests-{}-of-{}.jsonl".format(*self.part))
 
 
 @dataclass(frozen=True)
@@ -192,12 +202,12 @@ class Asked:
         settings: Decode | Mapping[str, Any] | None = None,
         on_progress: OnProgress | None = None,
     ) -> tuple[dict[str, Any], HarnessLM]:
-        """Answer and score; the summary, and the adapter that still has every answer.
+        """Answer and score; the summary, and the adapter that still has every answer. A part is not scored.
 
         order: numbers of problems, of which the first `limit` are taken; by default the benchmark's own order.
         """
         from sinkscope.evals.batches import job_of
-        from sinkscope.evals.harness import HarnessLM
+        from sinkscope.evals.harness import HarnessLM, PartAnswered
 
         made, total, done = self.choices, self.count(limit), 0
 
@@ -211,12 +221,19 @@ class Asked:
         lm = HarnessLM(
             self.model, intervention, made.settings if settings is None else settings, protocol=self.protocol,
             batch_size=made.batch_size, samples=made.samples, seed=made.seed,
-            store=place.out / "requests.jsonl" if place.out else None, elsewhere=job,
+            store=place.requests, elsewhere=job, part=place.part,
             on_answers=None if on_progress is None else tick,
         )  # fmt: skip
         results: dict[str, Any] = {}
         for name, task in self.tasks.items():
-            _merge(results, self._asked(lm, name, task, limit, order))
+            with suppress(PartAnswered):
+                for part, value in self._asked(
+                    lm, name, task, limit, order
+                ).items():  # of the harness's, table by table
+                    both = isinstance(value, dict) and isinstance(results.get(part), dict)
+                    results[part] = results[part] | value if both else value
+        if place.part is not None:
+            return {}, lm
         summary = summarise(results, lm.get_model_info()["sinkscope"])
         for name, entry in summary["tasks"].items():
             if name in self.setups:
@@ -227,7 +244,7 @@ class Asked:
             "seed": made.seed, "problems": made.problems, "protocol": self.protocol.name if self.setups else None,
         }  # fmt: skip
         if place.out is not None:
-            write_summary(place.out, summary, results)
+            write_summary(place.out, {**summary, "sinkscope": settled(summary["sinkscope"])}, results)
         return summary, lm
 
     def _asked(self, lm: Any, name: str, task: Any, limit: int | None, order: Sequence[int] | None) -> dict[str, Any]:
@@ -269,13 +286,11 @@ class Asked:
         return found if turns != "plain" else [{"role": "", "content": text}]
 
 
-def _merge(results: dict[str, Any], more: dict[str, Any]) -> None:
-    """The harness's results of another task, table by table."""
-    for name, value in more.items():
-        if isinstance(value, dict) and isinstance(results.get(name), dict):
-            results[name] |= value
-        else:
-            results[name] = value
+def settled(info: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run says about itself, the same however often it was stopped: files have that."""
+    counts = info["requests"]
+    done = {"truncated": counts.get("truncated", 0), "answered": counts.get("found", 0) + counts.get("generated", 0)}
+    return {**info, "requests": done}
 
 
 def check_numbers(**numbers: Any) -> None:

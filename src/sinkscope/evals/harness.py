@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from torch import Tensor
 
 from sinkscope.decoding import Decode
 from sinkscope.errors import TaskError
@@ -20,9 +18,7 @@ from sinkscope.evals.batches import (
     Job,
     Outcome,
     RunBatches,
-    answer_tokens,
     attention_of,
-    intervened,
     run_batch,
     total_effect,
 )
@@ -45,6 +41,10 @@ except ImportError as error:  # pragma: no cover - the environment of the tests 
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
+
+
+class PartAnswered(Exception):  # noqa: N818 - it ends what the harness does, and is no error
+    """This part of the requests is answered; the others are not there to be scored."""
 
 
 @register_model("sinkscope")
@@ -79,6 +79,7 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         elsewhere: tuple[RunBatches, Job] | None = None,
         protocol: Protocol | None = None,
         on_answers: Callable[[int], object] | None = None,
+        part: tuple[int, int] | None = None,
         **words: Any,
     ) -> None:
         super().__init__()
@@ -98,7 +99,7 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         self.counts: Counter[str] = Counter()
         self.errors: list[float] = []  # standard errors of the likelihoods
         self.attention: str | None = None  # what computed it, once something was
-        self.elsewhere, self.protocol, self.on_answers = elsewhere, protocol, on_answers
+        self.elsewhere, self.protocol, self.on_answers, self.part = elsewhere, protocol, on_answers, part
         self._rendered: set[str] = set()
         self.generations: dict[str, dict[int, tuple[str, str]]] = {}  # task → problem → request and prompt
 
@@ -150,7 +151,7 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         asked = [self._generation(request, nth) for request, nth in numbered]
         waiting: dict[Decode, dict[str, tuple[list[int], list[str]]]] = {}
         for name, settings, prompt, stops in asked:
-            if self.answers.get(name) is None:
+            if self.part is not None or self.answers.get(name) is None:
                 waiting.setdefault(settings, {})[name] = (prompt, stops)
             else:
                 self.counts["found"] += 1
@@ -204,16 +205,6 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
             self.counts["truncated"] += 1
         return ids[-room:]
 
-    def tokens(self, prompts: list[Tensor], settings: Decode, stops: Sequence[list[str]] = ()) -> list[list[int]]:
-        """Prompts [1, position] → answer ids, in one batch, under the intervention."""
-        with intervened(self.model, self.intervention) as active:
-            rows, _ = answer_tokens(self.model, prompts, settings, stops)
-        if active is not None:
-            name = key(prompts=[prompt.tolist() for prompt in prompts], settings=settings.to_dict(), until=list(stops))
-            self.answers.add(f"{self._effects()}{name}", **asdict(active.effect))
-        self.counts["generated"] += len(prompts)
-        return rows
-
     # ---- likelihoods
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
@@ -238,7 +229,11 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
             key(kind="likelihood", pair=pair, samples=self.samples, seed=self.seed, **self._dependence())
             for pair in pairs
         ]
-        waiting = {name: pair for name, pair in zip(names, pairs, strict=True) if self.answers.get(name) is None}
+        waiting = {
+            name: pair
+            for name, pair in zip(names, pairs, strict=True)
+            if self.part is not None or self.answers.get(name) is None
+        }
         # Of an autoregressive model several fit into a padded batch; a diffusion model's maskings are a batch already.
         order = sorted(waiting, key=lambda name: -sum(map(len, waiting[name]))) if self.model.causal else list(waiting)
         together = self.batch_size if self.model.causal else 1
@@ -274,10 +269,21 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
     def _run(self, batches: Sequence[Batch], silent: bool, what: str) -> None:
         """Answer the batches, here or elsewhere; each is kept whole, with what was taken away in it, as it is done."""
         prefix = self._effects()
+        if self.part is not None:  # the batches of the whole run, of which this process has every so manieth
+            index, count = self.part
+            batches = [
+                one for one in batches[index - 1 :: count] if any(self.answers.get(name) is None for name in one.names)
+            ]
         total = sum(len(batch.names) for batch in batches)
+        outcomes: Iterator[tuple[Batch, Outcome]] = (
+            (batch, run_batch(self.model, self.intervention, batch)) for batch in batches
+        )
+        if self.elsewhere is not None:
+            run, job = self.elsewhere
+            outcomes = run(job, batches)
         counting = nullcontext(self.on_answers) if self.on_answers else request_bar(total, silent, what)
         with counting as advance:
-            for batch, outcome in self._outcomes(batches):
+            for batch, outcome in outcomes:
                 effect = outcome["effect"]
                 self.answers.add_all(
                     [
@@ -287,14 +293,8 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
                 )
                 self.attention = outcome["attention"]
                 advance(len(batch.names))
-
-    def _outcomes(self, batches: Sequence[Batch]) -> Iterator[tuple[Batch, Outcome]]:
-        if self.elsewhere is not None:
-            run, job = self.elsewhere
-            yield from run(job, batches)
-            return
-        for batch in batches:
-            yield batch, run_batch(self.model, self.intervention, batch)
+        if self.part is not None:
+            raise PartAnswered
 
     def _effects(self) -> str:
         return f"effect-{key(**self._dependence())}-"

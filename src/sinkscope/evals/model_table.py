@@ -76,10 +76,25 @@ class ModelTable:
     def model(self) -> Model:
         return self.asked.model
 
-    def run(self, conditions: Sequence[Condition]) -> list[Done]:
+    def _wanted(self, conditions: Sequence[Condition]) -> list[tuple[str, Condition, Any]]:
         wanted: list[tuple[str, Condition, Any]] = [(label(one), one, None) for one in conditions]
-        if self._stochastic():  # the noise of sampling, which no paired interval over one seed contains
-            wanted.insert(1, (OTHER_SEED, Condition("noop"), self._other_seed()))
+        asked = self.asked.choices.settings
+        used = [settings_for(self.model, name, asked, None, self.asked.protocol) for name in self.asked.tasks]
+        if any(one.temperature > 0 or one.confidence == "random" or one.commit == "origin" for one in used):
+            # The noise of sampling, which no paired interval over one seed contains.
+            seed = asked.seed if isinstance(asked, Decode) else (asked or {}).get("seed", 0)
+            wanted.insert(1, (OTHER_SEED, Condition("noop"), self._with({"seed": seed + 1})))
+        return wanted
+
+    def answer_part(self, conditions: Sequence[Condition]) -> None:
+        """Answer the place's part of the requests under every condition; nothing is scored."""
+        wanted = self._wanted(conditions)
+        for index, (name, condition, settings) in enumerate(wanted):
+            self.message(f"{self.model.name}: condition {index + 1} of {len(wanted)}, {name}")
+            self._answered(index, len(wanted), condition, settings, self.limit)
+
+    def run(self, conditions: Sequence[Condition]) -> list[Done]:
+        wanted = self._wanted(conditions)
         found: list[Done] = []
         for index, (name, condition, settings) in enumerate(wanted):
             self.message(f"{self.model.name}: condition {index + 1} of {len(wanted)}, {name}")
@@ -118,9 +133,10 @@ class ModelTable:
         self, index: int | None, count: int, condition: Condition, settings: Any, limit: int | None
     ) -> tuple[dict[str, Any], HarnessLM, str]:
         """index: of the condition, for the progress; None: it was counted before."""
-        own = (self.place.out or Path()) / self._key(condition, settings)
+        other = settings is not None and settings is not self.fast
+        own = (self.place.out or Path()) / f"{condition.key}{'-other-seed' if other else ''}"
         place = replace(self.place, out=own)
-        each = self.asked.count(self.limit)
+        each = -(-self.asked.count(self.limit) // (self.place.part or (1, 1))[1])
 
         def tick(done: int, total: int) -> None:
             if self.on_progress is not None and index is not None:
@@ -144,23 +160,11 @@ class ModelTable:
         largest = max(len(task.eval_docs) for task in self.asked.tasks.values())
         return random.Random(self.asked.choices.seed).sample(range(largest), largest)
 
-    def _key(self, condition: Condition, settings: Any) -> str:
-        return condition.key if settings is None or settings is self.fast else f"{condition.key}-other-seed"
-
     # ---- decode settings
-
-    def _stochastic(self) -> bool:
-        used = [settings_for(self.model, name, self.asked.choices.settings, None, self.asked.protocol)
-                for name in self.asked.tasks]  # fmt: skip
-        return any(one.temperature > 0 or one.confidence == "random" or one.commit == "origin" for one in used)
 
     def _with(self, words: Mapping[str, Any]) -> Decode | dict[str, Any]:
         asked = self.fast or self.asked.choices.settings
         return replace(asked, **words) if isinstance(asked, Decode) else {**(asked or {}), **words}
-
-    def _other_seed(self) -> Decode | dict[str, Any]:
-        asked = self.asked.choices.settings
-        return self._with({"seed": (asked.seed if isinstance(asked, Decode) else (asked or {}).get("seed", 0)) + 1})
 
     def faster(self, count: int) -> ModelTable:
         """The table with fast decoding, after it agreed with the protocol's on so many unmasked problems."""

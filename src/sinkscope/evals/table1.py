@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sinkscope import io
+from sinkscope.errors import TaskError
 from sinkscope.evals import shift
-from sinkscope.evals.asked import Choices, OnMessage, Place, check_numbers
+from sinkscope.evals.asked import Choices, OnMessage, Part, Place, check_numbers, settled
 from sinkscope.evals.evaluation import check_named, loaded_for, workers_of
 from sinkscope.evals.masking import grid, label
 from sinkscope.evals.model_table import ModelTable, OnTick, Stopping
@@ -21,6 +22,8 @@ from sinkscope.interventions.conditions import Condition, condition_from_dict
 if TYPE_CHECKING:
     from sinkscope.evals.batches import Elsewhere
     from sinkscope.models.base import Model
+
+logger = logging.getLogger(__name__)
 
 
 def table1(
@@ -37,6 +40,7 @@ def table1(
     dtype: str | None = None,
     device: str | None = None,
     engine: Elsewhere | None = None,
+    part: Part | None = None,
     on_message: OnMessage | None = None,
     on_progress: OnTick | None = None,
     **more: Any,
@@ -48,14 +52,20 @@ def table1(
     if that agrees with the protocol's decoding on so many unmasked problems. sequential: stop a comparison early.
     Every request is kept as soon as it is answered: a killed run is resumed. `traced` problems per task are run
     once more with a recorder, for sink tokens, dynamics of the heads and the order of decoding, and once under every
-    condition along the unmasked path, for the divergence of the logits. The other words are `evaluate`'s; more: the fields
-    of `Choices`.
+    condition along the unmasked path, for the divergence of the logits. part: (i, n), answer every n-th batch alone, and
+    score nothing. The other words are `evaluate`'s; more: the fields of `Choices`.
     """
+    if part is not None and (fast or sequential):
+        raise TaskError("Parts of a table cannot look at each other's answers: leave --fast and --sequential out.")
     check_numbers(limit=limit, fast=fast)
-    message = on_message or (lambda line: None)
+    message = on_message or logger.info
     folder = Path(out)
     names = {str(getattr(model, "name", model)): model for model in models}
-    choices, protocol, chat = partial(Choices, **more), more.get("protocol"), more.get("chat")
+    protocol, chat = more.get("protocol"), more.get("chat")
+
+    def choices(names: Sequence[str]) -> Choices:
+        return Choices(tuple(names), **more)
+
     for name, given in names.items():  # whatever is missing is told before the first model is loaded
         check_named(engine, given)
         choices(_tasks(name, tasks, protocol, chatty=False)).find_data(name)
@@ -67,12 +77,16 @@ def table1(
             model = loaded_for(engine, given, dtype, device)
             chatty = model.chat_template is not None if chat is None else chat
             asked = choices(_tasks(name, tasks, protocol, chatty)).build(model, message)
-            place = Place(folder / _safe(model.name), dtype, device, run)
+            place = Place(folder / _safe(model.name), dtype, device, run, part)
             later = len(names) - number
             table = ModelTable(asked, place, limit, sequential, message, on_progress, answers, later)
             if fast is not None and not model.causal:
                 table = table.faster(fast)
-            done = table.run([*grid(model.causal, ks), *conditions])
+            wanted = [*grid(model.causal, ks), *conditions]
+            if part is not None:
+                table.answer_part(wanted)
+                continue
+            done = table.run(wanted)
             answers += asked.count(limit) * len({one.cell["label"] for one in done})
             if traced:
                 message(f"{model.name}: tracing {traced} problems per task")
@@ -80,7 +94,9 @@ def table1(
                     results[kind] += rows
             shift.minus_random([one.cell for one in done])
             results["cells"] += [one.cell for one in done]
-            runs += [{"condition": one.cell["condition"], **one.info} for one in done if one.first]
+            runs += [{"condition": one.cell["condition"], **settled(one.info)} for one in done if one.first]
+    if part is not None:
+        return {}
     results["run"] = {
         "runs": runs,
         "machine": _machine(more.get("batch_size", Choices.batch_size), runs, device),
@@ -128,8 +144,9 @@ def as_markdown(results: dict[str, Any]) -> str:
         change = f"{100 * cell['difference']:+.1f} ({low:+.1f} … {high:+.1f})" if "difference" in cell else ""
         if "sequential" in cell:
             change += f", {cell['sequential']['decision']} ± {cell['sequential']['margin']:g}"
+        name = cell.get("label") or label(condition_from_dict(cell["condition"]))
         words = [
-            cell["model"], cell["task"], cell.get("protocol") or "", cell.get("label") or _label(cell), cell["n"],
+            cell["model"], cell["task"], cell.get("protocol") or "", name, cell["n"],
             f"{cell['accuracy']:.3f}", span, change, f"{cell['p']:.3g}" if "p" in cell else "",
             "" if cell["paper"] is None else f"{cell['paper']:.2f}",
             ", ".join(f"{one['score']:g} ({one['by']})" for one in cell.get("published", [])),
@@ -141,10 +158,6 @@ def as_markdown(results: dict[str, Any]) -> str:
     if machine := results.get("run", {}).get("machine"):
         parts.append(", ".join(f"{name} {_shown(value)}" for name, value in machine.items()) + "\n")
     return "\n".join(parts)
-
-
-def _label(cell: dict[str, Any]) -> str:
-    return label(condition_from_dict(cell["condition"]))
 
 
 def _shown(value: Any) -> str:

@@ -128,7 +128,7 @@ class Hooked(Tap):
         if made is None or made is given:
             return None
         if not isinstance(made, Tensor) or made.shape != given.shape:
-            came = tuple(made.shape) if isinstance(made, Tensor) else repr(made)
+            came = tuple(made.shape) if isinstance(made, Tensor) else type(made).__name__
             raise InterventionError(
                 f"Expected None or an activation of shape {tuple(given.shape)} from the hook at {place.name} of layer "
                 f"{place.layer}, got {came}."

@@ -156,7 +156,7 @@ class Model:
         if is_ids(prompt):
             return check_ids(torch.as_tensor(prompt).reshape(1, -1), self).cpu()
         tokenizer, messages = self.require_tokenizer(), is_messages(prompt)
-        for text in [one["content"] for one in prompt] if messages else [prompt]:  # type: ignore[call-overload,index,union-attr]
+        for text in [one["content"] for one in prompt] if messages else [prompt]:  # type: ignore[index]
             check_text(text)
         if messages and self.chat_template is None:
             raise PromptError(f"{self.name} has no chat template to write messages with; pass text or token ids.")

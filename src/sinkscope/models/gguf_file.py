@@ -54,7 +54,7 @@ def load_gguf(asked: str, header: Header, dtype: torch.dtype | str, device: Devi
         import gguf  # noqa: F401
     except ImportError:
         raise CheckpointError(
-            f"{asked} is a GGUF file, and reading one needs the package gguf; install it: pip install sinkscope[smollm]"
+            f"{asked} is a GGUF file, and reading one needs the package gguf; install it: pip install gguf"
         ) from None
     try:
         # The bar of transformers' conversion is drawn by tqdm itself, past transformers' own switch.

@@ -86,7 +86,7 @@ def load(
         )
     dtype, device, scheme = (given.get(key) for key in own)
     asked = checked_name(name)
-    if not isinstance(revision, str | None) or revision == "":
+    if revision is not None and (type(revision) is not str or not revision):
         raise CheckpointError(f"Expected a branch, tag or commit as revision, got {shown(repr(revision))}.")
     options = _Options(
         checked_options(dtype, device, mask_id), device, mask_id, None if base is None else checked_name(base),

@@ -71,7 +71,11 @@ def quantize(model: Model, scheme: str) -> Model:
     how = (
         Int8WeightOnlyConfig(set_inductor_config=False)
         if scheme == "int8"
-        else IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=group, mapping_type=MappingType.ASYMMETRIC)
+        else IntxWeightOnlyConfig(
+            weight_dtype=torch.int4,  # type: ignore[attr-defined]
+            granularity=group,
+            mapping_type=MappingType.ASYMMETRIC,
+        )
     )
     quantize_(model.module, how, filter_fn=lambda part, name: isinstance(part, nn.Linear) and part is not head)
     model.quantization, model.fingerprint = scheme, digest(model.fingerprint, scheme)

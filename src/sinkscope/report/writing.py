@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,10 @@ def write(run: Path | str, out: Path | str | None = None, limit: int = LIMIT) ->
     """
     run = Path(run)
     found = trace_files(run)
-    if is_trace(run):
-        beside = run.with_name(f"{run.name}.html")
-        return _write([(run.stem, Trace.load(run))], overview(), run.stem, Path(out or beside), limit)
-    if not found and not (run / "results.json").is_file():
-        raise ReportError(f"Expected a run with results.json or traces/*.safetensors, and {run} has neither.")
     named = [(path.stem, Trace.load(path)) for path in found]
+    if is_trace(run):
+        return _write(named, overview(), run.stem, Path(out or run.with_name(f"{run.name}.html")), limit)
+    need_something(run, found)
     about = overview_of(run, [trace for _, trace in named])
     return _write(named, about, run.name, Path(out) if out is not None else run / "report.html", limit)
 
@@ -63,6 +61,15 @@ def trace_files(run: Path) -> list[Path]:
     if not run.is_dir():
         raise ReportError(f"Expected the folder of a run or the file of a trace, and there is neither at {run}.")
     return sorted((run / "traces").rglob("*.safetensors"))
+
+
+def need_something(run: Path, traces: Sized) -> None:
+    if not traces and not (run / "results.json").is_file():
+        raise ReportError(f"Expected a run with results.json or traces/*.safetensors, and {run} has neither.")
+
+
+def model_of(trace: Trace) -> str:
+    return str(trace.model.get("name", "model"))
 
 
 def _named(traces: Sequence[Trace]) -> list[tuple[str, Trace]]:
@@ -105,22 +112,21 @@ def choose(named: list[tuple[str, Trace]]) -> list[tuple[str, Trace]]:
 
     A problem that was traced unmasked and masked brings its masked twin along, so that both can be shown side by side.
     """
-    models = list(dict.fromkeys(str(trace.model.get("name", "model")) for _, trace in named))
+    models = list(dict.fromkeys(model_of(trace) for _, trace in named))
     kept: list[tuple[str, Trace]] = []
     for model in models:
-        mine = [one for one in named if str(one[1].model.get("name", "model")) == model]
+        mine = [one for one in named if model_of(one[1]) == model]
         plain = [one for one in mine if not one[1].interventions]
         changed = [one for one in mine if one[1].interventions]
         some = (plain or changed)[: SAMPLES if len(models) > 1 else SAMPLES * 2]
-        twins = [_twin(trace, changed) for _, trace in some] if plain else []
+        twins = [
+            next((one for one in changed if one[1].prompt == trace.prompt and one[1].steps == trace.steps), None)
+            for _, trace in (some if plain else [])
+        ]
         kept += some + [twin for twin in twins if twin is not None][:TWINS]
         room = SAMPLES - len(some)
         kept += [one for one in changed if one not in kept][: max(0, room)] if plain else []
     return kept
-
-
-def _twin(trace: Trace, changed: list[tuple[str, Trace]]) -> tuple[str, Trace] | None:
-    return next((one for one in changed if one[1].prompt == trace.prompt and one[1].steps == trace.steps), None)
 
 
 def pack(chosen: list[tuple[str, Trace]], room: int) -> list[tuple[dict[str, Any], str]]:

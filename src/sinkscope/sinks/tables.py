@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 import torch
+from torch import Tensor
 
 from sinkscope.sinks.columns import TraceLike, default_rule, marks_by_layer, on_one_core
 from sinkscope.sinks.dynamics import lives as lives_of
@@ -67,6 +68,15 @@ def lives(trace: TraceLike, rule: Rule | None = None) -> pl.DataFrame:
         {"layer": layer, "head": head, "position": key, "birth": first, "last": last, "lifetime": last - first + 1}
     )
     return _named(frame.with_columns(*token_columns(trace, first, key)), rule)
+
+
+def received(trace: TraceLike, scores: Tensor, alive: Tensor, group: str, unit: str) -> pl.DataFrame:
+    """Scores [step, layer, head, key] as rows; alive [step]: how many keys exist at each step."""
+    there = (torch.arange(scores.shape[-1]) < alive[:, None])[:, None, None].expand(scores.shape)
+    step, layer, head, key = (column.numpy() for column in there.nonzero().unbind(-1))
+    frame = pl.DataFrame({"step": step, "layer": layer, "head": head, "position": key})
+    frame = frame.with_columns(*token_columns(trace, step, key), received=pl.Series(scores[there].numpy()))
+    return frame.with_columns(unit=pl.lit(unit), group=pl.lit(group))
 
 
 def _named(frame: pl.DataFrame, rule: Rule) -> pl.DataFrame:

@@ -14,7 +14,8 @@ import polars as pl
 from sinkscope.errors import StudyError
 from sinkscope.statistics import paired
 from sinkscope.study.run import Run
-from sinkscope.study.study_file import read_yaml
+from sinkscope.study.schema import Study
+from sinkscope.study.study_file import read_yaml, validated
 
 CELL = ["model", "setting", "condition", "task"]
 WIDTH = 42  # of a condition's name
@@ -31,7 +32,7 @@ def compare(first: Path | str, second: Path | str, match: Mapping[str, str] | No
     # A problem of table1 is known by its own text, one of a study by its number among those that were drawn.
     drawn = not all((folder / "table1.md").is_file() and (folder / "results.json").is_file() for folder in folders)
     runs = [Run.load(folder) for folder in folders] if drawn else []
-    tables = [(_answers if drawn else _table1_answers)(folder) for folder in folders]
+    tables = [_answers(run) for run in runs] if drawn else [_table1_answers(folder) for folder in folders]
     tables[0], tables[1] = _matched(tables, match)
     keys = [frame.select(CELL).unique(maintain_order=True) for frame in tables]
     common = keys[0].join(keys[1], on=CELL, how="inner", maintain_order="left")
@@ -91,14 +92,9 @@ def _changed_verdicts(runs: list[Run]) -> list[dict[str, Any]]:
 def _drawn(folder: Path) -> dict[str, Any]:
     """What decides which problems a run has: seed, split, and the difficulty of every task."""
     path = folder / "study.yaml"
-    try:
-        values, _ = read_yaml(path, str(path))
-        tasks = {task["name"]: task["difficulty"] for task in values["tasks"]}
-        return {"seed": values["seed"], "split": values["split"], "difficulty": tasks}
-    except (OSError, UnicodeDecodeError, KeyError, TypeError, StudyError):
-        raise StudyError(
-            f"Expected the plan of a finished run in {path}, and it is not there or damaged; run the study again."
-        ) from None
+    values, lines = read_yaml(path, str(path))
+    plan = validated(Study, values, str(path), lines)
+    return {"seed": plan.seed, "split": plan.split, "difficulty": {task.name: task.difficulty for task in plan.tasks}}
 
 
 def _other_problems(plans: list[dict[str, Any]], task: str) -> str | None:
@@ -115,16 +111,8 @@ def _other_problems(plans: list[dict[str, Any]], task: str) -> str | None:
     return None
 
 
-def _answers(folder: Path) -> pl.DataFrame:
-    path = folder / "results.parquet"
-    if not path.is_file():
-        raise StudyError(f"Expected a finished run, and {folder} has no results.parquet; run the study to its end.")
-    try:
-        return pl.read_parquet(path).filter(pl.col("kind") == "answers").select(*CELL, "problem", "correct")
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError):
-        raise StudyError(
-            f"Expected the answers of a finished run in {path}, and it is damaged; run the study again."
-        ) from None
+def _answers(run: Run) -> pl.DataFrame:
+    return run.answers().filter(pl.col("kind") == "answers").select(*CELL, "problem", "correct")
 
 
 def _table1_answers(folder: Path) -> pl.DataFrame:

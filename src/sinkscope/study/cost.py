@@ -59,12 +59,6 @@ class Size:
             4 if model.family in FLOAT_ROTARY else model.dtype.itemsize, model.causal or model.block is not None,
         )  # fmt: skip
 
-    @classmethod
-    def of_info(cls, info: ModelInfo) -> Size:
-        """From what run.json says of a model: enough to weigh its units."""
-        parameters = int(info.identity["parameters"])
-        return cls(parameters, parameters, int(info.identity["layers"]), int(info.identity["heads"]))
-
     def flops(self, work: Workload) -> float:
         """Multiplications and additions of one forward: two for every active weight and token, and the attention."""
         tokens = work.rows * work.positions
@@ -167,7 +161,8 @@ def weigh(study: Study, unit: Unit, info: ModelInfo | None) -> float:
     """
     if info is None:
         return 1.0
-    size = Size.of_info(info)
+    parameters = int(info.identity["parameters"])
+    size = Size(parameters, parameters, int(info.identity["layers"]), int(info.identity["heads"]))
     return total_seconds(workload(study, unit, info), lambda part: CORE.seconds(size, part))
 
 

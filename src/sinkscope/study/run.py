@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import html
 import inspect
 import io
+import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import polars as pl
 
 from sinkscope.errors import StudyError
 from sinkscope.interventions.conditions import Condition
@@ -20,23 +25,64 @@ from sinkscope.study.analysis import analysed, with_claims
 from sinkscope.study.cost import Pace, weigh
 from sinkscope.study.engines import Engine, engine_of
 from sinkscope.study.engines.ray import Ray
-from sinkscope.study.results import Results, read_results
+from sinkscope.study.frames import to_frame
+from sinkscope.study.results import Cell, Claim, Results, read_results
 from sinkscope.study.schema import Study
 from sinkscope.study.stop import Stop
 from sinkscope.study.store import RUN_SCHEMA, Store, as_json, machine, versions
 from sinkscope.study.unit import ModelInfo, Unit
 from sinkscope.study.units import kind_of, units_of
 
+logger = logging.getLogger(__name__)
 OnMessage = Callable[[str], object]
 OnProgress = Callable[..., object]  # units done, units in all, and, where it takes a third, the seconds left
 
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run."""
+    """A finished run: `sk.run` returns it, `sk.Run.load(folder)` opens it. Its tables are polars frames, with `.to_pandas()`."""
 
     folder: Path
     found: Results
+
+    def __repr__(self) -> str:
+        names = ", ".join(str(model.get("name")) for model in self.found.run.models)
+        return f"Run({self.found.run.study}: {names}; {self.found.run.conditions} conditions; {self.folder})"
+
+    def _repr_html_(self) -> str:
+        """A notebook's card: what ran, how the claims came out, and where the tables are."""
+        counts = Counter(row.verdict for row in self.found.claims or [])
+        rows = {
+            "about": self.found.run.about or "–",
+            "claims": ", ".join(f"{count} {verdict}" for verdict, count in counts.items()) or "–",
+            "look at it": ".cells() · .claims() · .answers() · print(run.summary())",
+        }
+        lines = "".join(f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in rows.items())
+        return f"<p><b>{html.escape(repr(self))}</b></p><table>{lines}</table>"
+
+    def cells(self) -> pl.DataFrame:
+        """Accuracy per model, task, setting and condition, with intervals and controls."""
+        return to_frame(self.found.cells, Cell)
+
+    def claims(self) -> pl.DataFrame:
+        """The paper's claims, one row per model and condition, with the verdict and what it rests on."""
+        return to_frame(self.found.claims or [], Claim)
+
+    def answers(self) -> pl.DataFrame:
+        """Everything that was answered or scored, one row per problem."""
+        path = self.folder / "results.parquet"
+        if not path.is_file():
+            raise StudyError(
+                f"Expected a finished run, and {self.folder} has no results.parquet; run the study to its end."
+            )
+        try:
+            found = pl.read_parquet(path)
+            found.select("kind", "model", "setting", "condition", "task", "problem", "correct")  # it is of a run
+            return found
+        except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError):
+            raise StudyError(
+                f"Expected the answers of a finished run in {path}, and it is damaged; run the study again."
+            ) from None
 
     @cached_property
     def results(self) -> dict[str, Any]:
@@ -73,6 +119,7 @@ class Run:
         found = read_results(Path(folder))
         if found is None:
             raise StudyError(f"Expected a finished run, and {folder} has no results.json; run the study to its end.")
+        Store(folder).read("run.json", schema=True)  # a newer one would be refused with its number
         return cls(Path(folder), with_claims(found))
 
 
@@ -87,10 +134,10 @@ def run(
 ) -> Run:
     """Run a study into the folder `out` (default runs/NAME), or what is left of it.
 
-    workers: processes of the local engine (None: one per core). on_message: is given one line for each thing worth printing.
-    on_progress: is told after every unit how many are done, and of how many; and the seconds left, if it takes a third
-    argument. Ctrl-C lets the units at work finish and stores them. models: in memory, from `wrap`, by the names that results
-    show; they take the place of the study's, and their units run in this process.
+    workers: processes of the local engine (None: one per core). on_message: is given one line for each thing worth printing;
+    without it they are logged. on_progress: is told after every unit how many are done, and of how many; and the seconds
+    left, if it takes a third argument. Ctrl-C lets the units at work finish and stores them. models: in memory, from `wrap`,
+    by the names that results show; they take the place of the study's, and their units run in this process.
     """
     if models is not None:
         return _in_process(study, models, out, engine, workers, on_message, on_progress)
@@ -134,7 +181,7 @@ def begun(
     shard: str | None = None,
 ) -> Iterator[Work]:
     """A folder that is locked and holds this run, with its models known and its units planned; shard: only this part."""
-    message, progress = on_message or (lambda line: None), on_progress or (lambda done, total: None)
+    message, progress = on_message or logger.info, on_progress or (lambda done, total: None)
     study = Study.load(study) if isinstance(study, str) else study
     store = Store(Path("runs") / study.name if out is None else out)
     chosen = engine_of(engine, workers, message)

@@ -10,7 +10,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from sinkscope import io
+from sinkscope import __version__, io
 from sinkscope.errors import DecodeError, TraceError
 from sinkscope.settings.decode import Decode
 from sinkscope.tracing.checks import TYPES, check_plain, check_tensors
@@ -28,7 +28,7 @@ def save(trace: Trace, path: Path) -> Path:
     header["settings"] = trace.settings.to_dict()
     header["vocabulary"] = {str(token): shown for token, shown in trace.vocabulary.items()}
     tensors = {name: getattr(trace, name).contiguous() for name in TENSORS if getattr(trace, name) is not None}
-    metadata = {"format": FORMAT, "schema": str(SCHEMA), "header": json.dumps(header)}
+    metadata = {"format": FORMAT, "schema": str(SCHEMA), "sinkscope": __version__, "header": json.dumps(header)}
     if not path.name or path.is_dir():
         raise TraceError(f"Expected a file to write the trace to, and {path} is a folder; name a file in it.")
     try:
@@ -67,6 +67,11 @@ def load(path: Path) -> Trace:
         check_tensors(made, plain, vocabulary)
         return Trace(**made, **plain, settings=settings, vocabulary=vocabulary)  # type: ignore[arg-type]
     except _DAMAGED as error:
+        writer = metadata.get("sinkscope", __version__)
+        if writer != __version__:  # it may have settings or kinds of tensors that came later
+            raise TraceError(
+                f"{path} was written by sinkscope {writer[:20]} and cannot be read by {__version__} ({error}); update sinkscope."
+            ) from None
         raise TraceError(
             f"{path} is a trace file with a damaged header or tensor ({error}); record it again."
         ) from None

@@ -72,7 +72,7 @@ class Trace:
             "prompt": self.prompt.strip()[:300],
             "answer": self.text.strip()[:300] or "–",
             "changed by": ", ".join(str(one.get("name")) for one in self.interventions) or "nothing",
-            "look at it": ".show() · .sinks() · .heads() · .tokens()",
+            "look at it": ".show() · .sinks() · .heads() · .tokens() · .to_frame()",
         }
         cells = "".join(f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in rows.items())
         return f"<p><b>{html.escape(repr(self))}</b></p><table>{cells}</table>"
@@ -171,6 +171,27 @@ class Trace:
             self, **cut, canvas=self.canvas[first : last + 1], maps=None, map_heads=(),
             committed_at=(self.committed_at - first).clamp(min=-1),
         )  # fmt: skip
+
+    def to_frame(self, group: str = "all", unit: str = "sum") -> pl.DataFrame:
+        """What each key received, a row per step, layer, head and key that exists: position, id, token, kind, received.
+
+        group, unit: as of `scores`. Rows are steps × layers × heads × positions; `select` first where that is too many.
+        """
+        from sinkscope.sinks.tables import received
+
+        return received(self, self.scores(group, unit), self._alive(), group, unit)
+
+    def circuitsvis(self, step: int, layer: int | None = None) -> dict[str, Any]:
+        """Arguments of `circuitsvis.attention.attention_heads`, of a trace that kept maps (`Keep(maps=((3, 0),))`)."""
+        from sinkscope.tracing.exchange import circuitsvis
+
+        return circuitsvis(self, step, layer)
+
+    def bertviz(self, step: int) -> dict[str, Any]:
+        """Arguments of `bertviz.head_view` and `bertviz.model_view`, of a trace that kept maps."""
+        from sinkscope.tracing.exchange import bertviz
+
+        return bertviz(self, step)
 
     def sinks(self, rule: Rule | None = None) -> pl.DataFrame:
         """Every sink: step, layer, head, position, token, kind, score, unit."""

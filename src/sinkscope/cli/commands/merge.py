@@ -1,4 +1,4 @@
-"""`sinkscope merge RUN… --out FOLDER`: the shards of a study become one run."""
+"""`sinkscope merge RUN… --out FOLDER`: the shards of a study or of table1 become one run."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Annotated
 import typer
 
 from sinkscope.cli.commands.study import print_run
+from sinkscope.cli.groups import command
 from sinkscope.cli.options import JsonFlag
+from sinkscope.cli.screen import print_result, progress
+from sinkscope.errors import StudyError
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(merge)
-
-
+@command()
 def merge(
     runs: Annotated[list[Path], typer.Argument(help="Run folders that hold the shards.", metavar="RUN…")],
     out: Annotated[
@@ -23,7 +23,24 @@ def merge(
     report: Annotated[bool, typer.Option(help="Write report.html at the end.")] = True,
     as_json: JsonFlag = False,
 ) -> None:
-    """Join the shards of a study (study --shard i/n) and finish its tables and report; names a shard that is missing."""
+    """Join the shards of a study or of table1 (--shard i/n), finish its tables and report; names a shard that is missing."""
     from sinkscope.study.shards import merge as merged
+    from sinkscope.study.table1_shards import has_shards
 
-    print_run(merged(runs, out), report, as_json)
+    if any(has_shards(run) for run in runs):
+        _table1(runs, out, as_json)
+    else:
+        print_run(merged(runs, out), report, as_json)
+
+
+def _table1(runs: list[Path], out: Path | None, as_json: bool) -> None:
+    """The answers are there: what is left is to score them, and to trace a few problems."""
+    from sinkscope.io.progress import unit_progress
+    from sinkscope.study.table1_shards import merge as merged
+
+    if out is None and len(runs) > 1:
+        raise StudyError(f"Expected --out, the folder for the merged run of {len(runs)} folders, got none.")
+    folder = runs[0] if out is None else out
+    with unit_progress(progress(), "answers") as shown:
+        found = merged(runs, folder, on_message=shown.on_message, on_progress=shown.on_progress)
+    print_result(as_json, found, (folder / "table1.md").read_text(encoding="utf-8"))

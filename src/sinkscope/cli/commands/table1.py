@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from sinkscope.cli.groups import BenchmarkOptions
-from sinkscope.cli.options import JsonFlag, ModelsOption, counts, listed
-from sinkscope.cli.screen import print_json, print_text, progress
+from sinkscope.cli.groups import BenchmarkOptions, command
+from sinkscope.cli.options import JsonFlag, ModelsOption, ShardOption, counts, listed
+from sinkscope.cli.screen import print_result, progress, tell_shard
 from sinkscope.errors import TaskError
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(table1)
-
-
+@command()
 def table1(
     models: ModelsOption = None,
     more: Annotated[list[str] | None, typer.Argument(help="Further models after --models.", hidden=True)] = None,
@@ -41,6 +38,7 @@ def table1(
     out: Annotated[Path, typer.Option("--out", "-o", help="Run folder; an existing run is resumed.")] = Path(
         "runs/table1"
     ),
+    shard: ShardOption = None,
     as_json: JsonFlag = False,
     *,
     options: BenchmarkOptions,
@@ -53,20 +51,26 @@ def table1(
     from sinkscope.evals.model_table import Stopping
     from sinkscope.evals.table1 import table1 as run
     from sinkscope.io.progress import unit_progress
+    from sinkscope.study.shards import Shard
+    from sinkscope.study.table1_shards import run_shard
 
     names = listed([*(models or []), *(more or [])], "models", "tiny-llada")
     if names is None:
         raise TaskError("Expected models for table1, such as --models GSAI-ML/LLaDA-8B-Instruct, got none.")
-    words = options.run()
-    further = [parse_condition(text) for text in condition or []]
-    stopping = None if sequential is None else Stopping(sequential, round_size)
+    # What is asked, which shards must have in common; and what is about this process.
+    words: dict[str, Any] = {
+        "tasks": listed(options.tasks, "tasks", "gsm8k"), "ks": counts(ks), "traced": traced, **options.asked(),
+        "conditions": [parse_condition(text) for text in condition or []], **options.run(),
+    }  # fmt: skip
+    here: dict[str, Any] = {"engine": words.pop("engine"), "fast": fast_problems if fast else None}
+    here["sequential"] = None if sequential is None else Stopping(sequential, round_size)
     with unit_progress(progress(), "answers") as shown:
-        found = run(
-            names, out, tasks=listed(options.tasks, "tasks", "gsm8k"), ks=counts(ks), conditions=further,
-            fast=fast_problems if fast else None, traced=traced, sequential=stopping, **options.asked(), **words,
-            on_message=shown.on_message, on_progress=shown.on_progress,
-        )  # fmt: skip
-    if as_json:
-        print_json(found)
+        here |= {"on_message": shown.on_message, "on_progress": shown.on_progress}
+        if shard is None:
+            found = run(names, out, **words, **here)
+        else:
+            run_shard(names, out, Shard.parse(shard), words, **here)
+    if shard is not None:
+        tell_shard(out, shard, as_json)
     else:
-        print_text((out / "table1.md").read_text(encoding="utf-8"))
+        print_result(as_json, found, (out / "table1.md").read_text(encoding="utf-8"))

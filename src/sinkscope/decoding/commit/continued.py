@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from sinkscope.decoding.canvas import Picks
-from sinkscope.decoding.commit.base import CommitRule, register
 from sinkscope.decoding.commit.confident import above_threshold
+from sinkscope.decoding.commit.rule import CommitRule, register
 from sinkscope.decoding.exact import BlockForwards
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from sinkscope.decoding.canvas import Picks
-from sinkscope.decoding.commit.base import CommitRule, register
 from sinkscope.decoding.commit.ranking import most_confident
+from sinkscope.decoding.commit.rule import CommitRule, register
 
 
 @register("edit")

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from sinkscope.decoding.canvas import Picks
 from sinkscope.decoding.choose import ByEntropy
-from sinkscope.decoding.commit.base import CommitRule, register
+from sinkscope.decoding.commit.rule import CommitRule, register
 
 
 @register("entropy")

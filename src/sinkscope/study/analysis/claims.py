@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from sinkscope import paper
 from sinkscope.statistics import problems_needed
@@ -89,7 +90,8 @@ class Test:
 def claims(tables: Tables, margin: float) -> list[Claim]:
     """Every claim that the run can speak to, model by model; margin: in shares. Of a sweep the first point is judged."""
     here = first_point(tables)
-    models = dict.fromkeys(row.model for row in [*here.dynamics, *here.cells, *here.likelihood])
+    rows: list[Any] = [*here.dynamics, *here.cells, *here.likelihood]
+    models = dict.fromkeys(row.model for row in rows)
     return [row for model in models for row in _of_model(Judged(model, here.of(model), margin))]
 
 
@@ -103,7 +105,7 @@ class Judged:
 
     @cached_property
     def causal(self) -> bool:
-        measured = [row.causal for row in [*self.rows.cells, *self.rows.likelihood]]
+        measured = [row.causal for row in self.rows.cells] + [row.causal for row in self.rows.likelihood]
         return measured[0] if measured else any(row.columns is not None for row in self.rows.dynamics)
 
     @cached_property

@@ -22,7 +22,7 @@ class Engine(Protocol):
     def work(self, study: Study, units: Sequence[Unit], folder: Path, stop: ShouldStop) -> UnitResults:
         """Every unit with its result (`sinkscope.study.units.perform`), as they are finished.
 
-        folder: where traces are saved. When `stop()` turns true no further unit is begun; those that run are finished.
+        folder: where traces are saved. When `stop()` turns true no further unit starts; those that run are finished.
         Called twice in a run: to ask what the models are, then for the work itself.
         """
 

@@ -13,15 +13,14 @@ from typing import Any
 
 import torch
 
-from sinkscope.attention.context import COMMITTED, Forward, forward_context, seeded
-from sinkscope.evals.scoring import masked_scores
+from sinkscope.attention.context import seeded
+from sinkscope.evals.scoring import masked_scores, read_spans
 from sinkscope.interventions import intervene
 from sinkscope.models.base import Model
 from sinkscope.study.schema import Study
 from sinkscope.study.unit import ModelInfo, Unit
 from sinkscope.study.units import UnitKind, Workload, suits
 from sinkscope.study.units.given import COUNTED, AfterFirst, asked, model_for, row_seeds
-from sinkscope.study.units.likelihood import read_prefix
 from sinkscope.tasks import Problem
 
 TURNS = ("<|im_end|>", "<|eot_id|>")  # what a chat model writes behind its answer
@@ -89,14 +88,10 @@ def _chain(model: Model, problem: Problem, after: AfterFirst) -> tuple[float, in
     """The chain rule; the last token of the prompt is read with the answer, since it predicts the answer's first."""
     prompt, answer = _ids(model, problem)
     ids = torch.tensor([prompt + answer], device=model.device)
-    width = len(prompt) - 1
-    cached, run = read_prefix(model, ids, width)
+    reading = read_spans(model, ids, (len(prompt) - 1, ids.shape[1] - 1))
+    next(reading)
     after.begin()
-    read = ids[:, :-1]
-    labels = torch.full((1, read.shape[1] - width), COMMITTED, device=ids.device)
-    with forward_context(Forward(run, 1, labels, 1, width, None, width, ids=read)):
-        logits = model.module(read[:, width:], past_key_values=cached, use_cache=True).logits[0]
-    found = logits.float().log_softmax(-1).gather(-1, ids[0, len(prompt) :, None])
+    found = next(reading)[0].gather(-1, ids[0, len(prompt) :, None])
     return float(found.double().mean()), len(answer)
 
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from sinkscope.evals.batches import weights_of
 from sinkscope.interventions import Active
 from sinkscope.models.base import Model, pad
-from sinkscope.models.load import load
 from sinkscope.study.entries import name_and_mode
 from sinkscope.study.schema import Study
 from sinkscope.study.unit import Unit
@@ -34,11 +34,6 @@ def model_of(label: str, dtype: str | None, device: str | None) -> Model:
     name, mode = name_and_mode(label)
     model = weights_of(name, dtype, device)
     return model if mode is None else model.in_mode(mode)
-
-
-@functools.lru_cache(maxsize=1)
-def weights_of(name: str, dtype: str | None, device: str | None) -> Model:
-    return load(name, dtype=dtype, device=device)
 
 
 @contextmanager

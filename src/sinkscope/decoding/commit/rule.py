@@ -59,7 +59,7 @@ def register(name: str, needs: Sequence[str] = ()) -> Callable[[Made], Made]:
     def put(rule: Made) -> Made:
         there = RULES.get(name, rule)
         if (there.__module__, there.__qualname__) != (rule.__module__, rule.__qualname__):  # the same is a reload
-            raise DecodeError(f"A commit rule named {name!r} is there already: choose another name.")
+            raise DecodeError(f"A commit rule named {name!r} is already registered: choose another name.")
         if unknown := sorted(set(needs) - set(READERS)):
             raise DecodeError(f"A commit rule may need {' or '.join(READERS)}, not {', '.join(unknown)}.")
         RULES[name] = rule

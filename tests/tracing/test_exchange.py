@@ -1,0 +1,156 @@
+"""A trace handed to others: a frame of received attention, and maps as CircuitsVis and BertViz take them."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import re
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+import sinkscope as sk
+from sinkscope.attention.places import find_places
+from sinkscope.errors import TraceError
+
+PROMPT = "Tom has 3 apples. Then Tom finds 4.\nHow many apples are left?"
+HEADS = ((1, 0), (1, 3), (4, 0), (4, 3))
+
+
+@pytest.fixture(scope="module")
+def model() -> sk.Model:
+    return sk.load("tiny-llada")
+
+
+@pytest.fixture(scope="module")
+def trace(model: sk.Model) -> sk.Trace:
+    return sk.trace(model, PROMPT, length=8, steps=4, keep=sk.Keep(maps=HEADS))
+
+
+def test_the_frame_has_what_every_key_received(trace: sk.Trace) -> None:
+    frame = trace.to_frame()
+    scores = trace.scores()
+    assert frame.height == scores.numel()
+    assert torch.equal(torch.from_numpy(frame["received"].to_numpy().copy()), scores.flatten())
+    row = frame.row(5 + 3 * trace.positions, named=True)
+    assert (row["step"], row["layer"], row["head"], row["position"]) == (0, 0, 3, 5)
+    assert row["id"] == trace.canvas[0, 5] and row["token"] == trace.vocabulary[row["id"]][0]
+    assert set(frame["unit"]) == {"sum"} and set(frame["group"]) == {"all"}
+
+
+def test_the_frame_leaves_out_keys_that_do_not_exist_yet() -> None:
+    trace = sk.trace(sk.load("tiny-llama"), PROMPT, length=4)
+    counts = trace.to_frame(group="committed", unit="mean").group_by("step", maintain_order=True).len()["len"]
+    heads = trace.layers * trace.heads_count
+    assert counts.to_list() == [heads * (trace.prompt_length + step) for step in range(trace.steps)]
+
+
+def test_a_map_is_softmax_and_its_columns_are_what_was_received(trace: sk.Trace) -> None:
+    words = trace.circuitsvis(2, layer=4)
+    assert words["attention_head_names"] == ["L4H0", "L4H3"] and words["mask_upper_tri"] is False
+    assert words["attention"].shape == (2, trace.positions, trace.positions) and len(words["tokens"]) == trace.positions
+    assert torch.allclose(words["attention"].sum(-1), torch.ones(2, trace.positions), atol=2e-3)
+    assert torch.allclose(words["attention"].sum(-2), trace.scores()[2, 4, [0, 3]], atol=2e-2)
+
+
+def test_circuitsvis_draws_it(trace: sk.Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "importlib_metadata", importlib.metadata)  # which it takes its own version from
+    attention = pytest.importorskip("circuitsvis.attention", reason="circuitsvis is not installed")
+    page = str(attention.attention_heads(**trace.circuitsvis(0)))
+    assert "AttentionHeads" in page and "L1H3" in page
+
+
+def test_bertviz_draws_it(trace: sk.Trace) -> None:
+    bertviz = pytest.importorskip("bertviz", reason="bertviz is not installed")
+    words = trace.bertviz(3)
+    assert [one.shape for one in words["attention"]] == [(1, 2, trace.positions, trace.positions)] * 2
+    for view in (bertviz.head_view, bertviz.model_view):
+        assert "bertviz" in view(**words, html_action="return").data
+
+
+def test_what_cannot_be_drawn_is_told(model: sk.Model, trace: sk.Trace) -> None:
+    with pytest.raises(TraceError, match="kept none; record it with"):
+        sk.trace(model, PROMPT, length=8, steps=4).circuitsvis(0)
+    with pytest.raises(TraceError, match=r"layer of which maps were kept \(1, 4\), got 2"):
+        trace.circuitsvis(0, layer=2)
+    with pytest.raises(TraceError, match="step from 0 to 3"):
+        trace.bertviz(4)
+    uneven = sk.trace(model, PROMPT, length=8, steps=4, keep=sk.Keep(maps=HEADS[:3]))
+    with pytest.raises(TraceError, match="same heads in every layer"):
+        uneven.bertviz(0)
+
+
+def _changed(trace: sk.Trace, path: Path, **changes: str) -> Path:
+    """The trace's file with other metadata."""
+    with safe_open(str(trace.save(path)), framework="pt") as file:
+        metadata = {**(file.metadata() or {}), **changes}
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    save_file(tensors, str(path), metadata)
+    return path
+
+
+def test_a_trace_of_a_newer_schema_says_so(trace: sk.Trace, tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="schema '2', and this version reads 1; update sinkscope"):
+        sk.Trace.load(_changed(trace, tmp_path / "newer", schema="2"))
+
+
+def test_a_newer_setting_is_not_called_damage(trace: sk.Trace, tmp_path: Path) -> None:
+    with safe_open(str(trace.save(tmp_path / "one")), framework="pt") as file:
+        header = json.loads(file.metadata()["header"])
+    header["settings"]["of_tomorrow"] = 1
+    path = _changed(trace, tmp_path / "newer", sinkscope="99.0", header=json.dumps(header))
+    with pytest.raises(TraceError, match=r"written by sinkscope 99\.0 .*of_tomorrow.*update sinkscope"):
+        sk.Trace.load(path)
+    path = _changed(trace, tmp_path / "same", header=json.dumps(header))
+    with pytest.raises(TraceError, match="damaged"):
+        sk.Trace.load(path)
+
+
+def test_a_trace_of_an_older_writer_opens(trace: sk.Trace, tmp_path: Path) -> None:
+    """Files of the first versions do not name their writer."""
+    path = tmp_path / "older"
+    with safe_open(str(trace.save(path)), framework="pt") as file:
+        metadata = {name: text for name, text in (file.metadata() or {}).items() if name != "sinkscope"}
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    save_file(tensors, str(path), metadata)
+    assert sk.Trace.load(path).to_frame().equals(trace.to_frame())
+
+
+def test_sinks_are_written_as_csv(trace: sk.Trace, tmp_path: Path) -> None:
+    from sinkscope.cli.app import run as command
+
+    file = trace.save(tmp_path / "one.safetensors")
+    assert command(["sinks", str(file), "--csv", str(tmp_path / "sinks.csv"), "--json"]) == 0
+    assert pl.read_csv(tmp_path / "sinks.csv").height == trace.sinks().height
+
+
+def test_the_names_of_the_page_are_places(model: sk.Model) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "transformerlens.md").read_text()
+    rows = re.findall(r"^\| `(blocks\.3\.[\w.]+)` \| `(layers\.3\.\w+)` \|", page, re.M)
+    assert len(rows) == 8
+    for theirs, ours in rows:
+        found = [(one.layer, one.name, one.part) for name in (theirs, ours) for one in find_places(model.module, name)]
+        assert found[0] == found[1]
+    for theirs in ("blocks.3.hook_resid_mid", "blocks.3.attn.hook_attn_scores"):
+        with pytest.raises(sk.SinkscopeError):
+            find_places(model.module, theirs)
+
+
+@pytest.mark.parametrize("page", ["how-to/tables", "reference/transformerlens"])
+def test_the_lines_of_a_page_run(
+    page: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "importlib_metadata", importlib.metadata)
+    if page == "reference/transformerlens":
+        pytest.importorskip("bertviz", reason="bertviz is not installed")
+        pytest.importorskip("circuitsvis", reason="circuitsvis is not installed")
+    monkeypatch.chdir(Path(__file__).parents[2])
+    text = Path("docs", f"{page}.md").read_text()
+    names: dict[str, object] = {}
+    for lines in re.findall(r"```python\n(.*?)```", text, re.S):
+        exec(compile(lines, page, "exec"), names)
