@@ -77,10 +77,7 @@ def _answers(hub_id: str) -> bool:
     def ask() -> None:
         try:
             HfApi().repo_info(hub_id, timeout=seconds())
-        except (
-            HfHubHTTPError,
-            ValueError,
-        ):  # a refusal, or a name that no repository can have, is told by the download
+        except (HfHubHTTPError, ValueError):  # a refusal, or a name that no repository can have: the download tells it
             said.append(True)
         except Exception:  # of httpx or requests, by version: no connection, no answer
             said.append(False)

@@ -14,33 +14,22 @@ from safetensors.torch import save_file
 from sinkscope import io
 from sinkscope.errors import DecodeError, TraceError
 from sinkscope.settings.decode import Decode
-from sinkscope.tracing.checks import check_plain, check_tensors
+from sinkscope.tracing.checks import TYPES, check_plain, check_tensors
 from sinkscope.tracing.record import TENSORS, Trace
 
 # What a header of another kind, or of another depth, makes of the lines that read it.
-_DAMAGED = (
-    KeyError,
-    IndexError,
-    AttributeError,
-    TypeError,
-    ValueError,
-    RecursionError,
-    OverflowError,
-    DecodeError,
-    TraceError,
-)
+_DAMAGED = (LookupError, AttributeError, TypeError, ValueError, RecursionError, OverflowError, DecodeError, TraceError)
 FORMAT = "sinkscope.trace"
 SCHEMA = 1
 try:
     VERSION = packages.version("sinkscope")
 except packages.PackageNotFoundError:  # run from a source tree without installing
     VERSION = "unknown"
-PLAIN = ("prompt_length", "model", "backend", "mask_id", "causal", "prompt", "text", "interventions", "map_heads")
 
 
 def save(trace: Trace, path: Path) -> Path:
     """Write to a temporary name beside `path`, then rename: a reader never sees half a file."""
-    header: dict[str, Any] = {name: getattr(trace, name) for name in PLAIN}
+    header: dict[str, Any] = {name: getattr(trace, name) for name in TYPES}
     header["settings"] = trace.settings.to_dict()
     header["vocabulary"] = {str(token): shown for token, shown in trace.vocabulary.items()}
     tensors = {name: getattr(trace, name).contiguous() for name in TENSORS if getattr(trace, name) is not None}
@@ -75,7 +64,7 @@ def load(path: Path) -> Trace:
     try:
         header = json.loads(metadata["header"])
         vocabulary = {int(token): (str(shown[0]), str(shown[1])) for token, shown in header["vocabulary"].items()}
-        plain = {name: header[name] for name in PLAIN}
+        plain = {name: header[name] for name in TYPES}
         check_plain(plain)
         plain["map_heads"] = tuple((int(layer), int(head)) for layer, head in plain["map_heads"])
         settings = Decode.from_dict(header["settings"])
