@@ -110,7 +110,11 @@ class AblateChannels(ActivationIntervention):
         if self.channels is not None:
             if max(self.channels) >= width:
                 raise InterventionError(f"Expected channels from 0 to {width - 1}, got {max(self.channels)}.")
-            return torch.tensor(self.channels, device=activation.device).expand(len(activation), -1)
+            place = id(self), activation.device  # a copy to a GPU is made once, not in every layer
+            if place not in memory.own:
+                memory.own[place] = torch.tensor(self.channels, device=activation.device)
+            named: Tensor = memory.own[place]
+            return named.expand(len(activation), -1)
         if self.top is not None and self.top > width:
             raise InterventionError(f"Expected top to be at most the {width} channels of the model, got {self.top}.")
         run = None if context.forward is None else context.forward.run

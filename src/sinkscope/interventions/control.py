@@ -201,7 +201,7 @@ class RotateSinks(Ranked):
             raise InterventionError("RotateSinks needs to know the tokens of each forward; generate with sk.decode.")
         order = _swapped(picked, kinds, call.real_keys)
         moved = order != torch.arange(call.keys, device=order.device)
-        if not bool(moved.any()):
+        if moved.device.type == "cpu" and not bool(moved.any()):  # a GPU would have to be waited for
             return None
         spread = order.unsqueeze(-1)
         return Change(keys=lambda keys: keys.gather(2, spread.expand(-1, -1, -1, keys.shape[-1])), touched=moved)
