@@ -93,7 +93,7 @@ def _need_parts(model: Model) -> None:
     if not isinstance(model, Model):
         raise ReadingError(
             f"Expected a model from sk.load, whose norm and head are known, got {type(model).__name__}; "
-            "of any other module sk.observe shows the attention."
+            "sk.wrap a model of transformers; of any other module sk.observe shows the attention."
         )
     base = getattr(model.module, "base_model", None)
     if getattr(base, "layers", None) is None or getattr(base, "norm", None) is None:

@@ -16,7 +16,7 @@ from typing import Any
 from sinkscope import paper
 from sinkscope.statistics import problems_needed
 from sinkscope.study import vocabulary
-from sinkscope.study.analysis.verdicts import first_point
+from sinkscope.study.analysis.verdicts import FEW_HEADS, first_point
 from sinkscope.study.results import (
     Cell,
     Claim,
@@ -29,7 +29,6 @@ from sinkscope.study.results import (
     Tables,
 )
 
-FEW_HEADS = 0.2  # share of heads with a sink below which a model has few
 MOST = 0.5  # share of the heads that is most of them
 ARM_SINK = 0.3  # share of the attention on key 0 that makes it an ARM's sink, as Gu et al. count one
 LEFT_OUT = 0.96  # share of the tokens that the paper's epsilon leaves out
@@ -41,22 +40,24 @@ GENERATIONS = 3  # fewer decide nothing
 TEXTS = 3
 PROBLEMS = 20
 
-TEXT = {
-    "sinks_exist": "It has sinks.",
-    "sinks_move": "Its sinks move.",
-    "sinks_stand": "Its sinks stand still.",
-    "sink_at_start": "Its sink is the first token.",
-    "strong_sink": "Masking the strong sinks of each head costs it almost nothing.",
-    "one_sink": "Masking the top key of each head costs it almost nothing.",
-    "arm_sink": "Masking its sink is fatal.",
-    "structural": "Its sinks are structural tokens more often than tokens are.",
-    "threshold_sum": "An epsilon of 3 leaves 96 % of its tokens out, counted in column sums.",
-    "threshold_percent": "An epsilon of 3 leaves 96 % of its tokens out, counted in percent.",
-    "deeper_fewer": "Its deeper layers have fewer sinks.",
-    "deeper_stronger": "Its deeper layers have stronger sinks.",
-    "confidence": "Masking sinks lowers its confidence where they were looked at.",
-    "later": "Tokens that looked at masked sinks are committed later.",
+# In a few words, as the matrix has them and in its order, and as a sentence.
+CLAIMS = {
+    "sinks_exist": ("has sinks", "It has sinks."),
+    "sinks_move": ("sinks move", "Its sinks move."),
+    "sinks_stand": ("sinks stand still", "Its sinks stand still."),
+    "sink_at_start": ("sink at the start", "Its sink is the first token."),
+    "strong_sink": ("spares strong sinks", "Masking the strong sinks of each head costs it almost nothing."),
+    "one_sink": ("spares its top keys", "Masking the top key of each head costs it almost nothing."),
+    "arm_sink": ("needs its sink", "Masking its sink is fatal."),
+    "structural": ("sinks structural", "Its sinks are structural tokens more often than tokens are."),
+    "threshold_sum": ("ε = 3: 96 % out, sum", "An epsilon of 3 leaves 96 % of its tokens out, counted in column sums."),
+    "threshold_percent": ("ε = 3: 96 % out, %", "An epsilon of 3 leaves 96 % of its tokens out, counted in percent."),
+    "deeper_fewer": ("deeper: fewer", "Its deeper layers have fewer sinks."),
+    "deeper_stronger": ("deeper: stronger", "Its deeper layers have stronger sinks."),
+    "confidence": ("confidence falls", "Masking sinks lowers its confidence where they were looked at."),
+    "later": ("commits come later", "Tokens that looked at masked sinks are committed later."),
 }
+TEXT = {name: text for name, (_, text) in CLAIMS.items()}
 
 
 @dataclass(frozen=True)
