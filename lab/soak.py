@@ -283,7 +283,8 @@ class Soak:
     # ---- one run
 
     def cycle(self, engine: str, folder: Path, reference: Path) -> Cycle:
-        done, stored, full = Cycle(engine, self.now()), {}, False
+        done, full = Cycle(engine, self.now()), False
+        stored: dict[str, tuple[int, int]] = {}
         while not done.finished:
             drivers = [self.start(command, full) for command in _commands(engine, self.study, folder)]
             done.starts, full = done.starts + 1, False
