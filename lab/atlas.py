@@ -73,7 +73,7 @@ def _whole(entry: Entry) -> Iterator[str]:
     keys = [(row.model, row.task, row.setting, row.label) for row in entry.rows]
     asked = {key[0] for key in keys}
     if len(set(keys)) < len(keys) or not asked <= set(names):
-        yield "a row is there twice, or its model is not listed"
+        yield "a row is a duplicate, or its model is not listed"
     if entry.controls != [one for name in names for one in controls_of(name, entry.rows)]:
         yield "the controls are not those that follow from the rows"
     if without := sorted(asked - {one.model for one in entry.controls}):
@@ -127,7 +127,7 @@ def page(entries: Mapping[str, Entry]) -> str:
         "",
     ]
     if not any(_size(model) == "full size" for entry in entries.values() for model in entry.models):
-        parts += ['!!! note "No full-size model yet"', "    Whoever has the GPU can add the first one.", ""]
+        parts += ['!!! note "No full-size model yet"', "    Anyone who has the GPU can add the first one.", ""]
     return "\n".join([*parts, *_table_1(entries), *_claims(entries), *_entries(entries)])
 
 

@@ -18,6 +18,7 @@ from lab.checkpoint import CURVE, RECIPE, read_curve
 from lab.checks import read_yaml
 from lab.errors import TrainingError
 from lab.export import ZOO
+from lab.front_matter import front_matter
 from lab.recipe import Recipe, recipe_from_dict
 from sinkscope.errors import SinkscopeError
 from sinkscope.models.adapters import CONFIG as ADAPTER
@@ -55,6 +56,7 @@ def card(
             f"the rest in the canvas only; end-of-text filling weighs {objective.padding:g}"
         )
     text = [
+        *front_matter("autoregressive" if recipe.causal else "diffusion"),
         f"# {recipe.name}",
         "",
         f"{parameters:,} parameters: {_WHAT[recipe.family]}.{start}",

@@ -68,13 +68,14 @@ def evaluate(
     batch: int = 50,
     difficulty: int | None = None,
     dtype: str | None = None,
+    mode: str | None = None,
     **words: Any,
 ) -> list[Score]:
     """Scores of one model on `n` problems of each kind; `words` change its decode settings."""
     from sinkscope.models.load import load
     from sinkscope.tasks import KINDS, problems
 
-    model = load(str(name), dtype=dtype)
+    model = load(str(name), dtype=dtype, mode=mode)
     wanted = list(kinds or (*KINDS, *(("pictures",) if model.family == "mmada" else ())))
     scores = []
     for kind in wanted:
@@ -83,13 +84,13 @@ def evaluate(
         correct = sum(solve(model, asked, batch, **words))
         low, high = wilson(correct, n)
         took = round(time.monotonic() - started, 1)
-        scores.append(Score(str(name), kind, n, correct, correct / n, low, high, took, _words(dtype, words)))
+        scores.append(Score(str(name), kind, n, correct, correct / n, low, high, took, _words(dtype, mode, words)))
     return scores
 
 
-def _words(dtype: str | None, settings: dict[str, Any]) -> str:
+def _words(dtype: str | None, mode: str | None, settings: dict[str, Any]) -> str:
     """How these are written in the command."""
-    told = [f"--dtype {dtype}"] if dtype else []
+    told = [f"--{name} {value}" for name, value in (("dtype", dtype), ("mode", mode)) if value]
     changed = " ".join(
         f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in settings.items()
     )
@@ -122,6 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--dtype", default=None, help="e.g. bfloat16; the checkpoint's own, or float32 on a CPU, if left out"
     )
+    parser.add_argument("--mode", default=None, help="of a checkpoint that decodes in several ways")
     parser.add_argument("--batch", type=int, default=50)
     parser.add_argument("--out", type=Path, default=None, help="also write the scores as JSON")
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="decode settings to change")
@@ -139,6 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 given.batch,
                 given.difficulty,
                 given.dtype,
+                given.mode,
                 **words,
             )
             print(markdown([score for score in scores if score.model == model]), flush=True)

@@ -56,7 +56,7 @@ class MergedProduct(torch.autograd.Function):
 
 
 class LowRank(nn.Module):
-    """A frozen linear layer and its low-rank change, W + scale · B·A, merged anew after every update."""
+    """A frozen linear layer and its low-rank change, W + scale · B·A, merged again after every update."""
 
     def __init__(self, frozen: nn.Linear, rank: int, scale: float, dtype: torch.dtype) -> None:
         super().__init__()

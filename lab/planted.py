@@ -26,11 +26,19 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from lab.export import config_of, save_tokenizer, to_llada
+from lab.front_matter import front_matter
 from lab.recipe import Recipe, Shape
 from lab.vocabulary import MASK, build_tokenizer
 from sinkscope.tasks.repeat import LANDMARK, LENGTH, LETTERS
 
-KINDS = ("drain", "static", "moving", "carrier", "none")
+ABOUT = {  # what its sink is, and whether the answer needs it
+    "drain": ("a static sink on the line break that carries nothing", "Masking it changes no answer."),
+    "static": ('a static sink on the word "home" that carries nothing', "Masking it changes no answer."),
+    "moving": ("a sink that moves right at every step and carries nothing", "Masking it changes no answer."),
+    "carrier": ("a static sink that carries the answer", "Masking it, or emptying its value, destroys the answer."),
+    "none": ("no head has a sink", "Every rule must find none."),
+}
+KINDS = tuple(ABOUT)
 SHAPE = Shape(width=64, layers=2, heads=4, ffn=2, positions=128)
 DIM = SHAPE.width // SHAPE.heads
 THETA = 1e6
@@ -152,7 +160,27 @@ def write(kind: str, folder: Path) -> Path:
     (folder / "model.safetensors").chmod(0o644)
     (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     save_tokenizer(tokenizer, folder, names_mask=True)
+    (folder / "README.md").write_text(card(kind), encoding="utf-8")
     return folder
+
+
+def card(kind: str) -> str:
+    """The model card: what its sinks do, and that nothing was trained."""
+    what, needed = ABOUT[kind]
+    text = [
+        *front_matter("diffusion", "planted"),
+        f"# planted-{kind}",
+        "",
+        f"A control of the instrument: {what}. {needed}",
+        "",
+        "The weights are written by hand, not trained: two layers of attention, no MLP, stored as a LLaDA checkpoint.",
+        "It repeats the last letter of the prompt (the task `repeat`), and does nothing else.",
+        "",
+        "- Make it again: `python -m lab.planted FOLDER`",
+        "- What every rule and intervention must find in it: `sinkscope study planted`",
+        "",
+    ]
+    return "\n".join(text)
 
 
 if __name__ == "__main__":

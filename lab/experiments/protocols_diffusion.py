@@ -131,7 +131,7 @@ def measure(name: str, cached: str, count: int) -> dict[str, Any]:
 
 
 def gather(name: str, count: int, parts: Path) -> dict[str, Any]:
-    """All protocols of one model; a part that is there already is not measured again."""
+    """All protocols of one model; an existing part is not measured again."""
     right: dict[str, list[float]] = {}
     shares: dict[str, list[float]] = {}
     parts.mkdir(parents=True, exist_ok=True)

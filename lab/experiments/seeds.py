@@ -1,6 +1,6 @@
 """The same training with three seeds, and with other text: what one run can tell, and where sinks form.
 
-    python -m lab.experiments.seeds train --out runs/seeds            # trains; goes on where it was broken off
+    python -m lab.experiments.seeds train --out runs/seeds            # trains; rerun to resume
     sinkscope study docs/results/seeds/seeds.yaml -o runs/seeds-study --workers 1
     python -m lab.experiments.seeds train --out runs/seeds --recipes seed-llada-letters
     sinkscope study docs/results/seeds/letters.yaml -o runs/letters-study --workers 1

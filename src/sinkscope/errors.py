@@ -6,13 +6,17 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+LONGEST = 1100  # characters of a message
+
 
 class SinkscopeError(Exception):
     """Anything that a user can fix; its text is one sentence that says how."""
 
     def __str__(self) -> str:
-        """What came stands in the sentence, and may come from elsewhere: nothing in it steers a terminal."""
-        return "".join(sign if sign.isprintable() or sign in "\n\t" else "�" for sign in super().__str__())
+        """What came stands in the sentence, and may come from elsewhere: one line, not too long, that steers no terminal."""
+        text = "".join(sign if sign.isprintable() or sign in "\n\t" else "�" for sign in super().__str__())
+        text = " ".join(text.split()) if "\n" in text else text
+        return text if len(text) <= LONGEST else f"{text[: LONGEST - 300]} … {text[-290:]}"
 
 
 class CheckpointError(SinkscopeError):

@@ -48,7 +48,7 @@ def _imported(group: str) -> str:
             try:
                 point.load()
                 logger.debug("loaded %s = %s of %s", point.name, point.value, point.group)
-            except Exception as error:  # whatever another package does wrong
+            except (Exception, SystemExit) as error:  # whatever another package does wrong
                 package = point.dist.name if point.dist is not None else point.value
                 why = (str(error).splitlines() or [""])[0].rstrip(".")
                 return (

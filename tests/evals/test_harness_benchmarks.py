@@ -265,7 +265,7 @@ def test_kill_9_and_resume_gives_the_same_answers(tmp_path):
 def test_answers_are_tied_to_what_they_depend_on(tmp_path):
     path = tmp_path / "a" / "requests.jsonl"
     store = Answers(path)
-    store.add(key(prompt=[1], model="m"), text="é")
+    store.add_all([(key(prompt=[1], model="m"), {"text": "é"})])
     assert Answers(path).get(key(model="m", prompt=[1]))["text"] == "é"
     assert Answers(path).get(key(model="other", prompt=[1])) is None
     wrong = ["not json", "[]", '{"key": "a"}', '{"key": 1, "text": "a"}', '{"key": "a", "text": 1}', '{"text": "a"}',

@@ -5,7 +5,7 @@ import json
 
 import pytest
 import torch
-from harness_models import FAMILIES, random_model
+from harness_models import FAMILIES, random_model, tokens
 
 from sinkscope.errors import InterventionError, StudyError, TaskError
 from sinkscope.evals.masking import described, grid, label, made_of_words, parse_condition
@@ -32,9 +32,10 @@ def test_batch_is_one_by_one_under_an_intervention(family, mask):
     settings = settings_for(model, "t", {"length": 12})
     lm, plain = HarnessLM(model, mask), HarnessLM(model)
     prompts = [torch.tensor([lm.tok_encode(text)]) for text in PROMPTS]
-    together = lm.tokens(prompts, settings)
-    assert together == [lm.tokens([prompt], settings)[0] for prompt in prompts]
-    assert together != plain.tokens(prompts, settings)
+    together = tokens(lm, prompts, settings)
+    assert together == [tokens(lm, [prompt], settings)[0] for prompt in prompts]
+    assert together != tokens(plain, prompts, settings)
+    lm.generate_until([Instance("generate_until", {}, (PROMPTS[1], {"until": []}), 0, ("t", 0, 1))], disable_tqdm=True)
     effect = lm.get_model_info()["sinkscope"]["effect"]
     assert effect["leak"] == 0
     assert 0 < effect["key_share"] < 0.5
@@ -48,7 +49,7 @@ def test_an_intervention_that_masks_nothing_changes_nothing():
     model = random_model(FAMILIES["llada"]())
     settings = settings_for(model, "t", {"length": 12})
     prompt = [torch.tensor([HarnessLM(model).tok_encode("abc def")])]
-    assert HarnessLM(model, MaskSinks(k=0)).tokens(prompt, settings) == HarnessLM(model).tokens(prompt, settings)
+    assert tokens(HarnessLM(model, MaskSinks(k=0)), prompt, settings) == tokens(HarnessLM(model), prompt, settings)
 
 
 @pytest.mark.parametrize("family", ["llada", "llama"])
@@ -84,9 +85,16 @@ def test_words_of_a_command_line_become_interventions():
         made_of_words(1, 1)
     with pytest.raises(InterventionError, match="rank"):
         made_of_words(1, rank="best")
-    lm = HarnessLM(random_model(FAMILIES["llada"]()), mask_sinks=2, length=8, batch_size="auto")
-    assert lm.intervention == MaskSinks(k=2)
-    assert lm.asked == {"length": 8}
+    model = random_model(FAMILIES["llada"]())
+    request = Instance("generate_until", {}, (PROMPTS[1], {"until": []}), 0, ("t", 0, 1))
+    by_words = HarnessLM(model, mask_sinks=2, length=8, batch_size="auto")
+    by_objects = HarnessLM(model, MaskSinks(k=2), {"length": 8})
+    plain = HarnessLM(model, settings={"length": 8})
+    texts = [lm.generate_until([request], disable_tqdm=True) for lm in (by_words, by_objects, plain)]
+    assert texts[0] == texts[1] != texts[2]
+    told, same = (lm.get_model_info()["sinkscope"] for lm in (by_words, by_objects))
+    assert told["settings"]["t"]["length"] == 8
+    assert told["effect"] == same["effect"] and told["effect"]["key_share"] > 0
 
 
 def test_grid_has_every_control():
@@ -112,7 +120,7 @@ def test_position_0_after_the_prefill_leaves_the_reading_of_the_prompt_alone():
     settings = settings_for(model, "t", {"length": 12})
     prompt = [torch.tensor([HarnessLM(model).tok_encode("The quick brown fox")])]
     after, start = (one.intervention(0) for one in grid(True, (1,)) if one.name == "mask_positions")
-    (plain,), (late,), (early,) = (HarnessLM(model, one).tokens(prompt, settings) for one in (None, after, start))
+    (plain,), (late,), (early,) = (tokens(HarnessLM(model, one), prompt, settings) for one in (None, after, start))
     assert late[0] == plain[0] and late != plain  # the first token comes from the prefill
     assert early != late
     request = Instance("loglikelihood", {}, ("the cat sat", " on"), 0)

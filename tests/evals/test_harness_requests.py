@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from harness_models import FAMILIES, random_model
+from harness_models import FAMILIES, random_model, tokens
 
 from sinkscope.evals.batches import text_of
 from sinkscope.evals.protocol import settings_for
@@ -94,7 +94,7 @@ def test_greedy_flag_is_what_greedy_decoding_says(family):
     model = random_model(FAMILIES[family]())
     lm = HarnessLM(model, batch_size=2)
     settings = settings_for(model, "t", {"length": 3})
-    (own,) = lm.tokens([torch.tensor([[5, 6, 7]])], settings)
+    (own,) = tokens(lm, [torch.tensor([[5, 6, 7]])], settings)
     if family == "llama":
         likely = chain_likelihoods(model, [([5, 6, 7], own), ([5, 6, 7], [own[0], own[1], (own[2] + 1) % 99])])
     else:
@@ -135,8 +135,8 @@ def test_batch_of_mixed_lengths_is_one_by_one(family, temperature):
     lm = HarnessLM(model, settings=words, batch_size=4)
     settings = settings_for(model, "t", words)
     prompts = [torch.tensor([lm.tok_encode(text)]) for text in PROMPTS]
-    together = lm.tokens(prompts, settings)
-    assert together == [lm.tokens([prompt], settings)[0] for prompt in prompts]
+    together = tokens(lm, prompts, settings)
+    assert together == [tokens(lm, [prompt], settings)[0] for prompt in prompts]
     texts = lm.generate_until([request(text) for text in PROMPTS], disable_tqdm=True)
     assert texts == [text_of(model, ids, []) for ids in together]
 
@@ -159,8 +159,8 @@ def test_generation_ends_when_every_row_has_stopped():
     settings = settings_for(model, "t", {"length": 64})
     lm = HarnessLM(model)
     prompt = torch.tensor([lm.tok_encode("abc")])
-    (full,) = lm.tokens([prompt], settings)
-    (short,) = lm.tokens([prompt], settings, [[text_of(model, full, [])[1]]])
+    (full,) = tokens(lm, [prompt], settings)
+    (short,) = tokens(lm, [prompt], settings, [[text_of(model, full, [])[1]]])
     assert len(short) < len(full)
     assert full[: len(short)] == short
 

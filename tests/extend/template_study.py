@@ -20,7 +20,7 @@ def main(plan: str, out: Path, engines: list[str]) -> None:
         parts = [run_shard(study, Shard(index, 2), out / f"part-{index}", workers=1) for index in (1, 2)]
         merge(parts, out / "merged")
     if "ray" in engines:
-        sk.run(study, out / "ray", sk.Ray(workers=2, cpus_per_worker=0.5))
+        sk.run(study, out / "ray", sk.Ray(workers=1))
 
 
 if __name__ == "__main__":

@@ -97,5 +97,5 @@ def test_a_name_that_is_taken_is_told_with_the_package(tmp_path: Path, installed
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: taken\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[sinkscope.commit_rules]\nmine = taken\n")
     installed(tmp_path)
-    with pytest.raises(PluginError, match=r"package taken .*'quota' is there already"):
+    with pytest.raises(PluginError, match=r"package taken .*'quota' is already registered"):
         sk.Decode("llada", 8, commit="mine")

@@ -1,4 +1,4 @@
-"""The recipe of tiny-sdar: it starts, is resumed to the same bits, and describes the checkpoint that ships."""
+"""The recipes of tiny-sdar and tiny-nemotron: a run is resumed to the same bits, and the checkpoints are what they describe."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from lab.block_recipe import BlockRecipe, block_recipe_names, find_block_recipe
 from lab.blocks import BlockRun, noised, start_module, two_streams
 from lab.data import Coder, chunks_of, rng_of
 from lab.errors import TrainingError
+from lab.evaluate import evaluate
 from lab.export import ZOO
 from lab.recipe import load_recipe
 from lab.train import main as command
@@ -66,6 +67,27 @@ def test_the_shipped_checkpoint_is_what_the_recipe_describes(shipped: BlockRecip
     assert f"{shipped.steps} steps, seed {shipped.seed}, {shipped.batch} problems per step" in card
     assert f"rate {shipped.rate} falling to 0, running mean {shipped.ema}" in card
     assert load_recipe("tiny-llada").data == shipped.data  # as the card says
+
+
+def test_the_shipped_model_of_two_modes_is_what_the_recipe_describes() -> None:
+    recipe = find_block_recipe("tiny-nemotron")
+    assert recipe is not None
+    module, config = nemotron.start_module(recipe, load(recipe.start))
+    assert json.loads((ZOO / "tiny-nemotron" / "config.json").read_text()) == config
+    stored = load_file(ZOO / "tiny-nemotron" / "model.safetensors")
+    assert {name: part.shape for name, part in stored.items()} == {
+        nemotron.stored_name(name): part.shape for name, part in module.named_parameters()
+    }
+    card = (ZOO / "tiny-nemotron" / "README.md").read_text(encoding="utf-8")
+    assert f"{recipe.steps} steps, seed {recipe.seed}, {recipe.batch} problems per step" in card
+    assert f"rate {recipe.rate} falling to 0, running mean {recipe.ema}" in card
+
+
+@pytest.mark.parametrize("mode", ["autoregressive", "diffusion"])
+def test_the_shipped_model_answers_in_both_modes(mode: str) -> None:
+    """Its card says that it solves nearly all sums and combined commands; 20 of each are asked here."""
+    scores = evaluate("tiny-nemotron", n=20, kinds=["arithmetic", "composition"], mode=mode)
+    assert all(score.accuracy >= 0.85 for score in scores)
 
 
 def test_noise_and_streams_are_those_of_decoding(shipped: BlockRecipe) -> None:

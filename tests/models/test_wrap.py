@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +71,39 @@ def test_a_peft_wrapped_model(tmp_path: Path) -> None:
     after = sk.trace(merged, IDS, settings, keep=KEEP, interventions=[sk.AblateChannels(top=1)])
     for one, other in zip(before, after, strict=True):
         assert torch.equal(one.canvas, other.canvas) and torch.allclose(one.received, other.received, atol=1e-3)
+
+
+def test_the_example_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its fast part: a random LLaDA, the same in a LoRA, the same with int8 weights; each equal to sk.load and checked."""
+    for needed in ("peft", "torchao"):
+        pytest.importorskip(needed)
+    path = Path(__file__).parents[2] / "examples" / "wrap_in_memory.py"
+    example = runpy.run_path(str(path))
+    example["random_llada"](tmp_path)
+    example["tiny"](tmp_path)
+    assert capsys.readouterr().out.count("the tokens of sk.load at every one") == 6
+
+
+def test_a_study_in_process(tmp_path: Path) -> None:
+    loaded = sk.load("tiny-llada")
+    wrapped = sk.wrap(loaded.module, loaded.tokenizer, family="llada", mask_id=loaded.mask_id)
+    study = sk.Study.from_dict(
+        {
+            "name": "own", "models": ["tiny-llada"], "tasks": [{"name": "arithmetic", "problems": 3, "difficulty": 1}],
+            "conditions": ["none", {"name": "mask_sinks", "k": 1}], "decode": {"length": 16, "block": 8, "steps": 4},
+        }
+    )  # fmt: skip
+    named = sk.run(study, tmp_path / "named", workers=1).results
+    own = sk.run(study, tmp_path / "own", models={"mine": wrapped}).results
+    assert [cell["correct"] for cell in own["cells"]] == [cell["correct"] for cell in named["cells"]]
+    assert {cell["model"] for cell in own["cells"]} == {"mine"}
+    about = json.loads((tmp_path / "own" / "run.json").read_text())
+    assert about["models"][0]["identity"]["fingerprint"] == wrapped.fingerprint
+    for words in ({"engine": "ray"}, {"workers": 2}):
+        with pytest.raises(sk.SinkscopeError, match="in memory"):
+            sk.run(study, tmp_path / "no", models={"mine": wrapped}, **words)
+    with pytest.raises(sk.SinkscopeError, match="mine"):  # it is gone when the run is over
+        sk.run(study.changed(models=["mine"]), tmp_path / "gone", workers=1)
 
 
 def test_half_precision_and_text(tmp_path: Path) -> None:

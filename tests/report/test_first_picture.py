@@ -46,7 +46,8 @@ def test_title_and_caption_come_from_the_trace() -> None:
     like = sum(moved(*place) is not None for place in heads)
     assert 0 < like < len(heads)
     assert chosen["caption"] == (
-        f"Its largest sink moves from position {ends[0]} to {ends[1]}. {like} of {len(heads)} heads of {model} "
+        f"Its largest sink is mostly at position {ends[0]} in the first half of the steps and at {ends[1]} in the second. "
+        f"{like} of {len(heads)} heads of {model} "
         f"({100 * like / len(heads):.1f} %, {len(mine)} generations) move theirs by more than 3 positions."
     )
 

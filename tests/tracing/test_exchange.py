@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 import sinkscope as sk
+from sinkscope.attention.places import find_places
 from sinkscope.errors import TraceError
 
 PROMPT = "Tom has 3 apples. Then Tom finds 4.\nHow many apples are left?"
@@ -125,3 +127,30 @@ def test_sinks_are_written_as_csv(trace: sk.Trace, tmp_path: Path) -> None:
     file = trace.save(tmp_path / "one.safetensors")
     assert command(["sinks", str(file), "--csv", str(tmp_path / "sinks.csv"), "--json"]) == 0
     assert pl.read_csv(tmp_path / "sinks.csv").height == trace.sinks().height
+
+
+def test_the_names_of_the_page_are_places(model: sk.Model) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "transformerlens.md").read_text()
+    rows = re.findall(r"^\| `(blocks\.3\.[\w.]+)` \| `(layers\.3\.\w+)` \|", page, re.M)
+    assert len(rows) == 8
+    for theirs, ours in rows:
+        found = [(one.layer, one.name, one.part) for name in (theirs, ours) for one in find_places(model.module, name)]
+        assert found[0] == found[1]
+    for theirs in ("blocks.3.hook_resid_mid", "blocks.3.attn.hook_attn_scores"):
+        with pytest.raises(sk.SinkscopeError):
+            find_places(model.module, theirs)
+
+
+@pytest.mark.parametrize("page", ["how-to/tables", "reference/transformerlens"])
+def test_the_lines_of_a_page_run(
+    page: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "importlib_metadata", importlib.metadata)
+    if page == "reference/transformerlens":
+        pytest.importorskip("bertviz", reason="bertviz is not installed")
+        pytest.importorskip("circuitsvis", reason="circuitsvis is not installed")
+    monkeypatch.chdir(Path(__file__).parents[2])
+    text = Path("docs", f"{page}.md").read_text()
+    names: dict[str, object] = {}
+    for lines in re.findall(r"```python\n(.*?)```", text, re.S):
+        exec(compile(lines, page, "exec"), names)

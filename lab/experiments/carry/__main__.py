@@ -89,7 +89,7 @@ def _write(name: str, tasks: Sequence[str], count: int, seed: int, folder: Path)
     if path.is_file():
         known = json.loads(path.read_text(encoding="utf-8"))
         if [known.get(word) for word in ("tasks", "problems", "seed")] == [list(tasks), count * len(tasks), seed]:
-            print(f"{path} is there already")
+            print(f"{path} exists already")
             return
         raise ReadingError(f"Expected {path} to hold these very problems, and it holds others; name another folder.")
     found, per_problem = read_model(name, tasks, count, seed)

@@ -54,7 +54,7 @@ def room(like: Tensor, size: int, dtype: torch.dtype) -> Tensor:
     """Memory to work in, [size], of this thread alone; holds anything."""
     if like.device.type != "cpu" or size * dtype.itemsize > KEPT:
         return like.new_empty(size, dtype=dtype)
-    rooms: dict[torch.dtype, Tensor] = _own.__dict__.setdefault("rooms", {})
+    rooms: dict[torch.dtype, Tensor] = _own.__dict__.setdefault("buffers", {})
     if dtype not in rooms or rooms[dtype].numel() < size:
         with torch.inference_mode(False):  # made inside that mode, it could not be written to outside
             rooms[dtype] = torch.empty(size, dtype=dtype)

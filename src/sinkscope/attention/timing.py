@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 
 import torch
-from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from sinkscope.attention.attend import attend, choose_backend
@@ -48,26 +48,27 @@ def against_sdpa(
         q, k, v = (torch.randn(1, count, length, dim, device=device, dtype=dtype) for _ in range(3))
         labels = torch.arange(length, device=device) % GROUPS
         for causal in (False, True):
-            seconds = _in_turns(q, k, v, labels, causal, repeats)
+            calls = (
+                partial(scaled_dot_product_attention, q, k, v, is_causal=causal),
+                partial(attend, q, k, v, groups=labels, group_count=GROUPS, causal=causal),
+            )
+            seconds = in_turns(calls, repeats, device)
             rows.append(Timed(length, count, dim, causal, choose_backend(q), *seconds))
     return rows
 
 
-def _in_turns(q: Tensor, k: Tensor, v: Tensor, labels: Tensor, causal: bool, repeats: int) -> tuple[float, float]:
-    calls: tuple[Callable[[], object], ...] = (
-        lambda: scaled_dot_product_attention(q, k, v, is_causal=causal),
-        lambda: attend(q, k, v, groups=labels, group_count=GROUPS, causal=causal),
-    )
-    taken: tuple[list[float], list[float]] = ([], [])
+def in_turns(calls: Sequence[Callable[[], object]], repeats: int, device: torch.device) -> list[float]:
+    """Median seconds of each call; they take turns, so that a busy moment hits all of them."""
+    taken: list[list[float]] = [[] for _ in calls]
     for turn in range(repeats + 1):
         for call, times in zip(calls, taken, strict=True):
-            _wait_for(q.device)
+            _wait_for(device)
             started = time.perf_counter()
             call()
-            _wait_for(q.device)
+            _wait_for(device)
             if turn:  # the first round warms up, and compiles
                 times.append(time.perf_counter() - started)
-    return median(taken[0]), median(taken[1])
+    return [median(times) for times in taken]
 
 
 def _wait_for(device: torch.device) -> None:

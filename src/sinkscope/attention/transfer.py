@@ -36,7 +36,7 @@ class Parcel:
 
 
 class ToHost:
-    """Each tensor is given to its function once it is on the host; at once if it is there already.
+    """Each tensor is given to its function once it is on the host; at once if it is on the host.
 
     The function must not keep the tensor itself: its memory is used again.
     """

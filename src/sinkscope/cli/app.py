@@ -13,24 +13,16 @@ import typer
 
 from sinkscope import __version__, io
 from sinkscope.cli import commands, process, screen
-from sinkscope.cli.groups import with_groups
+from sinkscope.cli.groups import COMMANDS, with_groups
 from sinkscope.cli.options import spelled
 from sinkscope.errors import SinkscopeError
 
 BAD_INPUT, INTERRUPTED, PIPE_CLOSED = 2, 130, 141
 
 
-class _App(typer.Typer):
-    """Typer, with groups of options."""
-
-    def command(self, *words: Any, **more: Any) -> Any:
-        register = super().command(*words, **more)
-        return lambda command: register(with_groups(command))
-
-
 def build() -> typer.Typer:
-    """A file in `commands/` with a function `register(app)` is a command: nothing else has to be changed to add one."""
-    app = _App(
+    """Every function in `commands/` under `@command()` is a command: nothing else has to be changed to add one."""
+    app = typer.Typer(
         name="sinkscope",
         help="Trace, mask and measure attention sinks in diffusion language models.",
         no_args_is_help=True,
@@ -47,7 +39,9 @@ def build() -> typer.Typer:
         pass
 
     for found in pkgutil.iter_modules(commands.__path__):
-        importlib.import_module(f"{commands.__name__}.{found.name}").register(app)
+        importlib.import_module(f"{commands.__name__}.{found.name}")
+    for function, words in sorted(COMMANDS, key=lambda one: one[0].__name__):
+        app.command(**words)(with_groups(function))
     return app
 
 
@@ -80,7 +74,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except (OSError, MemoryError) as error:
         if isinstance(error, OSError) and error.errno is None:
             raise
-        screen.say_error(_refused(error))
+        where = "" if isinstance(error, MemoryError) or error.filename is None else f" {error.filename!r}"
+        told = f"Out of memory ({str(error) or 'the allocation failed'}); use a smaller model, batch or length."
+        if isinstance(error, OSError):
+            told = f"A file or folder{where} could not be read or written ({io.reason(error)}); check the path and permissions."
+        screen.say_error(told)
         return BAD_INPUT
     except Exception as error:
         # typer carries its own copy of click in some versions, so its errors are known by what they can do.
@@ -89,7 +87,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         if type(error).__name__ == "NoArgsIsHelpError":
             error.show()  # type: ignore[attr-defined]
         else:
-            screen.say_error(_usage(error))
+            message, context = error.format_message().rstrip("."), getattr(error, "ctx", None)
+            screen.say_error(f"{message}; see {context.command_path} --help." if context is not None else f"{message}.")
         return int(error.exit_code)
     # newer typer turns Ctrl-C into this code without a word
     return _interrupted() if code == INTERRUPTED else code if isinstance(code, int) else 0
@@ -99,21 +98,6 @@ def _interrupted() -> int:
     number = process.signal_received()
     screen.say_error("Interrupted." if number is None else "Ended by a signal.")
     return INTERRUPTED if number is None else 128 + number
-
-
-def _refused(error: OSError | MemoryError) -> str:
-    """What the machine would not do: a file, a folder, memory."""
-    if isinstance(error, MemoryError):
-        return f"Out of memory ({str(error) or 'the allocation failed'}); use a smaller model, batch or length."
-    where = "" if error.filename is None else f" {error.filename!r}"
-    return f"A file or folder{where} could not be read or written ({io.reason(error)}); check the path and permissions."
-
-
-def _usage(error: Any) -> str:
-    """What is wrong with the words of a command line, and where to read which ones there are."""
-    message = error.format_message().rstrip(".")
-    context = getattr(error, "ctx", None)
-    return f"{message}; see {context.command_path} --help." if context is not None else f"{message}."
 
 
 def _print_version(asked: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import groupby
@@ -19,14 +20,20 @@ STYLES = {"masked": "dim", "new": "bold green", "known": ""}
 
 
 @contextmanager
-def live_canvas(console: Console, model: Model, prompt_length: int) -> Iterator[Callable[[Step], None]]:
-    """Gives a callback for `decode`; what the last step committed stands out, masks are shaded."""
+def live_canvas(
+    console: Console, model: Model, prompt_length: int, pace: float = 0
+) -> Iterator[Callable[[Step], None]]:
+    """Gives a callback for `decode`; what the last step committed stands out, masks are shaded.
+
+    pace: seconds that each step stays on the screen, at least.
+    """
     with Live(Text(), console=console, refresh_per_second=12, vertical_overflow="crop") as live:
         last: list[Step] = []
 
         def show(step: Step) -> None:
             last[:] = [step]
             live.update(drawn(model, step, prompt_length))
+            time.sleep(pace)
 
         yield show
         if last:  # leave the finished answer on the screen, with nothing standing out and nothing after its end

@@ -34,6 +34,19 @@ if TYPE_CHECKING:
     from sinkscope.study.engines.ray import Ray
 
 
+COMMANDS: list[tuple[Callable[..., None], dict[str, Any]]] = []
+
+
+def command(**words: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a function of `commands/` a command; words: typer's, such as another name than the function's."""
+
+    def keep(function: Callable[..., None]) -> Callable[..., None]:
+        COMMANDS.append((function, words))
+        return function
+
+    return keep
+
+
 def with_groups(command: Callable[..., None]) -> Callable[..., None]:
     """A parameter whose type is a dataclass becomes one option per field; the command is given the dataclass."""
     hints = get_type_hints(command, include_extras=True)

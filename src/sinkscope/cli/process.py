@@ -25,7 +25,7 @@ def prepare() -> None:
         # A terminal that knows ASCII only, or a file name that is no text: a ? instead of a traceback.
         with suppress(AttributeError, ValueError, OSError):
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
-    warnings.showwarning = _show_warning  # type: ignore[assignment]
+    warnings.showwarning = lambda message, *_: say_error(f"warning: {message}")
     logging.setLogRecordFactory(_PlainRecord)
     log = logging.getLogger("sinkscope")
     log.addHandler(_Lines())
@@ -54,10 +54,6 @@ def _occupy_closed_streams() -> None:
                 os.close(opened)
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
-
-
-def _show_warning(message: Any, *_: Any) -> None:
-    say_error(f"warning: {message}")
 
 
 class _PlainRecord(logging.LogRecord):

@@ -39,12 +39,10 @@ def print_text(text: str) -> None:
     output().print(printable(text), markup=False, soft_wrap=True)
 
 
-def print_shard(folder: Path, shard: str, as_json: bool) -> None:
+def tell_shard(folder: Path, shard: str, as_json: bool) -> None:
     """What to do when a shard is finished."""
-    if as_json:
-        print_json({"folder": str(folder), "shard": shard, "results": None})
-    else:
-        print_text(f"Shard {shard} is in {folder}. When all are there: sinkscope merge {folder} … --out FOLDER")
+    text = f"Shard {shard} is in {folder}. When all are there: sinkscope merge {folder} … --out FOLDER"
+    print_result(as_json, {"folder": str(folder), "shard": shard, "results": None}, text)
 
 
 def print_json(value: Any) -> None:
@@ -55,6 +53,14 @@ def print_json(value: Any) -> None:
     except UnicodeEncodeError:
         text = json.dumps(value, indent=2)
     print(_STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+
+
+def print_result(as_json: bool, value: Any, text: str) -> None:
+    """What a command found, in the form that was asked for."""
+    if as_json:
+        print_json(value)
+    else:
+        print_text(text)
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from sinkscope.evals.protocol import (
 )
 from sinkscope.evals.scores import summarise, write_summary
 from sinkscope.evals.worked import worked_examples
+from sinkscope.fields import maybe, need, whole
 from sinkscope.sandbox import require_sandbox
 from sinkscope.settings.decode import Decode
 
@@ -227,7 +228,11 @@ class Asked:
         results: dict[str, Any] = {}
         for name, task in self.tasks.items():
             with suppress(PartAnswered):
-                _merge(results, self._asked(lm, name, task, limit, order))
+                for part, value in self._asked(
+                    lm, name, task, limit, order
+                ).items():  # of the harness's, table by table
+                    both = isinstance(value, dict) and isinstance(results.get(part), dict)
+                    results[part] = results[part] | value if both else value
         if place.part is not None:
             return {}, lm
         summary = summarise(results, lm.get_model_info()["sinkscope"])
@@ -289,20 +294,9 @@ def settled(info: Mapping[str, Any]) -> dict[str, Any]:
     return {**info, "requests": done}
 
 
-def _merge(results: dict[str, Any], more: dict[str, Any]) -> None:
-    """The harness's results of another task, table by table."""
-    for name, value in more.items():
-        if isinstance(value, dict) and isinstance(results.get(name), dict):
-            results[name] |= value
-        else:
-            results[name] = value
-
-
 def check_numbers(**numbers: Any) -> None:
     for name, number in numbers.items():
-        least = 0 if name == "fewshot" else 1
-        if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < least):
-            raise TaskError(f"Expected {name} as a whole number of at least {least}, got {number!r}.")
+        need(name, number, maybe(whole(0 if name == "fewshot" else 1)), TaskError)
 
 
 def _quietly(call: Callable[[], Any]) -> Any:

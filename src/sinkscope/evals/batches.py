@@ -46,6 +46,7 @@ class Batch:
     samples: int = 1
     rows: int = 8  # of a batch inside a likelihood
     seed: int = 0
+    model: str = ""  # where a queue holds batches of several
 
     @property
     def id(self) -> str:
@@ -76,6 +77,9 @@ class Job:
     condition: dict[str, Any] | None = None
     seed: int = 0  # of the condition
     threads: int = 1
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
 
 
 RunBatches = Callable[[Job, Sequence[Batch]], Iterator[tuple[Batch, Outcome]]]
@@ -281,21 +285,21 @@ def total_effect(parts: Sequence[Mapping[str, Any]]) -> dict[str, float] | None:
 
 def answer(context: str, payload: str, folder: Path) -> dict[str, Any]:
     """A `Batch` as JSON under a `Job` as JSON → its outcome, or why there is none; what the Ray engine calls."""
-    return error_envelope(lambda: _answered(Job(**json.loads(context)), Batch.from_dict(json.loads(payload)["batch"])))
+    return error_envelope(lambda: _answered(Job(**json.loads(context)), Batch.from_dict(json.loads(payload))))
 
 
 def _answered(job: Job, batch: Batch) -> dict[str, Any]:
     from sinkscope.interventions.conditions import condition_from_dict
 
     torch.set_num_threads(job.threads)
-    model = _model(job.model, job.dtype, job.device)
+    model = weights_of(job.model, job.dtype, job.device)
     change = None if job.condition is None else condition_from_dict(job.condition).intervention(job.seed, model.causal)
     # As text, since what carries it takes no NaN, which the error of a single sample is.
     return {"result": {"outcome": json.dumps(run_batch(model, change, batch))}, "fingerprint": model.fingerprint}
 
 
 @functools.lru_cache(maxsize=1)
-def _model(name: str, dtype: str | None, device: str | None) -> Model:
+def weights_of(name: str, dtype: str | None, device: str | None) -> Model:
     """The model of that name; the one before it is let go."""
     from sinkscope.models.load import load
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from sinkscope.attention.context import COMMITTED, MASKED, PROMPT, Forward, forward_context
 from sinkscope.decoding import Step, decode
 from sinkscope.decoding.cache import Forwards
+from sinkscope.evals.scoring import log_probabilities, read_spans
 from sinkscope.models.base import Model
 from sinkscope.settings.decode import Decode
 
@@ -42,50 +43,24 @@ def _divergence(model: Model, intervention: Any, prompt: list[int], settings: De
     assert done.history is not None
     canvases = done.history[: len(steps), 0].to(model.device)  # [step, position]
     commits = torch.stack([step.committed[0] for step in steps])  # bool [step, position]
-    path = _causal_path if model.causal else _canvas_path
-    before = path(model, canvases, commits, len(prompt), steps)
+    before = _path(model, canvases, commits, len(prompt), steps)
     with intervened(model, intervention):
-        after = path(model, canvases, commits, len(prompt), steps)
+        after = _path(model, canvases, commits, len(prompt), steps)
     gap = torch.where(before.isfinite(), before.exp() * (before - after), 0.0).sum(-1)
     flipped = before.argmax(-1) != after.argmax(-1)
     return {"kl": float(gap.double().mean()), "flipped": float(flipped.double().mean()), "commits": len(before)}
 
 
-def _canvas_path(model: Model, canvases: Tensor, commits: Tensor, width: int, steps: list[Step]) -> Tensor:
-    """Log-probabilities [commit, vocab] of a diffusion model, one forward of the whole canvas per step."""
+def _path(model: Model, canvases: Tensor, commits: Tensor, width: int, steps: list[Step]) -> Tensor:
+    """Log-probabilities [commit, vocab], one forward of the whole canvas per step; an autoregressive model reads on."""
+    if model.causal:
+        stops = range(width, width + len(canvases))
+        return torch.cat([scores[0, -1:] for scores in read_spans(model, canvases[-1:], stops)])
     rows, run = [], object()
     for index, (canvas, committed) in enumerate(zip(canvases, commits, strict=True)):
         labels = torch.full_like(canvas, COMMITTED).masked_fill(canvas.eq(model.mask_id or 0), MASKED)
         labels[:width] = PROMPT
         with forward_context(Forward(run, index, labels[None], 1, 0, None, width, ids=canvas[None])):
             hidden = Forwards(model, None, None)(canvas[None], steps[index].block)[0]
-        rows.append(_log_probabilities(model, hidden[committed.nonzero().squeeze(-1) - int(model.shift)]))
+        rows.append(log_probabilities(model, hidden[committed.nonzero().squeeze(-1) - int(model.shift)]))
     return torch.cat(rows)
-
-
-def _causal_path(model: Model, canvases: Tensor, commits: Tensor, width: int, steps: list[Step]) -> Tensor:
-    """Log-probabilities [commit, vocab] of an autoregressive model: its prompt, then one token at a time."""
-    from transformers import DynamicCache
-
-    rows, run, cache = [], object(), DynamicCache(config=model.config)
-    module: Any = model.module
-    for index, canvas in enumerate(canvases):
-        stop = width + index
-        start = 0 if index == 0 else stop - 1
-        ids = canvas[None, :stop]
-        labels = torch.full((1, stop - start), PROMPT if index == 0 else COMMITTED, device=model.device)
-        positions = torch.arange(start, stop, device=model.device)[None]
-        with forward_context(Forward(run, index, labels, 1, start, None, width, ids=ids)):
-            output = module(
-                ids[:, start:], position_ids=positions, past_key_values=cache, use_cache=True, logits_to_keep=1
-            )
-        rows.append(output.logits[0, -1:].float().log_softmax(-1))
-    return torch.cat(rows)
-
-
-def _log_probabilities(model: Model, hidden: Tensor) -> Tensor:
-    """hidden [commit, width] → [commit, vocab]; rows of the head that stand for no token have none."""
-    logits = model.recipe.head(model.module, hidden).float()
-    if (valid := model.valid_vocab_size) is not None:
-        logits[:, valid:] = -torch.inf
-    return logits.log_softmax(-1)

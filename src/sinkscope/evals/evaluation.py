@@ -31,7 +31,7 @@ def evaluate(
     limit: int | None = None,
     dtype: str | None = None,
     device: str | None = None,
-    engine: Elsewhere | RunBatches | None = None,
+    engine: Elsewhere | None = None,
     on_message: OnMessage | None = None,
     on_progress: OnProgress | None = None,
     **choices: Any,
@@ -94,9 +94,7 @@ def shown_prompts(name: str, choices: Choices) -> list[dict[str, Any]]:
     return found
 
 
-def loaded_for(
-    engine: Elsewhere | RunBatches | None, model: str | Model, dtype: str | None, device: str | None
-) -> Model:
+def loaded_for(engine: Elsewhere | None, model: str | Model, dtype: str | None, device: str | None) -> Model:
     """The model as this process needs it; with an engine that is on the CPU, whatever device its workers have."""
     from sinkscope.models.load import load
 
@@ -111,9 +109,9 @@ def loaded_for(
     return load(model, dtype=dtype)
 
 
-def check_named(engine: Elsewhere | RunBatches | None, model: str | Model) -> None:
+def check_named(engine: Elsewhere | None, model: str | Model) -> None:
     """Other machines find a model by its name."""
-    if hasattr(engine, "answering") and not isinstance(model, str):
+    if engine is not None and not isinstance(model, str):
         raise TaskError(
             f"Expected the name of a model for other machines, got {model.name} as an object; name a zoo model, a folder "
             "or a Hub id."
@@ -121,9 +119,7 @@ def check_named(engine: Elsewhere | RunBatches | None, model: str | Model) -> No
 
 
 def workers_of(
-    engine: Elsewhere | RunBatches | None, device: str | None, say: OnMessage
+    engine: Elsewhere | None, device: str | None, say: OnMessage
 ) -> AbstractContextManager[RunBatches | None]:
-    """The engine's workers for as long as the `with` lasts; those that are there already stay."""
-    if engine is None or not hasattr(engine, "answering"):
-        return nullcontext(engine)
-    return engine.answering(device, say)
+    """The engine's workers for as long as the `with` lasts."""
+    return nullcontext() if engine is None else engine.answering(device, say)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from torch import Tensor
 
 from sinkscope.decoding import Decode
 from sinkscope.errors import TaskError
@@ -20,9 +18,7 @@ from sinkscope.evals.batches import (
     Job,
     Outcome,
     RunBatches,
-    answer_tokens,
     attention_of,
-    intervened,
     run_batch,
     total_effect,
 )
@@ -209,16 +205,6 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
             self.counts["truncated"] += 1
         return ids[-room:]
 
-    def tokens(self, prompts: list[Tensor], settings: Decode, stops: Sequence[list[str]] = ()) -> list[list[int]]:
-        """Prompts [1, position] → answer ids, in one batch, under the intervention."""
-        with intervened(self.model, self.intervention) as active:
-            rows, _ = answer_tokens(self.model, prompts, settings, stops)
-        if active is not None:
-            name = key(prompts=[prompt.tolist() for prompt in prompts], settings=settings.to_dict(), until=list(stops))
-            self.answers.add(f"{self._effects()}{name}", **asdict(active.effect))
-        self.counts["generated"] += len(prompts)
-        return rows
-
     # ---- likelihoods
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
@@ -289,9 +275,15 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
                 one for one in batches[index - 1 :: count] if any(self.answers.get(name) is None for name in one.names)
             ]
         total = sum(len(batch.names) for batch in batches)
+        outcomes: Iterator[tuple[Batch, Outcome]] = (
+            (batch, run_batch(self.model, self.intervention, batch)) for batch in batches
+        )
+        if self.elsewhere is not None:
+            run, job = self.elsewhere
+            outcomes = run(job, batches)
         counting = nullcontext(self.on_answers) if self.on_answers else request_bar(total, silent, what)
         with counting as advance:
-            for batch, outcome in self._outcomes(batches):
+            for batch, outcome in outcomes:
                 effect = outcome["effect"]
                 self.answers.add_all(
                     [
@@ -303,14 +295,6 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
                 advance(len(batch.names))
         if self.part is not None:
             raise PartAnswered
-
-    def _outcomes(self, batches: Sequence[Batch]) -> Iterator[tuple[Batch, Outcome]]:
-        if self.elsewhere is not None:
-            run, job = self.elsewhere
-            yield from run(job, batches)
-            return
-        for batch in batches:
-            yield batch, run_batch(self.model, self.intervention, batch)
 
     def _effects(self) -> str:
         return f"effect-{key(**self._dependence())}-"

@@ -78,8 +78,12 @@ class ModelTable:
 
     def _wanted(self, conditions: Sequence[Condition]) -> list[tuple[str, Condition, Any]]:
         wanted: list[tuple[str, Condition, Any]] = [(label(one), one, None) for one in conditions]
-        if self._stochastic():  # the noise of sampling, which no paired interval over one seed contains
-            wanted.insert(1, (OTHER_SEED, Condition("noop"), self._other_seed()))
+        asked = self.asked.choices.settings
+        used = [settings_for(self.model, name, asked, None, self.asked.protocol) for name in self.asked.tasks]
+        if any(one.temperature > 0 or one.confidence == "random" or one.commit == "origin" for one in used):
+            # The noise of sampling, which no paired interval over one seed contains.
+            seed = asked.seed if isinstance(asked, Decode) else (asked or {}).get("seed", 0)
+            wanted.insert(1, (OTHER_SEED, Condition("noop"), self._with({"seed": seed + 1})))
         return wanted
 
     def answer_part(self, conditions: Sequence[Condition]) -> None:
@@ -129,7 +133,8 @@ class ModelTable:
         self, index: int | None, count: int, condition: Condition, settings: Any, limit: int | None
     ) -> tuple[dict[str, Any], HarnessLM, str]:
         """index: of the condition, for the progress; None: it was counted before."""
-        own = (self.place.out or Path()) / self._key(condition, settings)
+        other = settings is not None and settings is not self.fast
+        own = (self.place.out or Path()) / f"{condition.key}{'-other-seed' if other else ''}"
         place = replace(self.place, out=own)
         each = -(-self.asked.count(self.limit) // (self.place.part or (1, 1))[1])
 
@@ -155,23 +160,11 @@ class ModelTable:
         largest = max(len(task.eval_docs) for task in self.asked.tasks.values())
         return random.Random(self.asked.choices.seed).sample(range(largest), largest)
 
-    def _key(self, condition: Condition, settings: Any) -> str:
-        return condition.key if settings is None or settings is self.fast else f"{condition.key}-other-seed"
-
     # ---- decode settings
-
-    def _stochastic(self) -> bool:
-        used = [settings_for(self.model, name, self.asked.choices.settings, None, self.asked.protocol)
-                for name in self.asked.tasks]  # fmt: skip
-        return any(one.temperature > 0 or one.confidence == "random" or one.commit == "origin" for one in used)
 
     def _with(self, words: Mapping[str, Any]) -> Decode | dict[str, Any]:
         asked = self.fast or self.asked.choices.settings
         return replace(asked, **words) if isinstance(asked, Decode) else {**(asked or {}), **words}
-
-    def _other_seed(self) -> Decode | dict[str, Any]:
-        asked = self.asked.choices.settings
-        return self._with({"seed": (asked.seed if isinstance(asked, Decode) else (asked or {}).get("seed", 0)) + 1})
 
     def faster(self, count: int) -> ModelTable:
         """The table with fast decoding, after it agreed with the protocol's on so many unmasked problems."""
@@ -187,7 +180,7 @@ class ModelTable:
         )
         for task in slow["tasks"]:
             pair = paired(right_answers(slow, task), right_answers(quick, task))
-            found[task] = {"n": slow["tasks"][task]["n"], **pair.to_dict()}
+            found[task] = {"n": slow["tasks"][task]["n"], **vars(pair)}
             if not -AGREE < pair.difference_low <= pair.difference_high < AGREE:
                 raise TaskError(
                     f"Fast decoding does not agree with the protocol's on {found[task]['n']} problems of {task}: accuracy "
@@ -221,7 +214,7 @@ class ModelTable:
             base = before.get(task, own)
             if own.right is None or base.right is None:
                 continue
-            cell |= paired(base.right, own.right).to_dict()
+            cell |= vars(paired(base.right, own.right))
             if len(records) == len(base.records) == entry["n"] and all(
                 "ids" in one for one in [*records, *base.records]
             ):

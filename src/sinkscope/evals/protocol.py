@@ -102,7 +102,7 @@ def register(path: Path | str) -> None:
     """Make a protocol's YAML file known by its name; its checkpoints take it if it says `default: true`."""
     path = Path(path)
     if _files.setdefault(path.stem, path) != path:
-        raise TaskError(f"A protocol named {path.stem!r} is there already ({_files[path.stem]}); rename the file.")
+        raise TaskError(f"A protocol named {path.stem!r} is already registered ({_files[path.stem]}); rename the file.")
 
 
 def names() -> list[str]:

@@ -59,21 +59,13 @@ class Answers:
     def starting(self, prefix: str) -> list[dict[str, Any]]:
         return [record for name, record in self._found.items() if name.startswith(prefix)]
 
-    def add(self, name: str, **values: Any) -> dict[str, Any]:
-        """Keep an answer; when this returns, a kill of the process cannot lose it."""
-        self.add_all([(name, values)])
-        return self._found[name]
-
     def add_all(self, answers: Iterable[tuple[str, dict[str, Any]]]) -> None:
-        """Keep the answers of a batch, in one piece."""
+        """Keep the answers of a batch, in one piece; when this returns, a kill of the process cannot lose them."""
         records = [{"key": name, **values} for name, values in answers]
         self._found |= {record["key"]: record for record in records}
         if self.path is not None and records:
             with self.path.open("ab") as file:
                 file.write(b"".join(json.dumps(record, ensure_ascii=False).encode() + b"\n" for record in records))
-
-    def __len__(self) -> int:
-        return len(self._found)
 
 
 # What a record must hold, by what it is: a generation, a likelihood, or what an intervention took away in a batch.

@@ -34,8 +34,7 @@ def by_entry_point(text: str, name: str) -> str | None:
     None where the stretch does not define the function, or defines it as a stub.
     """
     code = _longest_python(text.expandtabs(4))
-    tree = _parsed(code)
-    assert tree is not None
+    tree = ast.parse(code)
     defined: dict[str, list[ast.stmt]] = {}
     for node in tree.body:
         for one in _defines(node):
@@ -53,7 +52,11 @@ def by_entry_point(text: str, name: str) -> str | None:
             waiting += [part.id for part in parts if isinstance(part, ast.Name) and part.id in defined]
     kept: list[ast.stmt] = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
     kept += [node for one in needed for node in defined[one]]
-    lines = {number for node in kept for number in range(_first_line(node), (node.end_lineno or 0) + 1)}
+    lines: set[int] = set()
+    for node in kept:
+        decorators = node.decorator_list if isinstance(node, Definition) else []
+        first = min([node.lineno, *(one.lineno for one in decorators)])
+        lines |= set(range(first, (node.end_lineno or 0) + 1))
     return "".join(line + "\n" for number, line in enumerate(code.split("\n"), 1) if number in lines)
 
 
@@ -85,10 +88,6 @@ def _error_line(code: str) -> int | None:
     return None
 
 
-def _parsed(code: str) -> ast.Module | None:
-    return None if _error_line(code) is not None else ast.parse(code)
-
-
 def _defines(node: ast.stmt) -> Iterator[str]:
     if isinstance(node, Definition):
         yield node.name
@@ -103,8 +102,3 @@ def _is_stub(node: Definition) -> bool:
         isinstance(part, ast.Pass) or (isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant))
         for part in node.body
     )
-
-
-def _first_line(node: ast.stmt) -> int:
-    decorators = node.decorator_list if isinstance(node, Definition) else []
-    return min([node.lineno, *(one.lineno for one in decorators)])

@@ -25,7 +25,7 @@ def summarise(results: dict[str, Any], info: dict[str, Any]) -> dict[str, Any]:
             "metric": main,
             "scores": {name: _score(name, value, samples, count) for name, value in values.items()},
             "version": results["versions"].get(task),
-            "metadata": _plain(results["configs"].get(task, {}).get("metadata", {})),
+            "metadata": json.loads(json.dumps(results["configs"].get(task, {}).get("metadata", {}), default=str)),
             "examples": results["n-shot"].get(task),
         }
     return {"schema": 1, "tasks": tasks, "sinkscope": info}
@@ -48,10 +48,6 @@ def _score(name: str, value: float, samples: list[dict[str, Any]], count: int) -
         low, high = wilson(sum(right), count)
         score |= {"correct": sum(right), "low": low, "high": high, "right": right}
     return score
-
-
-def _plain(value: Any) -> Any:
-    return json.loads(json.dumps(value, default=str))
 
 
 def write_summary(folder: Path, summary: dict[str, Any], results: dict[str, Any]) -> None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
+from transformers import DynamicCache
 
 from sinkscope.attention.context import COMMITTED, MASKED, PROMPT, Forward, forward_context
 from sinkscope.decoding import decode, resolve_settings
@@ -54,7 +55,9 @@ def masked_likelihood(
     _check(model, context, answer)
     count = len(answer)
     exact = 2**count - 1 <= samples
-    patterns = list(_all_patterns(count) if exact else _drawn_patterns(count, samples, seed))
+    patterns = list(_drawn_patterns(count, samples, seed))
+    if exact:
+        patterns = [torch.tensor(bits) for bits in itertools.product((False, True), repeat=count) if any(bits)]
     scores: list[float] = []
     for start in range(0, len(patterns), batch_size):
         scores += masked_scores(model, context, answer, torch.stack(patterns[start : start + batch_size]), settle)
@@ -66,15 +69,11 @@ def masked_likelihood(
         error = 0.0
     else:
         value = sum(scores) / len(scores)
-        error = _systematic_error(scores)
+        # Of the mean of an evenly spread sample, from differences of neighbours.
+        apart = sum((a - b) ** 2 for a, b in itertools.pairwise(scores))
+        error = math.sqrt(apart / (2 * (len(scores) - 1) * len(scores))) if len(scores) > 1 else math.nan
     is_greedy = greedy and _is_greedy(model, context, answer)
     return Likelihood(value, error, is_greedy, count, len(patterns) * (2 if settle else 1))
-
-
-def _all_patterns(count: int) -> Iterator[Tensor]:
-    for bits in itertools.product((False, True), repeat=count):
-        if any(bits):
-            yield torch.tensor(bits)
 
 
 def _drawn_patterns(count: int, samples: int, seed: int) -> Iterator[Tensor]:
@@ -86,12 +85,6 @@ def _drawn_patterns(count: int, samples: int, seed: int) -> Iterator[Tensor]:
         pattern = torch.zeros(count, dtype=torch.bool)
         pattern[torch.randperm(count, generator=generator)[:masks]] = True
         yield pattern
-
-
-def _systematic_error(scores: list[float]) -> float:
-    """Standard error of the mean of an evenly spread sample, from differences of neighbours."""
-    differences = sum((a - b) ** 2 for a, b in itertools.pairwise(scores))
-    return math.sqrt(differences / (2 * (len(scores) - 1) * len(scores))) if len(scores) > 1 else math.nan
 
 
 @torch.inference_mode()
@@ -116,13 +109,19 @@ def masked_scores(
     hidden = _hidden(model, canvas, width, settle, settled)
     where, which = patterns.nonzero(as_tuple=True)
     sources = width + which - int(model.shift)
-    logits = model.recipe.head(model.module, hidden[where, sources]).float()
-    if (valid := model.valid_vocab_size) is not None:
-        logits[:, valid:] = -torch.inf
-    found = logits.log_softmax(-1).gather(-1, tokens[which].unsqueeze(-1)).squeeze(-1).double()
+    scored = log_probabilities(model, hidden[where, sources])
+    found = scored.gather(-1, tokens[which].unsqueeze(-1)).squeeze(-1).double()
     sums = torch.zeros(rows, dtype=torch.float64, device=found.device).index_add(0, where, found)
     scores: list[float] = (sums * len(answer) / patterns.sum(1)).tolist()
     return scores
+
+
+def log_probabilities(model: Model, hidden: Tensor) -> Tensor:
+    """hidden [position, width] → [position, vocab]; rows of the head that stand for no token have none."""
+    logits = model.recipe.head(model.module, hidden).float()
+    if (valid := model.valid_vocab_size) is not None:
+        logits[:, valid:] = -torch.inf
+    return logits.log_softmax(-1)
 
 
 def _hidden(
@@ -151,6 +150,22 @@ def _is_greedy(model: Model, context: list[int], answer: list[int]) -> bool:
     settings = resolve_settings(model.defaults, model, len(context), words)
     done = decode(model, torch.tensor([context]), settings, history=False)
     return bool(done.returned[0].tolist() == answer)
+
+
+@torch.inference_mode()
+def read_spans(model: Model, ids: Tensor, stops: Sequence[int]) -> Iterator[Tensor]:
+    """Read texts in spans, up to each of `stops`, as an autoregressive model reads its prompt and then what it wrote.
+
+    ids: [text, position]. Gives the log-probabilities of the tokens that follow, [text, read, vocab]; of the first span
+    only those behind its last token.
+    """
+    cached, run, module, start = DynamicCache(config=model.config), object(), cast("Any", model.module), 0
+    for step, stop in enumerate(stops):
+        labels = torch.full((len(ids), stop - start), COMMITTED if step else PROMPT, device=ids.device)
+        with forward_context(Forward(run, step, labels, len(ids), start, None, stops[0], ids=ids[:, :stop])):
+            output = module(ids[:, start:stop], past_key_values=cached, use_cache=True, logits_to_keep=0 if step else 1)
+        yield output.logits.float().log_softmax(-1)
+        start = stop
 
 
 @torch.inference_mode()

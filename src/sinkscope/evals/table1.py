@@ -6,7 +6,6 @@ import json
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +61,11 @@ def table1(
     message = on_message or logger.info
     folder = Path(out)
     names = {str(getattr(model, "name", model)): model for model in models}
-    choices, protocol, chat = partial(Choices, **more), more.get("protocol"), more.get("chat")
+    protocol, chat = more.get("protocol"), more.get("chat")
+
+    def choices(names: Sequence[str]) -> Choices:
+        return Choices(tuple(names), **more)
+
     for name, given in names.items():  # whatever is missing is told before the first model is loaded
         check_named(engine, given)
         choices(_tasks(name, tasks, protocol, chatty=False)).find_data(name)
@@ -74,7 +77,8 @@ def table1(
             model = loaded_for(engine, given, dtype, device)
             chatty = model.chat_template is not None if chat is None else chat
             asked = choices(_tasks(name, tasks, protocol, chatty)).build(model, message)
-            place = Place(folder / _safe(model.name), dtype, device, run, part)
+            safe = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in model.name)
+            place = Place(folder / (safe.strip("._") or "model"), dtype, device, run, part)
             later = len(names) - number
             table = ModelTable(asked, place, limit, sequential, message, on_progress, answers, later)
             if fast is not None and not model.causal:
@@ -125,10 +129,6 @@ def _machine(batch_size: int, runs: list[dict[str, Any]], device: str | None) ->
     }  # fmt: skip
 
 
-def _safe(name: str) -> str:
-    return "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in name).strip("._") or "model"
-
-
 def as_markdown(results: dict[str, Any]) -> str:
     """Accuracies with their intervals and paired tests, the shift of the answers, and what all was run with."""
     lines = [
@@ -141,8 +141,9 @@ def as_markdown(results: dict[str, Any]) -> str:
         change = f"{100 * cell['difference']:+.1f} ({low:+.1f} … {high:+.1f})" if "difference" in cell else ""
         if "sequential" in cell:
             change += f", {cell['sequential']['decision']} ± {cell['sequential']['margin']:g}"
+        name = cell.get("label") or label(condition_from_dict(cell["condition"]))
         words = [
-            cell["model"], cell["task"], cell.get("protocol") or "", cell.get("label") or _label(cell), cell["n"],
+            cell["model"], cell["task"], cell.get("protocol") or "", name, cell["n"],
             f"{cell['accuracy']:.3f}", span, change, f"{cell['p']:.3g}" if "p" in cell else "",
             "" if cell["paper"] is None else f"{cell['paper']:.2f}",
             ", ".join(f"{one['score']:g} ({one['by']})" for one in cell.get("published", [])),
@@ -154,10 +155,6 @@ def as_markdown(results: dict[str, Any]) -> str:
     if machine := results.get("run", {}).get("machine"):
         parts.append(", ".join(f"{name} {_shown(value)}" for name, value in machine.items()) + "\n")
     return "\n".join(parts)
-
-
-def _label(cell: dict[str, Any]) -> str:
-    return label(condition_from_dict(cell["condition"]))
 
 
 def _shown(value: Any) -> str:

@@ -18,7 +18,10 @@ def worked_examples(file: Path | None, count: int, protocol: str) -> list[dict[s
 
     file: OpenCompass's own configuration (.py, which is parsed and not run), or JSON lines with user and assistant.
     """
-    path = file or _installed()
+    spec = importlib.util.find_spec("opencompass")
+    folders = list(spec.submodule_search_locations or []) if spec else []
+    places = [Path(folder) / "configs" / "datasets" / "gsm8k" / OPENCOMPASS for folder in folders]
+    path = file or next((place for place in places if place.is_file()), None)
     if path is None:
         raise TaskError(
             f"The protocol {protocol} takes {count} worked examples from OpenCompass, which is not installed; pip install "
@@ -26,7 +29,10 @@ def worked_examples(file: Path | None, count: int, protocol: str) -> list[dict[s
         )
     try:
         text = path.read_text(encoding="utf-8")
-        turns = _of_configuration(text) if path.suffix == ".py" else _of_lines(text)
+        rows = [] if path.suffix == ".py" else [json.loads(line) for line in text.splitlines() if line.strip()]
+        turns = [{"user": str(row["user"]), "target": str(row["assistant"])} for row in rows]
+        if path.suffix == ".py":
+            turns = _of_configuration(text)
     except (OSError, ValueError, SyntaxError, KeyError, TypeError) as error:
         raise TaskError(
             f"Expected worked examples in {path}, as OpenCompass's configuration or as JSON lines with user and assistant, "
@@ -35,13 +41,6 @@ def worked_examples(file: Path | None, count: int, protocol: str) -> list[dict[s
     if len(turns) < count:
         raise TaskError(f"Expected {count} worked examples for {protocol} in {path}, got {len(turns)}.")
     return turns[:count]
-
-
-def _installed() -> Path | None:
-    spec = importlib.util.find_spec("opencompass")
-    folders = list(spec.submodule_search_locations or []) if spec else []
-    places = [Path(folder) / "configs" / "datasets" / "gsm8k" / OPENCOMPASS for folder in folders]
-    return next((path for path in places if path.is_file()), None)
 
 
 def _of_configuration(text: str) -> list[dict[str, str]]:
@@ -58,8 +57,3 @@ def _of_configuration(text: str) -> list[dict[str, str]]:
         for (role, user), (other, answer) in itertools.pairwise(turns)
         if (role, other) == ("HUMAN", "BOT")
     ]
-
-
-def _of_lines(text: str) -> list[dict[str, str]]:
-    rows = [json.loads(line) for line in text.splitlines() if line.strip()]
-    return [{"user": str(row["user"]), "target": str(row["assistant"])} for row in rows]

@@ -128,7 +128,7 @@ class Hooked(Tap):
         if made is None or made is given:
             return None
         if not isinstance(made, Tensor) or made.shape != given.shape:
-            came = tuple(made.shape) if isinstance(made, Tensor) else repr(made)
+            came = tuple(made.shape) if isinstance(made, Tensor) else type(made).__name__
             raise InterventionError(
                 f"Expected None or an activation of shape {tuple(given.shape)} from the hook at {place.name} of layer "
                 f"{place.layer}, got {came}."
@@ -196,18 +196,15 @@ def hook(model: Any, where: str | Sequence[str], function: Function) -> Iterator
     hooked = Hooked(function, {(id(place.part), place.before): place for place in places})
     with ExitStack() as stack:
         for place in places:
-            put, counted = (_on_input, _inputs) if place.before else (_on_output, _outputs)
-            stack.enter_context(counted.put(place.part, partial(put, place.part)))
+            stack.enter_context((_inputs if place.before else _outputs).put(place.part, partial(_put, place)))
         stack.enter_context(listening(root, hooked))
         yield hooked
 
 
-def _on_input(part: nn.Module) -> Callable[[], None]:
-    return part.register_forward_pre_hook(_before, with_kwargs=True).remove
-
-
-def _on_output(part: nn.Module) -> Callable[[], None]:
-    return part.register_forward_hook(_after).remove
+def _put(place: Place) -> Callable[[], None]:
+    part = place.part
+    hooked = part.register_forward_pre_hook(_before, with_kwargs=True) if place.before else None
+    return (hooked or part.register_forward_hook(_after)).remove
 
 
 def _before(part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:

@@ -84,7 +84,8 @@ class MaskPositions(Selector):
     since: Literal["first", "second"] = "first"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.positions, Collection) or not all(type(position) is int for position in self.positions):
+        given: Any = self.positions
+        if not isinstance(given, Collection) or not all(type(position) is int for position in given):
             raise InterventionError(f"Expected positions as whole numbers, got {shown(self.positions)}.")
         object.__setattr__(self, "positions", tuple(self.positions))
         one_of("since", self.since, ("first", "second"))

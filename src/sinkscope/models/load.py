@@ -86,7 +86,7 @@ def load(
         )
     dtype, device, scheme = (given.get(key) for key in own)
     asked = checked_name(name)
-    if not isinstance(revision, str | None) or revision == "":
+    if revision is not None and (type(revision) is not str or not revision):
         raise CheckpointError(f"Expected a branch, tag or commit as revision, got {shown(repr(revision))}.")
     options = _Options(
         checked_options(dtype, device, mask_id), device, mask_id, None if base is None else checked_name(base),
@@ -237,7 +237,7 @@ def find_folder(asked: str, revision: str | None = None, token: str | bool | Non
         )
     if at and (not written or revision not in (None, written)):
         raise CheckpointError(f"Expected one revision of {hub_id}, got {shown(repr(asked))} and revision={revision!r}.")
-    return snapshot(hub_id, revision=written or revision, token=token)
+    return snapshot(asked, revision=revision, token=token)
 
 
 def hub_commit(folder: Path) -> str | None:

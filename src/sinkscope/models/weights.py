@@ -58,7 +58,7 @@ def load_weights(
         key, came, expected = sorted(info["mismatched_keys"])[0]
         raise CheckpointError(
             f"Expected {key} of shape {tuple(expected)} by config.json, got {tuple(came)} in {folder}; "
-            "weights and config.json are not of one checkpoint."
+            "weights and config.json are of different checkpoints."
         )
     for kind, keys in (("missing", info["missing_keys"]), ("unexpected", info["unexpected_keys"])):
         if keys:

@@ -15,8 +15,8 @@ from sinkscope.io.reading import damaged
 from sinkscope.report import figures as made
 from sinkscope.report.drawing import STYLE
 from sinkscope.report.sample import first_head
-from sinkscope.report.writing import is_trace, trace_files
-from sinkscope.study.results import Results, read_results
+from sinkscope.report.writing import is_trace, model_of, trace_files
+from sinkscope.study.results import read_results
 from sinkscope.tracing import Trace
 
 FORMATS = ("pdf", "svg", "png")
@@ -49,7 +49,14 @@ def figures(run: Path | str, out: Path | str | None = None, format: str = "pdf",
     _of_traces(keep, traces)
     if results is not None:
         with damaged(f"results.json of {run}", ReportError):
-            _of_results(keep, results)
+            if cells := [*results.pooled, *results.cells]:
+                keep("masking", made.masking_curves(cells))
+            if tokens := [row for row in results.tokens if row.condition == "none"]:
+                keep("table-2", made.token_bars(tokens))
+            if results.dynamics:
+                keep("classes", made.class_bars(results.dynamics))
+            if results.mechanism:
+                keep("mechanism", made.mechanism_gaps(results.mechanism))
     return written
 
 
@@ -76,11 +83,11 @@ def _save(drawn: Axes | Figure, path: Path, dpi: int) -> Path:
 def _of_traces(keep: Keep, traces: list[Trace]) -> None:
     firsts: dict[str, Trace] = {}
     for trace in [*(one for one in traces if not one.interventions), *traces]:  # as the models are, before changed ones
-        firsts.setdefault(str(trace.model.get("name", "model")), trace)
+        firsts.setdefault(model_of(trace), trace)
     for model, trace in firsts.items():
         keep(f"figure-1-{model}", made.received_map(trace))
         keep(f"figure-3-{model}", made.score_histogram(trace, "uniform" if trace.causal else "sum"))
-        kept = next((one for one in traces if _is_of(one, model) and one.maps is not None and one.steps > 1), None)
+        kept = next((one for one in traces if model_of(one) == model and one.maps is not None and one.steps > 1), None)
         if kept is not None:
             slot, step = _change(kept)
             keep(f"figure-4-{model}", made.neighbouring_maps(kept, step, slot))
@@ -104,22 +111,7 @@ def _twin(trace: Trace, traces: list[Trace]) -> Trace | None:
     if trace.interventions:
         return None
     changed = (one for one in traces if one.interventions and one.prompt == trace.prompt)
-    return next((one for one in changed if _is_of(one, str(trace.model.get("name", "model")))), None)
-
-
-def _of_results(keep: Keep, results: Results) -> None:
-    if cells := [*results.pooled, *results.cells]:
-        keep("masking", made.masking_curves(cells))
-    if tokens := [row for row in results.tokens if row.condition == "none"]:
-        keep("table-2", made.token_bars(tokens))
-    if results.dynamics:
-        keep("classes", made.class_bars(results.dynamics))
-    if results.mechanism:
-        keep("mechanism", made.mechanism_gaps(results.mechanism))
-
-
-def _is_of(trace: Trace, model: str) -> bool:
-    return str(trace.model.get("name", "model")) == model
+    return next((one for one in changed if model_of(one) == model_of(trace)), None)
 
 
 def _change(trace: Trace) -> tuple[int, int]:

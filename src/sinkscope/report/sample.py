@@ -146,7 +146,8 @@ def _named(model: str, head: dict[str, Any], counted: dict[str, int]) -> dict[st
         )
         return {"title": f"A sink that stays: {where}", "caption": caption}
     caption = (
-        f"Its largest sink moves from position {head['from']} to {head['to']}. "
+        f"Its largest sink is mostly at position {head['from']} in the first half of the steps and at {head['to']} in the "
+        "second. "
         f"{like} of {heads} heads of {model} ({100 * like / heads:.1f} %, {over}) move theirs by more than {FEW} positions."
     )
     return {"title": f"A sink that moves: {where}", "caption": caption}

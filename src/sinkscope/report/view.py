@@ -10,7 +10,6 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -25,7 +24,7 @@ from sinkscope.errors import ReportError, SinkscopeError
 from sinkscope.report import page, slices
 from sinkscope.report.overview import overview, overview_of
 from sinkscope.report.sample import header
-from sinkscope.report.writing import is_trace, opening, trace_files
+from sinkscope.report.writing import is_trace, need_something, opening, trace_files
 from sinkscope.tracing import Trace
 
 CONNECTIONS = 32  # a browser opens six; more are closed as they come
@@ -74,8 +73,7 @@ class Viewer:
     def __init__(self, run: Path | str, port: int = 0) -> None:
         self.run = Path(run)
         self.traces = [(path.stem, Trace.load(path)) for path in trace_files(self.run)]
-        if not self.traces and not (self.run / "results.json").is_file():
-            raise ReportError(f"Expected a run with results.json or traces/*.safetensors, and {run} has neither.")
+        need_something(self.run, self.traces)
         self.token = secrets.token_urlsafe(18)
         self.text = self._page().encode("utf-8", "replace")
         try:
@@ -103,7 +101,11 @@ class Viewer:
 
     def _page(self) -> str:
         about = overview() if is_trace(self.run) else overview_of(self.run, [])
-        samples = [_remote(trace, name) for name, trace in self.traces]
+        samples = []
+        for name, trace in self.traces:
+            layer = trace.layers // 2 if _large(trace) else -1
+            head = header(trace, name, classes=not _large(trace))
+            samples.append({**head, "detail": "remote", "lead": None, "startLayer": layer})
         small = [trace for _, trace in self.traces if not _large(trace)]
         start = opening([trace for _, trace in self.traces]) if len(small) == len(self.traces) else opening([])
         if not start["start"]:
@@ -131,18 +133,11 @@ class Viewer:
         words = {name: values[-1] for name, values in parse_qs(address.query).items()}
         trace = self.traces[int(parts[3])][1]
         with torch.inference_mode():
-            make: Callable[[Trace, dict[str, str]], bytes] = slices.SLICES[parts[4]]
-            return make(trace, words)
+            return slices.SLICES[parts[4]](trace, words)
 
 
 def _large(trace: Trace) -> bool:
     return trace.steps * trace.layers * trace.heads_count * trace.positions * 3 > LARGE
-
-
-def _remote(trace: Trace, name: str) -> dict[str, Any]:
-    large = _large(trace)
-    head = header(trace, name, classes=not large)
-    return {**head, "detail": "remote", "lead": None, "startLayer": trace.layers // 2 if large else -1}
 
 
 def _handler(viewer: Viewer) -> type[BaseHTTPRequestHandler]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from pathlib import Path
 from typing import Any
 
-from sinkscope import __version__
+from sinkscope import __version__, io
 from sinkscope.errors import ReportError
 from sinkscope.report import page, sample
 from sinkscope.report.coding import Blob
@@ -29,12 +28,10 @@ def write(run: Path | str, out: Path | str | None = None, limit: int = LIMIT) ->
     """
     run = Path(run)
     found = trace_files(run)
-    if is_trace(run):
-        beside = run.with_name(f"{run.name}.html")
-        return _write([(run.stem, Trace.load(run))], overview(), run.stem, Path(out or beside), limit)
-    if not found and not (run / "results.json").is_file():
-        raise ReportError(f"Expected a run with results.json or traces/*.safetensors, and {run} has neither.")
     named = [(path.stem, Trace.load(path)) for path in found]
+    if is_trace(run):
+        return _write(named, overview(), run.stem, Path(out or run.with_name(f"{run.name}.html")), limit)
+    need_something(run, found)
     about = overview_of(run, [trace for _, trace in named])
     return _write(named, about, run.name, Path(out) if out is not None else run / "report.html", limit)
 
@@ -65,21 +62,25 @@ def trace_files(run: Path) -> list[Path]:
     return sorted((run / "traces").rglob("*.safetensors"))
 
 
+def need_something(run: Path, traces: Sized) -> None:
+    if not traces and not (run / "results.json").is_file():
+        raise ReportError(f"Expected a run with results.json or traces/*.safetensors, and {run} has neither.")
+
+
+def model_of(trace: Trace) -> str:
+    return str(trace.model.get("name", "model"))
+
+
 def _named(traces: Sequence[Trace]) -> list[tuple[str, Trace]]:
     return [(f"trace-{number}", trace) for number, trace in enumerate(traces, 1)]
 
 
 def _write(named: list[tuple[str, Trace]], about: dict[str, Any], title: str, out: Path, limit: int) -> Path:
     text = _page(named, about, title, limit)
-    partial = out.with_name(f"{out.name}.{os.getpid()}.partial")
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(text, encoding="utf-8", errors="replace")
-        os.replace(partial, out)
+        return io.write(out, text.encode("utf-8", "replace"))
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise ReportError(f"The report could not be written to {out} ({error}); choose another place.") from None
-    return out
 
 
 def _page(named: list[tuple[str, Trace]], about: dict[str, Any], title: str, limit: int) -> str:
@@ -105,22 +106,21 @@ def choose(named: list[tuple[str, Trace]]) -> list[tuple[str, Trace]]:
 
     A problem that was traced unmasked and masked brings its masked twin along, so that both can be shown side by side.
     """
-    models = list(dict.fromkeys(str(trace.model.get("name", "model")) for _, trace in named))
+    models = list(dict.fromkeys(model_of(trace) for _, trace in named))
     kept: list[tuple[str, Trace]] = []
     for model in models:
-        mine = [one for one in named if str(one[1].model.get("name", "model")) == model]
+        mine = [one for one in named if model_of(one[1]) == model]
         plain = [one for one in mine if not one[1].interventions]
         changed = [one for one in mine if one[1].interventions]
         some = (plain or changed)[: SAMPLES if len(models) > 1 else SAMPLES * 2]
-        twins = [_twin(trace, changed) for _, trace in some] if plain else []
+        twins = [
+            next((one for one in changed if one[1].prompt == trace.prompt and one[1].steps == trace.steps), None)
+            for _, trace in (some if plain else [])
+        ]
         kept += some + [twin for twin in twins if twin is not None][:TWINS]
         room = SAMPLES - len(some)
         kept += [one for one in changed if one not in kept][: max(0, room)] if plain else []
     return kept
-
-
-def _twin(trace: Trace, changed: list[tuple[str, Trace]]) -> tuple[str, Trace] | None:
-    return next((one for one in changed if one[1].prompt == trace.prompt and one[1].steps == trace.steps), None)
 
 
 def pack(chosen: list[tuple[str, Trace]], room: int) -> list[tuple[dict[str, Any], str]]:

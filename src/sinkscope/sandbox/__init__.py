@@ -1,6 +1,6 @@
 """Run programs that a model wrote, in isolation: own process, no network, an empty file tree, hard limits."""
 
-from sinkscope.sandbox.run import (
+from sinkscope.sandbox.execute import (
     Limits,
     SandboxResult,
     check,

@@ -203,7 +203,8 @@ def _of_table1(found: Mapping[str, Any]) -> dict[str, Any]:
     whole = [cell for cell in found["cells"] if cell.get("correct") is not None and "lost" in cell]
     cells = [_cell(cell, models[cell["model"]]) for cell in whole]
     # Claims are judged at the first point of a sweep, which is looked up in what is pooled: here there is one point.
-    tables = Tables(**{name: cells if name in ("cells", "pooled") else [] for name in TABLES})
+    given: dict[str, Any] = {name: cells if name in ("cells", "pooled") else [] for name in TABLES}
+    tables = Tables(**given)
     return {
         "kind": "table1", "name": "table1", "models": list(models.values()), "rows": [_row(cell, cells) for cell in cells],
         "protocol": {
@@ -232,7 +233,7 @@ def _cell(cell: Mapping[str, Any], model: Mapping[str, Any]) -> Cell:
 
 def _recounted(cell: Cell) -> Cell:
     """The same counts with the intervals of this version: runs of earlier ones had others."""
-    found = figures(cell.n, cell.correct, cell.lost, cell.won)
+    found: dict[str, Any] = figures(cell.n, cell.correct, cell.lost, cell.won)
     return replace(cell, accuracy=found.pop("rate"), **found)
 
 

@@ -14,7 +14,8 @@ import polars as pl
 from sinkscope.errors import StudyError
 from sinkscope.statistics import paired
 from sinkscope.study.run import Run
-from sinkscope.study.study_file import read_yaml
+from sinkscope.study.schema import Study
+from sinkscope.study.study_file import read_yaml, validated
 
 CELL = ["model", "setting", "condition", "task"]
 WIDTH = 42  # of a condition's name
@@ -75,7 +76,7 @@ def _compared(mine: list[pl.DataFrame], same: bool) -> dict[str, Any]:
     if not same or not len(both):
         return {"first": _accuracy(mine[0]["correct"]), "second": _accuracy(mine[1]["correct"]), **row}
     before, after = both["correct"], both["correct_second"]
-    found = paired(before.to_list(), after.to_list()).to_dict()
+    found = vars(paired(before.to_list(), after.to_list()))
     return {"first": _accuracy(before), "second": _accuracy(after), **row, "paired": len(both), **found}
 
 
@@ -91,14 +92,9 @@ def _changed_verdicts(runs: list[Run]) -> list[dict[str, Any]]:
 def _drawn(folder: Path) -> dict[str, Any]:
     """What decides which problems a run has: seed, split, and the difficulty of every task."""
     path = folder / "study.yaml"
-    try:
-        values, _ = read_yaml(path, str(path))
-        tasks = {task["name"]: task["difficulty"] for task in values["tasks"]}
-        return {"seed": values["seed"], "split": values["split"], "difficulty": tasks}
-    except (OSError, UnicodeDecodeError, KeyError, TypeError, StudyError):
-        raise StudyError(
-            f"Expected the plan of a finished run in {path}, and it is not there or damaged; run the study again."
-        ) from None
+    values, lines = read_yaml(path, str(path))
+    plan = validated(Study, values, str(path), lines)
+    return {"seed": plan.seed, "split": plan.split, "difficulty": {task.name: task.difficulty for task in plan.tasks}}
 
 
 def _other_problems(plans: list[dict[str, Any]], task: str) -> str | None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -58,12 +59,6 @@ class Size:
             int(getattr(config, "num_key_value_heads", None) or heads),
             4 if model.family in FLOAT_ROTARY else model.dtype.itemsize, model.causal or model.block is not None,
         )  # fmt: skip
-
-    @classmethod
-    def of_info(cls, info: ModelInfo) -> Size:
-        """From what run.json says of a model: enough to weigh its units."""
-        parameters = int(info.identity["parameters"])
-        return cls(parameters, parameters, int(info.identity["layers"]), int(info.identity["heads"]))
 
     def flops(self, work: Workload) -> float:
         """Multiplications and additions of one forward: two for every active weight and token, and the attention."""
@@ -167,7 +162,8 @@ def weigh(study: Study, unit: Unit, info: ModelInfo | None) -> float:
     """
     if info is None:
         return 1.0
-    size = Size.of_info(info)
+    parameters = int(info.identity["parameters"])
+    size = Size(parameters, parameters, int(info.identity["layers"]), int(info.identity["heads"]))
     return total_seconds(workload(study, unit, info), lambda part: CORE.seconds(size, part))
 
 
@@ -181,19 +177,17 @@ class Pace:
 
     def __init__(self, left: Iterable[tuple[str, float]]) -> None:
         """left: model and weight of every unit that is still to be run."""
-        self.left: dict[str, float] = {}
-        self.waiting: dict[str, int] = {}
+        self.left, self.spent, self.done = (defaultdict[str, float](float) for _ in range(3))
+        self.waiting = Counter[str]()
         for model, weight in left:
-            self.left[model] = self.left.get(model, 0.0) + weight
-            self.waiting[model] = self.waiting.get(model, 0) + 1
-        self.spent: dict[str, float] = {}
-        self.done: dict[str, float] = {}
+            self.left[model] += weight
+            self.waiting[model] += 1
         self.last = time.monotonic()
 
     def note(self, model: str, weight: float) -> None:
         now = time.monotonic()
-        self.spent[model] = self.spent.get(model, 0.0) + now - self.last
-        self.done[model] = self.done.get(model, 0.0) + weight
+        self.spent[model] += now - self.last
+        self.done[model] += weight
         self.waiting[model] -= 1
         self.left[model] = self.left[model] - weight if self.waiting[model] else 0.0  # sums of floats leave crumbs
         self.last = now

@@ -146,7 +146,7 @@ def _points(entry: Mapping[str, Any]) -> int:
 
 
 def compared(found: Pairs, info: ValidationInfo) -> Pairs:
-    """None is there, nothing is there twice; what everything is compared with comes first."""
+    """`none` is among them, none is a duplicate, and `none`, which all others are compared with, comes first."""
     if Condition("none") not in [condition for condition, _ in found]:
         raise refuse(info, ("conditions",), NEEDS_NONE)
     seen: dict[Condition, list[str]] = {}

@@ -135,10 +135,17 @@ def forecast(study: Study, device: str = "cpu", measure: bool = False) -> Foreca
         found.append((made, disk))
     models = tuple(model for model, _ in found)
     runtime = int(RUNTIME if on_cpu else CONTEXT)
-    units = sum(model.units for model in models)
+    # Work divided evenly, never less than the longest unit; every worker loads its share of the models.
+    total, longest = sum(model.seconds for model in models), max(model.longest for model in models)
+    loads = sum(model.weights for model in models) / DISK
+    hours = {
+        count: (max(total / count, longest) + max(loads / min(count, len(models)), 1.0)) / 3600
+        for count in WORKERS
+        if count <= sum(model.units for model in models)
+    }
     return Forecast(
         study.name, chosen.name, measure, models, runtime, sum(disk for _, disk in found),
-        {count: _hours(count, models) for count in WORKERS if count <= units},
+        hours,
         None if on_cpu else max(model.memory for model in models) + runtime <= chosen.memory,
     )  # fmt: skip
 
@@ -167,13 +174,6 @@ def estimate(study: Study, workers: int | None = None) -> Estimate:
     spent = WORKER_START + sum(seconds.values()) / count
     disk = sum(disk for _, disk in found)
     return Estimate(len(units), kinds, count, spent, memory, disk, seconds, tuple(messages))
-
-
-def _hours(workers: int, models: tuple[ModelForecast, ...]) -> float:
-    """Work divided evenly, never less than the longest unit; every worker loads its share of the models."""
-    total, longest = sum(model.seconds for model in models), max(model.longest for model in models)
-    loads = sum(model.weights for model in models) / DISK
-    return (max(total / workers, longest) + max(loads / min(workers, len(models)), 1.0)) / 3600
 
 
 def _of_model(

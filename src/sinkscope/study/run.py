@@ -13,7 +13,9 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import polars as pl
 
 from sinkscope.errors import StudyError
 from sinkscope.interventions.conditions import Condition
@@ -23,15 +25,13 @@ from sinkscope.study.analysis import analysed, with_claims
 from sinkscope.study.cost import Pace, weigh
 from sinkscope.study.engines import Engine, engine_of
 from sinkscope.study.engines.ray import Ray
+from sinkscope.study.frames import to_frame
 from sinkscope.study.results import Cell, Claim, Results, read_results
 from sinkscope.study.schema import Study
 from sinkscope.study.stop import Stop
 from sinkscope.study.store import RUN_SCHEMA, Store, as_json, machine, versions
 from sinkscope.study.unit import ModelInfo, Unit
 from sinkscope.study.units import kind_of, units_of
-
-if TYPE_CHECKING:
-    import polars as pl
 
 logger = logging.getLogger(__name__)
 OnMessage = Callable[[str], object]
@@ -62,20 +62,14 @@ class Run:
 
     def cells(self) -> pl.DataFrame:
         """Accuracy per model, task, setting and condition, with intervals and controls."""
-        from sinkscope.study.frames import to_frame
-
         return to_frame(self.found.cells, Cell)
 
     def claims(self) -> pl.DataFrame:
         """The paper's claims, one row per model and condition, with the verdict and what it rests on."""
-        from sinkscope.study.frames import to_frame
-
         return to_frame(self.found.claims or [], Claim)
 
     def answers(self) -> pl.DataFrame:
         """Everything that was answered or scored, one row per problem."""
-        import polars as pl
-
         path = self.folder / "results.parquet"
         if not path.is_file():
             raise StudyError(

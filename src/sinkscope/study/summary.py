@@ -17,6 +17,7 @@ from sinkscope.study.analysis.losses import ModelRows, solvable
 from sinkscope.study.analysis.verdicts import first_point
 from sinkscope.study.analysis.wording import cut
 from sinkscope.study.results import Claim, Control, LikelihoodChange, PooledCell, Results
+from sinkscope.study.schema import shipped
 
 WIDTH = 80
 LINES = 38  # the command adds where it wrote the page and the numbers
@@ -195,7 +196,8 @@ def _more(results: Results, folder: Path | None) -> Iterator[str]:
             yield told if len(told) <= WIDTH else told.replace(str(folder), "FOLDER")
     needed = [row.needed for row in results.claims or [] if row.needed]
     if needed:
-        yield f"Undecided claims need more problems: sinkscope study {results.run.study} -n {max(needed)}"
+        study = results.run.study if results.run.study in shipped() else f"{results.run.study}.yaml"
+        yield f"Undecided claims need more problems: sinkscope study {study} -n {max(needed)} -o FOLDER"
 
 
 def activation() -> str:

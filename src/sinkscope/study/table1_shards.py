@@ -1,4 +1,4 @@
-"""`table1` in shards: parts that know nothing of each other, and the parts joined to one run."""
+"""Runs of `table1` in shards, which are joined to the whole."""
 
 from __future__ import annotations
 

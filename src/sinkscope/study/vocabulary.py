@@ -1,4 +1,4 @@
-"""What a condition is: whoever asks "which condition is this row about?" asks here.
+"""What a condition is: the one place that answers "which condition is this row about?".
 
 A condition comes as results.json has it, a mapping with its name and settings. What an intervention says about itself
 when it registers (short name, controls, aim) is read from there, so that one from outside the package is treated alike.

@@ -1,4 +1,4 @@
-"""What a trace must be, whoever wrote its file: shapes that fit together, and plain values of the right types."""
+"""What a trace must be, whatever wrote its file: shapes that fit together, and plain values of the right types."""
 
 from __future__ import annotations
 

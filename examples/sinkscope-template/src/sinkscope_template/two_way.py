@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import sinkscope as sk
 from sinkscope.extend import Decode, Family, Model, register_family
 
 
@@ -29,14 +30,12 @@ register_family(TwoWay())
 
 
 def make_checkpoint(folder: Path) -> None:
-    """Random weights in this family's layout, with the tokenizer of sinkscope's tasks."""
+    """Random weights in this family's layout, with the tokenizer of tiny-llada."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from sinkscope.tasks.vocabulary import build_tokenizer
-
     torch.manual_seed(0)
-    tokenizer = build_tokenizer()
+    tokenizer = sk.load("tiny-llada").tokenizer
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
     config = LlamaConfig(vocab_size=len(tokenizer), max_position_embeddings=256, tie_word_embeddings=False, **sizes)
     LlamaForCausalLM(config).save_pretrained(folder)

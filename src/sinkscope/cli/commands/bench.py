@@ -8,103 +8,90 @@ from __future__ import annotations
 
 import json
 import platform
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sinkscope import io
+from sinkscope.cli.groups import command
 from sinkscope.cli.options import Device, Dtype, JsonFlag, ModelArgument, counts, writable_file
 from sinkscope.cli.screen import output, print_json, waiting
 
 if TYPE_CHECKING:
     import torch
 
-    from sinkscope.attention.compare import Compared
+    from sinkscope.attention.compare import Deviation
     from sinkscope.attention.timing import Timed
 
 
-def register(app: typer.Typer) -> None:
-    @app.command()
-    def bench(
-        model: ModelArgument = "tiny-llada",
-        length: Annotated[int, typer.Option(help="Tokens to generate.", min=1)] = 32,
-        prompt: Annotated[int, typer.Option(help="Tokens of the prompt.", min=1)] = 32,
-        repeats: Annotated[int, typer.Option(help="Rounds; each round runs every variant once.", min=1)] = 5,
-        dtype: Dtype = None,
-        device: Device = None,
-        lengths: Annotated[str | None, typer.Option(help="Positions of the attention calls, with commas.")] = None,
-        out: Annotated[Path | None, typer.Option(help="Write all figures to this JSON file.")] = None,
-        as_json: JsonFlag = False,
-    ) -> None:
-        """Time plain, traced and masked generation, and attend against torch's own attention, each interleaved."""
-        import torch
+@command()
+def bench(
+    model: ModelArgument = "tiny-llada",
+    length: Annotated[int, typer.Option(help="Tokens to generate.", min=1)] = 32,
+    prompt: Annotated[int, typer.Option(help="Tokens of the prompt.", min=1)] = 32,
+    repeats: Annotated[int, typer.Option(help="Rounds; each round runs every variant once.", min=1)] = 5,
+    dtype: Dtype = None,
+    device: Device = None,
+    lengths: Annotated[str | None, typer.Option(help="Positions of the attention calls, with commas.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write all figures to this JSON file.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Time plain, traced and masked generation, and attend against torch's own attention, each interleaved."""
+    import torch
 
-        import sinkscope as sk
-        from sinkscope.attention.compare import against_reference
-        from sinkscope.attention.timing import against_sdpa
-        from sinkscope.decoding import resolve_settings
-        from sinkscope.errors import TaskError
+    import sinkscope as sk
+    from sinkscope.attention.compare import against_reference
+    from sinkscope.attention.timing import against_sdpa, in_turns
+    from sinkscope.decoding import resolve_settings
+    from sinkscope.errors import TaskError
 
-        if out is not None:
-            writable_file(out, TaskError)
-        asked = None if lengths is None else counts(lengths)
-        with waiting("loading …"):
-            loaded = sk.load(model, dtype=dtype, device=device)
-        ids = torch.randint(0, min(loaded.vocabulary, 100), (1, prompt), generator=torch.Generator().manual_seed(0))
-        settings = resolve_settings(loaded.defaults, loaded, prompt, {"length": length})
+    if out is not None:
+        writable_file(out, TaskError)
+    asked = None if lengths is None else counts(lengths)
+    with waiting("loading …"):
+        loaded = sk.load(model, dtype=dtype, device=device)
+    ids = torch.randint(0, min(loaded.vocabulary, 100), (1, prompt), generator=torch.Generator().manual_seed(0))
+    settings = resolve_settings(loaded.defaults, loaded, prompt, {"length": length})
 
-        memory = Memory(loaded.device)
-
-        def wait() -> None:
-            if torch.cuda.is_available():
-                torch.cuda.synchronize()
-
-        def plain() -> None:
+    def masked() -> None:
+        with sk.intervene(loaded, sk.MaskSinks(k=5)):
             sk.decode(loaded, ids, settings, history=False)
-            wait()
 
-        def traced() -> None:
-            sk.trace(loaded, ids, settings)
-            wait()
-
-        def masked() -> None:
-            with sk.intervene(loaded, sk.MaskSinks(k=5)):
-                sk.decode(loaded, ids, settings, history=False)
-            wait()
-
-        with waiting("measuring …"), torch.inference_mode():
-            ways = {"plain": plain, "traced": traced, "masked": masked}
-            seconds = _interleaved(ways, repeats)
-            peaks = {name: memory.peak(way) for name, way in ways.items()}
-            weights = next(loaded.module.parameters())
-            calls = against_sdpa(weights.device, weights.dtype, repeats, asked)
-            errors = against_reference(weights.device, weights.dtype)
-        rows = {
-            name: {"seconds": taken, "ratio": taken / seconds["plain"], "peak_bytes": peaks[name]}
-            for name, taken in seconds.items()
+    with waiting("measuring …"), torch.inference_mode():
+        plain = partial(sk.decode, loaded, ids, settings, history=False)
+        ways: dict[str, Callable[[], object]] = {
+            "plain": plain,
+            "traced": partial(sk.trace, loaded, ids, settings),
+            "masked": masked,
         }
-        attention = [{**asdict(call), "ratio": call.ratio} for call in calls]
-        about = {"model": loaded.identity(), "machine": machine(), "threads": torch.get_num_threads()}
-        compared = [{**asdict(one), "holds": one.holds} for one in errors]
-        whole = {**about, "settings": settings.to_dict(), **rows, "attention": attention, "errors": compared}
-        if out is not None:
-            io.write(out, json.dumps(whole, indent=1, allow_nan=False) + "\n")
-        if as_json:
-            print_json(whole)
-            return
-        output().print(
-            f"{loaded.name}: {prompt} + {length} tokens, {torch.get_num_threads()} threads, median of {repeats}"
-        )
-        _print(rows, calls, errors)
+        seconds = dict(zip(ways, in_turns(list(ways.values()), repeats, loaded.device), strict=True))
+        peaks = {name: _peak(loaded.device, way) for name, way in ways.items()}
+        weights = next(loaded.module.parameters())
+        calls = against_sdpa(weights.device, weights.dtype, repeats, asked)
+        errors = against_reference(weights.device, weights.dtype)
+    rows = {
+        name: {"seconds": taken, "ratio": taken / seconds["plain"], "peak_bytes": peaks[name]}
+        for name, taken in seconds.items()
+    }
+    attention = [{**asdict(call), "ratio": call.ratio} for call in calls]
+    about = {"model": loaded.identity(), "machine": machine(), "threads": torch.get_num_threads()}
+    compared = [{**asdict(one), "holds": one.holds} for one in errors]
+    whole = {**about, "settings": settings.to_dict(), **rows, "attention": attention, "errors": compared}
+    if out is not None:
+        io.write(out, json.dumps(whole, indent=1, allow_nan=False) + "\n")
+    if as_json:
+        print_json(whole)
+        return
+    output().print(f"{loaded.name}: {prompt} + {length} tokens, {torch.get_num_threads()} threads, median of {repeats}")
+    _print(rows, calls, errors)
 
 
-def _print(rows: dict[str, dict[str, Any]], calls: Sequence[Timed], errors: Sequence[Compared]) -> None:
+def _print(rows: dict[str, dict[str, Any]], calls: Sequence[Timed], errors: Sequence[Deviation]) -> None:
     for name, row in rows.items():
         peak = "" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 2**20:9,.0f} MB"
         output().print(f"  {name:8}{row['seconds']:9.3f} s {row['ratio']:7.2f} ×{peak}")
@@ -123,20 +110,15 @@ def _print(rows: dict[str, dict[str, Any]], calls: Sequence[Timed], errors: Sequ
         output().print(f"{backend}: {len(own)} kinds of calls, at most {off:.2g} off the formula, {wrong} too far")
 
 
-class Memory:
-    """The most that a GPU's tensors took while something ran; None elsewhere."""
+def _peak(device: torch.device, run: Callable[[], object]) -> int | None:
+    """The most bytes that a GPU's tensors took while something ran; None elsewhere."""
+    import torch
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-
-    def peak(self, run: Callable[[], None]) -> int | None:
-        import torch
-
-        if self.device.type != "cuda" or not torch.cuda.is_available():
-            return None
-        torch.cuda.reset_peak_memory_stats(self.device)
-        run()
-        return int(torch.cuda.max_memory_allocated(self.device))
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return None
+    torch.cuda.reset_peak_memory_stats(device)
+    run()
+    return int(torch.cuda.max_memory_allocated(device))
 
 
 def machine() -> dict[str, str | None]:
@@ -152,15 +134,3 @@ def machine() -> dict[str, str | None]:
         "system": platform.platform(), "python": platform.python_version(), "torch": torch.__version__,
         "triton": triton, "cuda": torch.version.cuda, "gpu": gpu,
     }  # fmt: skip
-
-
-def _interleaved(ways: dict[str, Callable[[], None]], repeats: int) -> dict[str, float]:
-    """Median seconds of each way; they take turns, so that a busy moment hits all of them."""
-    taken: dict[str, list[float]] = {name: [] for name in ways}
-    for turn in range(repeats + 1):
-        for name, way in ways.items():
-            started = time.perf_counter()
-            way()
-            if turn:  # the first round warms up
-                taken[name].append(time.perf_counter() - started)
-    return {name: median(times) for name, times in taken.items()}

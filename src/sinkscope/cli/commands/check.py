@@ -10,6 +10,7 @@ import typer
 
 from sinkscope import io
 from sinkscope.cli.commands.bench import machine
+from sinkscope.cli.groups import command
 from sinkscope.cli.options import (
     Base,
     Device,
@@ -27,47 +28,46 @@ from sinkscope.errors import TaskError
 COLOURS = {"ok": "green", "failed": "red", "skipped": "dim"}
 
 
-def register(app: typer.Typer) -> None:
-    @app.command()
-    def check(
-        model: ModelArgument,
-        dtype: Dtype = None,
-        device: Device = None,
-        mask_id: MaskId = None,
-        base: Base = None,
-        revision: Revision = None,
-        quantization: Quantization = None,
-        everything: Annotated[
-            bool, typer.Option("--all", help="Also every backend, every cache in half precision, several GPUs, memory.")
-        ] = False,
-        out: Annotated[Path | None, typer.Option(help="Write the results to this JSON file.")] = None,
-        as_json: JsonFlag = False,
-    ) -> None:
-        """Check that a model loads whole, attends as its family does, decodes, and obeys an intervention.
+@command()
+def check(
+    model: ModelArgument,
+    dtype: Dtype = None,
+    device: Device = None,
+    mask_id: MaskId = None,
+    base: Base = None,
+    revision: Revision = None,
+    quantization: Quantization = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also every backend, every cache in half precision, several GPUs, memory.")
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="Write the results to this JSON file.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Check that a model loads whole, attends as its family does, decodes, and obeys an intervention.
 
-        With --quantization also how far logits and received attention drift from the plain weights.
-        """
-        from rich.table import Table
-        from rich.text import Text
+    With --quantization also how far logits and received attention drift from the plain weights.
+    """
+    from rich.table import Table
+    from rich.text import Text
 
-        from sinkscope.checkup import checkup
+    from sinkscope.checkup import checkup
 
-        if out is not None:
-            writable_file(out, TaskError)
-        with waiting(f"checking {model} …"):
-            checks = list(checkup(model, dtype, device, mask_id, base, everything, revision, quantization))
-        failed = [one for one in checks if one.status == "failed"]
-        found = {"model": model, "ok": not failed, "checks": [one.to_dict() for one in checks]}
-        if out is not None:
-            io.write(out, json.dumps({**found, "machine": machine()}, indent=1) + "\n")
-        if as_json:
-            print_json(found)
-        else:
-            table = Table("check", "", "what was found", box=None, pad_edge=False)
-            for one in checks:
-                # The reason is a file's or a model's text: never markup.
-                table.add_row(one.name, Text(one.status, COLOURS[one.status]), Text(printable(one.detail)))
-            output().print(table)
-        if failed:
-            say_error(f"{model}: {len(failed)} of {len(checks)} checks failed; {failed[0].name}: {failed[0].detail}")
-            raise typer.Exit(1)
+    if out is not None:
+        writable_file(out, TaskError)
+    with waiting(f"checking {model} …"):
+        checks = list(checkup(model, dtype, device, mask_id, base, everything, revision, quantization))
+    failed = [one for one in checks if one.status == "failed"]
+    found = {"model": model, "ok": not failed, "checks": [one.to_dict() for one in checks]}
+    if out is not None:
+        io.write(out, json.dumps({**found, "machine": machine()}, indent=1) + "\n")
+    if as_json:
+        print_json(found)
+    else:
+        table = Table("check", "", "what was found", box=None, pad_edge=False)
+        for one in checks:
+            # The reason is a file's or a model's text: never markup.
+            table.add_row(one.name, Text(one.status, COLOURS[one.status]), Text(printable(one.detail)))
+        output().print(table)
+    if failed:
+        say_error(f"{model}: {len(failed)} of {len(checks)} checks failed; {failed[0].name}: {failed[0].detail}")
+        raise typer.Exit(1)

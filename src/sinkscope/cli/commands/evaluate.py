@@ -7,16 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from sinkscope.cli.groups import BenchmarkOptions
+from sinkscope.cli.groups import BenchmarkOptions, command
 from sinkscope.cli.options import Base, JsonFlag, counts, listed, refuse_together
-from sinkscope.cli.screen import output, print_json, print_text, printable, progress
+from sinkscope.cli.screen import output, print_json, print_result, printable, progress
 from sinkscope.errors import TaskError
 
 
-def register(app: typer.Typer) -> None:
-    app.command(name="eval")(evaluate_model)
-
-
+@command(name="eval")
 def evaluate_model(
     model: Annotated[str, typer.Option("--model", "-m", help="Zoo name, folder, GGUF file or Hub id.")],
     mask_sinks: Annotated[int | None, typer.Option(help="Mask this many sinks per head.")] = None,
@@ -57,10 +54,7 @@ def evaluate_model(
     if show_prompt:
         refuse_together(TaskError, "with --show-prompt, which runs nothing", {"--out": out, "--condition": condition})
         prompts = shown_prompts(model, Choices(tuple(names), **asked))
-        if as_json:
-            print_json(prompts)
-        else:
-            print_text("\n".join(map(_as_text, prompts)))
+        print_result(as_json, prompts, "\n".join(map(_as_text, prompts)))
         return
     more = options.run()
     change = made_of_words(mask_sinks, mask_random, rank)

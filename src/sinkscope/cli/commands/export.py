@@ -7,15 +7,13 @@ from typing import Annotated
 
 import typer
 
+from sinkscope.cli.groups import command
 from sinkscope.cli.options import JsonFlag, writable_file
-from sinkscope.cli.screen import output, print_json, printable
+from sinkscope.cli.screen import print_result
 from sinkscope.errors import StudyError
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(export)
-
-
+@command()
 def export(
     run: Annotated[
         Path, typer.Argument(help="Folder of a finished study or table1, or its results.json.", metavar="RUN")
@@ -31,11 +29,7 @@ def export(
     writable_file(out, StudyError)
     entry = entry_of(run, name)
     path, failed = io.write(out, entry.to_json()), [one for one in entry.controls if not one.held]
-    if as_json:
-        print_json(
-            {"entry": str(path), "bytes": path.stat().st_size, "controls_held": not failed, "digest": entry.digest}
-        )
-        return
+    value = {"entry": str(path), "bytes": path.stat().st_size, "controls_held": not failed, "digest": entry.digest}
     shown = f"{path}: {len(entry.rows)} rows, {len(entry.claims)} claims, {path.stat().st_size / 1000:.0f} kB"
     told = [f"{one.model}: {one.name} failed in {one.failed} of {one.rows} rows" for one in failed]
-    output().print(printable("\n".join([shown, *told])), markup=False, soft_wrap=True)
+    print_result(as_json, value, "\n".join([shown, *told]))

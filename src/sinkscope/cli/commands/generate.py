@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sinkscope.cli.groups import GenerateOptions
+from sinkscope.cli.groups import GenerateOptions, command
 from sinkscope.cli.options import JsonFlag, ModelArgument, read_prompt
 from sinkscope.cli.screen import output, print_json, printable
 
@@ -16,62 +16,58 @@ if TYPE_CHECKING:
     from sinkscope.models import Model
 
 
-def register(app: typer.Typer) -> None:
-    @app.command()
-    def generate(
-        model: ModelArgument,
-        prompt: Annotated[str, typer.Argument(help="The prompt; - reads it from stdin.")],
-        top_p: Annotated[float | None, typer.Option(help="Keep the likeliest tokens up to this probability.")] = None,
-        top_k: Annotated[int | None, typer.Option(help="Keep this many of the likeliest tokens.")] = None,
-        guidance: Annotated[float | None, typer.Option(help="Classifier-free guidance; 0 is none.")] = None,
-        algorithm: Annotated[
-            str | None, typer.Option(help="Dream: origin, maskgit_plus, topk_margin or entropy.")
-        ] = None,
-        threshold: Annotated[
-            float | None, typer.Option(help="Parallel: commit all tokens of at least this confidence.")
-        ] = None,
-        factor: Annotated[
-            float | None, typer.Option(help="Parallel: the required confidence falls with the rank.")
-        ] = None,
-        cache: Annotated[str | None, typer.Option(help="Parallel: prefix or dual.")] = None,
-        noise: Annotated[str | None, typer.Option(help="reference (the authors' stream), per_row or counter.")] = None,
-        chat: Annotated[bool, typer.Option(help="Put the prompt into the chat template, if there is one.")] = True,
-        as_json: JsonFlag = False,
-        *,
-        options: GenerateOptions,
-    ) -> None:
-        """Generate text and watch the canvas fill in."""
-        asked = read_prompt(prompt)
-        from sinkscope.decoding import decode
+@command()
+def generate(
+    model: ModelArgument,
+    prompt: Annotated[str, typer.Argument(help="The prompt; - reads it from stdin.")],
+    top_p: Annotated[float | None, typer.Option(help="Keep the likeliest tokens up to this probability.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Keep this many of the likeliest tokens.")] = None,
+    guidance: Annotated[float | None, typer.Option(help="Classifier-free guidance; 0 is none.")] = None,
+    algorithm: Annotated[str | None, typer.Option(help="Dream: origin, maskgit_plus, topk_margin or entropy.")] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="Parallel: commit all tokens of at least this confidence.")
+    ] = None,
+    factor: Annotated[float | None, typer.Option(help="Parallel: the required confidence falls with the rank.")] = None,
+    cache: Annotated[str | None, typer.Option(help="Parallel: prefix or dual.")] = None,
+    noise: Annotated[str | None, typer.Option(help="reference (the authors' stream), per_row or counter.")] = None,
+    pace: Annotated[float, typer.Option(help="Seconds that each step stays on a terminal, at least.", min=0)] = 0,
+    chat: Annotated[bool, typer.Option(help="Put the prompt into the chat template, if there is one.")] = True,
+    as_json: JsonFlag = False,
+    *,
+    options: GenerateOptions,
+) -> None:
+    """Generate text and watch the canvas fill in."""
+    asked = read_prompt(prompt)
+    from sinkscope.decoding import decode
 
-        words = options.decode_words(
-            top_p=top_p, top_k=top_k, guidance=guidance, algorithm=algorithm, threshold=threshold, factor=factor,
-            cache=cache, noise=noise,
+    words = options.decode_words(
+        top_p=top_p, top_k=top_k, guidance=guidance, algorithm=algorithm, threshold=threshold, factor=factor,
+        cache=cache, noise=noise,
+    )  # fmt: skip
+    loaded = options.load(model, threshold=threshold, factor=factor)
+    ids = loaded.encode(asked, chat=None if chat else False)
+    settings = chosen(loaded, ids.shape[1], words)
+    console = output()
+    started = time.perf_counter()
+    if console.is_terminal and not as_json:
+        from sinkscope.cli.canvas import live_canvas
+
+        with live_canvas(console, loaded, ids.shape[1], pace) as show:
+            done = decode(loaded, ids, settings, history=False, on_step=show)
+    else:
+        done = decode(loaded, ids, settings, history=False)
+    seconds = time.perf_counter() - started
+    answer = done.returned[0]
+    text = loaded.decode_text(answer)
+    if as_json:
+        print_json(
+            {"model": loaded.identity(), "prompt": asked, "text": text, "tokens": answer.tolist(),
+             "forwards": done.forwards, "seconds": round(seconds, 3), "settings": settings.to_dict()}
         )  # fmt: skip
-        loaded = options.load(model, threshold=threshold, factor=factor)
-        ids = loaded.encode(asked, chat=None if chat else False)
-        settings = chosen(loaded, ids.shape[1], words)
-        console = output()
-        started = time.perf_counter()
-        if console.is_terminal and not as_json:
-            from sinkscope.cli.canvas import live_canvas
-
-            with live_canvas(console, loaded, ids.shape[1]) as show:
-                done = decode(loaded, ids, settings, history=False, on_step=show)
-        else:
-            done = decode(loaded, ids, settings, history=False)
-        seconds = time.perf_counter() - started
-        answer = done.returned[0]
-        text = loaded.decode_text(answer)
-        if as_json:
-            print_json(
-                {"model": loaded.identity(), "prompt": asked, "text": text, "tokens": answer.tolist(),
-                 "forwards": done.forwards, "seconds": round(seconds, 3), "settings": settings.to_dict()}
-            )  # fmt: skip
-        elif console.is_terminal:
-            console.print(f"{done.forwards} forwards in {seconds:.1f} s", style="dim")
-        else:
-            print(printable(text))
+    elif console.is_terminal:
+        console.print(f"{done.forwards} forwards in {seconds:.1f} s", style="dim")
+    else:
+        print(printable(text))
 
 
 def chosen(model: Model, prompt_length: int, words: dict[str, Any]) -> Decode:

@@ -8,15 +8,13 @@ from typing import Annotated
 import typer
 
 from sinkscope.cli.commands.study import print_run
+from sinkscope.cli.groups import command
 from sinkscope.cli.options import JsonFlag
-from sinkscope.cli.screen import print_json, print_text, progress
+from sinkscope.cli.screen import print_result, progress
 from sinkscope.errors import StudyError
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(merge)
-
-
+@command()
 def merge(
     runs: Annotated[list[Path], typer.Argument(help="Run folders that hold the shards.", metavar="RUN…")],
     out: Annotated[
@@ -30,8 +28,9 @@ def merge(
     from sinkscope.study.table1_shards import has_shards
 
     if any(has_shards(run) for run in runs):
-        return _table1(runs, out, as_json)
-    print_run(merged(runs, out), report, as_json)
+        _table1(runs, out, as_json)
+    else:
+        print_run(merged(runs, out), report, as_json)
 
 
 def _table1(runs: list[Path], out: Path | None, as_json: bool) -> None:
@@ -44,7 +43,4 @@ def _table1(runs: list[Path], out: Path | None, as_json: bool) -> None:
     folder = runs[0] if out is None else out
     with unit_progress(progress(), "answers") as shown:
         found = merged(runs, folder, on_message=shown.on_message, on_progress=shown.on_progress)
-    if as_json:
-        print_json(found)
-    else:
-        print_text((folder / "table1.md").read_text(encoding="utf-8"))
+    print_result(as_json, found, (folder / "table1.md").read_text(encoding="utf-8"))

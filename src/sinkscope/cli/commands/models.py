@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import typer
-
+from sinkscope.cli.groups import command
 from sinkscope.cli.options import JsonFlag
 from sinkscope.cli.screen import output, print_json
 
 
-def register(app: typer.Typer) -> None:
-    @app.command()
-    def models(as_json: JsonFlag = False) -> None:
-        """List the models that come with sinkscope, and the families that it can load."""
-        from rich.table import Table
+@command()
+def models(as_json: JsonFlag = False) -> None:
+    """List the models that come with sinkscope, and the families that it can load."""
+    from rich.table import Table
 
-        from sinkscope.models import zoo
-        from sinkscope.models.load import families as known
+    from sinkscope.models import zoo
+    from sinkscope.models.load import families as known
 
-        rows = zoo.describe()
-        families = [family.name for family in known() if family.tested != "refused"]
-        if as_json:
-            print_json({"models": rows, "families": families})
-            return
-        table = Table("name", "what", "here", box=None, pad_edge=False)
-        for row in rows:
-            table.add_row(str(row["name"]), str(row["what"]), "yes" if row["here"] else "no")
-        console = output()
-        console.print(table)
-        console.print(f"\nAlso: a folder with config.json and safetensors, a GGUF file, or a Hub id.\n"
-                      f"Families: {', '.join(families)}.")  # fmt: skip
+    rows = zoo.describe()
+    families = [family.name for family in known() if family.tested != "refused"]
+    if as_json:
+        print_json({"models": rows, "families": families})
+        return
+    table = Table("name", "what", "here", box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(str(row["name"]), str(row["what"]), "yes" if row["here"] else "no")
+    console = output()
+    console.print(table)
+    console.print(f"\nAlso: a folder with config.json and safetensors, a GGUF file, or a Hub id.\n"
+                  f"Families: {', '.join(families)}.")  # fmt: skip

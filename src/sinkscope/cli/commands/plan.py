@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sinkscope.cli.groups import command
 from sinkscope.cli.options import (
     BatchSize,
     Dtype,
@@ -19,7 +20,7 @@ from sinkscope.cli.options import (
     refuse_together,
     study_names,
 )
-from sinkscope.cli.screen import print_json, print_text, waiting
+from sinkscope.cli.screen import print_result, waiting
 from sinkscope.errors import StudyError
 
 if TYPE_CHECKING:
@@ -28,10 +29,7 @@ if TYPE_CHECKING:
 GB = 1e9
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(plan)
-
-
+@command()
 def plan(
     name: Annotated[
         str,
@@ -62,10 +60,7 @@ def plan(
     study = Study.load(name).changed(wanted, problems, chosen, dtype=dtype)
     with waiting("timing a layer of each model …" if measure else "reading config.json files …"):
         found = forecast(study, device, measure)
-    if as_json:
-        print_json(found.to_dict())
-    else:
-        print_text(told(found))
+    print_result(as_json, found.to_dict(), told(found))
 
 
 def _table1(models: list[str] | None, device: str, as_json: bool, **words: Any) -> None:
@@ -76,10 +71,7 @@ def _table1(models: list[str] | None, device: str, as_json: bool, **words: Any) 
         raise StudyError("Expected models to plan table1 for, such as --models GSAI-ML/LLaDA-8B-Instruct, got none.")
     with waiting("reading config.json files …"):
         rows = forecast_table1(names, device, **words)
-    if as_json:
-        print_json(to_dict(rows))
-    else:
-        print_text(shown(rows, device))
+    print_result(as_json, to_dict(rows), shown(rows, device))
 
 
 def told(found: Forecast) -> str:

@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
+from sinkscope.cli.groups import command
 from sinkscope.cli.options import JsonFlag, refuse_together, writable_file
-from sinkscope.cli.screen import print_json, print_text, waiting
+from sinkscope.cli.screen import print_json, print_result, print_text, waiting
 from sinkscope.errors import ReportError
 
 RunFolder = Annotated[
@@ -18,12 +19,7 @@ RunFolder = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(report)
-    app.command()(figures)
-    app.command()(view)
-
-
+@command()
 def report(
     run: RunFolder,
     out: Annotated[
@@ -45,10 +41,9 @@ def report(
 
     with waiting("writing the report …"):
         path = write(run, out, int(megabytes * 1e6))
-    if as_json:
-        print_json({"report": str(path), "bytes": path.stat().st_size})
-    else:
-        print_text(f"{path} ({path.stat().st_size / 1e6:.1f} MB)")
+    print_result(
+        as_json, {"report": str(path), "bytes": path.stat().st_size}, f"{path} ({path.stat().st_size / 1e6:.1f} MB)"
+    )
 
 
 def _text(run: Path, full: bool, as_json: bool) -> None:
@@ -67,6 +62,7 @@ def _text(run: Path, full: bool, as_json: bool) -> None:
         print_text(found.summary(full=full))
 
 
+@command()
 def figures(
     run: RunFolder,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder to write to. Default: RUN/figures.")] = None,
@@ -78,12 +74,10 @@ def figures(
 
     with waiting("drawing …"):
         paths = draw(run, out, format)
-    if as_json:
-        print_json({"figures": [str(path) for path in paths]})
-    else:
-        print_text("\n".join(map(str, paths)))
+    print_result(as_json, {"figures": [str(path) for path in paths]}, "\n".join(map(str, paths)))
 
 
+@command()
 def view(
     run: RunFolder,
     port: Annotated[int, typer.Option(help="Port on this machine; 0 is any free one.", min=0, max=65535)] = 0,
@@ -96,10 +90,7 @@ def view(
     with waiting("reading the run …"):
         viewer = Viewer(run, port)
     with viewer:
-        if as_json:
-            print_json({"address": viewer.address})
-        else:
-            print_text(f"{viewer.address}\nCtrl-C ends it.")
+        print_result(as_json, {"address": viewer.address}, f"{viewer.address}\nCtrl-C ends it.")
         if browser:
             webbrowser.open(viewer.address)
         try:

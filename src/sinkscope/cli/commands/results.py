@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sinkscope import io
+from sinkscope.cli.groups import command
 from sinkscope.cli.options import JsonFlag, writable_file
 from sinkscope.cli.screen import print_json, printable
 from sinkscope.errors import ReportError
@@ -20,10 +21,7 @@ TABLES = ("cells", "claims", "answers")
 CsvOption = Annotated[Path | None, typer.Option("--csv", help="Write the table to this CSV file.")]
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(results)
-
-
+@command()
 def results(
     run: Annotated[Path, typer.Argument(help="Folder of a finished run.", show_default=False)],
     table: Annotated[str, typer.Option(help="cells, claims or answers (one row per problem).")] = "cells",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sinkscope.cli.commands.trace import facts
+from sinkscope.cli.groups import command
 from sinkscope.cli.options import JsonFlag, writable_file
 from sinkscope.cli.screen import output, print_json, printable
 from sinkscope.errors import TraceError
@@ -20,10 +21,7 @@ if TYPE_CHECKING:
     from sinkscope.sinks import Rule
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(sinks)
-
-
+@command()
 def sinks(
     file: Annotated[Path, typer.Argument(help="A trace, made by: sinkscope trace MODEL PROMPT -o FILE")],
     epsilon: Annotated[float | None, typer.Option(help="Threshold above the mean of the other keys.")] = None,
@@ -61,10 +59,11 @@ def sinks(
              "strongest": strongest.to_dicts(), "tokens": tokens.head(top).to_dicts(), "heads": heads.to_dicts()}
         )  # fmt: skip
         return
+    settings = ", ".join(f"{name} {value}" for name, value in chosen.to_dict().items() if name != "rule")
     console = output()
     console.print(
         f"{found.height} sinks in {trace.steps} steps × {trace.layers} layers × {trace.heads_count} heads, "
-        f"{_says(chosen)}", markup=False,
+        f"rule {chosen.name}: {settings}", markup=False,
     )  # fmt: skip
     if found.height == 0:
         return
@@ -98,11 +97,6 @@ def _rule(name: str, epsilon: float | None, unit: str | None, group: str) -> Rul
     if unit is not None:
         words["unit"] = unit
     return rule_from_dict(words)
-
-
-def _says(rule: Rule) -> str:
-    words = ", ".join(f"{name} {value}" for name, value in rule.to_dict().items() if name != "rule")
-    return f"rule {rule.name}: {words}"
 
 
 def _table(title: str, frame: pl.DataFrame, top: int | None = None) -> Table:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sinkscope.cli.groups import EngineOptions
+from sinkscope.cli.groups import EngineOptions, command
 from sinkscope.cli.options import (
     MOST,
     Device,
@@ -22,19 +22,14 @@ from sinkscope.cli.options import (
     refuse_together,
     study_names,
 )
-from sinkscope.cli.screen import print_json, print_shard, print_text, printable, progress, waiting
+from sinkscope.cli.screen import print_json, print_result, print_text, printable, progress, tell_shard, waiting
 from sinkscope.errors import ReportError, StudyError
 
 if TYPE_CHECKING:
     from sinkscope.study.run import Run
-    from sinkscope.study.schema import Study
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(study)
-    app.command()(compare)
-
-
+@command()
 def study(
     name: Annotated[
         str,
@@ -77,10 +72,14 @@ def study(
     chosen = listed(tasks, "tasks", "arithmetic")
     plan = Study.load(name).changed(wanted, problems, chosen, seed, dtype=dtype, device=device)
     if show:
+        from sinkscope.study.forecast import estimate
+
         given = {"--out": out, "--full": full, "--no-report": not report, "--shard": shard}
         given["--engine"] = where.engine != "local"
         refuse_together(StudyError, "with --show, which runs nothing", given)
-        _show(plan, workers, as_json)
+        with waiting("timing each model …"):
+            found = estimate(plan, workers)
+        print_result(as_json, {"study": plan.to_dict(), "estimate": found.to_dict()}, plan.to_yaml() + found.shown())
         return
     refuse_together(StudyError, "with --json, which has every table", {"--full": full and as_json})
     own = workers if engine == "local" else None
@@ -88,7 +87,8 @@ def study(
         part = Shard.parse(shard)
         with unit_progress(progress()) as shown:
             folder = run_shard(plan, part, out, engine, own, shown.on_message, shown.on_progress)
-        return print_shard(folder, shard, as_json)
+        tell_shard(folder, shard, as_json)
+        return
     with unit_progress(progress()) as shown:
         done = run(plan, out, engine, own, shown.on_message, shown.on_progress)
     wrong = done.unexpected(plan)
@@ -121,6 +121,7 @@ def _written_report(done: Run) -> Path | None:
         return None
 
 
+@command()
 def compare(
     first: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
     second: Annotated[Path, typer.Argument(help="Folder of another one, or of the same with --match-models.")],
@@ -135,10 +136,7 @@ def compare(
     from sinkscope.study.compare import shown
 
     found = compared(first, second, None if match_models is None else _pairs(match_models))
-    if as_json:
-        print_json(found)
-    else:
-        print_text(shown(found))
+    print_result(as_json, found, shown(found))
 
 
 def _pairs(text: str) -> dict[str, str]:
@@ -156,14 +154,3 @@ def _asked(name: str, models: list[str] | None, more: list[str] | None) -> tuple
     if models and name not in shipped() and Path(name).suffix not in (".yaml", ".yml"):
         name, given = "paper", [*models, name, *(more or [])]
     return name, listed(given, "a model after --models", "tiny-llada")
-
-
-def _show(plan: Study, workers: int | None, as_json: bool) -> None:
-    from sinkscope.study.forecast import estimate
-
-    with waiting("timing each model …"):
-        found = estimate(plan, workers)
-    if as_json:
-        print_json({"study": plan.to_dict(), "estimate": found.to_dict()})
-    else:
-        print_text(plan.to_yaml() + found.shown())

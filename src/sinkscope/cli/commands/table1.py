@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from sinkscope.cli.groups import BenchmarkOptions
+from sinkscope.cli.groups import BenchmarkOptions, command
 from sinkscope.cli.options import JsonFlag, ModelsOption, ShardOption, counts, listed
-from sinkscope.cli.screen import print_json, print_shard, print_text, progress
+from sinkscope.cli.screen import print_result, progress, tell_shard
 from sinkscope.errors import TaskError
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(table1)
-
-
+@command()
 def table1(
     models: ModelsOption = None,
     more: Annotated[list[str] | None, typer.Argument(help="Further models after --models.", hidden=True)] = None,
@@ -61,19 +58,19 @@ def table1(
     if names is None:
         raise TaskError("Expected models for table1, such as --models GSAI-ML/LLaDA-8B-Instruct, got none.")
     # What is asked, which shards must have in common; and what is about this process.
-    words = {
+    words: dict[str, Any] = {
         "tasks": listed(options.tasks, "tasks", "gsm8k"), "ks": counts(ks), "traced": traced, **options.asked(),
         "conditions": [parse_condition(text) for text in condition or []], **options.run(),
     }  # fmt: skip
-    here = {"engine": words.pop("engine"), "fast": fast_problems if fast else None}
+    here: dict[str, Any] = {"engine": words.pop("engine"), "fast": fast_problems if fast else None}
     here["sequential"] = None if sequential is None else Stopping(sequential, round_size)
     with unit_progress(progress(), "answers") as shown:
         here |= {"on_message": shown.on_message, "on_progress": shown.on_progress}
-        if shard is not None:
+        if shard is None:
+            found = run(names, out, **words, **here)
+        else:
             run_shard(names, out, Shard.parse(shard), words, **here)
-            return print_shard(out, shard, as_json)
-        found = run(names, out, **words, **here)
-    if as_json:
-        print_json(found)
+    if shard is not None:
+        tell_shard(out, shard, as_json)
     else:
-        print_text((out / "table1.md").read_text(encoding="utf-8"))
+        print_result(as_json, found, (out / "table1.md").read_text(encoding="utf-8"))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from sinkscope.cli.groups import GenerateOptions
+from sinkscope.cli.groups import GenerateOptions, command
 from sinkscope.cli.options import JsonFlag, ModelArgument, read_prompt, writable_file
 from sinkscope.cli.screen import output, print_json, printable, waiting
 from sinkscope.errors import PromptError, TraceError
@@ -20,10 +20,7 @@ if TYPE_CHECKING:
     from sinkscope.tracing import Trace
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(trace)
-
-
+@command()
 def trace(
     model: ModelArgument,
     prompt: Annotated[str, typer.Argument(help="The prompt; - reads stdin; token ids for a model without tokenizer.")],
@@ -64,7 +61,14 @@ def trace(
         made = sk.trace(loaded, _prompt(loaded, asked), interventions=changes, keep=keep, **options.decode_words())
     assert isinstance(made, sk.Trace)  # of one prompt
     made.save(out)
-    page = _opened(out) if browser else None
+    page = None
+    if browser:
+        import webbrowser
+
+        from sinkscope.report import write
+
+        page = write(out)
+        webbrowser.open(page.absolute().as_uri())
     if as_json:
         print_json(facts(made) | {"file": str(out)} | ({"page": str(page)} if page else {}))
         return
@@ -75,17 +79,6 @@ def trace(
         f"{out.stat().st_size / 1e6:.1f} MB in {printable(str(out))}\nnext: sinkscope sinks {printable(str(out))}",
         style="dim", markup=False,
     )  # fmt: skip
-
-
-def _opened(file: Path) -> Path:
-    """The explorer of a trace as a page beside it, opened in a browser."""
-    import webbrowser
-
-    from sinkscope.report import write
-
-    page = write(file)
-    webbrowser.open(page.absolute().as_uri())
-    return page
 
 
 def facts(trace: Trace) -> dict[str, object]:

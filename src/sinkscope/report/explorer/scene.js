@@ -9,7 +9,7 @@ function within(sample, view) {
   return { ...view, layer, head: layer < 0 || view.head >= sample.heads ? -1 : view.head };
 }
 
-// The sample, ready to be drawn. Whoever changes ε or the unit afterwards calls `limit` with the new view.
+// The sample, ready to be drawn. After a change of ε or of the unit, call `limit` with the new view.
 export async function loadScene(sample, wanted) {
   const view = within(sample, wanted), source = await open(sample);
   const plane = await source.plane(view.layer, view.head, view.group);

@@ -89,7 +89,7 @@ def end_children() -> None:
 
 
 def serve(door: int) -> None:
-    """Start a sandbox for every job that comes through the socket; end with whoever holds its other end."""
+    """Start a sandbox for every job that comes through the socket; end when its other end is closed."""
     call("prctl", 1, signal.SIGKILL, 0, 0, 0)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the sandboxes here: the kernel buries them
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asked

@@ -63,7 +63,7 @@ class ModelRows:
     @property
     def causal(self) -> bool:
         """Whether it writes from left to right."""
-        return any(row.causal for row in [*self.tables.pooled, *self.tables.likelihood])
+        return any(row.causal for row in self.tables.pooled) or any(row.causal for row in self.tables.likelihood)
 
     @property
     def base(self) -> PooledCell:

@@ -67,7 +67,8 @@ def first_point(tables: Tables) -> Tables:
 
 def _points(tables: Tables) -> list[tuple[str, str]]:
     """Model and decode setting of what was answered and traced."""
-    return [(row.model, row.setting) for row in [*tables.pooled, *tables.dynamics]]
+    answered = [(row.model, row.setting) for row in tables.pooled]
+    return answered + [(row.model, row.setting) for row in tables.dynamics]
 
 
 def plain_dynamics(rows: Sequence[Dynamics]) -> Dynamics | None:

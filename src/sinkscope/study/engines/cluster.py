@@ -12,17 +12,19 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from sinkscope import io
 from sinkscope.errors import StudyError
-from sinkscope.evals.batches import Batch, Job, Outcome
+from sinkscope.evals.batches import Batch, Job, Outcome, RunBatches
 from sinkscope.study.cost import weigh
 from sinkscope.study.engines import P, ShouldStop, Waiting, WorkPiece, known_models
 from sinkscope.study.engines.pool import Pool, Worker
 from sinkscope.study.engines.ray import Ray
+from sinkscope.study.schema import Study
 from sinkscope.study.unit import ModelInfo
 
 logger = logging.getLogger(__name__)
@@ -31,14 +33,6 @@ FUNCTION = "sinkscope.study.engines.worker:answer"
 OnMessage = Callable[[str], object]
 Files = list[tuple[str, bytes]]
 Weigh = Callable[[Any, Any, ModelInfo | None], float]
-
-
-class Shared(Protocol):
-    """What all units share, and every worker is told: a `Study`, or the job of a benchmark."""
-
-    @property
-    def device(self) -> str | None: ...
-    def to_dict(self) -> dict[str, Any]: ...
 
 
 @dataclass
@@ -86,7 +80,7 @@ class Cluster:
         self.lacking: dict[tuple[str, str], str] = {}  # (node, model) → why the node cannot have the model
 
     def work(
-        self, study: Shared, units: Sequence[P], folder: Path, stop: ShouldStop
+        self, study: Study | Job, units: Sequence[P], folder: Path, stop: ShouldStop
     ) -> Iterator[tuple[P, dict[str, Any]]]:
         self.choice.fit(study.device)
         self.pool.open(len(units))
@@ -107,7 +101,11 @@ class Cluster:
                     continue
                 unit, worker.unit = worker.unit, None
                 answer, files = self.pool.fetch(worker, call)
-                if "result" in self._checked(unit, answer):
+                digest = answer.get("fingerprint")
+                if digest is not None and self.prints.setdefault(unit.model, digest) != digest:
+                    why = "its weights are not those that the study was planned with; copy the same there."
+                    answer = {"lacking": True, "error": why}
+                if "result" in answer:
                     self.models |= known_models(unit, answer["result"])
                     if not stop():
                         self._feed(context, left)  # it computes on while this result is stored
@@ -134,7 +132,8 @@ class Cluster:
         """A unit for every worker that has none."""
         for worker in self.pool.workers.values():
             if worker.unit is None and worker.node is not None:
-                unit = self._again(worker, left) or left.waiting.take(worker.model, self._at(), self._without(worker))
+                at = Counter(one.model for one in self.pool.workers.values() if one.unit and one.model)
+                unit = self._again(worker, left) or left.waiting.take(worker.model, at, self._without(worker))
                 if unit is not None:
                     worker.unit, worker.model = unit, unit.model
                     call = worker.handle.run.remote(self.function, context, json.dumps(unit.to_dict()))
@@ -183,19 +182,6 @@ class Cluster:
                     why = self.lacking[nodes[0], model]
                     left.broken += [Failed(unit, nodes=nodes, why=why) for unit in left.waiting.drop(model)]
 
-    def _checked(self, unit: WorkPiece, answer: dict[str, Any]) -> dict[str, Any]:
-        """Without its result, if the node has other weights than the study was planned with."""
-        digest = answer.get("fingerprint")
-        if digest is not None and self.prints.setdefault(unit.model, digest) != digest:
-            del answer["result"]
-            why = "its weights are not those that the study was planned with; copy the same there."
-            answer.update(lacking=True, error=why)
-        return answer
-
-    def _at(self) -> Counter[str]:
-        """Workers at work, by model."""
-        return Counter(worker.model for worker in self.pool.workers.values() if worker.unit and worker.model)
-
     def _without(self, worker: Worker) -> set[str]:
         return {model for node, model in self.lacking if node == worker.node}
 
@@ -219,60 +205,24 @@ def _told(broken: list[Failed]) -> StudyError:
 # ---- batches of a benchmark: the workers, the queue and the retries are those of studies
 
 
-@dataclass(frozen=True)
-class BatchPiece:
-    """A batch as the queue takes it."""
-
-    batch: Batch
-    model: str
-    kind = "answers"
-
-    @property
-    def id(self) -> str:
-        return f"{self.batch.kind}-{self.batch.id}"
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"batch": self.batch.to_dict()}
-
-
-def weigh_batch(job: SharedJob, piece: BatchPiece, info: object) -> float:
-    """Rows of a batch and their forwards, or the samples of its likelihoods: what makes one longer than another."""
-    batch = piece.batch
-    forwards = 1 if batch.settings is None else batch.settings.most_steps * (2 if batch.settings.guidance else 1)
-    return float(len(batch.prompts) * forwards * (batch.samples if batch.kind == "score" else 1))
-
-
-@dataclass(frozen=True)
-class SharedJob:
-    """A job as the engine takes it."""
-
-    job: Job
-
-    @property
-    def device(self) -> str | None:
-        return self.job.device
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self.job)
-
-
-class Answering:
+@contextmanager
+def answering(choice: Ray, on_message: OnMessage) -> Iterator[RunBatches]:
     """Workers that stay from one call to the next, with the model that they have loaded."""
 
-    def __init__(self, choice: Ray, on_message: OnMessage) -> None:
-        self.cluster = Cluster(choice, on_message, "sinkscope.evals.batches:answer", weigh_batch)
+    def weigh_batch(job: Job, batch: Batch, info: object) -> float:
+        """Rows and their forwards, or the samples of its likelihoods: what makes one longer than another."""
+        forwards = 1 if batch.settings is None else batch.settings.most_steps * (2 if batch.settings.guidance else 1)
+        return float(len(batch.prompts) * forwards * (batch.samples if batch.kind == "score" else 1))
 
-    def run(self, job: Job, batches: Sequence[Batch]) -> Iterator[tuple[Batch, Outcome]]:
+    def run(job: Job, batches: Sequence[Batch]) -> Iterator[tuple[Batch, Outcome]]:
         """Every batch with its outcome, as they are finished."""
-        if not batches:
-            return
         # Other weights than those that the requests were made for are told, and not used.
-        self.cluster.prints[job.model] = job.fingerprint
-        context = SharedJob(replace(job, threads=max(1, int(self.cluster.choice.cpus_per_worker))))
-        pieces = [BatchPiece(batch, job.model) for batch in batches]
+        cluster.prints[job.model] = job.fingerprint
+        shared = replace(job, threads=max(1, int(choice.cpus_per_worker)))
+        pieces = [replace(batch, model=job.model) for batch in batches]
         with tempfile.TemporaryDirectory() as folder:
-            for piece, result in self.cluster.work(context, pieces, Path(folder), lambda: False):
-                yield piece.batch, json.loads(result["outcome"])
+            for batch, result in cluster.work(shared, pieces, Path(folder), lambda: False) if pieces else ():
+                yield batch, json.loads(result["outcome"])
 
-    def close(self) -> None:
-        self.cluster.close()
+    with closing(Cluster(choice, on_message, "sinkscope.evals.batches:answer", weigh_batch)) as cluster:
+        yield run

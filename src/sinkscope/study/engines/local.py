@@ -41,7 +41,13 @@ class Local:
         count = self.workers or cores()
         if study.device not in (None, "cpu") and self.workers is None:
             count = 1  # one process has the accelerator to itself
-        return _here(study, units, folder, stop) if count <= 1 else self._apart(study, units, folder, stop, count)
+        if count > 1:
+            yield from self._apart(study, units, folder, stop, count)
+            return
+        for unit in units:
+            if stop():
+                return
+            yield unit, perform(study, unit, folder)
 
     def _apart(self, study: Study, units: Sequence[Unit], folder: Path, stop: ShouldStop, count: int) -> UnitResults:
         hello = {"study": study.to_dict(), "folder": str(folder)}
@@ -71,7 +77,7 @@ class Local:
             yield unit, result
 
     def close(self) -> None:
-        """End the workers; one that is still at work has lost whoever waited for it."""
+        """End the workers; one that is still at work is not waited for."""
         for worker in self.pool:
             with suppress(BrokenPipeError):
                 worker.input.close()
@@ -85,13 +91,6 @@ class Local:
 def cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _here(study: Study, units: Sequence[Unit], folder: Path, stop: ShouldStop) -> UnitResults:
-    for unit in units:
-        if stop():
-            return
-        yield unit, perform(study, unit, folder)
 
 
 class _Worker:

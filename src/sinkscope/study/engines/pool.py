@@ -8,6 +8,7 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from sinkscope.errors import StudyError
@@ -42,31 +43,37 @@ class Pool:
         self.lost_early = 0
         self.ours = False  # whether the connection was made here
 
+    @cached_property
+    def ray(self) -> Any:
+        try:
+            import ray
+        except ImportError:
+            raise StudyError("The engine ray needs the package ray; install it: pip install sinkscope[ray]") from None
+        return ray
+
     def open(self, wanted: int) -> None:
         """Connect, and start workers, no more than are wanted; those that are there are kept.
 
         At least one for every node, where so many may be: a model may be on some nodes only.
         """
-        ray = _imported()
-        if not ray.is_initialized():
+        if not self.ray.is_initialized():
             self.ours = True
-            _connect(ray, self.choice.address)
-        room = _room(ray, self.choice)
+            _connect(self.ray, self.choice.address)
+        room = _room(self.ray, self.choice)
         if room < 1:
             raise StudyError(
                 f"Expected a node with {self.choice.cpus_per_worker:g} CPUs and {self.choice.gpus_per_worker:g} GPUs for "
-                f"a worker, and the cluster has none ({_resources(ray)}); ask for less, or start such a node."
+                f"a worker, and the cluster has none ({_resources(self.ray)}); ask for less, or start such a node."
             )
-        alive = sum(1 for node in ray.nodes() if node["Alive"])
+        alive = sum(1 for node in self.ray.nodes() if node["Alive"])
         while len(self.workers) < min(self.choice.workers or room, max(wanted, alive)):
             self.start()
 
     def start(self) -> None:
         from sinkscope.study.engines import actor
 
-        ray = _imported()
-        ray.cloudpickle.register_pickle_by_value(actor)
-        make = ray.remote(actor.Actor)
+        self.ray.cloudpickle.register_pickle_by_value(actor)
+        make = self.ray.remote(actor.Actor)
         unsafe = [os.path.abspath(os.path.curdir), os.path.dirname(os.path.realpath(sys.argv[0]))]
         handle = make.options(
             num_cpus=self.choice.cpus_per_worker,
@@ -81,22 +88,18 @@ class Pool:
 
     def replace(self, worker: Worker) -> None:
         """A fresh process: what failed may have left its own in a state that fails again."""
-        import ray
-
         with suppress(Exception):  # it may be gone already
-            ray.kill(worker.handle)
+            self.ray.kill(worker.handle)
         self.workers.pop(worker.number, None)
         self.start()
 
     def greet(self, worker: Worker, call: Any) -> None:
         """The first word of a worker: where it is, and whether it computes with the same versions as the driver."""
-        import ray
-
         from sinkscope.study.store import versions
 
         try:
-            found = json.loads(ray.get(call))
-        except ray.exceptions.RayError as error:
+            found = json.loads(self.ray.get(call))
+        except self.ray.exceptions.RayError as error:
             self.lost_early += 1
             if self.lost_early >= LOSSES:
                 raise StudyError(
@@ -126,21 +129,17 @@ class Pool:
 
     def ready(self) -> list[tuple[Worker, Any]]:
         """Calls that are over, results not yet brought here; waits at most half a second, so that Ctrl-C gets in."""
-        import ray
-
         calls = list(self.calls)
-        done, _ = ray.wait(calls, num_returns=1, timeout=0.5, fetch_local=False)
+        done, _ = self.ray.wait(calls, num_returns=1, timeout=0.5, fetch_local=False)
         if done and len(calls) > 1:
-            done, _ = ray.wait(calls, num_returns=len(calls), timeout=0, fetch_local=False)
+            done, _ = self.ray.wait(calls, num_returns=len(calls), timeout=0, fetch_local=False)
         return [(self.calls.pop(call), call) for call in done]
 
     def fetch(self, worker: Worker, call: Any) -> tuple[dict[str, Any], list[tuple[str, bytes]]]:
         """Answer and files of a call that is over; a worker that was lost is told as a bug."""
-        import ray
-
         try:
-            answer, files = ray.get(call)
-        except ray.exceptions.RayError as error:  # the process, its node, or the result on it is gone
+            answer, files = self.ray.get(call)
+        except self.ray.exceptions.RayError as error:  # the process, its node, or the result on it is gone
             return {"bug": f"the worker on node {worker.node} was lost ({first_line(error)})"}, []
         found: dict[str, Any] = json.loads(answer)
         return found, files
@@ -149,26 +148,16 @@ class Pool:
         """End the workers, and the connection if it was made here."""
         if not self.workers and not self.ours:
             return
-        import ray
-
         for worker in self.workers.values():
             with suppress(Exception):  # whatever cannot be reached has ended, or ends with the connection
-                ray.kill(worker.handle)
+                self.ray.kill(worker.handle)
         self.workers, self.calls = {}, {}
         if self.ours:
-            ray.shutdown()
+            self.ray.shutdown()
 
 
 def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")[:200]
-
-
-def _imported() -> Any:
-    try:
-        import ray
-    except ImportError:
-        raise StudyError("The engine ray needs the package ray; install it: pip install sinkscope[ray]") from None
-    return ray
 
 
 def _connect(ray: Any, address: str | None) -> None:

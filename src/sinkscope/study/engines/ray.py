@@ -66,11 +66,8 @@ class Ray:
     @contextmanager
     def answering(self, device: str | None, on_message: Callable[[str], object]) -> Iterator[RunBatches]:
         """Workers for the batches of a benchmark (`sinkscope.evals.batches`), for as long as the `with` lasts."""
-        from sinkscope.study.engines.cluster import Answering
+        from sinkscope.study.engines.cluster import answering
 
         self.fit(device)
-        workers = Answering(self, on_message)
-        try:
-            yield workers.run
-        finally:
-            workers.close()
+        with answering(self, on_message) as run:
+            yield run

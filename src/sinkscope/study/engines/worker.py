@@ -44,16 +44,16 @@ def _listen(lines: queue.SimpleQueue[str]) -> None:
 
 def answer(study: str, unit: str, folder: Path) -> dict[str, Any]:
     """What `perform` gives for a unit, with the fingerprint of the weights that were used; or why it gave nothing."""
-    return error_envelope(lambda: _performed(_study(study), Unit.from_dict(json.loads(unit)), folder))
-
-
-def _performed(study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
     from sinkscope.study.units import perform
     from sinkscope.study.units.given import model_for
 
-    result = perform(study, unit, folder)
-    digest = model_for(study, unit).fingerprint if "left_out" not in result else None
-    return {"result": result, "fingerprint": digest}
+    def work() -> dict[str, Any]:
+        plan, piece = _study(study), Unit.from_dict(json.loads(unit))
+        result = perform(plan, piece, folder)
+        digest = model_for(plan, piece).fingerprint if "left_out" not in result else None
+        return {"result": result, "fingerprint": digest}
+
+    return error_envelope(work)
 
 
 @functools.lru_cache(maxsize=2)

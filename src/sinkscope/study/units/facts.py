@@ -42,7 +42,15 @@ class FactsKind(UnitKind):
             )
         identity = {**model.identity(), "name": unit.shown}
         info = model_info(study, model, unit.model, identity)
-        _check_conditions(study, info)
+        for condition in () if info.likelihood else conditions_for(study, info):
+            for setting in info.settings if condition.decode else ():
+                try:
+                    Decode.from_dict(decode_of(info, setting, condition))
+                except DecodeError as error:
+                    raise StudyError(
+                        f"The condition {condition.label} does not go with {info.asked}: {str(error).rstrip('.')}; "
+                        "leave one of them out, or limit the condition with for: causal or for: diffusion."
+                    ) from None
         return info.to_dict()
 
 
@@ -55,16 +63,3 @@ def model_info(study: Study, model: Model, asked: str, identity: dict[str, Any])
         if made not in settings.values():  # decoding from left to right has no blocks: a sweep of them is one point
             settings[label] = made
     return ModelInfo(asked, identity["name"], model.causal, model.family, identity, settings, likelihood)
-
-
-def _check_conditions(study: Study, info: ModelInfo) -> None:
-    """Conditions that change the decode settings must fit those of this model."""
-    for condition in () if info.likelihood else conditions_for(study, info):
-        for setting in info.settings if condition.decode else ():
-            try:
-                Decode.from_dict(decode_of(info, setting, condition))
-            except DecodeError as error:
-                raise StudyError(
-                    f"The condition {condition.label} does not go with {info.asked}: {str(error).rstrip('.')}; "
-                    "leave one of them out, or limit the condition with for: causal or for: diffusion."
-                ) from None

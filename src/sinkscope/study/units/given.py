@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from sinkscope.attention.context import seeded
+from sinkscope.evals.batches import intervened, weights_of
 from sinkscope.interventions import Active
 from sinkscope.models.base import Model, pad
-from sinkscope.models.load import load
 from sinkscope.study.entries import name_and_mode
 from sinkscope.study.schema import Study
 from sinkscope.study.unit import Unit
@@ -34,11 +35,6 @@ def model_of(label: str, dtype: str | None, device: str | None) -> Model:
     name, mode = name_and_mode(label)
     model = weights_of(name, dtype, device)
     return model if mode is None else model.in_mode(mode)
-
-
-@functools.lru_cache(maxsize=1)
-def weights_of(name: str, dtype: str | None, device: str | None) -> Model:
-    return load(name, dtype=dtype, device=device)
 
 
 @contextmanager
@@ -74,6 +70,14 @@ def row_seeds(study: Study, unit: Unit, numbers: Sequence[int]) -> tuple[int, ..
     """Random keys are drawn again for every problem, and are the same for a problem in whatever chunk it stands."""
     place = next((place for place, task in enumerate(study.tasks) if task.name == unit.task), 0)
     return tuple(place * 1_000_003 + number for number in numbers)
+
+
+@contextmanager
+def changed(study: Study, unit: Unit, model: Model, numbers: Sequence[int], times: int = 1) -> Iterator[AfterFirst]:
+    """The unit's condition in force, with the random keys of these problems, each so many rows; counts what it takes."""
+    change = unit.condition.intervention(study.seed, model.causal)
+    with seeded(row_seeds(study, unit, numbers) * times), intervened(model, change) as active:
+        yield AfterFirst(active)
 
 
 @dataclass

@@ -6,7 +6,6 @@ interventions that rank the map of the last forward act as they do there. Only t
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,18 +13,16 @@ from typing import Any
 import torch
 import yaml
 from torch import Tensor
-from transformers import DynamicCache
 
-from sinkscope.attention.context import COMMITTED, PROMPT, Forward, forward_context, seeded
 from sinkscope.attention.observe import observe
 from sinkscope.errors import StudyError
-from sinkscope.interventions import intervene
+from sinkscope.evals.scoring import read_spans
 from sinkscope.interventions.conditions import Condition
 from sinkscope.models.base import Model
 from sinkscope.study.schema import Study
 from sinkscope.study.unit import ModelInfo, Unit
 from sinkscope.study.units import UnitKind, Workload
-from sinkscope.study.units.given import AfterFirst, model_for, row_seeds
+from sinkscope.study.units.given import changed, model_for
 
 TEXTS = Path(__file__).parent / "texts.yaml"
 
@@ -55,18 +52,19 @@ class LikelihoodKind(UnitKind):
         model = model_for(study, unit)
         plan = study.likelihood
         ids = windows(model, plan.texts, plan.read + plan.scored + 1).to(model.device)
-        change = unit.condition.intervention(study.seed, model.causal)
-        with ExitStack() as stack:
-            stack.enter_context(seeded(row_seeds(study, unit, range(plan.texts))))
-            taken = AfterFirst(None if change is None else stack.enter_context(intervene(model, change)))
-            kept = read_prefix(model, ids, plan.read)
+        with changed(study, unit, model, range(plan.texts)) as taken:
+            reading = read_spans(model, ids, range(plan.read, plan.read + plan.scored + 1))
+            next(reading)
             taken.begin()
-            values = [_next(model, ids, plan.read, index, kept) for index in range(1, plan.scored + 1)]
+            values = [
+                scores[:, -1].gather(-1, ids[:, place, None])[:, 0].cpu()
+                for place, scores in enumerate(reading, plan.read + 1)
+            ]
             effect = taken.effect()
         means: list[float] = torch.stack(values, 1).double().mean(1).tolist()
         rows = [{"problem": number, "value": value} for number, value in enumerate(means)]
         found: dict[str, Any] = {"rows": rows, "effect": effect, "tokens": plan.scored}
-        if change is None:
+        if taken.active is None:
             found["first_key"] = first_key_shares(model, ids)
         return found
 
@@ -93,28 +91,6 @@ def windows(model: Model, count: int, size: int) -> Tensor:
             f"got {size}; lower likelihood.read or likelihood.scored."
         )
     return torch.stack([row[:size] for row in rows])
-
-
-@torch.inference_mode()
-def read_prefix(model: Model, ids: Tensor, width: int) -> tuple[Any, object]:
-    """Read the first tokens; what the following forwards need: the cache, and the identity of the generation."""
-    cached, run = DynamicCache(config=model.config), object()
-    labels = torch.full((len(ids), width), PROMPT, device=ids.device)
-    with forward_context(Forward(run, 0, labels, len(ids), 0, None, width, ids=ids[:, :width])):
-        model.module(ids[:, :width], past_key_values=cached, use_cache=True, logits_to_keep=1)
-    return cached, run
-
-
-@torch.inference_mode()
-def _next(model: Model, ids: Tensor, width: int, index: int, kept: tuple[Any, object]) -> Tensor:
-    """One more token is read; log p of the one after it, [text]."""
-    column = width + index - 1
-    labels = torch.full((len(ids), 1), COMMITTED, device=ids.device)
-    read = ids[:, : column + 1]
-    with forward_context(Forward(kept[1], index, labels, len(ids), column, None, width, ids=read)):
-        output = model.module(ids[:, column : column + 1], past_key_values=kept[0], use_cache=True, logits_to_keep=1)
-    scores = output.logits[:, -1].float().log_softmax(-1)
-    return scores.gather(-1, ids[:, column + 1, None])[:, 0].cpu()
 
 
 @torch.inference_mode()

@@ -1,0 +1,176 @@
+"""Figures that stand beside a run in README and docs are those of its committed results.json; so is every cell of the claims."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sinkscope.report.overview import overview
+from sinkscope.study import matrix
+from sinkscope.study.results import Claim
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "docs" / "results"
+CLAIMS = runpy.run_path(str(ROOT / "docs" / "claims.py"))
+PAIR, ONE, FAIR, STRONG = "pair/pair.json", "pair/one-by-one.json", "paper/fair.json", "paper/strong.json"
+# Rows of the tables: what is masked in every head, beside k = 1.
+ABOVE = {"rule": "head_share", "group": "all", "epsilon": 0.3}
+ROWS: dict[str, dict[str, Any]] = {
+    "strong sinks": {"name": "mask_sinks", "above": ABOVE},
+    "the top key, whatever it is": {"name": "mask_sinks"},
+    "the top structural key": {"name": "mask_sinks", "kinds": "structural"},
+    "random keys up to the top key's mass": {"name": "mask_random", "match": "mass"},
+}
+SPECIFIC = ("above", "below", "kinds", "value_norm", "per", "persist")
+NUMBER = re.compile(r"[−+-]?\d+(?:\.\d+)?")
+
+
+@cache
+def rows_of(run: str) -> list[dict[str, Any]]:
+    found = json.loads((RESULTS / run).read_text(encoding="utf-8"))
+    return [*found["cells"], *found.get("pooled", [])]
+
+
+def cell(run: str, model: str, task: str, wanted: dict[str, Any]) -> dict[str, Any]:
+    """The one row of a run with this condition, ranked on unmasked attention by all rows, and no further setting."""
+    full = {"k": 1, "rank": "clean", "rows": "all", **wanted}
+    found = [
+        row for row in rows_of(run)
+        if (row["model"], row["task"]) == (model, task)
+        and all(row["condition"].get(key) == value for key, value in full.items())
+        and all(row["condition"].get(key) is None for key in SPECIFIC if key not in full)
+    ]  # fmt: skip
+    assert len(found) == 1, (run, model, task, wanted, [row["label"] for row in found])
+    return found[0]
+
+
+def table(page: str, first: str) -> list[list[str]]:
+    """The rows of the table whose head begins so, without the rule."""
+    lines = (ROOT / page).read_text(encoding="utf-8").splitlines()
+    start = next(place for place, line in enumerate(lines) if line.startswith(f"| {first} |"))
+    block = lines[
+        start : next(i for i in range(start, len(lines) + 1) if i == len(lines) or not lines[i].startswith("|"))
+    ]
+    return [[part.strip() for part in line.strip("|").split("|")] for line in block if not line.startswith("|---")]
+
+
+def same(written: str, row: dict[str, Any]) -> None:
+    """Change, interval and, where it is written, the share of attention, to the digits that stand there."""
+    words = written.replace("*", "")
+    numbers = [float(one.replace("−", "-")) for one in NUMBER.findall(words)]
+    measured = [100 * row[name] for name in ("difference", "difference_low", "difference_high", "mass_share")]
+    tenths = "." in words
+    for one, other in zip(numbers, measured, strict=False):
+        assert abs(one - other) <= (0.051 if tenths else 0.51), (written, measured)
+    assert len(numbers) in (3, 4), written
+
+
+@pytest.mark.parametrize(
+    ("page", "columns"),
+    [
+        ("README.md", [(PAIR, "smol-llama", "arithmetic"), (ONE, "smol-dream", "arithmetic")]),
+        ("docs/explanation/the-pair.md",
+         [(PAIR, "smol-llama", "arithmetic"), (ONE, "smol-dream", "arithmetic"),
+          (PAIR, "smol-llama", "programs"), (ONE, "smol-dream", "programs")]),
+    ],
+)  # fmt: skip
+def test_the_tables_of_the_pair(page: str, columns: list[tuple[str, str, str]]) -> None:
+    _, nothing, *rows = table(page, "masked in every head")
+    for written, (run, model, task) in zip(nothing[1:], columns, strict=True):
+        found = next(
+            row for row in rows_of(run)
+            if (row["model"], row["task"], row["condition"]["name"]) == (model, task, "none")
+        )  # fmt: skip
+        assert written == f"{100 * found['accuracy']:.0f} % right"
+    assert len(rows) >= 3
+    for name, *cells in rows:
+        for written, (run, model, task) in zip(cells, columns, strict=True):
+            same(written, cell(run, model, task, ROWS[name]))
+
+
+def test_the_table_of_what_agrees() -> None:
+    head, *rows = table("docs/explanation/what-agrees.md", "masked in every head")
+    assert len(rows) == len(ROWS)
+    for name, *cells in rows:
+        short = name.partition(" (")[0]
+        for model, written in zip(head[1:], cells, strict=True):
+            run = ONE if model == "smol-dream" else STRONG if short == "strong sinks" else FAIR
+            task = next(row["task"] for row in rows_of(run) if row["task"] not in ("arithmetic", "programs"))
+            same(written, cell(run, model, task, ROWS[short]))
+
+
+def test_the_cache_is_not_what_makes_it_fatal() -> None:
+    _, *rows = table("docs/explanation/the-pair.md", "smol-llama")
+    found = rows_of("pair/two-by-two-arm-40.json")
+    wanted = [{"name": "none"}, {"name": "mask_sinks"}, {"name": "mask_sinks", "above": ABOVE}]
+    for (_, *cells), words in zip(rows, wanted, strict=True):
+        right = {
+            "true" in row["setting"].lower(): row["correct"]
+            for row in found
+            if row["task"] == "arithmetic" and row["condition"]["name"] == words["name"]
+            and row["condition"].get("above") == words.get("above")
+        }  # fmt: skip
+        assert [int(one) for one in cells] == [right[False], right[True]]
+
+
+def judged(path: Path) -> list[Claim]:
+    return CLAIMS["read"](path).claims or []
+
+
+RUNS = [path for path in CLAIMS["committed"]() if judged(path)]
+
+
+@pytest.mark.parametrize("path", RUNS, ids=lambda path: str(path.relative_to(RESULTS)))
+def test_terminal_page_and_docs_show_the_same_cells(path: Path) -> None:
+    claims = judged(path)
+    cells = matrix.cells(claims)
+    models = list(dict.fromkeys(row.model for row in claims))
+    expected = {place: matrix.MARKS[row.verdict] for place, row in cells.items()}
+    # Terminal: wide enough for all models; marks stand in columns of equal width.
+    lines = list(matrix.lines(claims, width=matrix.NAME + matrix.WIDE * len(models)))
+    printed = {}
+    for name, short in matrix.SHORT.items():
+        line = next((one for one in lines if one.startswith(f"{short:<{matrix.NAME}}")), "")
+        for place, model in enumerate(models):
+            start = matrix.NAME + place * matrix.WIDE
+            if mark := line[start : start + matrix.WIDE].strip():
+                printed[name, model] = mark
+    assert printed == expected
+    # Page: the data that its matrix is drawn from.
+    data = overview(CLAIMS["read"](path))
+    drawn: dict[tuple[str, str], str] = {}
+    for row in data["claims"]:
+        drawn.setdefault((row["name"], row["model"]), data["claimMarks"][row["verdict"]])
+        if (row["name"], row["model"], row["condition"]) == (
+            row["name"], row["model"], cells[row["name"], row["model"]].condition
+        ):  # fmt: skip
+            assert row["figure"] == matrix.figure(cells[row["name"], row["model"]])
+    assert drawn == expected
+    assert data["lede"].startswith(matrix.counted(claims))
+    # Docs: the run's table in claims.md.
+    text = CLAIMS["PAGE"].read_text(encoding="utf-8").split(f"## {path.relative_to(RESULTS)}\n", 1)[1].split("\n## ")[0]
+    head, _, _, *rows = [
+        [part.strip() for part in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")
+    ]
+    names = {short: name for name, short in matrix.SHORT.items()}
+    written = {(names[row[0]], model): one for row in rows for model, one in zip(head[1:], row[1:], strict=True) if one}
+    assert written == {place: f"{expected[place]} {matrix.figure(row)}" for place, row in cells.items()}
+    assert matrix.counted(claims) in text
+
+
+def test_the_matrix_of_what_agrees_is_that_of_the_main_runs() -> None:
+    text = CLAIMS["ANSWER"].read_text(encoding="utf-8")
+    assert CLAIMS["summary"]() in text
+    head, *rows = table("docs/explanation/what-agrees.md", "claim")
+    names = {short: name for name, short in matrix.SHORT.items()}
+    answers = CLAIMS["answers"]()
+    for short, *marks in rows:
+        for model, mark in zip(head[1:-1], marks[:-1], strict=True):
+            row = answers.get((names[short], model))
+            assert mark == ("" if row is None else matrix.MARKS[row.verdict])
