@@ -262,17 +262,9 @@ class Soak:
             for process in descendants(driver.pid):
                 self.known[process.pid, process.born] = process
                 if (process.driver or is_worker(process)) and (memory := process.memory):
-                    row = {
-                        "at": round(self.now(), 1),
-                        "engine": engine,
-                        "role": "driver" if process.driver else "worker",
-                    }
-                    row |= {
-                        "process": f"{process.pid}-{process.born}",
-                        "memory": round(memory, 1),
-                        "loaded": self.loaded,
-                    }
-                    self.samples.append(row)
+                    role, name = "driver" if process.driver else "worker", f"{process.pid}-{process.born}"
+                    row = {"at": round(self.now(), 1), "engine": engine, "role": role, "process": name}
+                    self.samples.append({**row, "memory": round(memory, 1), "loaded": self.loaded})
 
     def clear(self) -> None:
         """What a killed driver left behind ends by itself within seconds; whatever does not is ended here."""
@@ -472,8 +464,9 @@ def page(found: dict[str, Any]) -> str:
             "—" if value is None else f"{value:+.1f} MB" for value in (one["median_growth"], one["largest_growth"])
         ]
         lines.append(f"| {role} | {one['processes']} | {one['judged']} | {' | '.join(grown)} | {one['peak']:.0f} MB |")
-    lines += ["", f"Growth is from the second quarter to the last of the time after the first stored unit. Processes with fewer than {SETTLED} samples, "
-              "one per second, are not judged.", "", "![Memory of drivers and workers over time](soak.svg)", ""]  # fmt: skip
+    lines += ["", "Growth is from the second quarter to the last of the time after the first stored unit. Processes with fewer "
+              f"than {SETTLED} samples, one per second, are not judged.", "",
+              "![Memory of drivers and workers over time](soak.svg)", ""]  # fmt: skip
     return "\n".join(lines)
 
 
