@@ -137,13 +137,13 @@ def descendants(root: int) -> list[Process]:
 
 
 def is_worker(process: Process) -> bool:
-    """A process that holds a model: Ray's own servers and resource trackers do not count."""
+    """A process that holds a model: of the local pool, or an actor of Ray, which calls itself so."""
     try:
         command = Path(f"/proc/{process.pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
         return False
-    servers = ("raylet", "gcs_server", "dashboard", "log_monitor", "resource_tracker", "runtime_env", "ray::IDLE")
-    return not process.driver and "python" in command + "ray::" and not any(name in command for name in servers)
+    actor = command.startswith("ray::") and not command.startswith("ray::IDLE")
+    return not process.driver and (actor or "sinkscope.study.engines" in command)
 
 
 # ---- what happens to a run
