@@ -4,12 +4,12 @@
 
 An undisturbed run is made first. Then the same study is run again and again, by local processes, in shards and on Ray in
 turn. Every so often something happens to it: the driver or a worker is killed with −9, the disk is full for some seconds,
-the clock jumps by hours. A run that ended is begun again until it is finished. Then it must have every unit, none stored
+the clock jumps by hours. A run that ended starts again until it is finished. Then it must have every unit, none stored
 twice, and the bytes of the undisturbed run. Memory of drivers and workers is sampled. Writes soak.json,
 soak.md and soak.svg.
 
 The disk is a tmpfs of its own that is filled up, where this process may mount one; else files may not grow beyond a
-kilobyte (RLIMIT_FSIZE) in the process that is begun next. The clock is `time.time` of every Python process, replaced at
+kilobyte (RLIMIT_FSIZE) in the process that starts next. The clock is `time.time` of every Python process, replaced at
 its start: nothing else of the machine is touched, and only processes that were started here are killed.
 """
 
@@ -283,7 +283,8 @@ class Soak:
     # ---- one run
 
     def cycle(self, engine: str, folder: Path, reference: Path) -> Cycle:
-        done, stored, full = Cycle(engine, self.now()), {}, False
+        done, full = Cycle(engine, self.now()), False
+        stored: dict[str, tuple[int, int]] = {}
         while not done.finished:
             drivers = [self.start(command, full) for command in _commands(engine, self.study, folder)]
             done.starts, full = done.starts + 1, False

@@ -142,9 +142,7 @@ def _of_model(of: Judged) -> Iterator[Claim]:
     stands_for = paper.STANDS_FOR.get(of.model)
     still = stands_for in paper.STATIC or (stands_for is None and of.causal)
     tests = [
-        ("sinks_exist", "none", exist(of)),
-        ("sinks_stand" if still else "sinks_move", "none", move(of, still)),
-        *([("sink_at_start", "none", at_start(of))] if of.causal else []),
+        *traced(of, still),
         *([] if of.causal else masked(of)),
         *(fatal(of) if of.causal else []),
         ("structural", "none", structural(of)),
@@ -198,19 +196,16 @@ def _with_sinks(of: Judged, test: Test | None) -> Test | None:
     return replace(test, lacks=f"only {100 * found.value:.0f} % of its heads have a sink")
 
 
-def exist(of: Judged) -> Test | None:
+def traced(of: Judged, still: bool) -> Iterator[tuple[str, str, Test | None]]:
+    """Whether heads have sinks, whether these stand still, and whether an ARM's is the first token."""
     because = f"More than {100 * FEW_HEADS:.0f} % of the heads must have a sink at some step."
-    return _traced(of, "with_sink", FEW_HEADS, True, "% of heads", because)
-
-
-def move(of: Judged, still: bool) -> Test | None:
+    yield "sinks_exist", "none", _traced(of, "with_sink", FEW_HEADS, True, "% of heads", because)
     because = f"Of the heads with a sink, {'more' if still else 'fewer'} than half must have one that stands still."
-    return _with_sinks(of, _traced(of, "static", MOST, still, "% of heads", because))
-
-
-def at_start(of: Judged) -> Test | None:
-    because = f"The first key must draw more than {100 * ARM_SINK:.0f} % of the attention."
-    return _traced(of, "key_0", ARM_SINK, True, "% of attention", because)
+    moving = _with_sinks(of, _traced(of, "static", MOST, still, "% of heads", because))
+    yield "sinks_stand" if still else "sinks_move", "none", moving
+    if of.causal:
+        because = f"The first key must draw more than {100 * ARM_SINK:.0f} % of the attention."
+        yield "sink_at_start", "none", _traced(of, "key_0", ARM_SINK, True, "% of attention", because)
 
 
 def structural(of: Judged) -> Test | None:
