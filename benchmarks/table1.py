@@ -138,10 +138,9 @@ def main() -> None:
     parser.add_argument("--only", choices=("bytes", "fast"))
     asked = parser.parse_args()
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    words = " ".join(sys.argv[1:])
     print("# Table 1: killed, in shards, and fast\n")
-    print(
-        f"Written by `python benchmarks/table1.py --problems {asked.problems}`, on two cores that other work shared.\n"
-    )
+    print(f"Written by `python benchmarks/table1.py {words}`, on two cores that other work shared.\n")
     with tempfile.TemporaryDirectory() as folder:
         if asked.only != "fast":
             print("## The same bytes\n")

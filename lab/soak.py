@@ -4,12 +4,12 @@
 
 An undisturbed run is made first. Then the same study is run again and again, by local processes, in shards and on Ray in
 turn. Every so often something happens to it: the driver or a worker is killed with −9, the disk is full for some seconds,
-the clock jumps by hours. A run that ended is begun again until it is finished. Then it must have every unit, none stored
+the clock jumps by hours. A run that ended starts again until it is finished. Then it must have every unit, none stored
 twice, and the bytes of the undisturbed run. Memory of drivers and workers is sampled. Writes soak.json,
 soak.md and soak.svg.
 
 The disk is a tmpfs of its own that is filled up, where this process may mount one; else files may not grow beyond a
-kilobyte (RLIMIT_FSIZE) in the process that is begun next. The clock is `time.time` of every Python process, replaced at
+kilobyte (RLIMIT_FSIZE) in the process that starts next. The clock is `time.time` of every Python process, replaced at
 its start: nothing else of the machine is touched, and only processes that were started here are killed.
 """
 
@@ -137,13 +137,13 @@ def descendants(root: int) -> list[Process]:
 
 
 def is_worker(process: Process) -> bool:
-    """A process that holds a model: Ray's own servers and resource trackers do not count."""
+    """A process that holds a model: of the local pool, or an actor of Ray, which calls itself so."""
     try:
         command = Path(f"/proc/{process.pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
         return False
-    servers = ("raylet", "gcs_server", "dashboard", "log_monitor", "resource_tracker", "runtime_env", "ray::IDLE")
-    return not process.driver and "python" in command + "ray::" and not any(name in command for name in servers)
+    actor = command.startswith("ray::") and not command.startswith("ray::IDLE")
+    return not process.driver and (actor or "sinkscope.study.engines" in command)
 
 
 # ---- what happens to a run
@@ -238,6 +238,7 @@ class Soak:
     samples: list[dict[str, Any]] = field(default_factory=list)
     known: dict[tuple[int, str], Process] = field(default_factory=dict)
     looked: float = 0.0
+    loaded: bool = False  # a unit was stored since the last start: what grows from now on is no loading
 
     def now(self) -> float:
         return time.monotonic() - self.began
@@ -261,12 +262,9 @@ class Soak:
             for process in descendants(driver.pid):
                 self.known[process.pid, process.born] = process
                 if (process.driver or is_worker(process)) and (memory := process.memory):
-                    row = {
-                        "at": round(self.now(), 1),
-                        "engine": engine,
-                        "role": "driver" if process.driver else "worker",
-                    }
-                    self.samples.append({**row, "process": f"{process.pid}-{process.born}", "memory": round(memory, 1)})
+                    role, name = "driver" if process.driver else "worker", f"{process.pid}-{process.born}"
+                    row = {"at": round(self.now(), 1), "engine": engine, "role": role, "process": name}
+                    self.samples.append({**row, "memory": round(memory, 1), "loaded": self.loaded})
 
     def clear(self) -> None:
         """What a killed driver left behind ends by itself within seconds; whatever does not is ended here."""
@@ -283,7 +281,8 @@ class Soak:
     # ---- one run
 
     def cycle(self, engine: str, folder: Path, reference: Path) -> Cycle:
-        done, stored, full = Cycle(engine, self.now()), {}, False
+        done, full = Cycle(engine, self.now()), False
+        stored: dict[str, tuple[int, int]] = {}
         while not done.finished:
             drivers = [self.start(command, full) for command in _commands(engine, self.study, folder)]
             done.starts, full = done.starts + 1, False
@@ -320,11 +319,13 @@ class Soak:
 
         The time to the next disturbance begins with the first unit that is stored, so that slow machines get on too.
         """
+        self.loaded = False
         before, until = 0 if folder is None else len(_units(folder)), float("inf")
         while any(driver.poll() is None for driver in drivers):
             self.look(drivers, engine)
             time.sleep(0.1)
             if folder is not None and until == float("inf") and len(_units(folder)) > before:
+                self.loaded = True
                 until = time.monotonic() + self.every * self.source.uniform(0.1, 1.9)
             if time.monotonic() > until:
                 return self._disturb(drivers, engine)
@@ -389,17 +390,16 @@ def _changed(before: dict[str, tuple[int, int]], after: dict[str, tuple[int, int
 
 
 def growth(samples: Sequence[dict[str, Any]], role: str) -> dict[str, Any]:
-    """MB that processes of a role gained from the second quarter of their lives to the last; the first is loading."""
+    """MB that processes of a role gained from the second quarter to the last of their lives after the first stored unit."""
     lives: dict[str, list[float]] = {}
-    for one in samples:
-        if one["role"] == role:
-            lives.setdefault(one["process"], []).append(one["memory"])
+    for one in (one for one in samples if one["role"] == role):
+        lives.setdefault(one["process"], []).extend([one["memory"]] * one["loaded"])
     long = [life for life in lives.values() if len(life) >= SETTLED]
     gained = [
         statistics.mean(life[-len(life) // 4 :]) - statistics.mean(life[len(life) // 4 : len(life) // 2])
         for life in long
     ]
-    peak = max((max(life) for life in lives.values()), default=0.0)
+    peak = max((one["memory"] for one in samples if one["role"] == role), default=0.0)
     median = round(statistics.median(gained), 1) if gained else None
     worst = round(max(gained), 1) if gained else None
     return {
@@ -464,8 +464,9 @@ def page(found: dict[str, Any]) -> str:
             "—" if value is None else f"{value:+.1f} MB" for value in (one["median_growth"], one["largest_growth"])
         ]
         lines.append(f"| {role} | {one['processes']} | {one['judged']} | {' | '.join(grown)} | {one['peak']:.0f} MB |")
-    lines += ["", f"Growth is from the second quarter of a process's life to the last. Those with fewer than {SETTLED} samples, "
-              "one per second, are not judged.", "", "![Memory of drivers and workers over time](soak.svg)", ""]  # fmt: skip
+    lines += ["", "Growth is from the second quarter to the last of the time after the first stored unit. Processes with fewer "
+              f"than {SETTLED} samples, one per second, are not judged.", "",
+              "![Memory of drivers and workers over time](soak.svg)", ""]  # fmt: skip
     return "\n".join(lines)
 
 

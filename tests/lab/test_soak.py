@@ -47,9 +47,10 @@ def test_the_clock_of_a_process_jumps(tmp_path: Path) -> None:
 
 
 def test_growth_is_of_processes_that_lived_long_enough() -> None:
-    flat = [{"role": "worker", "process": "1", "memory": 100.0 + (at < 10) * -50} for at in range(40)]
-    leak = [{"role": "worker", "process": "2", "memory": 100.0 + at} for at in range(40)]
-    brief = [{"role": "worker", "process": "3", "memory": 900.0}]
+    own = {"role": "worker", "loaded": True}
+    flat = [{**own, "process": "1", "memory": 100.0 + (at < 10) * -50, "loaded": at >= 10} for at in range(50)]
+    leak = [{**own, "process": "2", "memory": 100.0 + at} for at in range(40)]
+    brief = [{**own, "process": "3", "memory": 900.0}]
     found = soak.growth([*flat, *leak, *brief], "worker")
     assert (found["processes"], found["judged"], found["peak"]) == (3, 2, 900.0)
     assert found["largest_growth"] == 20.0 and found["median_growth"] == 10.0

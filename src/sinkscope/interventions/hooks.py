@@ -53,11 +53,8 @@ class HookContext:
     @property
     def columns(self) -> slice:
         """Which columns of the canvas the activation's positions are: under a cache, not all."""
-        return slice(0, None) if self.forward is None else slice(self.forward.start, self.forward.start + self._width)
-
-    @property
-    def _width(self) -> int:
-        return 0 if self.forward is None else self.forward.labels.shape[1]
+        forward = self.forward
+        return slice(0, None) if forward is None else slice(forward.start, forward.start + forward.labels.shape[1])
 
     @property
     def rows(self) -> int | None:
