@@ -5,7 +5,7 @@ and a zero point per 32 inputs), packed by `sk.load(…, quantization=…)` and 
 differ and a step costs the same. Measured of each, with intervals of 95 %:
 
 - sinks over fixed texts, a question with its worked answer (diffusion: every second token of the answer masked): heads with a
-  strong sink (more than 0.3 of what each query has to give), the largest key's share, how often it is position 0;
+  strong sink (more than 0.3 of what each query has to give), the largest key's share, and where strong sinks stand;
 - drift from the float32 weights over the same texts: KL, likeliest token, attention that moved, strong sinks kept;
 - answers to sums with nothing masked, with strong sinks masked, with the top key of every head masked.
 
@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -81,8 +82,13 @@ def sinks_of(model: Model, ids: Tensor) -> dict[str, float]:
     rows = torch.arange(width, 0, -1) if model.causal else torch.full((width,), width)
     largest, place = (received / rows).masked_fill(rows < FEWEST_ROWS, 0.0).max(-1)
     strong = largest > STRONG
-    at_0 = float((place[strong] == 0).float().mean()) if bool(strong.any()) else 0.0
-    return {"strong": float(strong.float().mean()), "largest": float(largest.mean()), "strong_at_0": at_0}
+    counts = place[strong].bincount(minlength=width)  # strong sinks by their position
+    most = int(counts.argmax())
+    shares = counts / counts.sum().clamp(min=1)
+    return {
+        "strong": float(strong.float().mean()), "largest": float(largest.mean()), "strong_at_0": float(shares[0]),
+        "place": most, "strong_at_place": float(shares[most]),
+    }  # fmt: skip
 
 
 class Cell:
@@ -162,15 +168,21 @@ def page(names: list[str], kinds: list[str], count: int, texts: int, folder: Pat
         "",
     ]
     lines += ["## Sinks and drift", "", f"{texts} texts per row.", ""]
-    lines += _header("model", "weights", "% of heads with a strong sink", "% on the largest key", "% of strong sinks at position 0",
-                     "KL from float32, nats", "% same likeliest token", "% of attention moved", "% of them kept")  # fmt: skip
+    lines += _header(
+        "model", "weights", "% of heads with a strong sink", "% on the largest key", "% of strong sinks at position 0",
+        "% at the commonest position", "which", "KL from float32, nats", "% same likeliest token", "% of attention moved",
+        "% of strong sinks kept",
+    )  # fmt: skip
     for name, weights in ((name, weights) for name in names for weights in kinds):
         cell = Cell(folder, name, weights, "sinks")
-        columns = (("strong", 100), ("largest", 100), ("strong_at_0", 100), ("kl", 1), ("top1", 100), ("moved", 100),
-                   ("sinks_kept", 100))  # fmt: skip
-        lines.append(
-            f"| {name} | {weights} | {' | '.join(_mean(cell.column(key, texts), by) for key, by in columns)} |"
-        )
+
+        def means(*columns: str, cell: Cell = cell) -> str:
+            return " | ".join(_mean(cell.column(key, texts), 1 if key == "kl" else 100) for key in columns)
+
+        places = Counter(cell.column("place", texts)).most_common(2)
+        where = ", ".join(f"{place} ({count} texts)" for place, count in places)
+        found = means("strong", "largest", "strong_at_0", "strong_at_place")
+        lines.append(f"| {name} | {weights} | {found} | {where} | {means('kl', 'top1', 'moved', 'sinks_kept')} |")
     lines += ["", "## Answers to sums", "", "Differences are paired on the same problems, in points.", ""]
     lines += _header("model", "weights", "masked", "right", "against nothing masked", "against float32")
     lines += list(_answers(names, kinds, count, folder))
