@@ -134,7 +134,7 @@ def largest(activation: Tensor, real: Tensor | None, count: int) -> Tensor:
     return squares.sum(1).topk(count, dim=-1).indices
 
 
-def _is_pairs(value: Any) -> bool:
+def is_pairs(value: Any) -> bool:
     return isinstance(value, list | tuple) and all(
         isinstance(pair, list | tuple) and len(pair) == 2 and all(type(one) is int and one >= 0 for one in pair)
         for pair in value
@@ -144,7 +144,7 @@ def _is_pairs(value: Any) -> bool:
 @register(
     "zero_attention",
     Setting(
-        "heads", REQUIRED, lambda value: bool(value) and _is_pairs(value), "a list of [layer, head]", sweeps=False, freeze=listed,
+        "heads", REQUIRED, lambda value: bool(value) and is_pairs(value), "a list of [layer, head]", sweeps=False, freeze=listed,
         thaw=thawed, place=10, label=lambda heads: ",".join(f"{layer}.{head}" for layer, head in heads),
     ),
     Setting("of", "heads", among(("heads", "random")), "heads or random", place=12, quiet=True, label=str),
@@ -162,7 +162,7 @@ class ZeroAttention(ActivationIntervention):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not _is_pairs(self.heads):
+        if not is_pairs(self.heads):
             raise InterventionError(
                 f"Expected heads as pairs of layer and head, such as ((3, 0),), got {self.heads!r}."
             )

@@ -59,7 +59,7 @@ class Active(Tap):
         """What an intervention on activations makes of one, counted."""
         forward = (
             self.memory.steps.get(context.layer, 1) - 1
-        )  # its places are behind the attention, which is counted already
+        )  # places are behind the attention, which is counted already
         made = each.act(
             activation, context, self.memory
         )  # at every step: what it keeps must not depend on when it acts

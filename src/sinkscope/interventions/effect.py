@@ -42,7 +42,7 @@ class Effect:
 
 
 @dataclass(frozen=True)
-class Layer:
+class TalliedLayer:
     """One call that is not added up yet; each [batch, head, key]."""
 
     clean: Tensor
@@ -63,7 +63,7 @@ class Tally:
     """Adds up effects. On a CPU at once; elsewhere the layers of a forward together, when the next forward begins."""
 
     effect: Effect = field(default_factory=Effect)
-    waiting: list[Layer] = field(default_factory=list)
+    waiting: list[TalliedLayer] = field(default_factory=list)
     forward: object = None
     sums: dict[torch.device, list[Tensor]] = field(default_factory=dict)  # of SUMMED; float64 numbers
     real: list[Tensor] = field(default_factory=list)  # keys seen, where the device knows how many are padding
@@ -71,7 +71,7 @@ class Tally:
     def add(self, call: Call, outcome: Outcome) -> None:
         rows = call.q.shape[0] if call.forward is None else call.forward.rows
         drop = None if outcome.drop is None else outcome.drop[:rows]
-        layer = Layer(
+        layer = TalliedLayer(
             outcome.clean_by_all[:rows].detach(), None if outcome.touched is None else outcome.touched[:rows],
             None if drop is None else outcome.received_by_all[:rows].detach(), drop,
         )  # fmt: skip
@@ -103,7 +103,7 @@ class Tally:
     def _sums(self, like: Tensor) -> list[Tensor]:
         return self.sums.setdefault(like.device, [like.new_zeros((), dtype=torch.float64)] * len(SUMMED))
 
-    def _add_now(self, layer: Layer) -> None:
+    def _add_now(self, layer: TalliedLayer) -> None:
         effect = self.effect
         effect.mass_seen += float(layer.clean.sum())
         if layer.touched is not None:
@@ -113,14 +113,14 @@ class Tally:
             effect.leak = max(effect.leak, float((layer.left * layer.drop).max()))
 
     def _add_waiting(self) -> None:
-        groups: dict[tuple[object, ...], list[Layer]] = {}
+        groups: dict[tuple[object, ...], list[TalliedLayer]] = {}
         for layer in self.waiting:
             groups.setdefault(layer.alike(), []).append(layer)
         self.waiting = []
         for layers in groups.values():
             self._add_stack(layers)
 
-    def _add_stack(self, layers: list[Layer]) -> None:
+    def _add_stack(self, layers: list[TalliedLayer]) -> None:
         clean = torch.stack([layer.clean for layer in layers])  # [layer, batch, head, key]
         sums = self._sums(clean)
         touched = [layer.touched for layer in layers if layer.touched is not None]
