@@ -1,6 +1,6 @@
 """`table1` killed and begun again, in shards, and with --fast: what is the same, and what is saved.
 
-    python benchmarks/table1.py [--data FOLDER] [--problems 200] > docs/results/table1.md
+    python benchmarks/table1.py [--data FOLDER] [--problems 200] [--models tiny-llada,…] [--only bytes|fast]
 
 Killed and in shards: tiny-llama and tiny-llada on GSM8K (--data has gsm8k_test.jsonl), every file compared byte for byte.
 Fast: the diffusion models of the tiny family on our arithmetic, with the protocol's decoding and with --fast, in one
@@ -33,7 +33,7 @@ WORDS = ["--models", "tiny-llama,tiny-llada", "--limit", "2", "--task", "gsm8k",
 WORDS += ["--set", "length=8", "--batch-size", "1", "--traced", "1"]
 KILLS = 3
 MODELS = ("tiny-llada", "tiny-dream", "tiny-mmada")
-LENGTH = 32
+LENGTH = 24
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -98,14 +98,14 @@ def counted(work: Callable[[list[Any]], Any], model: Any) -> tuple[Any, int, flo
         nonlocal forwards
         forwards += 1
 
-    handle, started = model.module.register_forward_pre_hook(count), time.process_time()
+    handle, started = model.module.get_input_embeddings().register_forward_pre_hook(count), time.process_time()
     try:
         return work([model]), forwards, time.process_time() - started
     finally:
         handle.remove()
 
 
-def saving(problems: int, folder: Path) -> None:
+def saving(problems: int, folder: Path, names: list[str]) -> None:
     words: dict[str, Any] = {
         "tasks": ["sinkscope_arithmetic"], "ks": (1,), "problems": problems, "settings": {"length": LENGTH}, "traced": 0,
         "batch_size": 50,
@@ -115,7 +115,7 @@ def saving(problems: int, folder: Path) -> None:
     print(f"decodes {problems} unmasked problems both ways first; that is counted.\n")
     print("| model | forwards | with --fast | ratio | processor time | with --fast | ratio | right, unmasked |")
     print("|---|---|---|---|---|---|---|---|")
-    for name in MODELS:
+    for name in names:
         model = load(name)
         slow, many, long = counted(partial(table1, out=folder / name / "slow", **words), model)
         try:
@@ -134,18 +134,24 @@ def main() -> None:
     shared = Path(__file__).parents[2] / "shared" / "data"
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("SINKSCOPE_DATA", shared)))
     parser.add_argument("--problems", type=int, default=200)
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--only", choices=("bytes", "fast"))
     asked = parser.parse_args()
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    words = " ".join(sys.argv[1:])
     print("# Table 1: killed, in shards, and fast\n")
-    print(
-        f"Written by `python benchmarks/table1.py --problems {asked.problems}`, on two cores that other work shared.\n"
-    )
+    print(f"Written by `python benchmarks/table1.py {words}`, on two cores that other work shared.\n")
     with tempfile.TemporaryDirectory() as folder:
-        print("## The same bytes\n")
-        same_bytes(asked.data, Path(folder))
-        print("\nCompared are results.json, table1.md, and results.json and samples of every condition. The answers in")
-        print("requests.jsonl are the same; they stand in the order in which they came.\n")
-        print("## What `--fast` saves\n")
-        saving(asked.problems, Path(folder) / "fast")
+        if asked.only != "fast":
+            print("## The same bytes\n")
+            same_bytes(asked.data, Path(folder))
+            print(
+                "\nCompared are results.json, table1.md, and results.json and samples of every condition. The answers in"
+            )
+            print("requests.jsonl are the same; they stand in the order in which they came.\n")
+        if asked.only != "bytes":
+            print("## What `--fast` saves\n")
+            saving(asked.problems, Path(folder) / "fast", asked.models.split(","))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from typing import Any
 EXAMPLES = Path(__file__).parent / "reference" / "examples.py"
 # What a package of one's own is made of; the how-to pages have the rest of sinkscope.extend.
 EXTEND = ("Intervention", "Selector", "Call", "Change", "Memory", "Setting")
-WIDTH = 100  # of a signature
+WIDTH = 76  # of a signature
 SHOWN = 6  # optional parameters of a signature
 # Names of types that say less than the type itself.
 PLAIN = {"Text": "str", "ModelName": "str", "Whole0": "int", "Whole1": "int", "Whole2": "int", "Truth": "bool",

@@ -104,3 +104,11 @@ def test_the_command_prints_what_is_logged_from_the_level_on(
     lines = capsys.readouterr().err.splitlines()
     assert lines[-1] == "sinkscope.study.run: a warning"
     assert (len(lines) == 2) == heard and "\x1b" not in "".join(lines)
+
+
+def test_a_python_without_docstrings_is_refused_in_one_sentence() -> None:
+    """transformers parses them when it is imported."""
+    words = [sys.executable, "-OO", "-m", "sinkscope", "generate", "tiny-llada", "x"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    lines = [line for line in done.stderr.splitlines() if not FOREIGN.search(line)]
+    assert done.returncode == 2 and len(lines) == 1 and "docstrings" in lines[0] and not done.stdout

@@ -2,9 +2,8 @@
 
     python docs/images/shoot.py runs/paper            # writes beside this file
 
-Eight pictures (the first screen of the overview, and the explorer, at 1440 × 900 and 390 × 844, light and dark), the whole
-overview, and an animation of a sink that moves. The head that they show is the one on which the report opens, and the step
-is in the middle of the generation; --view chooses another.
+Eight pictures: the first screen of the overview, and the explorer, at 1440 × 900 and 390 × 844, light and dark. The head that
+they show is the one on which the report opens, and the step is in the middle of the generation; --view chooses another.
 """
 
 from __future__ import annotations
@@ -42,29 +41,6 @@ def compact(picture: bytes, path: Path) -> None:
     Image.open(io.BytesIO(picture)).convert("RGB").save(path, optimize=True)
 
 
-def animation(browser: Browser, report: Path, view: str, path: Path) -> None:
-    """The canvas and the map of one head, step by step."""
-    page = opened(browser, report, view, (980, 1000), "light")
-    page.emulate_media(reduced_motion="reduce")  # every frame shows its words whole
-    frames = []
-    for step in range(page.evaluate("sinkscope.sample.steps")):
-        page.evaluate("(step) => { sinkscope.set({step}); return new Promise(requestAnimationFrame); }", step)
-        page.wait_for_timeout(60)
-        parts = [Image.open(io.BytesIO(page.locator(name).screenshot())) for name in ("#strip", "#map")]
-        frame = Image.new("RGB", (max(part.width for part in parts), sum(part.height for part in parts)), "#f6f7f9")
-        for part, top in zip(parts, (0, parts[0].height), strict=True):
-            frame.paste(part, (0, top))
-        frames.append(frame)
-    height = max(frame.height for frame in frames)
-    even = [Image.new("RGB", (frame.width, height), "#f6f7f9") for frame in frames]
-    for plain, frame in zip(even, frames, strict=True):
-        plain.paste(frame, (0, 0))
-    even[0].save(
-        path, save_all=True, append_images=even[1:], duration=[350] * (len(even) - 1) + [1800], loop=0, quality=85
-    )
-    page.close()
-
-
 def middle(browser: Browser, report: Path) -> str:
     """The view on which the report opens, in the middle of its generation."""
     page = opened(browser, report, "tab=explorer", SCREENS[0], "light")
@@ -92,10 +68,6 @@ def main() -> None:
                     page = opened(browser, report, f"tab={tab}&{view}", size, scheme)
                     compact(page.screenshot(full_page=tab == "explorer"), HERE / f"{tab}-{size[0]}-{scheme}.png")
                     page.close()
-        page = opened(browser, report, "tab=overview", SCREENS[0], "light")
-        compact(page.screenshot(full_page=True), HERE / "overview-whole.png")
-        page.close()
-        animation(browser, report, f"tab=explorer&{view}", HERE / "moving-sink.webp")
         browser.close()
 
 

@@ -9,7 +9,7 @@ differ and a step costs the same. Measured of each, with intervals of 95 %:
 - drift from the float32 weights over the same texts: KL, likeliest token, attention that moved, strong sinks kept;
 - answers to sums with nothing masked, with strong sinks masked, with the top key of every head masked.
 
-Every cell is a JSON file that is written after each batch: the same command goes on where it was stopped.
+Every cell is a JSON file that is written after each batch: rerun the command to resume.
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ class Cell:
 
     def __init__(self, folder: Path, *names: str) -> None:
         self.path = folder / f"{'-'.join(names).replace(' ', '_')}.json"
-        kept: dict[str, Any] = (
-            json.loads(self.path.read_text(encoding="utf-8")) if self.path.is_file() else {"rows": [], "seconds": 0.0}
-        )
+        kept: dict[str, Any] = {"rows": [], "seconds": 0.0}  # of the processor
+        if self.path.is_file():
+            kept = json.loads(self.path.read_text(encoding="utf-8"))
         self.rows: dict[int, dict[str, Any]] = {row["problem"]: row for row in kept["rows"]}
         self.seconds = float(kept["seconds"])
 
@@ -136,18 +136,18 @@ def measure(name: str, weights: str, count: int, texts: int, folder: Path) -> No
     if left := sinks.left(texts):
         model, plain = load_as(name, weights), load_as(name, "float32")
         for number in left:
-            started, ids = time.perf_counter(), text_of(plain, asked[number])
+            started, ids = time.process_time(), text_of(plain, asked[number])
             row = {"problem": number, **sinks_of(model, ids), **drift(plain, model, ids, STRONG).to_dict()}
-            sinks.add([row], time.perf_counter() - started)
+            sinks.add([row], time.process_time() - started)
         del plain
     for condition, change in CONDITIONS.items():
         cell = Cell(folder, name, weights, condition)
         waiting = sorted(cell.left(count), key=lambda number: (len(asked[number].prompt), number))  # little is padded
         for first in range(0, len(waiting), BATCH):
             model = model or load_as(name, weights)
-            started = time.perf_counter()
+            started = time.process_time()
             rows = answers(model, change, [(number, asked[number]) for number in waiting[first : first + BATCH]])
-            cell.add(rows, time.perf_counter() - started)
+            cell.add(rows, time.process_time() - started)
             print(f"{name}, {weights}, {condition}: {len(cell.rows)} of {count}, {cell.seconds:.0f} s", flush=True)
 
 

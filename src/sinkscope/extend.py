@@ -16,7 +16,7 @@ group beside it lets studies find it in every process; the module that it names 
 
 from sinkscope.attention.calls import Call, Change
 from sinkscope.decoding.canvas import Block, Picks
-from sinkscope.decoding.commit import Rule as CommitRule
+from sinkscope.decoding.commit import CommitRule
 from sinkscope.decoding.commit import register as register_commit_rule
 from sinkscope.decoding.commit.ranking import most_confident
 from sinkscope.errors import InterventionError, RuleError, TaskError

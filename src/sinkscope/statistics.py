@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -192,9 +192,6 @@ class Paired:
     p: float
     lost: int
     won: int
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def paired(before: Sequence[bool], after: Sequence[bool]) -> Paired:

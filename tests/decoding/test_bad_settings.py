@@ -133,7 +133,7 @@ def test_settings_of_another_kind(settings: Any) -> None:
         decode(settings, torch.ones(1, 4, dtype=torch.int64), Decode.llada(8))
 
 
-@pytest.mark.parametrize("prompt", [None, 7, [7], [None], {"a": 1}, "half \udcff", ["of", "\ud800"], " "])
+@pytest.mark.parametrize("prompt", [None, 7, [7.5], [None], {"a": 1}, "half \udcff", ["of", "\ud800"], " "])
 def test_prompts_of_another_kind(prompt: Any, tmp_path: Path) -> None:
     model = load(make_llada(save_tokenizer(tmp_path, mask_token="<m>")))
     with pytest.raises(PromptError, match="Expected a prompt") as caught:

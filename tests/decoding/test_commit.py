@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sinkscope.decoding import Decode
-from sinkscope.decoding.choose.parts import confidence_of, truncated
+from sinkscope.decoding.choose import confidence_of, truncated
 from sinkscope.decoding.commit.confident import above_threshold, factor_counts
 from sinkscope.decoding.commit.dream import dream_count
 from sinkscope.decoding.commit.quota import quota

@@ -13,7 +13,7 @@ from golden_sets import newer
 from made_models import make_fast_dllm, make_llada_moe, make_open_dcoder, save
 from sinkscope.decoding import Step
 from sinkscope.decoding.canvas import Picks
-from sinkscope.decoding.commit import RULES, Rule, register
+from sinkscope.decoding.commit import RULES, CommitRule, register
 from sinkscope.settings.choices import COMMITS
 
 MAKERS: dict[str, Callable[..., Path]] = {
@@ -100,7 +100,7 @@ def test_fast_dllm_fills_sub_blocks_from_left_to_right(tmp_path: Path) -> None:
 
 def test_a_commit_rule_from_outside_the_package() -> None:
     @register("leftmost")
-    class Leftmost(Rule):
+    class Leftmost(CommitRule):
         def pick(self, candidates: torch.Tensor, confidence: torch.Tensor) -> Picks:
             opened = self.open()
             return Picks(opened & (opened.cumsum(1) == 1))

@@ -13,7 +13,7 @@ from harness_models import FAMILIES, random_model, scripted_model
 
 from sinkscope.errors import SandboxError, TaskError
 from sinkscope.evals.requests import Answers, key
-from sinkscope.sandbox import run as sandbox
+from sinkscope.sandbox import execute as sandbox
 from sinkscope.tasks import problems
 
 pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed (extra: eval)")

@@ -230,7 +230,7 @@ def test_a_condition_whose_intervention_is_not_installed_can_be_shown_but_not_ma
 
 
 def test_a_name_is_taken_once_and_never_by_a_reserved_word() -> None:
-    with pytest.raises(InterventionError, match="there already"):
+    with pytest.raises(InterventionError, match="already registered"):
         register("mask_sinks")(sk.Window)
     for reserved in ("name", "for"):
         setting = Setting(reserved, 1, whole(1), "a number")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import sinkscope as sk
 from made_gguf import make_gguf
 from sinkscope.errors import CheckpointError
-from sinkscope.models import gguf_blocks, gguf_file, gguf_llama, gguf_tokenizer, zoo
+from sinkscope.models import gguf_file, zoo
 from sinkscope.models.checkpoint import gguf_fingerprint
 from sinkscope.models.gguf_header import read_gguf
 from sinkscope.models.outline import outline
@@ -32,7 +32,7 @@ TEXTS = (
 def both(path: Path, dtype: torch.dtype | str = torch.float32, device: str | None = None) -> tuple[Any, Any]:
     """Module and tokenizer of the direct path, and of transformers' own."""
     header = read_gguf(path)
-    config = gguf_llama.config_of(header)
+    config = gguf_file.config_of(header)
     assert config is not None
     with quiet():
         return (
@@ -133,22 +133,22 @@ def test_smollm_is_loaded_directly(smollm: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_half_precision_is_rounded_once(smollm: Path) -> None:
     header = read_gguf(smollm)
-    whole, half = (gguf_llama.weights_of(header, dtype) for dtype in (torch.float32, torch.bfloat16))
+    whole, half = (gguf_file.weights_of(header, dtype) for dtype in (torch.float32, torch.bfloat16))
     assert all(torch.equal(whole[name].bfloat16(), weight) for name, weight in half.items())
 
 
 @settings(max_examples=60, deadline=None)
 @given(
-    kind=st.sampled_from([gguf_blocks.Q4_1, gguf_blocks.Q8_0, gguf_blocks.F16, gguf_blocks.BF16, gguf_blocks.F32]),
+    kind=st.sampled_from([gguf_file.Q4_1, gguf_file.Q8_0, gguf_file.F16, gguf_file.BF16, gguf_file.F32]),
     rows=st.integers(1, 40), blocks=st.integers(1, 5), seed=st.integers(0, 2**31),
 )  # fmt: skip
 def test_blocks_as_the_package_gguf_unpacks_them(kind: int, rows: int, blocks: int, seed: int) -> None:
     """Any bytes, but for scales that are no number: the bits of a NaN are nobody's promise."""
     _, width = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(kind)]
     data = np.random.default_rng(seed).integers(0, 256, (rows, blocks * width), np.uint8)
-    for place in {gguf_blocks.Q4_1: (1, 3), gguf_blocks.Q8_0: (1,)}.get(kind, range(1, width, 2)):
+    for place in {gguf_file.Q4_1: (1, 3), gguf_file.Q8_0: (1,)}.get(kind, range(1, width, 2)):
         data[:, place::width] &= 0xBB  # one bit of the exponent less: half, bfloat16 and float32 stay finite
-    ours = gguf_blocks.unpacked(torch.from_numpy(data.copy()), kind)
+    ours = gguf_file.unpacked(torch.from_numpy(data.copy()), kind)
     theirs = gguf.dequantize(data, gguf.GGMLQuantizationType(kind))
     assert torch.equal(ours.view(torch.int32), torch.from_numpy(theirs.view(np.int32).copy()))
 
@@ -165,7 +165,7 @@ def test_blocks_as_the_package_gguf_unpacks_them(kind: int, rows: int, blocks: i
 )
 def test_what_is_not_plain_is_left_to_transformers(changes: dict[str, Any], tmp_path: Path) -> None:
     make_gguf(tmp_path / "model.gguf", **changes)
-    assert gguf_llama.config_of(read_gguf(tmp_path / "model.gguf")) is None
+    assert gguf_file.config_of(read_gguf(tmp_path / "model.gguf")) is None
 
 
 def test_more_tensors_load_through_transformers(tmp_path: Path) -> None:
@@ -180,19 +180,19 @@ def test_more_tensors_load_through_transformers(tmp_path: Path) -> None:
 def test_a_tokenizer_beside_the_file_is_left_to_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_gguf(tmp_path / "model.gguf", pieces="sentences")
     calls: list[object] = []
-    monkeypatch.setattr(gguf_tokenizer, "_converted", lambda *given: calls.append(given))
+    monkeypatch.setattr(gguf_file, "_converted", lambda *given: calls.append(given))
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "LlamaTokenizer"}')
     with quiet():
-        assert gguf_tokenizer.tokenizer_of(read_gguf(tmp_path / "model.gguf")) is not None
+        assert gguf_file.tokenizer_of(read_gguf(tmp_path / "model.gguf")) is not None
     assert not calls
 
 
 def test_another_converter_is_not_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_gguf(tmp_path / "model.gguf")
-    quick = gguf_tokenizer.tokenizer_of(read_gguf(tmp_path / "model.gguf"))
-    monkeypatch.setattr(gguf_tokenizer, "_converted", lambda *_: 1 / 0)
+    quick = gguf_file.tokenizer_of(read_gguf(tmp_path / "model.gguf"))
+    monkeypatch.setattr(gguf_file, "_converted", lambda *_: 1 / 0)
     with quiet():
-        assert_same_tokenizer(quick, gguf_tokenizer.tokenizer_of(read_gguf(tmp_path / "model.gguf")))
+        assert_same_tokenizer(quick, gguf_file.tokenizer_of(read_gguf(tmp_path / "model.gguf")))
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_tensors_over_each_other_are_refused(tmp_path: Path) -> None:
     large = max(header.tensors, key=lambda entry: int(np.prod(entry.shape)))
     piled = type(header)(path, header.size, header.values, (large,) * 20, header.end)
     with pytest.raises(ValueError, match="cut short"):
-        list(gguf_blocks.packed_rows(piled))
+        list(gguf_file.packed_rows(piled))
 
 
 def test_damaged_numbers_are_refused(tmp_path: Path) -> None:

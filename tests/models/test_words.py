@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from copy import copy
 from dataclasses import replace
@@ -142,6 +143,26 @@ def test_a_revision_of_the_hub_is_fetched_and_kept(tmp_path: Path, monkeypatch: 
         sk.load("some/model@v2", revision="v3")
 
 
+def test_a_study_names_a_revision_and_run_json_keeps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    from sinkscope.models import zoo
+
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    folder = tmp_path / "models--some--model" / "snapshots" / commit
+    shutil.copytree(zoo.FOLDER / "tiny-llada", folder)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda hub_id, **words: str(folder))
+    study = sk.Study.from_dict(
+        {
+            "name": "own", "models": ["some/model@v2"], "tasks": [{"name": "arithmetic", "problems": 1}],
+            "conditions": ["none"], "decode": {"length": 8, "steps": 4},
+        }
+    )  # fmt: skip
+    sk.run(study, tmp_path / "run", workers=1)
+    (model,) = json.loads((tmp_path / "run" / "run.json").read_text())["models"]
+    assert (model["asked"], model["identity"]["revision"]) == ("some/model@v2", commit)
+
+
 def test_messages_and_ids_wherever_text_goes(llada: Any, tmp_path: Path) -> None:
     text, messages = "Tom has 12 apples.", [{"role": "user", "content": "Tom has 12 apples."}]
     ids = llada.encode(text)
@@ -188,9 +209,15 @@ def test_messages_without_a_template_and_other_prompts_are_refused(llada: Any) -
         plain.encode([{"role": "user", "content": "Tom."}])
 
 
-def test_options_of_the_command_line() -> None:
+def test_options_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    from sinkscope.cli.app import run
     from sinkscope.cli.options import spelled
 
+    command = ["generate", "tiny-llada", "Tom has 12 apples.", "--json", "--steps", "4"]
+    assert run([*command, "--gen-length", "8", "--block-length", "4", "--torch-dtype", "bf16"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["settings"]["length"], said["settings"]["block"], said["model"]["dtype"]) == (8, 4, "bfloat16")
+    assert run([*command, "--revision", "main"]) != 0 and "revision" in capsys.readouterr().err
     assert (spelled("max_new_tokens"), spelled("block-length"), spelled("torch_dtype")) == ("length", "block", "dtype")
 
 

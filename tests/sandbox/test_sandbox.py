@@ -11,7 +11,7 @@ import pytest
 
 from sinkscope.errors import SandboxError
 from sinkscope.sandbox import Limits, check, check_many, fork_server, passes, run_python
-from sinkscope.sandbox import run as sandbox
+from sinkscope.sandbox import execute as sandbox
 
 try:
     sandbox.require_sandbox()
@@ -252,7 +252,7 @@ def test_many_at_once_keep_their_order():
 def test_refuses_where_the_kernel_gives_no_namespaces():
     # A filter that every child inherits takes `unshare` away, as a locked-down container does.
     code = (
-        "import sys\nsys.path.insert(0, sys.argv[1])\nfrom sinkscope.sandbox import run as sandbox\n"
+        "import sys\nsys.path.insert(0, sys.argv[1])\nfrom sinkscope.sandbox import execute as sandbox\n"
         "from sinkscope.sandbox.child import walls\n"
         "from sinkscope.errors import SandboxError\n"
         "walls.call('prctl', 38, 1, 0, 0, 0)\nwalls.filter_calls(True, {'unshare': walls.DENIED['unshare']})\n"
@@ -292,8 +292,8 @@ def descendants(pid: int) -> list[int]:
 @pytest.mark.parametrize("without_walls", [False, True])
 def test_nothing_outlives_a_killed_process(without_walls: bool):
     """Fork server, outer process, first process, judge, candidate and its own children: all go with whoever asked."""
-    code = f"from sinkscope.sandbox import run\nprint('up', flush=True)\nrun._start({FORKS!r}, '__main__', {{'tests': None}}, "
-    code += f"run.Limits(seconds=60), {without_walls})"
+    code = "from sinkscope.sandbox import execute\nprint('up', flush=True)\n"
+    code += f"execute._start({FORKS!r}, '__main__', {{'tests': None}}, execute.Limits(seconds=60), {without_walls})"
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     process.stdout.readline()

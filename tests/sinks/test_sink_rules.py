@@ -235,7 +235,7 @@ def test_a_rule_from_outside_takes_its_place() -> None:
     try:
         rule = rule_from_dict({"rule": "top_of_the_test", "n": 1, "group": "masked"})
         assert rule.marks(torch.tensor([1.0, 5.0, 2.0]), 8).tolist() == [False, True, False]
-        with pytest.raises(RuleError, match="there already"):
+        with pytest.raises(RuleError, match="already registered"):
             register(type("Again", (Top,), {}))
         nameless = type("Nameless", (Rule,), {})
         with pytest.raises(RuleError, match="needs a class attribute"):

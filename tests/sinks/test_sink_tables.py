@@ -176,7 +176,7 @@ def test_token_shares_refuse_what_cannot_be_pooled() -> None:
     other = dataclasses.replace(trace, vocabulary={**VOCABULARY, WORD: ("dog", "word")})
     with pytest.raises(TraceError, match="one vocabulary"):
         token_shares([trace, other])
-    with pytest.raises(TraceError, match="none came"):
+    with pytest.raises(TraceError, match="got none"):
         token_shares([])
     with pytest.raises(TraceError, match="by token or by kind"):
         token_shares(trace, by="colour")

@@ -17,7 +17,6 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen2Tokenizer
 from lab.vocabulary import build_tokenizer
 from sinkscope.settings.decode import Decode
 from sinkscope.sinks import Threshold, find, token_shares
-from sinkscope.sinks.role_names import role_names
 from sinkscope.sinks.tokens import (
     CONTENT,
     KINDS,
@@ -28,6 +27,7 @@ from sinkscope.sinks.tokens import (
     kind_of_text,
     kinds_in_context,
     kinds_named,
+    role_names,
     shown,
 )
 from sinkscope.tracing import Trace

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from sinkscope.cli.app import run
-from sinkscope.cli.commands import study as command
+from sinkscope.study import forecast
+from sinkscope.study.forecast import Estimate
 from sinkscope.study.schema import Study
 
 
@@ -15,7 +16,12 @@ from sinkscope.study.schema import Study
 def plans(monkeypatch: pytest.MonkeyPatch) -> list[Study]:
     """The plans that `study --show` was asked to show."""
     found: list[Study] = []
-    monkeypatch.setattr(command, "_show", lambda plan, workers, as_json: found.append(plan))
+
+    def estimated(plan: Study, workers: int | None) -> Estimate:
+        found.append(plan)
+        return Estimate(units=0, kinds={}, workers=1, seconds=0.0, memory=0, disk=0, models={}, left_out=())
+
+    monkeypatch.setattr(forecast, "estimate", estimated)
     return found
 
 

@@ -276,7 +276,7 @@ def test_ctrl_c_stores_what_is_finished(study: Study, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run(study, tmp_path, workers=1, on_message=said.append, on_progress=on_progress)
     assert len(list((tmp_path / "units").glob("*.json"))) == 3
-    assert said[-1].startswith("stopped: 3 of ") and "goes on from there" in said[-1]
+    assert said[-1].startswith("stopped: 3 of ")
 
 
 def test_shares_of_tokens_are_counted_over_generations() -> None:

@@ -287,9 +287,9 @@ def test_table_1_writes_the_same_bytes_and_goes_on(
 
 def test_an_intervention_that_cannot_be_named_is_refused_before_anything_runs(tmp_path: Path) -> None:
     pytest.importorskip("lm_eval")
+    from sinkscope import MaskPositions, MaskSinks, SoftmaxOffByOne
     from sinkscope.errors import TaskError
     from sinkscope.evals.batches import condition_of
-    from sinkscope.interventions import MaskPositions, MaskSinks, SoftmaxOffByOne
 
     for change in (MaskSinks(k=3, rank="as_run", kinds="structural"), MaskPositions(positions=(0,)), SoftmaxOffByOne()):
         found = condition_of(change)

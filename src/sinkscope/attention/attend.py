@@ -5,7 +5,6 @@ It is made for inference: `tiled` and `triton` compute no gradients; `reference`
 
 import importlib.util
 import os
-from typing import Literal, overload
 
 import torch
 from torch import Tensor
@@ -16,45 +15,6 @@ from sinkscope.attention.tiled import tiled
 from sinkscope.errors import AttentionError
 
 BACKENDS = ("reference", "tiled", "triton")
-
-
-@overload
-def attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None = None,
-    causal: bool = False,
-    groups: Tensor | None = None,
-    scale: float | None = None,
-    backend: str = "auto",
-    drop_keys: Tensor | None = None,
-    clean: Literal[False] = False,
-    group_count: int | None = None,
-    keep_self: bool = False,
-    block: int | None = None,
-    first: int | None = None,
-) -> tuple[Tensor, Tensor]: ...
-
-
-@overload
-def attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None = None,
-    causal: bool = False,
-    groups: Tensor | None = None,
-    scale: float | None = None,
-    backend: str = "auto",
-    drop_keys: Tensor | None = None,
-    *,
-    clean: Literal[True],
-    group_count: int | None = None,
-    keep_self: bool = False,
-    block: int | None = None,
-    first: int | None = None,
-) -> tuple[Tensor, Tensor, Tensor]: ...
 
 
 def attend(
@@ -72,7 +32,7 @@ def attend(
     keep_self: bool = False,
     block: int | None = None,
     first: int | None = None,
-) -> tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, ...]:
     """Attention output, and the column sums of the probabilities that made it (fp32, plain sums over queries).
 
     q: [batch, head, query, dim]; k, v: [batch, kv head, key, dim], where head is a multiple of kv head.

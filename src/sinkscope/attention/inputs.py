@@ -114,9 +114,12 @@ def check(
     batch, heads, queries, dim = q.shape
     keys = k.shape[2]
     if mask is not None:
-        _check_mask(mask, batch, heads, queries, keys, q.device)
+        _check_mask(mask)
+        _check_fit("mask", mask, (batch, heads, queries, keys), q.device)
     if drop_keys is not None:
-        _check_drop_keys(drop_keys, batch, heads, keys, q.device)
+        if drop_keys.dtype != torch.bool:
+            raise AttentionError(f"drop_keys must be bool (True = nobody may attend), but is {drop_keys.dtype}.")
+        _check_fit("drop_keys", drop_keys, (batch, heads, keys), q.device)
     if block is not None:
         _check_block(block, causal)
     offset = keys - queries if first is None else first  # what a cache already holds stands before query 0
@@ -155,9 +158,7 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
     if q.dtype not in DTYPES:
         raise AttentionError(f"q, k and v must be float32, bfloat16, float16 or float64, but they are {q.dtype}.")
     if k.shape[0] != q.shape[0] or v.shape[0] != q.shape[0]:
-        raise AttentionError(
-            f"q, k and v must share the batch size, but have {q.shape[0]}, {k.shape[0]} and {v.shape[0]}."
-        )
+        raise AttentionError(f"q, k and v must share the batch size, not {len(q)}, {len(k)} and {len(v)}.")
     if k.shape[1:3] != v.shape[1:3]:
         raise AttentionError(
             f"k and v must agree in heads and keys, but are {list(k.shape)} and {list(v.shape)}: only dim may differ."
@@ -168,59 +169,34 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
         raise AttentionError(f"q and k must share dim, but q has {q.shape[3]} and k has {k.shape[3]}.")
 
 
-def _check_mask(mask: Tensor, batch: int, heads: int, queries: int, keys: int, device: torch.device) -> None:
+def _check_mask(mask: Tensor) -> None:
     if mask.dtype != torch.bool and not mask.is_floating_point():
         raise AttentionError(f"mask must be bool (True = may attend) or additive floats, but is {mask.dtype}.")
-    fits = (
-        mask.dim() == 4
-        and mask.shape[0] in (1, batch)
-        and mask.shape[1] in (1, heads)
-        and mask.shape[2] in (1, queries)
-        and mask.shape[3] == keys
-    )
-    if not fits:
-        raise AttentionError(
-            f"mask must be [{batch} or 1, {heads} or 1, {queries} or 1, {keys}] for [batch, head, query, key], "
-            f"but has shape {list(mask.shape)}."
-        )
-    if mask.device != device:
-        raise AttentionError(f"mask must be on {device} with q, but is on {mask.device}: move it there.")
     # A NaN would be added to scores, and every row that meets it would be lost; bool masks, the usual ones, have none.
     # Elsewhere looking would make the device wait at every layer.
-    if mask.is_floating_point() and device.type == "cpu" and bool((mask.isnan() | mask.isposinf()).any()):
-        raise AttentionError(
-            "mask must hold finite numbers or -inf to add to the scores, but has NaN or +inf: fix it first."
-        )
+    if mask.is_floating_point() and mask.device.type == "cpu" and bool((mask.isnan() | mask.isposinf()).any()):
+        raise AttentionError("mask must hold finite numbers or -inf to add to the scores, but has NaN or +inf.")
+
+
+def _check_fit(name: str, tensor: Tensor, sizes: tuple[int, ...], device: torch.device) -> None:
+    """Of these sizes, all but the last of which may be 1, and where q is."""
+    sides = zip(tensor.shape[:-1], sizes[:-1], strict=False)
+    if (
+        tensor.shape[-1:] != sizes[-1:]
+        or tensor.dim() != len(sizes)
+        or any(one not in (1, size) for one, size in sides)
+    ):
+        expected = "".join(f"{size} or 1, " for size in sizes[:-1])
+        raise AttentionError(f"{name} must be [{expected}{sizes[-1]}], but has shape {list(tensor.shape)}.")
+    if tensor.device != device:
+        raise AttentionError(f"{name} must be on {device} with q, but is on {tensor.device}: move it there.")
 
 
 def _check_block(block: int, causal: bool) -> None:
     if block < 1:
-        raise AttentionError(
-            f"block must be at least 1 key, but is {block}: leave it out where every query sees all keys."
-        )
+        raise AttentionError(f"block must be at least 1, but is {block}: leave it out where every query sees all keys.")
     if causal:
-        raise AttentionError(
-            f"causal and block = {block} cannot go together, since a causal query sees nothing of its block after itself: "
-            "leave one of them out."
-        )
-
-
-def _check_drop_keys(drop_keys: Tensor, batch: int, heads: int, keys: int, device: torch.device) -> None:
-    if drop_keys.dtype != torch.bool:
-        raise AttentionError(f"drop_keys must be bool (True = nobody may attend), but is {drop_keys.dtype}.")
-    fits = (
-        drop_keys.dim() == 3
-        and drop_keys.shape[0] in (1, batch)
-        and drop_keys.shape[1] in (1, heads)
-        and drop_keys.shape[2] == keys
-    )
-    if not fits:
-        raise AttentionError(
-            f"drop_keys must be [{batch} or 1, {heads} or 1, {keys}] for [batch, head, key], "
-            f"but has shape {list(drop_keys.shape)}."
-        )
-    if drop_keys.device != device:
-        raise AttentionError(f"drop_keys must be on {device} with q, but is on {drop_keys.device}: move it there.")
+        raise AttentionError(f"causal and block = {block} cannot go together: causal is block = 1.")
 
 
 def _labels(
@@ -235,10 +211,7 @@ def _labels(
         raise AttentionError(f"groups must be integer labels, one per query, but is {groups.dtype}.")
     labels = groups[None] if groups.dim() == 1 else groups
     if labels.dim() != 2 or labels.shape[0] not in (1, batch) or labels.shape[1] != queries:
-        raise AttentionError(
-            f"groups must be [{queries}] or [{batch}, {queries}], one label per query, but has shape "
-            f"{list(groups.shape)}."
-        )
+        raise AttentionError(f"groups must be [{queries}] or [{batch}, {queries}], but has shape {list(groups.shape)}.")
     labels = labels.to(device=device, dtype=torch.long)
     if group_count is not None and device.type != "cpu":
         return labels, group_count  # looking at the labels would make the device wait at every layer

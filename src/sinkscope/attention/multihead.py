@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from sinkscope.attention.bias import as_bias
 from sinkscope.attention.calls import Call, Outcome, Tap, merged
 from sinkscope.attention.context import running
 from sinkscope.errors import CaptureError
@@ -38,7 +39,7 @@ def multi_head(
     count(heads, key.shape[0])
     (queries, batch), keys = query.shape[:2], key.shape[0]
     padded = given["key_padding_mask"]
-    real = None if padded is None else ~_as_bool(padded)[:, None, None, :]
+    real = None if padded is None else (~padded if padded.dtype == torch.bool else padded >= 0)[:, None, None, :]
     shape = (batch, heads, queries, keys)
     call = Call(
         layer, query.new_empty(batch, heads, queries, 0), key.new_empty(batch, heads, keys, 0),
@@ -84,18 +85,10 @@ def _with_hidden(
     batch, heads, queries, keys = shape
     mask = torch.zeros(shape, device=(drop if drop is not None else may).device)  # type: ignore[union-attr]
     if given is not None:
-        own = (
-            torch.zeros_like(given, dtype=mask.dtype).masked_fill(given, -torch.inf)
-            if given.dtype == torch.bool
-            else given
-        )
+        own = as_bias(~given, mask.dtype) if given.dtype == torch.bool else given
         mask = mask + (own if own.dim() == 2 else own.view(shape))
     if drop is not None:
         mask = mask.masked_fill(drop[:, :, None, :], -torch.inf)
     if may is not None:
         mask = mask.masked_fill(~may, -torch.inf)
     return mask.view(batch * heads, queries, keys)
-
-
-def _as_bool(padded: Tensor) -> Tensor:
-    return padded if padded.dtype == torch.bool else padded < 0

@@ -125,7 +125,8 @@ class Catcher(TorchFunctionMode):
         if func is nn.functional.scaled_dot_product_attention and self.taps:
             return self._attention(func, *args, **kwargs)
         if func is nn.functional.multi_head_attention_forward and self.taps:
-            return self._multi_head(func, args, kwargs)
+            # Its own weights are asked for, since its SDPA call is out of a mode's reach.
+            return multi_head(func, args, kwargs, self.calls, self.taps, self._count)
         return func(*args, **kwargs)
 
     def _attention(
@@ -147,10 +148,6 @@ class Catcher(TorchFunctionMode):
         call = Call(self.calls, q, k, v, *aligned(mask, is_causal, q, k), scale, running(), untouched, is_causal)
         self._count(q.shape[1], k.shape[2])
         return perform(call, self.taps).reshape(*query.shape[:-1], value.shape[-1])
-
-    def _multi_head(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """torch.nn.MultiheadAttention: its own weights are asked for, since its SDPA call is out of a mode's reach."""
-        return multi_head(func, args, kwargs, self.calls, self.taps, self._count)
 
     @property
     def taps(self) -> list[Tap]:

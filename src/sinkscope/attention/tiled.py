@@ -84,9 +84,7 @@ def tile_rows(call: Inputs) -> int:
     most = MOST_ROWS
     if call.block is not None:
         most = FEW_CAUSAL_ROWS if call.keys <= FEW_KEYS else MOST_CAUSAL_ROWS
-    scores = (
-        TILE_SCORES // 2 if call.clean and call.drop_keys is not None else TILE_SCORES
-    )  # clean sums take a second tile
+    scores = TILE_SCORES // (2 if call.clean and call.drop_keys is not None else 1)  # clean sums take a second tile
     rows = min(most, max(LEAST_ROWS, scores // call.keys))
     return min(call.queries, rows if head_at_a_time(call) else max(1, rows // call.share))
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sinkscope.decoding.delete import delete_positions
 from sinkscope.decoding.fit import check_kinds, refuse_unused, resolve_settings
-from sinkscope.decoding.run import Decoded, OnStep, Run, Step
+from sinkscope.decoding.run import Decoded, History, OnStep, Step
 from sinkscope.errors import PromptError
 from sinkscope.models.base import Model, check_ids, check_mask
 from sinkscope.settings.decode import Decode
@@ -45,7 +45,7 @@ def decode(
         )
     mask = checked_mask(attention_mask, prompt, settings)
     prompt, mask = delete_positions(prompt, mask, settings.delete)
-    run = Run(history)
+    run = History(history)
     ways = {"autoregressive": continue_text, "native": generate_natively, "nemotron": speculate}
     way = denoise if settings.mode == "diffusion" else ways.get(settings.family, denoise)
     return run.finish(*way(model, prompt, settings, mask, run, on_step))

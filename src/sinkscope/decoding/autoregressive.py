@@ -11,14 +11,14 @@ from transformers import DynamicCache
 from sinkscope.attention.context import COMMITTED, PROMPT, Forward, forward_context
 from sinkscope.decoding.choose import choice_of
 from sinkscope.decoding.noise import noise_of
-from sinkscope.decoding.run import OnStep, Run, Step
+from sinkscope.decoding.run import History, OnStep, Step
 from sinkscope.errors import DecodeError
 from sinkscope.models.base import Model
 from sinkscope.settings import Decode
 
 
 def continue_text(
-    model: Model, prompt: Tensor, settings: Decode, attention_mask: Tensor | None, run: Run, on_step: OnStep | None
+    model: Model, prompt: Tensor, settings: Decode, attention_mask: Tensor | None, run: History, on_step: OnStep | None
 ) -> tuple[Tensor, list[Tensor]]:
     """prompt [batch, position] → tokens [batch, position + length], and each row's answer; after its end, padding."""
     if not model.causal:

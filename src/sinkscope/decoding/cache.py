@@ -37,9 +37,7 @@ class Forwards:
     def __call__(self, canvas: Tensor, block: tuple[int, int]) -> Tensor:
         """canvas [batch, position] → hidden [batch, window, width]."""
         start, stop = self.window(block, canvas.shape[1])
-        positions = self.model.positions(self.attention_mask)
-        if positions is None:
-            positions = torch.arange(canvas.shape[1], device=canvas.device).unsqueeze(0)
+        positions = self._positions(canvas)
         if self.kind is None:
             return self._run(canvas, positions, None)
         if self.block != block:  # a block's first forward is over everything, and fills the cache
@@ -57,6 +55,11 @@ class Forwards:
         if self.kind == "prefix":
             self.cache.crop(start - stop)
         return hidden
+
+    def _positions(self, canvas: Tensor) -> Tensor:
+        """[batch | 1, position]: as the family counts them."""
+        counted = self.model.positions(self.attention_mask)
+        return torch.arange(canvas.shape[1], device=canvas.device).unsqueeze(0) if counted is None else counted
 
     def _run(self, ids: Tensor, positions: Tensor, cache: DynamicCache | None) -> Tensor:
         base: Any = self.model.module.base_model

@@ -1,8 +1,4 @@
-"""The canvas: which positions are open, what the model is shown, and what a step may change.
-
-With a mask token an open position is one that holds it; that is one case. A canvas of another kind (uniform noise, say)
-keeps its own record of what is open: see `NoiseCanvas`.
-"""
+"""The canvas: which positions are open, and what a step may change."""
 
 from __future__ import annotations
 
@@ -45,21 +41,14 @@ class Canvas:
         """bool: positions without a token yet (a mask in the prompt is open too)."""
         return (self.tokens == self.blank) & self.real
 
-    def shown(self) -> Tensor:
-        """What the model reads."""
-        return self.tokens
-
     def apply(self, candidates: Tensor, picks: Picks) -> Tensor:
         """Do what was picked; returns what was an edit: known positions whose token is another one now."""
         before, known = self.tokens, ~self.open()
         written = picks.commit if picks.edit is None else picks.commit | picks.edit
         self.tokens = torch.where(written, candidates, self.tokens)
         if picks.reopen is not None:
-            self._reopen(picks.reopen)
+            self.tokens = self.tokens.masked_fill(picks.reopen, self.blank)
         return known & (self.tokens != before)
-
-    def _reopen(self, places: Tensor) -> None:
-        self.tokens = self.tokens.masked_fill(places, self.blank)
 
     def hide_padding(self) -> None:
         """A padding token that was generated counts as padding from now on, where padding is known by its id."""
@@ -69,28 +58,6 @@ class Canvas:
     def padding(self) -> Tensor:
         """[batch] on the CPU: padded columns at the left of each row."""
         return (self.real.cumsum(1) == 0).sum(1).cpu()
-
-
-@dataclass
-class NoiseCanvas(Canvas):
-    """A canvas that starts as random tokens and has no mask token: what is open is kept beside it."""
-
-    undecided: Tensor | None = None
-
-    def open(self) -> Tensor:
-        assert self.undecided is not None
-        return self.undecided & self.real
-
-    def apply(self, candidates: Tensor, picks: Picks) -> Tensor:
-        edited = super().apply(candidates, picks)
-        assert self.undecided is not None
-        self.undecided = self.undecided & ~picks.commit
-        if picks.reopen is not None:
-            self.undecided = self.undecided | picks.reopen
-        return edited
-
-    def _reopen(self, places: Tensor) -> None:
-        """Nothing to write: the code that reopens a position draws new noise for it."""
 
 
 @dataclass(frozen=True)

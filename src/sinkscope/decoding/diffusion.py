@@ -16,7 +16,7 @@ from sinkscope.decoding.commit import rule_named
 from sinkscope.decoding.exact import BlockForwards, ReorderedForwards, TextForwards
 from sinkscope.decoding.layout import blocks, lay_out
 from sinkscope.decoding.noise import noise_of
-from sinkscope.decoding.run import OnStep, Run, Step
+from sinkscope.decoding.run import History, OnStep, Step
 from sinkscope.decoding.sparse import SparseForwards
 from sinkscope.decoding.stop import STOPS
 from sinkscope.errors import DecodeError
@@ -30,7 +30,9 @@ HEAD_BYTES, GPU_HEAD_BYTES = 1 << 26, 1 << 30
 class Denoiser:
     """State of one generation of a batch."""
 
-    def __init__(self, model: Model, prompt: Tensor, settings: Decode, attention_mask: Tensor | None, run: Run) -> None:
+    def __init__(
+        self, model: Model, prompt: Tensor, settings: Decode, attention_mask: Tensor | None, run: History
+    ) -> None:
         self.model, self.settings, self.run = model, settings, run
         self.canvas = lay_out(model, prompt, settings, attention_mask)
         self.eos_id = _token(settings.eos_id, model.eos_id, settings.forbid_eos or settings.late_eos, "eos_id")
@@ -84,7 +86,7 @@ class Denoiser:
 
     def _announced(self, kind: str, window: tuple[int, int], block: Block | None) -> Tensor:
         start, stop = window
-        tokens, labels, real = self.canvas.shown(), self.labels()[:, start:stop], self.canvas.real
+        tokens, labels, real = self.canvas.tokens, self.labels()[:, start:stop], self.canvas.real
         padding = self.padding if int(self.padding.max()) else None
         if self.guided:
             tokens = torch.cat([tokens, tokens.masked_fill(self.given, self.canvas.blank)])
@@ -180,7 +182,7 @@ class Denoiser:
 
 
 def denoise(
-    model: Model, prompt: Tensor, settings: Decode, attention_mask: Tensor | None, run: Run, on_step: OnStep | None
+    model: Model, prompt: Tensor, settings: Decode, attention_mask: Tensor | None, run: History, on_step: OnStep | None
 ) -> tuple[Tensor, list[Tensor]]:
     """prompt [batch, position] → the last canvas [batch, position], and each row's answer."""
     state = Denoiser(model, prompt, settings, attention_mask, run)

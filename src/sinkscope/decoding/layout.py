@@ -97,14 +97,10 @@ def _rows(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id:
     if min(ends) == prompt.shape[1]:
         return _answer(model, prompt, real, settings, mask_id)
     fill = next((token for token in (settings.eos_id, model.eos_id, model.pad_id) if token is not None), 0)
-    tokens = torch.full((len(prompt), max(ends) + settings.length), fill)
-    kept, given = torch.zeros_like(tokens, dtype=torch.bool), torch.zeros_like(tokens, dtype=torch.bool)
-    for row, end in enumerate(ends):
-        tokens[row, :end] = prompt[row, :end]
-        tokens[row, end : end + settings.length] = mask_id
-        kept[row, :end], given[row, :end] = real[row, :end], True
-        kept[row, end : end + settings.length] = True
-    return Canvas(tokens, kept, given, mask_id, ends, settings.length)
+    rows = [tokens[:end] for tokens, end in zip(prompt, ends, strict=True)]
+    canvas = _placed(rows, [0] * len(rows), [end + settings.length for end in ends], fill, mask_id, settings)
+    canvas.real[:, : prompt.shape[1]] &= real | ~canvas.given[:, : prompt.shape[1]]
+    return canvas
 
 
 def _grid(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id: int) -> Canvas:
@@ -114,34 +110,33 @@ def _grid(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id:
     rows = [tokens[keep] for tokens, keep in zip(prompt, real, strict=True)]
     most = max(len(row) // size for row in rows)
     padding = [(most - len(row) // size) * size for row in rows]
-    ends = [
-        padded + ceil((len(row) + settings.length) / size) * size for padded, row in zip(padding, rows, strict=True)
-    ]
+    ends = [first + ceil((len(row) + settings.length) / size) * size for first, row in zip(padding, rows, strict=True)]
     fill = next((token for token in (model.pad_id, model.eos_id) if token is not None), 0)
-    tokens = torch.full((len(rows), max(ends)), fill)
-    kept, given = torch.zeros_like(tokens, dtype=torch.bool), torch.zeros_like(tokens, dtype=torch.bool)
-    answers = []
-    for number, (row, padded, end) in enumerate(zip(rows, padding, ends, strict=True)):
-        start = padded + len(row)
-        tokens[number, padded:start], tokens[number, start:end] = row, mask_id
-        kept[number, padded:end], given[number, padded:start] = True, True
-        answers.append(start)
-    return Canvas(tokens, kept, given, mask_id, answers, settings.length)
+    return _placed(rows, padding, ends, fill, mask_id, settings)
 
 
 def _left(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id: int) -> Canvas:
     """Prompts padded at the left to whole blocks; padding is known by its id, wherever it stands."""
     assert settings.block is not None
-    size, pad = settings.block, padding_id(model, prompt, real, settings)
+    pad = padding_id(model, prompt, real, settings)
     rows = [tokens[keep] for tokens, keep in zip(prompt, real, strict=True)]
-    width = ceil(max(map(len, rows)) / size) * size
-    tokens = torch.full((len(rows), width + settings.length), pad)
-    tokens[:, width:] = mask_id
-    given = torch.zeros_like(tokens, dtype=torch.bool)
-    for number, row in enumerate(rows):
-        tokens[number, width - len(row) : width] = row
-        given[number, width - len(row) : width] = True
-    return Canvas(tokens, tokens != pad, given, mask_id, [width] * len(rows), settings.length, pad)
+    width = ceil(max(map(len, rows)) / settings.block) * settings.block
+    starts, ends = [width - len(row) for row in rows], [width + settings.length] * len(rows)
+    canvas = _placed(rows, starts, ends, pad, mask_id, settings)
+    return replace(canvas, real=canvas.tokens != pad, pad=pad)
+
+
+def _placed(
+    rows: list[Tensor], starts: list[int], ends: list[int], fill: int, mask_id: int, settings: Decode
+) -> Canvas:
+    """Each row's prompt from its own column on, and masks behind it up to its end; the rest is filled, and not real."""
+    tokens = torch.full((len(rows), max(ends)), fill)
+    real, given = torch.zeros_like(tokens, dtype=torch.bool), torch.zeros_like(tokens, dtype=torch.bool)
+    answers = [start + len(row) for start, row in zip(starts, rows, strict=True)]
+    for number, (row, start, answer, end) in enumerate(zip(rows, starts, answers, ends, strict=True)):
+        tokens[number, start:answer], tokens[number, answer:end] = row, mask_id
+        real[number, start:end], given[number, start:answer] = True, True
+    return Canvas(tokens, real, given, mask_id, answers, settings.length)
 
 
 def padding_id(model: Model, prompt: Tensor, real: Tensor, settings: Decode) -> int:
@@ -156,11 +151,5 @@ def padding_id(model: Model, prompt: Tensor, real: Tensor, settings: Decode) -> 
 
 
 LAYOUTS: dict[str, Callable[[Model, Tensor, Tensor, Decode, int], Canvas]] = {
-    "answer": _answer,
-    "rows": _rows,
-    "grid": _grid,
-    "left": _left,
-    "aligned": _aligned,
-    "ahead": _ahead,
-    "total": _total,
-}
+    "answer": _answer, "rows": _rows, "grid": _grid, "left": _left, "aligned": _aligned, "ahead": _ahead, "total": _total,
+}  # fmt: skip

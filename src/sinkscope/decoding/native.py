@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.attention.context import MASKED, Forward, forward_context
-from sinkscope.decoding.run import OnStep, Run, Step
+from sinkscope.decoding.run import History, OnStep, Step
 from sinkscope.errors import DecodeError
 from sinkscope.models.base import Model
 from sinkscope.settings import Decode
@@ -26,7 +26,13 @@ class _Watched:
     """Says what each forward inside `generate` is, and makes a Step of each forward of the decoder."""
 
     def __init__(
-        self, model: Model, prompt: Tensor, settings: Decode, padding: Tensor | None, run: Run, on_step: OnStep | None
+        self,
+        model: Model,
+        prompt: Tensor,
+        settings: Decode,
+        padding: Tensor | None,
+        run: History,
+        on_step: OnStep | None,
     ) -> None:
         self.model, self.settings, self.padding, self.run, self.on_step = model, settings, padding, run, on_step
         self.text = prompt[:, :0]  # [batch, position]: what the encoder has read
@@ -120,7 +126,7 @@ class _Watched:
 
 
 def generate_natively(
-    model: Model, prompt: Tensor, settings: Decode, attention_mask: Tensor | None, run: Run, on_step: OnStep | None
+    model: Model, prompt: Tensor, settings: Decode, attention_mask: Tensor | None, run: History, on_step: OnStep | None
 ) -> tuple[Tensor, list[Tensor]]:
     """prompt [batch, position], padded at the left → text of whole canvases, and each row's answer."""
     from transformers.models.diffusion_gemma.generation_diffusion_gemma import EntropyBoundSamplerConfig

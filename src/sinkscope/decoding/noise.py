@@ -6,8 +6,8 @@ so `reference` gives their tokens on a CPU only. `counter` draws on the device o
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -19,21 +19,36 @@ from sinkscope.settings import Decode
 CHUNK = 1 << 21  # numbers drawn at a time while a stream is walked
 
 
-class Noise(Protocol):
-    """Where maps are flat indices into [batch × position], in increasing order."""
+class Noise(ABC):
+    """`where`: flat indices into [batch × position], in increasing order; `frame` says how many positions a row has."""
 
-    def begin_step(self) -> None: ...
+    def __init__(self, positions: int) -> None:
+        self.positions = positions
+
+    def frame(self, positions: int) -> None:
+        self.positions = positions
+
+    def begin_step(self) -> None:  # noqa: B027 - most count no steps
+        pass
+
+    def end_step(self, vocabulary: int) -> None:  # noqa: B027
+        pass
+
+    @abstractmethod
     def token_uniform(self, where: Tensor, vocabulary: int) -> Tensor: ...  # [n, vocabulary] float64
-    def end_step(self, vocabulary: int) -> None: ...
+    @abstractmethod
     def canvas_uniform(self, where: Tensor) -> Tensor: ...  # [n] float32, of a draw over the whole canvas
+    @abstractmethod
     def uniform(self, where: Tensor) -> Tensor: ...  # [n] float32
+    @abstractmethod
     def draw(self, probabilities: Tensor, where: Tensor) -> Tensor: ...  # [n, vocabulary] → [n]
+    @abstractmethod
     def subset(self, weights: Tensor, count: int) -> Tensor: ...  # [batch, position] → [batch, count]
+    @abstractmethod
     def binomial(self, row: int, count: Tensor, share: Tensor) -> Tensor: ...  # float64 numbers → one
-    def frame(self, positions: int) -> None: ...  # how many positions per row the flat indices count
 
 
-class ReferenceNoise:
+class ReferenceNoise(Noise):
     """One CPU generator for the whole batch, used in the order of the authors' code.
 
     LLaDA's code draws a number for every entry of [batch, position, vocabulary]; the stream is walked in
@@ -41,9 +56,9 @@ class ReferenceNoise:
     """
 
     def __init__(self, seed: int, batch: int, positions: int) -> None:
+        super().__init__(positions)
         self.generator = torch.Generator().manual_seed(seed)
-        self.batch, self.positions = batch, positions
-        self.cursor = 0
+        self.batch, self.cursor = batch, 0
 
     def begin_step(self) -> None:
         self.cursor = 0
@@ -83,23 +98,14 @@ class ReferenceNoise:
     def binomial(self, row: int, count: Tensor, share: Tensor) -> Tensor:
         return torch.binomial(count, share, generator=self.generator)
 
-    def frame(self, positions: int) -> None:
-        self.positions = positions
 
-
-class RowNoise:
+class RowNoise(Noise):
     """A generator per row, all with the same seed: a row's numbers do not depend on its neighbours or its padding."""
 
     def __init__(self, seed: int, padding: Tensor, positions: int) -> None:
+        super().__init__(positions)
         self.padding = padding.tolist()  # [batch]: padded columns at the left of each row
         self.generators = [torch.Generator().manual_seed(seed) for _ in self.padding]
-        self.positions = positions
-
-    def begin_step(self) -> None:
-        pass
-
-    def end_step(self, vocabulary: int) -> None:
-        pass
 
     def _by_row(self, where: Tensor, *shape: int, dtype: torch.dtype) -> Tensor:
         counts = torch.bincount(where // self.positions, minlength=len(self.generators)).tolist()
@@ -134,14 +140,11 @@ class RowNoise:
     def binomial(self, row: int, count: Tensor, share: Tensor) -> Tensor:
         return torch.binomial(count, share, generator=self.generators[row])
 
-    def frame(self, positions: int) -> None:
-        self.positions = positions
-
 
 TOKEN, CANVAS, PLACE, SUBSET, BINOMIAL = range(1, 6)  # what the numbers are for
 
 
-class CounterNoise:
+class CounterNoise(Noise):
     """A number is a function of seed, row seed, step, purpose, position and token (SplitMix64): no state, no order.
 
     Positions count from a row's first real token, and rows differ by their seeds only: a row alone, in a batch or padded gets
@@ -149,19 +152,14 @@ class CounterNoise:
     """
 
     def __init__(self, seed: int, padding: Tensor, positions: int, device: torch.device) -> None:
+        super().__init__(positions)
         seeds = row_seeds() or (0,)
         self.keys = torch.tensor([key_of(seed, seeds[row % len(seeds)]) for row in range(len(padding))], device=device)
         self.padding = padding.to(device)  # [batch]
-        self.positions, self.step, self.binomials = positions, 0, 0
+        self.step, self.binomials = 0, 0
 
     def begin_step(self) -> None:
         self.step += 1
-
-    def end_step(self, vocabulary: int) -> None:
-        pass
-
-    def frame(self, positions: int) -> None:
-        self.positions = positions
 
     def _at(self, where: Tensor, purpose: int) -> Tensor:
         """A key per flat index, int64 [n]."""

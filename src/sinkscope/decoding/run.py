@@ -36,7 +36,7 @@ class Decoded:
 
 
 @dataclass
-class Run:
+class History:
     """Collects the canvases of a run (on the CPU) if they are wanted."""
 
     keep: bool

@@ -53,9 +53,7 @@ class SparseForwards(Forwards):
 
     def __call__(self, canvas: Tensor, block: tuple[int, int]) -> Tensor:
         """canvas [batch, position] → hidden [batch, window, width]."""
-        positions = self.model.positions(self.attention_mask)
-        if positions is None:
-            positions = torch.arange(canvas.shape[1], device=canvas.device).unsqueeze(0)
+        positions = self._positions(canvas)
         start, stop = self.window(block, canvas.shape[1])
         if (start, stop) == (0, canvas.shape[1]):
             return self._refresh(canvas, block, positions)

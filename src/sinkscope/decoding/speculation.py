@@ -14,14 +14,14 @@ from sinkscope.decoding.canvas import Block
 from sinkscope.decoding.commit.continued import Continued, next_token
 from sinkscope.decoding.diffusion import Denoiser
 from sinkscope.decoding.exact import BlockForwards
-from sinkscope.decoding.run import OnStep, Run
+from sinkscope.decoding.run import History, OnStep
 from sinkscope.errors import DecodeError
 from sinkscope.models.base import Model
 from sinkscope.settings import Decode
 
 
 def speculate(
-    model: Model, prompt: Tensor, settings: Decode, attention_mask: Tensor | None, run: Run, on_step: OnStep | None
+    model: Model, prompt: Tensor, settings: Decode, attention_mask: Tensor | None, run: History, on_step: OnStep | None
 ) -> tuple[Tensor, list[Tensor]]:
     """prompt [1, position] → the text with whatever stands behind it, and the answer, which may exceed the length."""
     if len(prompt) != 1:

@@ -25,6 +25,7 @@ from sinkscope.evals.protocol import (
 )
 from sinkscope.evals.scores import summarise, write_summary
 from sinkscope.evals.worked import worked_examples
+from sinkscope.fields import maybe, need, whole
 from sinkscope.sandbox import require_sandbox
 from sinkscope.settings.decode import Decode
 
@@ -295,9 +296,7 @@ def settled(info: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_numbers(**numbers: Any) -> None:
     for name, number in numbers.items():
-        least = 0 if name == "fewshot" else 1
-        if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < least):
-            raise TaskError(f"Expected {name} as a whole number of at least {least}, got {number!r}.")
+        need(name, number, maybe(whole(0 if name == "fewshot" else 1)), TaskError)
 
 
 def _quietly(call: Callable[[], Any]) -> Any:

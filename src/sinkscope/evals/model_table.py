@@ -180,7 +180,7 @@ class ModelTable:
         )
         for task in slow["tasks"]:
             pair = paired(right_answers(slow, task), right_answers(quick, task))
-            found[task] = {"n": slow["tasks"][task]["n"], **pair.to_dict()}
+            found[task] = {"n": slow["tasks"][task]["n"], **vars(pair)}
             if not -AGREE < pair.difference_low <= pair.difference_high < AGREE:
                 raise TaskError(
                     f"Fast decoding does not agree with the protocol's on {found[task]['n']} problems of {task}: accuracy "
@@ -214,7 +214,7 @@ class ModelTable:
             base = before.get(task, own)
             if own.right is None or base.right is None:
                 continue
-            cell |= paired(base.right, own.right).to_dict()
+            cell |= vars(paired(base.right, own.right))
             if len(records) == len(base.records) == entry["n"] and all(
                 "ids" in one for one in [*records, *base.records]
             ):

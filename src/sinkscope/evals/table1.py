@@ -77,7 +77,8 @@ def table1(
             model = loaded_for(engine, given, dtype, device)
             chatty = model.chat_template is not None if chat is None else chat
             asked = choices(_tasks(name, tasks, protocol, chatty)).build(model, message)
-            place = Place(folder / _safe(model.name), dtype, device, run, part)
+            safe = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in model.name)
+            place = Place(folder / (safe.strip("._") or "model"), dtype, device, run, part)
             later = len(names) - number
             table = ModelTable(asked, place, limit, sequential, message, on_progress, answers, later)
             if fast is not None and not model.causal:
@@ -126,10 +127,6 @@ def _machine(batch_size: int, runs: list[dict[str, Any]], device: str | None) ->
         "dtype": sorted({run["model"]["dtype"] for run in runs}), "cuda": torch.version.cuda,
         **(runs[0]["versions"] if runs else {}),
     }  # fmt: skip
-
-
-def _safe(name: str) -> str:
-    return "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in name).strip("._") or "model"
 
 
 def as_markdown(results: dict[str, Any]) -> str:

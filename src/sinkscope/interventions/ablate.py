@@ -110,7 +110,11 @@ class AblateChannels(ActivationIntervention):
         if self.channels is not None:
             if max(self.channels) >= width:
                 raise InterventionError(f"Expected channels from 0 to {width - 1}, got {max(self.channels)}.")
-            return torch.tensor(self.channels, device=activation.device).expand(len(activation), -1)
+            place = id(self), activation.device  # a copy to a GPU is made once, not in every layer
+            if place not in memory.own:
+                memory.own[place] = torch.tensor(self.channels, device=activation.device)
+            named: Tensor = memory.own[place]
+            return named.expand(len(activation), -1)
         if self.top is not None and self.top > width:
             raise InterventionError(f"Expected top to be at most the {width} channels of the model, got {self.top}.")
         run = None if context.forward is None else context.forward.run
@@ -130,7 +134,7 @@ def largest(activation: Tensor, real: Tensor | None, count: int) -> Tensor:
     return squares.sum(1).topk(count, dim=-1).indices
 
 
-def _is_pairs(value: Any) -> bool:
+def is_pairs(value: Any) -> bool:
     return isinstance(value, list | tuple) and all(
         isinstance(pair, list | tuple) and len(pair) == 2 and all(type(one) is int and one >= 0 for one in pair)
         for pair in value
@@ -140,7 +144,7 @@ def _is_pairs(value: Any) -> bool:
 @register(
     "zero_attention",
     Setting(
-        "heads", REQUIRED, lambda value: bool(value) and _is_pairs(value), "a list of [layer, head]", sweeps=False, freeze=listed,
+        "heads", REQUIRED, lambda value: bool(value) and is_pairs(value), "a list of [layer, head]", sweeps=False, freeze=listed,
         thaw=thawed, place=10, label=lambda heads: ",".join(f"{layer}.{head}" for layer, head in heads),
     ),
     Setting("of", "heads", among(("heads", "random")), "heads or random", place=12, quiet=True, label=str),
@@ -158,7 +162,7 @@ class ZeroAttention(ActivationIntervention):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not _is_pairs(self.heads):
+        if not is_pairs(self.heads):
             raise InterventionError(
                 f"Expected heads as pairs of layer and head, such as ((3, 0),), got {self.heads!r}."
             )

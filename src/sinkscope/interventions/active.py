@@ -52,15 +52,14 @@ class Active(Tap):
         found = [change for change, acts in changes if acts and change is not None]
         for removed in (change.removed for change in found if change.removed is not None):
             rows = slice(None) if call.forward is None else slice(call.forward.rows)
-            self.tally.effect.keys += int((removed[rows] > 0).sum())
-            self.tally.effect.mass += float(removed[rows].sum())
+            self.tally.count(keys=(removed[rows] > 0).sum(), mass=removed[rows].sum())
         return found
 
     def act(self, each: ActivationIntervention, activation: Tensor, context: HookContext) -> Tensor | None:
         """What an intervention on activations makes of one, counted."""
         forward = (
             self.memory.steps.get(context.layer, 1) - 1
-        )  # its places are behind the attention, which is counted already
+        )  # places are behind the attention, which is counted already
         made = each.act(
             activation, context, self.memory
         )  # at every step: what it keeps must not depend on when it acts
@@ -68,8 +67,8 @@ class Active(Tap):
             return None
         with torch.no_grad():
             before = activation[: context.rows].float()
-            self.tally.effect.moved += float((made[: context.rows].float() - before).square().sum())
-            self.tally.effect.moved_seen += float(before.square().sum())
+            moved = (made[: context.rows].float() - before).square().sum()
+            self.tally.count(moved=moved, moved_seen=before.square().sum())
         return made
 
     def ranks(self, call: Call) -> bool:

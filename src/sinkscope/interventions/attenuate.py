@@ -104,7 +104,7 @@ class Attenuate(SelectorIntervention):
         share = odds.sigmoid()
         kept = share.clamp(max=self.to) if self.to is not None else share * (1 - (self.by or 0.0))
         lowered = (kept < share) & odds.isfinite()  # no key of the two kinds: nothing to lower, or nobody to take it up
-        if not bool(lowered.any()):
+        if lowered.device.type == "cpu" and not bool(lowered.any()):  # a GPU would have to be waited for
             return None
         gain = torch.where(lowered, kept.logit() - odds, 0.0)
         bias = torch.where(on, gain[..., None], 0.0)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -21,14 +20,10 @@ from sinkscope.interventions.settings import REQUIRED, Setting, register
 from sinkscope.interventions.words import ABOVE, BELOW, RANK, ROWS, WHICH, K
 
 WEIGHT = Setting("weight", 1.0, number(0, 1e6), "a number of at least 0", place=11, label=lambda weight: f"{weight:g}")
-TEMPERATURE = Setting(
-    "temperature", REQUIRED, number(0.01, 100), "a number from 0.01 to 100", place=11, label=lambda heat: f"{heat:g}"
-)
-PENALTY = Setting(
-    "penalty", REQUIRED, number(0, 1e6), "a number of at least 0", place=11, label=lambda cost: f"by {cost:g}"
-)
-BONUS = Setting(
-    "bonus", REQUIRED, number(0, 1e6), "a number of at least 0", place=11, label=lambda gain: f"by {gain:g}"
+TEMPERATURE = Setting("temperature", REQUIRED, number(0.01, 100), place=11, label=lambda heat: f"{heat:g}")
+PENALTY, BONUS = (
+    Setting(name, REQUIRED, number(0, 1e6), "a number of at least 0", place=11, label=lambda nats: f"by {nats:g}")
+    for name in ("penalty", "bonus")
 )
 TOKEN = Setting(
     "token", None, whole(0), "a token id of at least 0", place=12, quiet=True, label=lambda token: f"of token {token}"
@@ -134,6 +129,9 @@ def _sink_token(model: Any) -> int:
 class _Scored(Ranked):
     """Ranked keys whose scores are changed instead of hidden."""
 
+    _by: ClassVar[str]  # the field that says by how much
+    _sign: ClassVar[int] = 1
+
     def change(self, call: Call, memory: Memory) -> Change | None:
         picked = self.select(call, memory)
         if picked is None:
@@ -141,10 +139,14 @@ class _Scored(Ranked):
         gain = call.q.new_zeros(()) + self._gain
         return Change(bias=picked[:, :, None].to(call.q.dtype) * gain, touched=picked)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        need(self._by, getattr(self, self._by), number(0), InterventionError)
+
     @property
-    @abstractmethod
     def _gain(self) -> float:
         """What is added to the scores of the picked keys, in nats."""
+        return self._sign * float(getattr(self, self._by))
 
     @property
     def is_noop(self) -> bool:
@@ -156,15 +158,9 @@ class _Scored(Ranked):
 class PenaliseSinks(_Scored):
     """The scores of the top keys are lowered by `penalty` (nats) before the softmax: e^penalty times less, not nothing."""
 
+    _by: ClassVar[str] = "penalty"
+    _sign: ClassVar[int] = -1
     penalty: float = field(default=1.0, kw_only=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        need("penalty", self.penalty, number(0), InterventionError)
-
-    @property
-    def _gain(self) -> float:
-        return -self.penalty
 
 
 @register("hold_sinks", K, BONUS, RANK, ROWS, ABOVE, BELOW, *WHICH, masks=False, aim="hold")
@@ -172,15 +168,8 @@ class PenaliseSinks(_Scored):
 class HoldSinks(_Scored):
     """The keys that were on top after the first forward keep `bonus` (nats) on their scores: sinks that do not move."""
 
+    _by: ClassVar[str] = "bonus"
     bonus: float = field(default=4.0, kw_only=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        need("bonus", self.bonus, number(0), InterventionError)
-
-    @property
-    def _gain(self) -> float:
-        return self.bonus
 
     def select(self, call: Call, memory: Memory) -> Tensor | None:
         held: Tensor | None = memory.own.get((id(self), call.layer))
@@ -212,7 +201,7 @@ class RotateSinks(Ranked):
             raise InterventionError("RotateSinks needs to know the tokens of each forward; generate with sk.decode.")
         order = _swapped(picked, kinds, call.real_keys)
         moved = order != torch.arange(call.keys, device=order.device)
-        if not bool(moved.any()):
+        if moved.device.type == "cpu" and not bool(moved.any()):  # a GPU would have to be waited for
             return None
         spread = order.unsqueeze(-1)
         return Change(keys=lambda keys: keys.gather(2, spread.expand(-1, -1, -1, keys.shape[-1])), touched=moved)

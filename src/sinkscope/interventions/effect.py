@@ -42,7 +42,7 @@ class Effect:
 
 
 @dataclass(frozen=True)
-class Layer:
+class TalliedLayer:
     """One call that is not added up yet; each [batch, head, key]."""
 
     clean: Tensor
@@ -55,20 +55,23 @@ class Layer:
         return self.clean.device, self.clean.shape, self.touched is None, self.drop is None
 
 
+SUMMED = ("keys", "mass", "mass_seen", "leak", "moved", "moved_seen")
+
+
 @dataclass
 class Tally:
     """Adds up effects. On a CPU at once; elsewhere the layers of a forward together, when the next forward begins."""
 
     effect: Effect = field(default_factory=Effect)
-    waiting: list[Layer] = field(default_factory=list)
+    waiting: list[TalliedLayer] = field(default_factory=list)
     forward: object = None
-    sums: dict[torch.device, list[Tensor]] = field(default_factory=dict)  # keys, mass, mass seen, leak; float64 numbers
+    sums: dict[torch.device, list[Tensor]] = field(default_factory=dict)  # of SUMMED; float64 numbers
     real: list[Tensor] = field(default_factory=list)  # keys seen, where the device knows how many are padding
 
     def add(self, call: Call, outcome: Outcome) -> None:
         rows = call.q.shape[0] if call.forward is None else call.forward.rows
         drop = None if outcome.drop is None else outcome.drop[:rows]
-        layer = Layer(
+        layer = TalliedLayer(
             outcome.clean_by_all[:rows].detach(), None if outcome.touched is None else outcome.touched[:rows],
             None if drop is None else outcome.received_by_all[:rows].detach(), drop,
         )  # fmt: skip
@@ -88,7 +91,19 @@ class Tally:
         self.forward = call.forward
         self.waiting.append(layer)
 
-    def _add_now(self, layer: Layer) -> None:
+    def count(self, **found: Tensor) -> None:
+        """Add numbers that are counted already, by their names in `Effect`."""
+        for name, value in found.items():
+            if value.device.type == "cpu":
+                setattr(self.effect, name, getattr(self.effect, name) + value.item())
+            else:
+                sums, place = self._sums(value), SUMMED.index(name)
+                sums[place] = sums[place] + value
+
+    def _sums(self, like: Tensor) -> list[Tensor]:
+        return self.sums.setdefault(like.device, [like.new_zeros((), dtype=torch.float64)] * len(SUMMED))
+
+    def _add_now(self, layer: TalliedLayer) -> None:
         effect = self.effect
         effect.mass_seen += float(layer.clean.sum())
         if layer.touched is not None:
@@ -98,17 +113,16 @@ class Tally:
             effect.leak = max(effect.leak, float((layer.left * layer.drop).max()))
 
     def _add_waiting(self) -> None:
-        groups: dict[tuple[object, ...], list[Layer]] = {}
+        groups: dict[tuple[object, ...], list[TalliedLayer]] = {}
         for layer in self.waiting:
             groups.setdefault(layer.alike(), []).append(layer)
         self.waiting = []
         for layers in groups.values():
             self._add_stack(layers)
 
-    def _add_stack(self, layers: list[Layer]) -> None:
+    def _add_stack(self, layers: list[TalliedLayer]) -> None:
         clean = torch.stack([layer.clean for layer in layers])  # [layer, batch, head, key]
-        zero = clean.new_zeros((), dtype=torch.float64)
-        sums = self.sums.setdefault(clean.device, [zero] * 4)
+        sums = self._sums(clean)
         touched = [layer.touched for layer in layers if layer.touched is not None]
         if touched:
             picked = torch.stack(touched)
@@ -124,10 +138,10 @@ class Tally:
         """All that was added so far; waits for the device."""
         self._add_waiting()
         for sums in self.sums.values():
-            keys, mass, seen, leak = torch.stack(sums).tolist()
-            effect = self.effect
-            effect.keys, effect.mass = effect.keys + int(keys), effect.mass + mass
-            effect.mass_seen, effect.leak = effect.mass_seen + seen, max(effect.leak, leak)
+            for name, value in zip(SUMMED, torch.stack(sums).tolist(), strict=True):
+                before = getattr(self.effect, name)
+                added = max(before, value) if name == "leak" else before + (int(value) if name == "keys" else value)
+                setattr(self.effect, name, added)
         self.effect.keys_seen += sum(int(count) for count in self.real)
         self.sums, self.real = {}, []
         return self.effect

@@ -53,11 +53,8 @@ class HookContext:
     @property
     def columns(self) -> slice:
         """Which columns of the canvas the activation's positions are: under a cache, not all."""
-        return slice(0, None) if self.forward is None else slice(self.forward.start, self.forward.start + self._width)
-
-    @property
-    def _width(self) -> int:
-        return 0 if self.forward is None else self.forward.labels.shape[1]
+        forward = self.forward
+        return slice(0, None) if forward is None else slice(forward.start, forward.start + forward.labels.shape[1])
 
     @property
     def rows(self) -> int | None:
@@ -196,18 +193,15 @@ def hook(model: Any, where: str | Sequence[str], function: Function) -> Iterator
     hooked = Hooked(function, {(id(place.part), place.before): place for place in places})
     with ExitStack() as stack:
         for place in places:
-            put, counted = (_on_input, _inputs) if place.before else (_on_output, _outputs)
-            stack.enter_context(counted.put(place.part, partial(put, place.part)))
+            stack.enter_context((_inputs if place.before else _outputs).put(place.part, partial(_put, place)))
         stack.enter_context(listening(root, hooked))
         yield hooked
 
 
-def _on_input(part: nn.Module) -> Callable[[], None]:
-    return part.register_forward_pre_hook(_before, with_kwargs=True).remove
-
-
-def _on_output(part: nn.Module) -> Callable[[], None]:
-    return part.register_forward_hook(_after).remove
+def _put(place: Place) -> Callable[[], None]:
+    part = place.part
+    hooked = part.register_forward_pre_hook(_before, with_kwargs=True) if place.before else None
+    return (hooked or part.register_forward_hook(_after)).remove
 
 
 def _before(part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:

@@ -40,12 +40,11 @@ OF_RANDOM = replace(OF, quiet=True)  # sinks unless said otherwise
 WORDS = (K, RANK, ROWS, OF_RANDOM, SOURCE, ABOVE, BELOW, *WHICH)
 
 
-@dataclass(frozen=True)
-class Donor:
+class Donor(NamedTuple):
     """One layer at one forward of the source."""
 
     states: Tensor  # [batch, head, key, dim]
-    picked: Tensor  # bool [batch, head, key]
+    picked: Tensor | None  # bool [batch, head, key]: what the selector takes there; None for nothing
 
 
 @dataclass(frozen=True)
@@ -99,9 +98,9 @@ class _Patched(SelectorIntervention):
         picked = self.of.select(call, memory)
         own = self._states(call)
         donor = self._donor(call, memory, own, picked)
-        if picked is None or donor is None:
+        if picked is None or donor is None or donor.picked is None:
             return None
-        moved, touched = _moved(own, picked, donor)
+        moved, touched = _moved(own, picked, donor.states, donor.picked)
         if torch.equal(moved, own):  # its own values: nothing is changed, to the last bit
             return None
         return self._change(moved, touched)
@@ -117,11 +116,11 @@ class _Patched(SelectorIntervention):
                 return None
             there = torch.arange(own.shape[2], device=own.device) < before.shape[2]
             return Donor(torch.nn.functional.pad(before, (0, 0, 0, own.shape[2] - before.shape[2])), picked & there)
-        steps: list[dict[int, _Picked]] = memory.given[id(self)]
-        there = steps[memory.step(call)].get(call.layer) if memory.step(call) < len(steps) else None
-        if there is None or there.keys is None:
+        steps: list[dict[int, Donor]] = memory.given[id(self)]
+        found = steps[memory.step(call)].get(call.layer) if memory.step(call) < len(steps) else None
+        if found is None or found.picked is None:
             return None
-        return Donor(there.states.expand(len(own), -1, -1, -1), there.keys.expand(len(own), -1, -1))
+        return Donor(found.states.expand(len(own), -1, -1, -1), found.picked.expand(len(own), -1, -1))
 
     @abstractmethod
     def _states(self, call: Call) -> Tensor:
@@ -161,13 +160,13 @@ class PatchKeys(_Patched):
         return Change(keys=lambda keys: moved, touched=touched)
 
 
-def _moved(own: Tensor, picked: Tensor, donor: Donor) -> tuple[Tensor, Tensor]:
+def _moved(own: Tensor, picked: Tensor, states: Tensor, donors: Tensor) -> tuple[Tensor, Tensor]:
     """The n-th picked key of a head takes from the n-th of the source; heads in which either has fewer keep the rest."""
     most = int(picked.sum(-1).max())
     order, valid = _places(picked, most)
-    source, there = _places(donor.picked, most)
+    source, there = _places(donors, most)
     valid = valid & there
-    taken = donor.states.gather(2, source.unsqueeze(-1).expand(-1, -1, -1, own.shape[-1]))
+    taken = states.gather(2, source.unsqueeze(-1).expand(-1, -1, -1, own.shape[-1]))
     kept = own.gather(2, order.unsqueeze(-1).expand_as(taken))
     moved = own.scatter(2, order.unsqueeze(-1).expand_as(taken), torch.where(valid.unsqueeze(-1), taken, kept))
     return moved, torch.zeros_like(picked).scatter(2, order, valid)
@@ -177,17 +176,8 @@ def _places(picked: Tensor, most: int) -> tuple[Tensor, Tensor]:
     """Columns of the picked keys in ascending order [batch, head, most], and which of the entries are picked at all."""
     order = picked.to(torch.int8).sort(dim=-1, descending=True, stable=True).indices[..., :most]
     found = picked.gather(-1, order)
-    short = most - order.shape[-1]
-    return (order, found) if not short else (
-        torch.nn.functional.pad(order, (0, short)), torch.nn.functional.pad(found, (0, short)),
-    )  # fmt: skip
-
-
-class _Picked(NamedTuple):
-    """One layer at one forward of a trace."""
-
-    states: Tensor  # [1, head, key, dim]
-    keys: Tensor | None  # bool [1, head, key]: what the selector would have taken; None for nothing
+    short = (0, most - order.shape[-1])
+    return torch.nn.functional.pad(order, short), torch.nn.functional.pad(found, short)
 
 
 class _Recorder(Tap):
@@ -195,11 +185,11 @@ class _Recorder(Tap):
 
     def __init__(self, of: Selector, read: Callable[[Call], Tensor], memory: Memory) -> None:
         self.of, self.read, self.memory = of, read, memory
-        self.steps: list[dict[int, _Picked]] = []
+        self.steps: list[dict[int, Donor]] = []
 
     def change(self, call: Call) -> list[Change]:
         self.memory.open(call)
-        self.steps[-1][call.layer] = _Picked(self.read(call), self.of.select(call, self.memory))
+        self.steps[-1][call.layer] = Donor(self.read(call), self.of.select(call, self.memory))
         return []
 
     def ranks(self, call: Call) -> bool:
@@ -214,7 +204,7 @@ class _Recorder(Tap):
 
 def _recorded(
     model: Any, trace: TraceLike, of: Selector, read: Callable[[Call], Tensor], live: Memory
-) -> list[dict[int, _Picked]]:
+) -> list[dict[int, Donor]]:
     """Every step of a trace, layer by layer: its canvases are computed once more, as the decoder would, one row alone."""
     if not hasattr(model, "logits") or trace.causal or getattr(model, "block", None) is not None:
         raise InterventionError(

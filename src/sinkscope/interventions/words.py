@@ -15,11 +15,9 @@ if TYPE_CHECKING:
 
 
 def _kinds(value: Any) -> bool:
-    return value in ("structural", "content") if isinstance(value, str) else isinstance(value, list) and _listed(value)
-
-
-def _listed(value: list[Any]) -> bool:
-    return all(isinstance(one, str) for one in value) and bool(kinds_named(tuple(value)))
+    if isinstance(value, list):
+        return all(isinstance(one, str) for one in value) and bool(kinds_named(tuple(value)))
+    return value in ("structural", "content")
 
 
 def _rule(name: str, place: int) -> Setting:
@@ -31,23 +29,14 @@ def _rule(name: str, place: int) -> Setting:
     )  # fmt: skip
 
 
-K = Setting("k", REQUIRED, whole(1), "a whole number of at least 1", label=lambda k: f"K={k}", place=10)
-RANK = Setting("rank", "clean", among(("clean", "as_run")), "clean or as_run", place=20)
-OF = Setting("of", "sinks", among(("sinks", "random")), "sinks or random", place=30)
-MATCH = Setting("match", "count", among(("count", "mass")), "count or mass", place=40)
+K = Setting("k", REQUIRED, whole(1), label=lambda k: f"K={k}", place=10)
+RANK = Setting("rank", "clean", among(("clean", "as_run")), place=20)
+OF = Setting("of", "sinks", among(("sinks", "random")), place=30)
+MATCH = Setting("match", "count", among(("count", "mass")), place=40)
 ROWS = Setting(
-    "rows", "all", among(("all", "last")), "all or last", place=50,
-    label=lambda rows: "by all rows" if rows == "all" else "by last row",
-)  # fmt: skip
-SCORE = Setting(
-    "score",
-    "sum",
-    among(("sum", "per_row")),
-    "sum or per_row",
-    place=51,
-    quiet=True,
-    label=lambda _: "per row that sees it",
+    "rows", "all", among(("all", "last")), place=50, label=lambda rows: f"by {rows} row{'s' * (rows == 'all')}"
 )
+SCORE = Setting("score", "sum", among(("sum", "per_row")), place=51, quiet=True, label=lambda _: "per row that sees it")
 PER = Setting(
     "per", "head", among(("head", "layer", "model")), "head, layer or model", place=52, quiet=True,
     label=lambda per: f"per {per}",
@@ -59,18 +48,12 @@ KINDS_OF = Setting(
     thaw=lambda kinds: kinds if isinstance(kinds, str) else list(kinds),
 )  # fmt: skip
 VALUE_NORM = Setting(
-    "value_norm",
-    None,
-    among(("low", "high")),
-    "low or high",
-    place=54,
-    quiet=True,
-    label=lambda norm: f"{norm} value norm",
+    "value_norm", None, among(("low", "high")), place=54, quiet=True, label=lambda norm: f"{norm} value norm"
 )
 ABOVE, BELOW = _rule("above", 90), _rule("below", 91)
-KEEP_SELF = Setting("keep_self", False, TRUTH, "true or false", place=100, quiet=True, label=lambda _: "keep self")
-PERSIST = Setting("persist", False, TRUTH, "true or false", place=60, quiet=True, label=lambda _: "persistent")
-ALIGNED = Setting("aligned", False, TRUTH, "true or false", place=61, quiet=True, label=lambda _: "aligned")
+KEEP_SELF = Setting("keep_self", False, TRUTH, place=100, quiet=True, label=lambda _: "keep self")
+PERSIST = Setting("persist", False, TRUTH, place=60, quiet=True, label=lambda _: "persistent")
+ALIGNED = Setting("aligned", False, TRUTH, place=61, quiet=True, label=lambda _: "aligned")
 AVOID = Setting(
     "avoid", None, lambda value: value is None or whole(0)(value), "a whole number of at least 0", place=62, quiet=True,
     label=lambda count: f"avoiding {count}",

@@ -70,7 +70,7 @@ def read_adapter(folder: Path, base: str | None = None) -> Adapter:
     """
     from safetensors.torch import load_file
 
-    config = _json(folder / CONFIG)
+    config = read_object(folder / CONFIG, LARGEST_CONFIG)
     if base is not None:  # a folder is seen from where the user is
         here = Path(base).expanduser()
         config["base_model_name_or_path"] = str(here.absolute()) if here.exists() else base
@@ -95,7 +95,8 @@ def read_adapter(folder: Path, base: str | None = None) -> Adapter:
         raise CheckpointError(f"Expected {WEIGHTS} in {folder}, found {came}; save the adapter with peft again.")
     checkpoint.read_header(path)
     tensors = {name.removeprefix(PREFIX): tensor for name, tensor in load_file(path).items()}
-    return Adapter(folder, config, tensors, _json(folder / NOTES) if (folder / NOTES).is_file() else {})
+    notes = read_object(folder / NOTES, LARGEST_CONFIG) if (folder / NOTES).is_file() else {}
+    return Adapter(folder, config, tensors, notes)
 
 
 def merge(model: Model, adapter: Adapter, name: str) -> Model:
@@ -261,7 +262,3 @@ def set_direction(module: nn.Module, causal: bool) -> None:
     for part in module.modules():
         if hasattr(part, "is_causal"):
             part.is_causal = causal  # type: ignore[assignment]
-
-
-def _json(path: Path) -> dict[str, Any]:
-    return read_object(path, LARGEST_CONFIG)

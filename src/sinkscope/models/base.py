@@ -128,29 +128,20 @@ class Model:
         ids = check_ids(ids, self)
         mask = None if attention_mask is None else check_mask(attention_mask, ids)
         mask = None if mask is None or bool(mask.all()) else mask
-        if block is not None:
-            return self._block_logits(ids, mask, block)
-        if (own := self.recipe.logits(self, ids, mask)) is not None:
-            return own
-        visible = self.recipe.visible(self, ids, None if mask is None else mask.bool())
-        output = self.module(
-            ids, attention_mask=mask if visible is None else visible, position_ids=self.positions(mask),
-            use_cache=False, **self.direction(),
-        )  # fmt: skip
-        logits: Tensor = output.logits
-        return logits
-
-    def _block_logits(self, ids: Tensor, mask: Tensor | None, block: Any) -> Tensor:
-        if self.causal or type(block) is not int or block < 1:
-            raise PromptError(
-                f"Expected block as a whole number of at least 1, for a diffusion model, got {block!r} for {self.name}."
-            )
         real = None if mask is None else mask.bool()
-        output = self.module(
-            ids, attention_mask=block_mask(block, 0, ids.shape[1], real, ids.device), use_cache=False,
-            position_ids=None if real is None else counted(real), **self.direction(),
-        )  # fmt: skip
-        logits: Tensor = output.logits
+        if block is None:
+            if (own := self.recipe.logits(self, ids, mask)) is not None:
+                return own
+            visible, positions = self.recipe.visible(self, ids, real), self.positions(mask)
+            visible = mask if visible is None else visible
+        else:
+            if self.causal or type(block) is not int or block < 1:
+                raise PromptError(f"Expected block ≥ 1 for a diffusion model, got {block!r} for {self.name}.")
+            visible = block_mask(block, 0, ids.shape[1], real, ids.device)
+            positions = None if real is None else counted(real)
+        logits: Tensor = self.module(
+            ids, attention_mask=visible, position_ids=positions, use_cache=False, **self.direction()
+        ).logits
         return logits
 
     def direction(self) -> dict[str, bool]:

@@ -11,23 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from sinkscope.errors import CheckpointError, SinkscopeError
+from sinkscope.io import reading
+from sinkscope.io.reading import MB, read_bytes
 
-MB = 1 << 20
 LARGEST_CONFIG = 8 * MB
 LARGEST_INDEX = 64 * MB
 LARGEST_HEADER = 100 * MB  # the bound of the safetensors format itself
 LARGEST_TEXT = 200 * MB  # tokenizer files: the largest published are about 35 MB
 LONGEST_NAME = 4096  # of a path on Linux
 LONGEST_SENTENCE = 590
-SHOWN = 60  # characters of a strange value that are worth reading
-READ = (
-    "*.json",
-    "*.jinja",
-    "*.txt",
-    "*.model",
-    "*.safetensors",
-    "*.gguf",
-)  # what we, or transformers, open in a folder
+READ = ("*.json", "*.jinja", "*.txt", "*.model", "*.safetensors", "*.gguf")  # what is opened in a folder
 
 
 @contextmanager
@@ -61,15 +54,14 @@ def reason(error: BaseException) -> str:
 
 def plain(text: str, most: int) -> str:
     """Text without control characters, on one line, cut where it is too long."""
-    line = "".join(sign if sign.isprintable() else " " if sign in "\n\t" else "�" for sign in text)
+    line = reading.plain(text.translate({10: " ", 9: " "}))
     return line if len(line) <= most else f"{line[: most - 2]}…."
 
 
 def shown(value: object) -> str:
     """A strange value, short enough for a sentence."""
-    text = value if isinstance(value, str) else repr(value)
-    line = plain(text[: 2 * LONGEST_NAME], 2 * LONGEST_NAME)
-    return line if len(line) <= 4 * SHOWN else f"{line[:SHOWN]}…{line[-SHOWN:]}"
+    text = value if isinstance(value, str) else str(value) if isinstance(value, Path) else repr(value)
+    return reading.short(text[: 2 * LONGEST_NAME])
 
 
 def checked_name(name: Any) -> str:
@@ -93,42 +85,22 @@ def refuse_odd_files(folder: Path) -> None:
         try:
             kept = path.stat()
         except OSError as error:
-            raise CheckpointError(
-                f"{shown(str(path))} cannot be read ({reason(error)}); put the file there again."
-            ) from None
+            raise CheckpointError(f"{shown(path)} cannot be read ({reason(error)}); put it there again.") from None
         if stat.S_ISDIR(kept.st_mode):
             continue
         if not stat.S_ISREG(kept.st_mode) or not os.access(path, os.R_OK):
             kind = "is not readable" if stat.S_ISREG(kept.st_mode) else "is a pipe, socket or device"
-            raise CheckpointError(f"Expected a plain file, and {shown(str(path))} {kind}; put the file there again.")
+            raise CheckpointError(f"Expected a plain file, and {shown(path)} {kind}; put the file there again.")
         if path.suffix not in (".safetensors", ".gguf") and kept.st_size > LARGEST_TEXT:
             raise CheckpointError(
-                f"Expected less than {LARGEST_TEXT // MB} MB in {shown(str(path))}, got {kept.st_size // MB} MB; "
+                f"Expected less than {LARGEST_TEXT // MB} MB in {shown(path)}, got {kept.st_size // MB} MB; "
                 "is it another file?"
             )
-
-
-def read_bytes(path: Path, largest: int) -> bytes:
-    """A whole file that is plain, readable and not too large; a pipe is refused before it is opened."""
-    try:
-        kept = path.stat()
-        if not stat.S_ISREG(kept.st_mode):
-            raise CheckpointError(f"Expected a plain file, and {shown(str(path))} is none; put the file there again.")
-        if kept.st_size > largest:
-            raise CheckpointError(
-                f"Expected less than {largest // MB} MB in {shown(str(path))}, got {kept.st_size // MB} MB; "
-                "is it another file?"
-            )
-        return path.read_bytes()
-    except OSError as error:
-        raise CheckpointError(
-            f"{shown(str(path))} cannot be read ({reason(error)}); check the path and permissions."
-        ) from None
 
 
 def read_object(path: Path, largest: int) -> dict[str, Any]:
     """The JSON object in a file."""
-    return parsed_object(read_bytes(path, largest), shown(str(path)))
+    return parsed_object(read_bytes(path, largest, CheckpointError), shown(path))
 
 
 def parsed_object(data: bytes, where: str) -> dict[str, Any]:

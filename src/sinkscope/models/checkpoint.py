@@ -31,7 +31,7 @@ def read_config(folder: Path) -> dict[str, Any]:
             f"Expected a checkpoint folder with config.json, and {folder} has none; "
             "name the folder that holds config.json and the .safetensors files."
         )
-    return checked_config(read_object(path, LARGEST_CONFIG), shown(str(path)))
+    return checked_config(read_object(path, LARGEST_CONFIG), shown(path))
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -76,7 +76,7 @@ def read_header(path: Path) -> dict[str, Any]:
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length <= 0 or length > size - 8 or length > LARGEST_HEADER:
             raise CheckpointError(f"{path} is not a whole safetensors file ({size} bytes); fetch it again.")
-        header = parsed_object(file.read(length), f"the header of {shown(str(path))}")
+        header = parsed_object(file.read(length), f"the header of {shown(path)}")
     entries = [(name, entry) for name, entry in header.items() if name != "__metadata__"]
     for name, entry in entries:
         if not _is_entry(entry):

@@ -20,7 +20,7 @@ SIDES = ("embedding_length", "feed_forward_length", "vocab_size", "attention.hea
 
 
 @dataclass(frozen=True)
-class Entry:
+class StoredTensor:
     """One tensor of a file: its shape in torch's order, the number of its packing, its place behind the head."""
 
     name: str
@@ -36,7 +36,7 @@ class Header:
     path: Path
     size: int
     values: dict[str, Any] = field(repr=False)
-    tensors: tuple[Entry, ...] = field(repr=False)
+    tensors: tuple[StoredTensor, ...] = field(repr=False)
     end: int
 
 
@@ -49,7 +49,7 @@ def read_gguf(path: Path) -> Header:
         _check_sizes(header)
     except (OSError, ValueError, struct.error) as error:
         why = reason(error).removeprefix("ValueError: ")
-        raise CheckpointError(f"{shown(str(path))} cannot be read as a GGUF model: {why}; fetch it again.") from None
+        raise CheckpointError(f"{shown(path)} cannot be read as a GGUF model: {why}; fetch it again.") from None
     return header
 
 
@@ -110,12 +110,12 @@ def _head(path: Path, reader: _Reader) -> Header:
     return Header(path, reader.size, values, tuple(entries), reader.file.tell())
 
 
-def _entry(reader: _Reader) -> Entry:
+def _entry(reader: _Reader) -> StoredTensor:
     name, dimensions = reader.text(), reader.whole(4)
     if dimensions > 4:
         raise ValueError(f"it holds a tensor of {dimensions} dimensions")
     shape = [reader.whole(8) for _ in range(dimensions)]
-    entry = Entry(name, tuple(reversed(shape)), reader.whole(4), reader.whole(8))
+    entry = StoredTensor(name, tuple(reversed(shape)), reader.whole(4), reader.whole(8))
     if entry.offset >= reader.size:
         raise ValueError("it is cut short before a tensor that it names")
     return entry

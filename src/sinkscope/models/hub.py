@@ -29,8 +29,11 @@ def seconds() -> float:
 def snapshot(
     hub_id: str, patterns: list[str] = PATTERNS, revision: str | None = None, token: str | bool | None = None
 ) -> Path:
-    """The files of a repository that are safe to open, fetched unless they are there; the folder is named after its commit."""
+    """The files of a repository that are safe to open, fetched unless they are there; hub_id may be written name@revision."""
     from huggingface_hub import snapshot_download
+
+    hub_id, _, written = hub_id.partition("@")
+    revision = revision or written or None
 
     def fetch(local_only: bool) -> str:
         return str(
@@ -74,10 +77,7 @@ def _answers(hub_id: str) -> bool:
     def ask() -> None:
         try:
             HfApi().repo_info(hub_id, timeout=seconds())
-        except (
-            HfHubHTTPError,
-            ValueError,
-        ):  # a refusal, or a name that no repository can have, is told by the download
+        except (HfHubHTTPError, ValueError):  # a refusal, or a name that no repository can have: the download tells it
             said.append(True)
         except Exception:  # of httpx or requests, by version: no connection, no answer
             said.append(False)

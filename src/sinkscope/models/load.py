@@ -237,7 +237,7 @@ def find_folder(asked: str, revision: str | None = None, token: str | bool | Non
         )
     if at and (not written or revision not in (None, written)):
         raise CheckpointError(f"Expected one revision of {hub_id}, got {shown(repr(asked))} and revision={revision!r}.")
-    return snapshot(hub_id, revision=written or revision, token=token)
+    return snapshot(asked, revision=revision, token=token)
 
 
 def hub_commit(folder: Path) -> str | None:

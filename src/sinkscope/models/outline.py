@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from sinkscope.errors import CheckpointError, TokenizerError
-from sinkscope.models import adapters, checkpoint, gguf_llama, zoo
+from sinkscope.models import adapters, checkpoint, gguf_file, zoo
 from sinkscope.models.base import Model
 from sinkscope.models.boundary import checked_name, one_sentence
 from sinkscope.models.family import Family
@@ -18,6 +18,7 @@ from sinkscope.models.gguf_header import read_gguf
 from sinkscope.models.hub import fetched, seconds
 from sinkscope.models.imports import import_transformers
 from sinkscope.models.llama import Llama
+from sinkscope.models.sizes import empty_module
 from sinkscope.models.weights import first_lines, quiet
 
 if TYPE_CHECKING:
@@ -49,13 +50,8 @@ def _outlined(asked: str, layers: int | None, device: str, dtype: torch.dtype) -
         native.is_causal = family.causal
     if layers is not None:
         native.num_hidden_layers = layers
-    import transformers
-
-    auto: Any = getattr(transformers, family.native_class or "AutoModelForCausalLM")
-    make = auto.from_config if family.native_class is None else auto
     try:
-        with torch.device(device), quiet():
-            module = make(native).to(dtype).eval()
+        module = empty_module(family, native, device).to(dtype).eval()
     except (RuntimeError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
             f"config.json of {asked} describes no model: {first_lines(error)}; fetch it again."
@@ -73,7 +69,7 @@ def _described(folder: Path, asked: str) -> tuple[Family, PretrainedConfig, dict
     if folder.suffix == ".gguf":
         from transformers import AutoConfig
 
-        found = gguf_llama.config_of(read_gguf(folder))
+        found = gguf_file.config_of(read_gguf(folder))
         with quiet():
             return Llama(), found or AutoConfig.from_pretrained(str(folder.parent), gguf_file=folder.name), {}
     from sinkscope.models.load import family_of

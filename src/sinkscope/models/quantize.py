@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import math
 from typing import Any
 
@@ -14,6 +13,7 @@ from torch import nn
 from sinkscope.errors import CheckpointError
 from sinkscope.fields import shown
 from sinkscope.models.base import Model
+from sinkscope.models.imports import no_warnings
 
 SCHEMES = ("int8", "int4")  # a scale per row; a scale and a zero point per GROUP inputs of a row
 GROUP = 32
@@ -53,17 +53,14 @@ def digest(fingerprint: str, scheme: Any) -> str:
 
 def quantize(model: Model, scheme: str) -> Model:
     """Pack every linear layer but the output head, in place; embeddings, norms and experts in one tensor stay plain."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)  # torchao tells on import of every kernel for other machines that it cannot load
     try:
-        from torchao.quantization import Int8WeightOnlyConfig, IntxWeightOnlyConfig, MappingType, quantize_
-        from torchao.quantization.granularity import PerGroup
+        with no_warnings():
+            from torchao.quantization import Int8WeightOnlyConfig, IntxWeightOnlyConfig, MappingType, quantize_
+            from torchao.quantization.granularity import PerGroup
     except ImportError:
         raise CheckpointError(
             f"{scheme} weights need the package torchao; install it: pip install sinkscope[quant]"
         ) from None
-    finally:
-        logging.disable(before)
     ends: Any = model.module
     head = ends.get_output_embeddings()
     layers = [part for part in model.module.modules() if isinstance(part, nn.Linear) and part is not head]
@@ -71,11 +68,7 @@ def quantize(model: Model, scheme: str) -> Model:
     how = (
         Int8WeightOnlyConfig(set_inductor_config=False)
         if scheme == "int8"
-        else IntxWeightOnlyConfig(
-            weight_dtype=torch.int4,  # type: ignore[attr-defined]
-            granularity=group,
-            mapping_type=MappingType.ASYMMETRIC,
-        )
+        else IntxWeightOnlyConfig(torch.int4, group, MappingType.ASYMMETRIC)  # type: ignore[attr-defined]
     )
     quantize_(model.module, how, filter_fn=lambda part, name: isinstance(part, nn.Linear) and part is not head)
     model.quantization, model.fingerprint = scheme, digest(model.fingerprint, scheme)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from sinkscope.errors import CheckpointError
+from sinkscope.fields import TRUTH, Allowed, number, whole
 from sinkscope.models.boundary import shown
 
 if TYPE_CHECKING:
@@ -19,28 +20,36 @@ if TYPE_CHECKING:
 
 DEEPEST, MOST_VALUES = 32, 100_000
 LAYERS, WIDTH, VOCABULARY, POSITIONS = 4096, 1 << 20, 1 << 24, 1 << 31
-# The most that each size may be, under the names of all families; every one is at least 1.
-SIZES = {
-    **dict.fromkeys(("n_layers", "num_hidden_layers", "n_layer", "num_layers"), LAYERS),
-    **dict.fromkeys(("n_heads", "n_kv_heads", "num_attention_heads", "num_key_value_heads", "n_head"), WIDTH),
-    **dict.fromkeys(("d_model", "hidden_size", "n_embd", "mlp_hidden_size", "intermediate_size", "head_dim"), WIDTH),
-    **dict.fromkeys(("moe_intermediate_size", "num_experts", "num_experts_per_tok", "block_size"), WIDTH),
-    **dict.fromkeys(("vocab_size", "embedding_size", "new_vocab_size"), VOCABULARY),
-    **dict.fromkeys(("max_position_embeddings", "max_sequence_length", "n_positions", "sliding_window"), POSITIONS),
+TOKEN = Allowed(f"a token id below {VOCABULARY}", whole(-1, VOCABULARY - 1))
+
+
+def _from(least: int, most: int) -> Allowed:
+    return Allowed(f"a whole number from {least} to {most}", whole(least, most))
+
+
+# What each plain field may hold beside null, under the names of all families.
+FIELDS: dict[str, Allowed] = {
+    **dict.fromkeys(("n_layers", "num_hidden_layers", "n_layer", "num_layers"), _from(1, LAYERS)),
+    **dict.fromkeys(("n_heads", "n_kv_heads", "num_attention_heads", "num_key_value_heads", "n_head"), _from(1, WIDTH)),
+    **dict.fromkeys(("d_model", "hidden_size", "n_embd", "mlp_hidden_size", "intermediate_size"), _from(1, WIDTH)),
+    **dict.fromkeys(("moe_intermediate_size", "num_experts", "num_experts_per_tok", "block_size"), _from(0, WIDTH)),
+    **dict.fromkeys(("vocab_size", "embedding_size", "new_vocab_size"), _from(1, VOCABULARY)),
+    **dict.fromkeys(("max_position_embeddings", "max_sequence_length", "n_positions"), _from(1, POSITIONS)),
+    **dict.fromkeys(("use_cache", "use_sliding_window", "tie_word_embeddings", "weight_tying", "is_causal"), TRUTH),
+    **dict.fromkeys(("attention_bias", "mlp_bias", "use_qk_norm", "rope_full_precision"), TRUTH),
+    **dict.fromkeys(
+        ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "rope_theta", "mlp_ratio"),
+        Allowed("a finite number above 0", lambda value: number(0)(value) and value > 0),
+    ),
+    **dict.fromkeys(("bos_token_id", "pad_token_id", "mask_token_id"), TOKEN),
+    "head_dim": _from(1, WIDTH),
+    "sliding_window": Allowed(
+        f"a whole number from 0 to {POSITIONS}", lambda value: value is False or whole(0, POSITIONS)(value)
+    ),  # RND1: false
+    "eos_token_id": Allowed(
+        TOKEN.expected, lambda value: all(map(TOKEN, value if isinstance(value, list) else [value]))
+    ),
 }
-FLAGS = (
-    "use_cache", "use_sliding_window", "tie_word_embeddings", "weight_tying", "attention_bias", "mlp_bias", "is_causal",
-    "use_qk_norm", "rope_full_precision",
-)  # fmt: skip
-MAY_BE_ZERO = (
-    "sliding_window",
-    "num_experts",
-    "num_experts_per_tok",
-    "moe_intermediate_size",
-    "block_size",
-)  # none of it
-ABOVE_ZERO = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "rope_theta", "mlp_ratio")
-TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "mask_token_id")
 # Heads divide the width, and heads of keys the heads of queries (unless the width of a head stands there by itself).
 DIVIDES = (("d_model", "n_heads"), ("n_heads", "n_kv_heads"), ("num_attention_heads", "num_key_value_heads"))
 # Fields that choose code instead of a size: kernels may be fetched from the Hub by them, and run.
@@ -60,27 +69,12 @@ def checked_config(config: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def _check_fields(config: dict[str, Any], where: str) -> None:
-    for field, most in SIZES.items():
-        value, least = config.get(field), 0 if field in MAY_BE_ZERO else 1
-        if value is False and field == "sliding_window":  # RND1 writes none of it so
-            continue
-        if value is not None and (type(value) is not int or not least <= value <= most):
-            raise _wrong(where, field, f"a whole number from {least} to {most}", value)
-    for field in FLAGS:
-        if not isinstance(config.get(field), bool | None):
-            raise _wrong(where, field, "true or false", config[field])
-    for field in ABOVE_ZERO:
-        value = config.get(field)
-        if value is not None and (type(value) not in (int, float) or not math.isfinite(value) or value <= 0):
-            raise _wrong(where, field, "a finite number above 0", value)
-    for field in TOKENS:
-        value = config.get(field)
-        several = value if isinstance(value, list) and field == "eos_token_id" else [value]
-        if value is not None and any(type(one) is not int or not -1 <= one < VOCABULARY for one in several):
-            raise _wrong(where, field, f"a token id below {VOCABULARY}", value)
-    for whole, part in DIVIDES:
-        if config.get(whole) and config.get(part) and config[whole] % config[part]:
-            raise _wrong(where, part, f"a divisor of {whole} = {config[whole]}", config[part])
+    for field, allowed in FIELDS.items():
+        if config.get(field) is not None and not allowed(config[field]):
+            raise _wrong(where, field, allowed.expected, config[field])
+    for size, part in DIVIDES:
+        if config.get(size) and config.get(part) and config[size] % config[part]:
+            raise _wrong(where, part, f"a divisor of {size} = {config[size]}", config[part])
 
 
 def _check_bounds(config: dict[str, Any], where: str) -> None:
@@ -117,7 +111,7 @@ def check_against_weights(
             f"config.json of {shown(asked)} names {layers} layers, and its weights hold {len(tensors)} tensors in "
             f"{len(files)} file{'' if len(files) == 1 else 's'}: of different checkpoints; fetch both again."
         )
-    module = on_meta(family, native)
+    module = empty_module(family, native)
     described = sum(part.numel() for part in (*module.parameters(), *module.buffers()))
     packed = 16 if getattr(native, "quantization_config", None) else 2  # several numbers may share one stored number
     if described > packed * stored + SPARE:
@@ -133,14 +127,14 @@ def check_against_weights(
                 raise _wrong(f"config.json of {shown(asked)}", field, f"one of its {rows} tokens", one)
 
 
-def on_meta(family: Family, native: PretrainedConfig) -> torch.nn.Module:
-    """The native module without weights."""
+def empty_module(family: Family, native: PretrainedConfig, device: str = "meta") -> torch.nn.Module:
+    """The native module with random weights, or on the device meta with none."""
     import transformers
 
     from sinkscope.models.weights import quiet
 
     auto: Any = getattr(transformers, family.native_class or "AutoModelForCausalLM")
-    with torch.device("meta"), quiet():
+    with torch.device(device), quiet():
         made: torch.nn.Module = (auto.from_config if family.native_class is None else auto)(native)
     return made
 

@@ -20,7 +20,8 @@ from functools import cache
 from typing import TYPE_CHECKING, NoReturn
 
 from sinkscope.errors import CheckpointError
-from sinkscope.models.boundary import MB, reason, shown
+from sinkscope.io.reading import MB
+from sinkscope.models.boundary import reason, shown
 from sinkscope.models.zoo import FOLDER
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ import torch
 
 from sinkscope.attention.interface import is_native
 from sinkscope.errors import CheckpointError
+from sinkscope.fields import Allowed, among, maybe, need, whole
 from sinkscope.models.adapters import set_direction
 from sinkscope.models.base import Model
 from sinkscope.models.family import Family, families
@@ -35,6 +36,9 @@ def wrap(
     """
     from sinkscope.models.load import _assemble, _self_tested  # it imports this file, as every other here
 
+    need("mask_id", mask_id, maybe(whole(0)), CheckpointError)
+    tokenizes = Allowed("a tokenizer of transformers", lambda one: one is None or hasattr(one, "get_vocab"))
+    need("tokenizer", tokenizer, tokenizes, CheckpointError)
     module = _module(model)
     kind = _family(module, family, mask_id)
     config = {**module.config.to_dict(), **({} if mask_id is None else {"mask_token_id": mask_id})}
@@ -76,8 +80,7 @@ def _family(module: Any, name: str | None, mask_id: int | None) -> Family:
             f"Expected family=… for a diffusion model, which decides how it decodes: one of {diffusion}."
         )
     chosen = "llama" if name is None else name
-    if chosen not in known:
-        raise CheckpointError(f"Expected family among {', '.join(known)}, got {chosen!r}.")
+    need("family", chosen, among(known), CheckpointError)
     if known[chosen].causal and mask_id is not None:
         raise CheckpointError(f"{chosen} is autoregressive and has no mask token; leave mask_id out.")
     return known[chosen]

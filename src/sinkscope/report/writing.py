@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence, Sized
 from pathlib import Path
 from typing import Any
 
-from sinkscope import __version__
+from sinkscope import __version__, io
 from sinkscope.errors import ReportError
 from sinkscope.report import page, sample
 from sinkscope.report.coding import Blob
@@ -78,15 +77,10 @@ def _named(traces: Sequence[Trace]) -> list[tuple[str, Trace]]:
 
 def _write(named: list[tuple[str, Trace]], about: dict[str, Any], title: str, out: Path, limit: int) -> Path:
     text = _page(named, about, title, limit)
-    partial = out.with_name(f"{out.name}.{os.getpid()}.partial")
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(text, encoding="utf-8", errors="replace")
-        os.replace(partial, out)
+        return io.write(out, text.encode("utf-8", "replace"))
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise ReportError(f"The report could not be written to {out} ({error}); choose another place.") from None
-    return out
 
 
 def _page(named: list[tuple[str, Trace]], about: dict[str, Any], title: str, limit: int) -> str:

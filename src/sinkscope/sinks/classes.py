@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.errors import RuleError
+from sinkscope.fields import need, number, whole
 
 NAMES = ("none", "split", "flash", "static", "moving")
 
@@ -44,25 +45,15 @@ class Classes:
 
     def __post_init__(self) -> None:
         for f in fields(self):
-            value = getattr(self, f.name)
-            if f.name == "split_support":
-                if not (isinstance(value, int | float) and value >= 0):
-                    raise RuleError(f"split_support of Classes must be a number of at least 0, not {value!r}.")
-            elif f.type is float and not (isinstance(value, int | float) and 0 <= value <= 1):
-                raise RuleError(f"{f.name} of Classes must be a share from 0 to 1, not {value!r}.")
-            if f.type is int and not (isinstance(value, int) and value >= 1):
-                raise RuleError(f"{f.name} of Classes must be a whole number of at least 1, not {value!r}.")
+            if f.type is not bool:
+                share = number(0) if f.name == "split_support" else number(0, 1)
+                need(f.name, getattr(self, f.name), whole(1) if f.type is int else share, RuleError)
 
 
 def classify(
-    classes: Classes,
-    steps_with_sink: Tensor,
-    split_share: Tensor,
-    split_steps: Tensor,
-    one_step_share: Tensor,
-    trend: Tensor,
+    classes: Classes, steps_with_sink: Tensor, split_share: Tensor, split_steps: Tensor, one_step_share: Tensor, trend: Tensor,
     home_share: Tensor,
-) -> list[str]:
+) -> list[str]:  # fmt: skip
     """The name of each head's class; all arguments are vectors with one entry per head, NaN where not measured."""
     holds = torch.stack(  # [class, head], in the order of NAMES; comparisons with NaN are False
         [

@@ -213,7 +213,12 @@ def columns_by_layer(trace: TraceLike, groups: Sequence[str]) -> Iterator[tuple[
             part = trace.select(layers=layers)
             columns = [part.scores(group, "sum") for group in groups]
         for group, values in zip(groups, columns, strict=True):
-            _refuse_nan(values, group, start)
+            # The sum is NaN or infinite if one value is, and needs no copy of the scores.
+            if not bool(torch.isfinite(values.sum())):
+                raise TraceError(
+                    f"Received attention must be finite, but layer {start} or one just above has NaN or infinite scores "
+                    f"(group {group}): record the trace again in fp32."
+                )
         yield layers, columns
 
 
@@ -223,15 +228,6 @@ def _added(kinds: Sequence[Tensor]) -> Tensor:
     for more in kinds[2:]:
         total += more
     return total
-
-
-def _refuse_nan(values: Tensor, group: str, layer: int) -> None:
-    # The sum is NaN or infinite if one value is, and needs no copy of the scores.
-    if not bool(torch.isfinite(values.sum())):
-        raise TraceError(
-            f"Received attention must be finite, but layer {layer} or one just above has NaN or infinite scores "
-            f"(group {group}): record the trace again in fp32."
-        )
 
 
 def marks_by_layer(trace: TraceLike, rule: Rule) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:

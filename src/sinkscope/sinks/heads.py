@@ -18,7 +18,6 @@ from sinkscope.sinks.columns import (
     seen_by,
 )
 from sinkscope.sinks.rules import HeadShare, Rule
-from sinkscope.sinks.split import split
 
 Measures = dict[str, Tensor]  # name -> [layer, head]
 
@@ -41,7 +40,7 @@ def head_dynamics(trace: TraceLike, rule: Rule | None = None, classes: Classes |
         scores, marks = rule.scores(received, queries, missing, seen), rule.marks(received, queries, missing, seen)
         main, score, present = dynamics.main_key(scores, marks)
         other = others[0] + others[1] if len(others) > 1 else others[0]
-        share, shown = split(rule, (masked, other), kinds, classes.split_queries, classes.split_support)
+        share, shown = strength.split(rule, (masked, other), kinds, classes.split_queries, classes.split_support)
         norms = trace.value_norms
         ratio = torch.full(marks.shape[1:3], torch.nan)
         parts.append(
@@ -144,15 +143,8 @@ def _frame(measures: Measures, rule: Rule, classes: Classes) -> pl.DataFrame:
     flat = {name: values.reshape(-1) for name, values in measures.items()}
     steps = flat.pop("steps_with_sink")
     flash = flashes(classes, flat["one_step_share"], flat["trend"], steps)
-    names = classify(
-        classes,
-        steps,
-        flat["split_share"],
-        flat["split_steps"],
-        flat["one_step_share"],
-        flat["trend"],
-        flat["home_share"],
-    )
+    measured = (flat[name] for name in ("split_share", "split_steps", "one_step_share", "trend", "home_share"))
+    names = classify(classes, steps, *measured)
     frame = pl.DataFrame(
         {
             "layer": torch.arange(layers).repeat_interleave(heads).numpy(),

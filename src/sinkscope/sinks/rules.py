@@ -9,7 +9,6 @@ offers it from then on: live if it gives `forms`, which the browser computes, an
 """
 
 import dataclasses
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from torch import Tensor
 
 from sinkscope import plugins
 from sinkscope.errors import RuleError
-from sinkscope.fields import refuse_huge
+from sinkscope.fields import among, need, number, refuse_huge
 
 GROUPS = ("all", "masked", "committed", "prompt")
 UNITS = ("sum", "percent", "mean", "uniform")
@@ -91,8 +90,7 @@ class Rule(ABC):
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        if self.group not in GROUPS:
-            raise RuleError(f"The group of queries must be one of {', '.join(GROUPS)}, not {self.group!r}.")
+        need("group of queries", self.group, among(GROUPS), RuleError)
 
     @property
     @abstractmethod
@@ -177,12 +175,6 @@ def rule_of_form(unit: str, value: float, group: str = "all") -> Rule:
     raise RuleError(f"The explorer computes no rule in the unit {unit[:20]!r}.")
 
 
-def _at_least_zero(rule: str, word: str, value: object) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or value < 0:  # type: ignore[operator, arg-type]
-        raise RuleError(f"{word} of {rule} must be a finite number of at least 0, not {value!r}.")
-
-
 def _threshold_form(unit: str, label: str, about: str, scale: str) -> BrowserForm:
     epsilon = "parameter" if unit == "sum" else "1 scale / parameter *"  # in sums
     limit = f"total {epsilon} keys 1 - * + keys /"
@@ -213,19 +205,15 @@ class Threshold(Rule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _at_least_zero("Threshold", "epsilon", self.epsilon)
-        if self.unit not in UNITS:
-            raise RuleError(f"The unit of Threshold must be one of {', '.join(UNITS)}, not {self.unit!r}.")
+        need("epsilon of Threshold", self.epsilon, number(0), RuleError)
+        need("unit of Threshold", self.unit, among(UNITS), RuleError)
 
     def _scale(self, columns: Columns) -> Tensor | float:
         queries = columns.queries.clamp(min=1)
-        scales: dict[str, Tensor | float] = {
-            "sum": 1.0,
-            "mean": 1 / queries,
-            "percent": 100 / queries,
-            "uniform": columns.keys / queries,
-        }
-        return scales[self.unit]
+        if self.unit == "sum":
+            return 1.0
+        whole: dict[str, Tensor | float] = {"mean": 1, "percent": 100, "uniform": columns.keys}
+        return whole[self.unit] / queries
 
     def score(self, columns: Columns) -> Tensor:
         return columns.received if self.unit == "sum" else columns.received * self._scale(columns)
@@ -257,7 +245,7 @@ class ZScore(Rule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _at_least_zero("ZScore", "k", self.k)
+        need("k of ZScore", self.k, number(0), RuleError)
 
     @property
     def unit(self) -> str:
@@ -290,7 +278,7 @@ class HeadShare(Rule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _at_least_zero("HeadShare", "epsilon", self.epsilon)
+        need("epsilon of HeadShare", self.epsilon, number(0), RuleError)
 
     @property
     def unit(self) -> str:

@@ -9,8 +9,8 @@ import polars as pl
 
 from sinkscope.errors import TraceError
 from sinkscope.sinks.columns import TraceLike, alive_keys, default_rule, marks_by_layer, on_one_core, query_count
-from sinkscope.sinks.role_names import ROLE_KIND, role_names
 from sinkscope.sinks.rules import Rule
+from sinkscope.sinks.tokens import ROLE_KIND, role_names
 from sinkscope.statistics import resampled
 
 DRAWS = 2000  # of the bootstrap

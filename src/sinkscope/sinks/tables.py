@@ -11,8 +11,8 @@ from torch import Tensor
 from sinkscope.sinks.columns import TraceLike, default_rule, marks_by_layer, on_one_core
 from sinkscope.sinks.dynamics import lives as lives_of
 from sinkscope.sinks.dynamics import main_key
-from sinkscope.sinks.role_names import ROLE_KIND, role_names
 from sinkscope.sinks.rules import Rule
+from sinkscope.sinks.tokens import ROLE_KIND, role_names
 
 Array = npt.NDArray[np.int64]
 
@@ -86,8 +86,8 @@ def _named(frame: pl.DataFrame, rule: Rule) -> pl.DataFrame:
 
 def token_columns(trace: TraceLike, step: Array, position: Array) -> list[pl.Series]:
     """What stood on the canvas before the forward of a step: id, text shown and kind."""
-    known, places = _codes(trace.canvas)
-    code = places[step, position]
+    known, places = np.unique(trace.canvas.numpy(), return_inverse=True)
+    code = places.reshape(trace.canvas.shape)[step, position]
     described = [trace.vocabulary.get(i, (f"#{i}", "unknown")) for i in known.tolist()]
     texts = pl.Series([text for text, _ in described])
     kinds = pl.Series([*(kind for _, kind in described), ROLE_KIND])
@@ -97,9 +97,3 @@ def token_columns(trace: TraceLike, step: Array, position: Array) -> list[pl.Ser
         texts.gather(code).alias("token"),
         kinds.gather(np.where(role, len(known), code)).alias("kind"),
     ]
-
-
-def _codes(canvas: Tensor) -> tuple[Array, Array]:
-    """The different ids of a canvas, and each place's index among them."""
-    known, places = np.unique(canvas.numpy(), return_inverse=True)
-    return known, places.reshape(canvas.shape)

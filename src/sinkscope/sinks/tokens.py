@@ -17,23 +17,14 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
+
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
-KINDS = (
-    "mask",
-    "begin",
-    "end",
-    "template",
-    "special",
-    "newline",
-    "word",
-    "digit",
-    "punctuation",
-    "space",
-    "unknown",
-)
+KINDS = ("mask", "begin", "end", "template", "special", "newline", "word", "digit", "punctuation", "space", "unknown")
 STRUCTURAL = ("mask", "begin", "end", "template", "newline", "punctuation", "space")
 CONTENT = tuple(kind for kind in KINDS if kind not in STRUCTURAL)
 # Names that say their role themselves. They are needed because a tokenizer's own roles are incomplete (LLaDA's names no
@@ -45,6 +36,7 @@ TEMPLATE_NAMES = re.compile(
 END_NAMES = re.compile(r"im_end|eot|eom|end_?of_?(turn|text|sentence|message)|^</s>$|^<eos>$", re.I)
 BEGIN_NAMES = re.compile(r"(start|begin)_?of_?(text|sentence)|^<s>$|^<bos>$", re.I)
 ROLE_FOLLOWS = re.compile(r"im_start|start_header|start_of_turn|role_start|^<role>$", re.I)
+ROLE_KIND = "template"
 LONGEST_ROLE = 4  # tokens; a small vocabulary may split "assistant"
 MARKER = re.compile(r"^(<[^\s<>]+>|\[[^\s\[\]]+\])$")
 BYTE = re.compile(r"^<0x([0-9A-Fa-f]{2})>$")
@@ -98,6 +90,21 @@ def kinds_in_context(ids: Sequence[int], vocabulary: Mapping[int, tuple[str, str
         if all(kind in ("word", "digit", "punctuation") for kind in behind[:stop]):
             kinds[start + 1 : start + 1 + stop] = ["template"] * stop
     return kinds
+
+
+def role_names(canvas: npt.NDArray[np.int64], vocabulary: Mapping[int, tuple[str, str]]) -> npt.NDArray[np.bool_]:
+    """canvas [step, position] → whether the name of a role stands there, as `kinds_in_context` decides for a whole row.
+
+    Only the few tokens behind a marker that begins a header are looked at.
+    """
+    found = np.zeros(canvas.shape, dtype=np.bool_)
+    opens = [i for i, (text, kind) in vocabulary.items() if kind == "template" and ROLE_FOLLOWS.search(text)]
+    for step, start in np.argwhere(np.isin(canvas, opens)):
+        ids = canvas[step, start : start + LONGEST_ROLE + 2].tolist()
+        plain = [vocabulary.get(i, ("", "unknown"))[1] for i in ids]
+        kinds = kinds_in_context(ids, vocabulary)
+        found[step, start : start + len(ids)] |= [one != other for one, other in zip(kinds, plain, strict=True)]
+    return found
 
 
 class KindsOf:

@@ -76,7 +76,7 @@ def _compared(mine: list[pl.DataFrame], same: bool) -> dict[str, Any]:
     if not same or not len(both):
         return {"first": _accuracy(mine[0]["correct"]), "second": _accuracy(mine[1]["correct"]), **row}
     before, after = both["correct"], both["correct_second"]
-    found = paired(before.to_list(), after.to_list()).to_dict()
+    found = vars(paired(before.to_list(), after.to_list()))
     return {"first": _accuracy(before), "second": _accuracy(after), **row, "paired": len(both), **found}
 
 

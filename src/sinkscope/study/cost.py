@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -176,19 +177,17 @@ class Pace:
 
     def __init__(self, left: Iterable[tuple[str, float]]) -> None:
         """left: model and weight of every unit that is still to be run."""
-        self.left: dict[str, float] = {}
-        self.waiting: dict[str, int] = {}
+        self.left, self.spent, self.done = (defaultdict[str, float](float) for _ in range(3))
+        self.waiting = Counter[str]()
         for model, weight in left:
-            self.left[model] = self.left.get(model, 0.0) + weight
-            self.waiting[model] = self.waiting.get(model, 0) + 1
-        self.spent: dict[str, float] = {}
-        self.done: dict[str, float] = {}
+            self.left[model] += weight
+            self.waiting[model] += 1
         self.last = time.monotonic()
 
     def note(self, model: str, weight: float) -> None:
         now = time.monotonic()
-        self.spent[model] = self.spent.get(model, 0.0) + now - self.last
-        self.done[model] = self.done.get(model, 0.0) + weight
+        self.spent[model] += now - self.last
+        self.done[model] += weight
         self.waiting[model] -= 1
         self.left[model] = self.left[model] - weight if self.waiting[model] else 0.0  # sums of floats leave crumbs
         self.last = now

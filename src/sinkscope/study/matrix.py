@@ -5,27 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from sinkscope.study.analysis.claims import CLAIMS
 from sinkscope.study.analysis.wording import cut
 from sinkscope.study.results import Claim, ClaimVerdict
 
 MARKS: dict[ClaimVerdict, str] = {"supports": "+", "contradicts": "−", "undecided": "?", "no test": "·"}
-# Claims in a few words, in the order of the matrix.
-SHORT = {
-    "sinks_exist": "has sinks",
-    "sinks_move": "sinks move",
-    "sinks_stand": "sinks stand still",
-    "sink_at_start": "sink at the start",
-    "strong_sink": "spares strong sinks",
-    "one_sink": "spares its top keys",
-    "arm_sink": "needs its sink",
-    "structural": "sinks structural",
-    "threshold_sum": "ε = 3: 96 % out, sum",
-    "threshold_percent": "ε = 3: 96 % out, %",
-    "deeper_fewer": "deeper: fewer",
-    "deeper_stronger": "deeper: stronger",
-    "confidence": "confidence falls",
-    "later": "commits come later",
-}
+SHORT = {name: short for name, (short, _) in CLAIMS.items()}
 COUNTED: dict[ClaimVerdict, str] = {
     "supports": "supported",
     "contradicts": "contradicted",

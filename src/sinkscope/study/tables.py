@@ -19,16 +19,12 @@ COLUMN = 15  # signs, accuracy and interval
 
 def tables(results: Results) -> str:
     """Every table; parts for which there is nothing are left out."""
-    parts = [
-        "\n".join(table_1(results.cells)),
-        "\n".join(likelihood_table(results.likelihood)),
-        "\n".join(table_2(results.tokens, results.dynamics)),
-        "\n".join(dynamics_table(results.dynamics)),
-        "\n".join(curve_table(results.curves)),
-        "\n".join(claim_lines(results.claims or [])),
-        "\n".join(verdict_lines(results.verdicts)),
-    ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    made = (
+        table_1(results.cells), likelihood_table(results.likelihood), table_2(results.tokens, results.dynamics),
+        dynamics_table(results.dynamics), curve_table(results.curves), claim_lines(results.claims or []),
+        verdict_lines(results.verdicts),
+    )  # fmt: skip
+    return "\n\n".join(part for part in map("\n".join, made) if part) + "\n"
 
 
 def table_1(cells: Sequence[Cell]) -> Iterator[str]:

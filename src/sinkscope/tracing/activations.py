@@ -19,6 +19,7 @@ from sinkscope import io
 from sinkscope.attention.places import find_places
 from sinkscope.decoding import decode, resolve_settings
 from sinkscope.errors import ReadingError
+from sinkscope.fields import Allowed, among, maybe, need, whole
 from sinkscope.interventions.activations import AT, positions
 from sinkscope.interventions.hooks import HookContext, hook
 from sinkscope.interventions.steps import Steps, is_steps, within
@@ -95,18 +96,10 @@ def activations(
     numbers = range(int(model.config.num_hidden_layers)) if layers is None else sorted(layers)
     places = [f"layers.{number}.{where}" for number in numbers]
     find_places(model.module, places)
-    if (
-        at not in AT[:-1]
-        or not (steps is None or is_steps(steps))
-        or type(batch) is not int
-        or batch < 1
-        or type(shard) is not int
-        or shard < 1
-    ):
-        raise ReadingError(
-            f"Expected at among {', '.join(AT[:-1])}, steps as (from, to), batch and shard of at least 1, got at={at!r}, "
-            f"steps={steps!r}, batch={batch!r} and shard={shard!r}."
-        )
+    need("at", at, among(AT[:-1]), ReadingError)
+    need("steps", steps, maybe(Allowed("(from, to)", is_steps)), ReadingError)
+    for name, value in (("batch", batch), ("shard", shard)):
+        need(name, value, whole(1), ReadingError)
     folder = Path(out)
     asked = {
         "schema": 1, "model": model.identity(), "places": places, "steps": steps and list(steps), "at": at, "batch": batch,

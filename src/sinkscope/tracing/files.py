@@ -4,42 +4,36 @@ from __future__ import annotations
 
 import json
 import os
+from importlib import metadata as packages
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from sinkscope import __version__, io
+from sinkscope import io
 from sinkscope.errors import DecodeError, TraceError
 from sinkscope.settings.decode import Decode
-from sinkscope.tracing.checks import check_plain, check_tensors
+from sinkscope.tracing.checks import TYPES, check_plain, check_tensors
 from sinkscope.tracing.record import TENSORS, Trace
 
 # What a header of another kind, or of another depth, makes of the lines that read it.
-_DAMAGED = (
-    KeyError,
-    IndexError,
-    AttributeError,
-    TypeError,
-    ValueError,
-    RecursionError,
-    OverflowError,
-    DecodeError,
-    TraceError,
-)
+_DAMAGED = (LookupError, AttributeError, TypeError, ValueError, RecursionError, OverflowError, DecodeError, TraceError)
 FORMAT = "sinkscope.trace"
 SCHEMA = 1
-PLAIN = ("prompt_length", "model", "backend", "mask_id", "causal", "prompt", "text", "interventions", "map_heads")
+try:
+    VERSION = packages.version("sinkscope")
+except packages.PackageNotFoundError:  # run from a source tree without installing
+    VERSION = "unknown"
 
 
 def save(trace: Trace, path: Path) -> Path:
     """Write to a temporary name beside `path`, then rename: a reader never sees half a file."""
-    header: dict[str, Any] = {name: getattr(trace, name) for name in PLAIN}
+    header: dict[str, Any] = {name: getattr(trace, name) for name in TYPES}
     header["settings"] = trace.settings.to_dict()
     header["vocabulary"] = {str(token): shown for token, shown in trace.vocabulary.items()}
     tensors = {name: getattr(trace, name).contiguous() for name in TENSORS if getattr(trace, name) is not None}
-    metadata = {"format": FORMAT, "schema": str(SCHEMA), "sinkscope": __version__, "header": json.dumps(header)}
+    metadata = {"format": FORMAT, "schema": str(SCHEMA), "sinkscope": VERSION, "header": json.dumps(header)}
     if not path.name or path.is_dir():
         raise TraceError(f"Expected a file to write the trace to, and {path} is a folder; name a file in it.")
     try:
@@ -70,7 +64,7 @@ def load(path: Path) -> Trace:
     try:
         header = json.loads(metadata["header"])
         vocabulary = {int(token): (str(shown[0]), str(shown[1])) for token, shown in header["vocabulary"].items()}
-        plain = {name: header[name] for name in PLAIN}
+        plain = {name: header[name] for name in TYPES}
         check_plain(plain)
         plain["map_heads"] = tuple((int(layer), int(head)) for layer, head in plain["map_heads"])
         settings = Decode.from_dict(header["settings"])
@@ -78,10 +72,10 @@ def load(path: Path) -> Trace:
         check_tensors(made, plain, vocabulary)
         return Trace(**made, **plain, settings=settings, vocabulary=vocabulary)  # type: ignore[arg-type]
     except _DAMAGED as error:
-        writer = metadata.get("sinkscope", __version__)
-        if writer != __version__:  # it may have settings or kinds of tensors that came later
+        writer = metadata.get("sinkscope", VERSION)
+        if writer != VERSION:  # it may have settings or kinds of tensors that came later
             raise TraceError(
-                f"{path} was written by sinkscope {writer[:20]} and cannot be read by {__version__} ({error}); update sinkscope."
+                f"{path} was written by sinkscope {writer[:20]} and cannot be read by {VERSION} ({error}); update sinkscope."
             ) from None
         raise TraceError(
             f"{path} is a trace file with a damaged header or tensor ({error}); record it again."

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sinkscope.attention.context import running
 from sinkscope.attention.transfer import ToHost
 from sinkscope.errors import ReadingError, TraceError
+from sinkscope.interventions.hooks import HookContext, hook
 from sinkscope.models.base import Model, Prompt
 
 TOP = 3  # tokens kept per step, layer and position
@@ -93,7 +93,7 @@ def _need_parts(model: Model) -> None:
     if not isinstance(model, Model):
         raise ReadingError(
             f"Expected a model from sk.load, whose norm and head are known, got {type(model).__name__}; "
-            "of any other module sk.observe shows the attention."
+            "sk.wrap a model of transformers; of any other module sk.observe shows the attention."
         )
     base = getattr(model.module, "base_model", None)
     if getattr(base, "layers", None) is None or getattr(base, "norm", None) is None:
@@ -137,8 +137,7 @@ class LensBuffer:
                 f"The lens needs a decoder with a list of layers and a final norm, and {self.model.name} has other parts; "
                 "trace it without the lens."
             )
-        for index, layer in enumerate(layers):
-            stack.callback(layer.register_forward_hook(self._listen(index, base.norm)).remove)
+        stack.enter_context(hook(self.model, "resid_post", self._take))
 
     def row(self, row: int, steps: int, real: slice) -> tuple[Tensor, Tensor]:
         """One row's tokens and probabilities, [step, layer, top, position], without its padding."""
@@ -147,22 +146,17 @@ class LensBuffer:
             tokens[..., 0], sure[..., 0] = 0, 0
         return tokens, sure
 
-    def _listen(self, layer: int, norm: nn.Module) -> Any:
-        @torch.inference_mode()
-        def take(_: nn.Module, __: Any, output: Any) -> None:
-            forward = running()
-            if forward is None or forward.kind != "denoise":
-                return
-            state: Tensor = (output[0] if isinstance(output, tuple) else output)[: forward.rows]
-            start = forward.start + int(self.model.shift)
-            most = state.shape[1] if state.device.type == "cpu" else AT_A_TIME // (self.model.vocabulary * len(state))
-            for part in state.split(max(most, 1), dim=1):
-                chances = self.model.recipe.head(self.model.module, norm(part)).float().softmax(-1)
-                best = chances.topk(TOP, dim=-1)  # [batch, row, top]
-                span = slice(start, min(start + part.shape[1], self.width))
-                rows, where = span.stop - start, (slice(None), forward.step, layer, slice(None), span)
-                self.to_host.put(best.indices[:, :rows].mT.to(torch.int32), self.tokens[where].copy_)
-                self.to_host.put(best.values[:, :rows].mT.to(torch.float16), self.probability[where].copy_)
-                start = span.stop
-
-        return take
+    def _take(self, state: Tensor, context: HookContext) -> None:
+        if context.kind != "denoise" or context.step is None:
+            return
+        state = state[: context.rows]
+        start = context.columns.start + int(self.model.shift)
+        most = state.shape[1] if state.device.type == "cpu" else AT_A_TIME // (self.model.vocabulary * len(state))
+        for part in state.split(max(most, 1), dim=1):
+            chances = read(self.model, part, normed=False).float().softmax(-1)
+            best = chances.topk(TOP, dim=-1)  # [batch, row, top]
+            span = slice(start, min(start + part.shape[1], self.width))
+            rows, where = span.stop - start, (slice(None), context.step, context.layer, slice(None), span)
+            self.to_host.put(best.indices[:, :rows].mT.to(torch.int32), self.tokens[where].copy_)
+            self.to_host.put(best.values[:, :rows].mT.to(torch.float16), self.probability[where].copy_)
+            start = span.stop

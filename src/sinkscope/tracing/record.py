@@ -14,7 +14,7 @@ from torch import Tensor
 from sinkscope.attention.context import GROUPS
 from sinkscope.errors import TraceError
 from sinkscope.settings.decode import Decode
-from sinkscope.tracing.checks import picked
+from sinkscope.tracing.checks import SHAPES, picked
 from sinkscope.viewers import view
 
 if TYPE_CHECKING:
@@ -52,18 +52,14 @@ class Trace:
     top_keys: Tensor | None = None  # summary form: [step, layer, head, group, n] int32
     top_scores: Tensor | None = None
     value_norms: Tensor | None = None  # [step, layer, kv head, key], on request
-    hidden_norms: Tensor | None = (
-        None  # [step, layer, key]: norm of the hidden state that enters each layer, on request
-    )
+    hidden_norms: Tensor | None = None  # [step, layer, key]: of the hidden state that enters each layer, on request
     maps: Tensor | None = None  # [n, step, query, key]: attention of the heads in map_heads, on request
     map_heads: tuple[tuple[int, int], ...] = ()
     lens_tokens: Tensor | None = None  # [step, layer, n, position] int32: what a layer would write there, on request
     lens_probability: Tensor | None = None  # … and how sure it is; 0 where the step computed no row for the position
     edits: Tensor | None = None  # [position] int32: how often a token that stood there was replaced; None: never
     channels: Tensor | None = None  # [step, layer, n] int32: the largest channels behind each layer, on request
-    channel_values: Tensor | None = (
-        None  # [step, layer, n, position]: … and their values; 0 where the step computed none
-    )
+    channel_values: Tensor | None = None  # [step, layer, n, position]: … their values; 0 where the step computed none
 
     def __repr__(self) -> str:
         size = f"{self.steps} steps × {self.layers} layers × {self.heads_count} heads × {self.positions} positions"
@@ -105,9 +101,7 @@ class Trace:
     def _scored(self) -> Tensor:
         scored = self.top_scores if self.received is None else self.received
         if scored is None:
-            raise TraceError(
-                "Expected a trace with received attention, full or in summary form, and this one has neither."
-            )
+            raise TraceError("Expected a trace with received attention, full or in summary form, got one without.")
         return scored
 
     def scores(self, group: str = "all", unit: str = "sum") -> Tensor:
@@ -264,23 +258,7 @@ def _path(path: str | Path) -> Path:
     return Path(path)
 
 
-BY_STEP = (
-    "received",
-    "queries",
-    "confidence",
-    "blocks",
-    "layer_mean",
-    "top_keys",
-    "top_scores",
-    "value_norms",
-    "hidden_norms",
-    "lens_tokens",
-    "lens_probability",
-    "channels",
-    "channel_values",
-)
-LENS = ("lens_tokens", "lens_probability")
-CHANNELS = ("channels", "channel_values")
-BY_LAYER = ("received", "layer_mean", "top_keys", "top_scores", "value_norms", "hidden_norms", *LENS, *CHANNELS)
-BY_HEAD = ("received", "top_keys", "top_scores")
+BY_STEP = [name for name, shape in SHAPES.items() if shape[0] == "step"]
+BY_LAYER = [name for name in BY_STEP if "layer" in SHAPES[name]]
+BY_HEAD = [name for name in BY_LAYER if "head" in SHAPES[name]]
 TENSORS = tuple(item.name for item in fields(Trace) if item.type in ("Tensor", "Tensor | None"))

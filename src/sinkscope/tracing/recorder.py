@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sinkscope.attention.calls import Call, Outcome, Tap
-from sinkscope.attention.context import GROUPS, running
-from sinkscope.attention.listeners import listeners_of
+from sinkscope.attention.context import GROUPS
 from sinkscope.attention.transfer import ToHost
 from sinkscope.decoding.layout import lay_out
 from sinkscope.decoding.run import Step
 from sinkscope.errors import BudgetError, TraceError
 from sinkscope.fields import LARGEST, TRUTH, Allowed, among, need, whole
+from sinkscope.interventions.ablate import is_pairs
+from sinkscope.interventions.hooks import HookContext, hook
 from sinkscope.models.base import Model
 from sinkscope.settings.decode import Decode
 from sinkscope.tracing import lens
@@ -48,17 +48,7 @@ class Keep:
         for name in ("value_norms", "hidden_norms", "lens"):
             need(name, getattr(self, name), TRUTH, TraceError)
         need("channels", self.channels, whole(0), TraceError)
-        need("maps", self.maps, HEADS, TraceError)
-
-
-def _is_head(pair: object) -> bool:
-    return isinstance(pair, tuple | list) and len(pair) == 2 and all(map(whole(0), pair))
-
-
-HEADS = Allowed(
-    "pairs of layer and head, such as ((3, 0),)",
-    lambda given: isinstance(given, tuple | list) and all(map(_is_head, given)),
-)
+        need("maps", self.maps, Allowed("pairs of layer and head, such as ((3, 0),)", is_pairs), TraceError)
 
 
 def check_maps(model: Model, keep: Keep) -> None:
@@ -71,14 +61,9 @@ def check_maps(model: Model, keep: Keep) -> None:
             )
 
 
-def most_steps(settings: Decode) -> int:
-    """The most denoising forwards that these settings can make."""
-    return settings.most_steps
-
-
 def planned_form(model: Model, batch: int, positions: int, settings: Decode, keep: Keep) -> tuple[str, int]:
     """The form that fits the budget, and its bytes; stated before anything runs."""
-    steps, layers, heads = most_steps(settings), model.config.num_hidden_layers, model.config.num_attention_heads
+    steps, layers, heads = settings.most_steps, model.config.num_hidden_layers, model.config.num_attention_heads
     size = keep.dtype.itemsize
     cells = batch * steps * layers * len(GROUPS)
     extra = batch * steps * len(keep.maps) * positions**2 * size
@@ -112,7 +97,7 @@ class Recorder(Tap):
         first, self.real, self.answers = laid_out(model, ids, settings, mask)
         batch, self.width = first.shape
         self.form, self.bytes = planned_form(model, batch, self.width, settings, keep)
-        steps, layers, heads = most_steps(settings), model.config.num_hidden_layers, model.config.num_attention_heads
+        steps, layers, heads = settings.most_steps, model.config.num_hidden_layers, model.config.num_attention_heads
         groups, dtype = len(GROUPS), keep.dtype
         self.steps = 0
         self.backend = ""
@@ -123,16 +108,16 @@ class Recorder(Tap):
         self.committed_at = torch.full((batch, self.width), -1, dtype=torch.int32)
         self.edits: Tensor | None = None
         self.blocks = torch.zeros(steps, 2, dtype=torch.int32)
-        self.received = self.mean = self.top_keys = self.top_scores = None
+        self.received = self.layer_mean = self.top_keys = self.top_scores = None
         if self.form == "full":
             self.received = _zeros(batch, steps, layers, heads, groups, self.width, dtype=dtype)
         else:
             kept = min(TOP, self.width)
-            self.mean = _zeros(batch, steps, layers, groups, self.width, dtype=dtype)
+            self.layer_mean = _zeros(batch, steps, layers, groups, self.width, dtype=dtype)
             self.top_keys = _zeros(batch, steps, layers, heads, groups, kept, dtype=torch.int32)
             self.top_scores = _zeros(batch, steps, layers, heads, groups, kept, dtype=dtype)
-        self.values = _zeros(batch, steps, layers, _kv_heads(model), self.width) if keep.value_norms else None
-        self.hidden = _zeros(batch, steps, layers, self.width) if keep.hidden_norms else None
+        self.value_norms = _zeros(batch, steps, layers, _kv_heads(model), self.width) if keep.value_norms else None
+        self.hidden_norms = _zeros(batch, steps, layers, self.width) if keep.hidden_norms else None
         self.maps = _zeros(len(keep.maps), batch, steps, self.width, self.width, dtype=dtype) if keep.maps else None
         self.lens = lens.LensBuffer(model, batch, steps, layers, self.width, self.to_host) if keep.lens else None
         self.channels = ChannelBuffer(model, batch, steps, layers, self.width, keep.channels) if keep.channels else None
@@ -153,8 +138,8 @@ class Recorder(Tap):
         if self.received is not None:
             self._send(self.received[:, step, layer], received)
         else:
-            assert self.mean is not None and self.top_keys is not None and self.top_scores is not None
-            self._send(self.mean[:, step, layer], received.mean(1))
+            assert self.layer_mean is not None and self.top_keys is not None and self.top_scores is not None
+            self._send(self.layer_mean[:, step, layer], received.mean(1))
             top = received.topk(min(self.top_keys.shape[-1], call.keys), dim=-1)
             self._send(self.top_keys[:, step, layer], top.indices)
             self._send(self.top_scores[:, step, layer], top.values)
@@ -164,10 +149,11 @@ class Recorder(Tap):
                 self._send(self.canvas[:, step], forward.ids[:rows])
             self._send(self.queries[:, step], (forward.labels[:rows, :, None] == groups).sum(1))
             self.backend = call.backend
-        if self.values is not None:
+        if self.value_norms is not None:
             norms = call.v[:rows].float().norm(dim=-1)  # [batch, kv head, key]
             self._send(
-                self.values[:, step, layer], norms.repeat_interleave(self.values.shape[3] // norms.shape[1], dim=1)
+                self.value_norms[:, step, layer],
+                norms.repeat_interleave(self.value_norms.shape[3] // norms.shape[1], dim=1),
             )
         if self.maps is not None:
             self._keep_maps(call, outcome, step, rows)
@@ -222,33 +208,17 @@ class Recorder(Tap):
         self.canvas[:, self.steps, : tokens.shape[1]] = tokens.cpu()
 
     def hooks(self, stack: ExitStack) -> None:
-        """Put in what is needed for the lens and for hidden-state norms; taken out when the stack closes."""
-        if self.lens is not None:
-            self.lens.hooks(stack)
-        if self.channels is not None:
-            self.channels.hooks(stack)
-        if self.hidden is None:
-            return
-        layers: Sequence[nn.Module] = getattr(self.model.module.base_model, "layers", [])
-        if len(layers) != self.hidden.shape[2]:
-            raise TraceError(f"Hidden-state norms need a module with a list of layers, and {self.model.name} has none.")
+        """Put in what is needed for the lens, channels and hidden-state norms; taken out when the stack closes."""
+        for buffer in (self.lens, self.channels):
+            if buffer is not None:
+                buffer.hooks(stack)
+        if self.hidden_norms is not None:
+            stack.enter_context(hook(self.model, "resid_pre", self._take_hidden))
 
-        def listen(layer: int) -> Any:
-            def take(part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
-                # A hook stands in the module for all threads; what it writes belongs to the trace of one of them.
-                # While it is put in or taken out, torch calls it for another thread without the keywords.
-                if not any(one.tap is self for one in listeners_of(part)):
-                    return
-                forward = running()
-                hidden = args[0] if args else (kwargs or {})["hidden_states"]
-                if forward is not None and forward.kind == "denoise" and self.hidden is not None:
-                    window = slice(forward.start, forward.start + hidden.shape[1])
-                    self._send(self.hidden[:, forward.step, layer, window], hidden[: forward.rows].float().norm(dim=-1))
-
-            return take
-
-        for index, part in enumerate(layers):
-            stack.callback(part.register_forward_pre_hook(listen(index), with_kwargs=True).remove)
+    def _take_hidden(self, state: Tensor, context: HookContext) -> None:
+        if context.kind == "denoise" and self.hidden_norms is not None:
+            part = self.hidden_norms[:, context.step, context.layer, context.columns]
+            self._send(part, state[: context.rows].float().norm(dim=-1))
 
 
 def laid_out(model: Model, ids: Tensor, settings: Decode, mask: Tensor | None) -> tuple[Tensor, list[slice], list[int]]:

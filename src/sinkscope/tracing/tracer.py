@@ -104,11 +104,7 @@ def _check(model: Any, settings: Any, interventions: Any, keep: Any, on_step: An
 
 
 def cut_row(
-    recorder: Recorder,
-    row: int,
-    done: Decoded,
-    prompt: str | None,
-    interventions: Sequence[Intervention],
+    recorder: Recorder, row: int, done: Decoded, prompt: str | None, interventions: Sequence[Intervention]
 ) -> Trace:
     """One row of a recorded batch as a Trace of its own, without its padding and without steps after its end."""
     from sinkscope.sinks.tokens import describe
@@ -129,9 +125,10 @@ def cut_row(
     def whole(buffer: Tensor | None) -> Tensor | None:
         return None if buffer is None else buffer[row, :steps].clone()
 
-    top_keys = whole(recorder.top_keys)
+    top_keys, channels = whole(recorder.top_keys), recorder.channels
+    by_key = ("received", "layer_mean", "value_norms", "hidden_norms")
     return Trace(
-        received=part(recorder.received),
+        **{name: part(getattr(recorder, name)) for name in by_key},
         queries=recorder.queries[row, :steps].clone(),
         canvas=canvas.clone(),
         confidence=recorder.confidence[row, :steps, real].clone(),
@@ -147,17 +144,14 @@ def cut_row(
         prompt=prompt if prompt is not None else _text(model, canvas[0, : prompt_width - padding]),
         text="" if model.tokenizer is None else model.decode_text(done.returned[row]),
         interventions=[each.to_dict() for each in interventions],
-        layer_mean=part(recorder.mean),
         top_keys=None if top_keys is None else (top_keys - padding).clamp(min=0),
         top_scores=whole(recorder.top_scores),
-        value_norms=part(recorder.values),
-        hidden_norms=part(recorder.hidden),
         maps=None if recorder.maps is None else recorder.maps[:, row, :steps, real, real].clone(),
         map_heads=recorder.keep.maps,
         lens_tokens=tokens,
         lens_probability=sure,
-        channels=None if recorder.channels is None else recorder.channels.channels[row, :steps].clone(),
-        channel_values=part(None if recorder.channels is None else recorder.channels.values),
+        channels=None if channels is None else whole(channels.channels),
+        channel_values=None if channels is None else part(channels.values),
         edits=None if recorder.edits is None else recorder.edits[row, real].clone(),
     )
 

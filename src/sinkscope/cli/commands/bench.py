@@ -25,7 +25,7 @@ from sinkscope.cli.screen import output, print_json, waiting
 if TYPE_CHECKING:
     import torch
 
-    from sinkscope.attention.compare import Compared
+    from sinkscope.attention.compare import Deviation
     from sinkscope.attention.timing import Timed
 
 
@@ -91,7 +91,7 @@ def bench(
     _print(rows, calls, errors)
 
 
-def _print(rows: dict[str, dict[str, Any]], calls: Sequence[Timed], errors: Sequence[Compared]) -> None:
+def _print(rows: dict[str, dict[str, Any]], calls: Sequence[Timed], errors: Sequence[Deviation]) -> None:
     for name, row in rows.items():
         peak = "" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 2**20:9,.0f} MB"
         output().print(f"  {name:8}{row['seconds']:9.3f} s {row['ratio']:7.2f} ×{peak}")

@@ -7,11 +7,12 @@ from torch import Tensor
 
 from sinkscope.decoding.canvas import Picks
 from sinkscope.decoding.commit.ranking import most_confident
-from sinkscope.decoding.commit.rule import Rule, register
+from sinkscope.decoding.commit.rule import CommitRule, register
+from sinkscope.decoding.exact import BlockForwards
 
 
 @register("threshold")
-class Threshold(Rule):
+class AboveThreshold(CommitRule):
     """Everything at or above the threshold, and at least the best."""
 
     def pick(self, candidates: Tensor, confidence: Tensor) -> Picks:
@@ -20,7 +21,7 @@ class Threshold(Rule):
 
 
 @register("best")
-class Best(Rule):
+class Best(CommitRule):
     """The most confident of each row."""
 
     def pick(self, candidates: Tensor, confidence: Tensor) -> Picks:
@@ -28,7 +29,7 @@ class Best(Rule):
 
 
 @register("factor")
-class Factor(Rule):
+class Factor(CommitRule):
     """As many as hold a bound that falls with their number."""
 
     def pick(self, candidates: Tensor, confidence: Tensor) -> Picks:
@@ -59,3 +60,38 @@ def factor_counts(confidence: Tensor, factor: float) -> list[int]:
             accepted += 1
         counts.append(len(ordered) if accepted == len(ordered) - 1 else accepted)
     return counts
+
+
+@register("sub_blocks")
+class SubBlocks(CommitRule):
+    """Fast-dLLM v2: sub-blocks from left to right, each by confidence, at least one token per step.
+
+    A block's first token is the likeliest after the blocks before it; no forward of its own is needed for that.
+    """
+
+    block_only = True
+
+    def begin(self) -> None:
+        run, forwards, first = self.run, self.run.forwards, self.block.span[0]
+        if isinstance(forwards, BlockForwards) and forwards.last is not None:
+            rows = self.open()[:, first].nonzero().flatten()
+            if len(rows):
+                logits = run.logits(forwards.last, rows, torch.ones_like(rows))
+                run.canvas.tokens = run.canvas.tokens.clone()
+                run.canvas.tokens[rows, first] = logits.argmax(-1)
+
+    def open(self) -> Tensor:
+        """Open positions of each row's first sub-block that has any."""
+        opened = super().open()
+        size = self.settings.sub_block or self.settings.block or 1
+        columns = torch.arange(opened.shape[1], device=opened.device)
+        first = torch.where(opened, columns, opened.shape[1]).amin(1, keepdim=True)
+        start = self.block.span[0]
+        return opened & ((columns - start) // size == (first - start) // size)
+
+    def pick(self, candidates: Tensor, confidence: Tensor) -> Picks:
+        assert self.settings.threshold is not None
+        chosen = confidence > self.settings.threshold
+        rows = self.open().any(1).nonzero().flatten()
+        chosen[rows, confidence[rows].argmax(-1)] = True
+        return Picks(chosen)

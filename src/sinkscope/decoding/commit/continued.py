@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from sinkscope.decoding.canvas import Block, Picks
+from sinkscope.decoding.canvas import Picks
 from sinkscope.decoding.commit.confident import above_threshold
-from sinkscope.decoding.commit.rule import Rule, register
+from sinkscope.decoding.commit.rule import CommitRule, register
 from sinkscope.decoding.exact import BlockForwards
 
 if TYPE_CHECKING:
@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 
 
 @register("continued")
-class Continued(Rule):
+class Continued(CommitRule):
     """Everything at or above the threshold, and at least the best; without a threshold the best alone."""
 
-    def __init__(self, run: Denoiser, block: Block) -> None:
-        super().__init__(run, block)
+    block_only = True
+
+    def begin(self) -> None:
+        run, block = self.run, self.block
         if self.settings.mode == "diffusion":  # a draft of self-speculation brings its first token
             run.canvas.tokens = run.canvas.tokens.clone()
             if self.settings.causal_context:
@@ -38,9 +40,6 @@ class Continued(Rule):
         for row, start in enumerate(self.run.canvas.answers):
             if last - start > most and not bool((tokens[row, start:first] == marker).any()):
                 tokens[row, max(start + most, first)] = marker
-
-    def open(self) -> Tensor:
-        return super().open() & self.block.inside
 
     def unfinished(self) -> bool:
         if self.settings.stop == "batch_eos" and self.step and self._ends():

@@ -1,26 +1,20 @@
-"""Dream: a share of the masks that grows as time runs from 1 to epsilon."""
+"""Dream: a share of the masks that grows as time runs from 1 to epsilon; and Open-dCoder's path planning on its schedule."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from sinkscope.decoding.canvas import Block, Picks
+from sinkscope.decoding.canvas import Picks
 from sinkscope.decoding.commit.ranking import drawn_by_confidence, most_confident
-from sinkscope.decoding.commit.rule import Rule, register
-
-if TYPE_CHECKING:
-    from sinkscope.decoding.diffusion import Denoiser
+from sinkscope.decoding.commit.rule import CommitRule, register
 
 
 @register("schedule")
-class Schedule(Rule):
+class Schedule(CommitRule):
     """The most confident (or drawn by their confidence), as many as the schedule resolves at this time."""
 
-    def __init__(self, run: Denoiser, block: Block) -> None:
-        super().__init__(run, block)
+    def begin(self) -> None:
         assert self.settings.steps is not None
         self.steps = self.settings.steps // self.settings.blocks
         self.times = torch.linspace(1, self.settings.epsilon, self.steps + 1)
@@ -63,3 +57,24 @@ def dream_count(open_masks: Tensor, times: Tensor, step: int) -> int:
     mean = open_masks.sum() / open_masks.shape[0]
     last = step == len(times) - 2
     return int(mean) if last else int(mean * dream_share(times, step))
+
+
+@register("p2")
+class PathPlanning(Schedule):
+    """Open-dCoder: step i of n keeps the most confident (i + 1) / n of the answer, and masks the rest again."""
+
+    def wanted(self) -> Tensor:
+        return self.answer()
+
+    def answer(self) -> Tensor:
+        """bool [batch, position]: all generated positions, known or not."""
+        return self.block.inside & self.run.canvas.real & ~self.run.done.unsqueeze(1)
+
+    def pick(self, candidates: Tensor, confidence: Tensor) -> Picks:
+        answer, open_positions = self.answer(), self.open()
+        kept = answer.clone()
+        for row in range(len(answer)):
+            places = answer[row].nonzero().flatten()
+            count = int(len(places) * (1 - (self.step + 1) / self.steps))
+            kept[row, places[confidence[row, places].argsort(stable=True)[:count]]] = False
+        return Picks(commit=kept & open_positions, reopen=answer & ~kept & ~open_positions)

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
-from sinkscope.decoding.canvas import Block, Picks
+from sinkscope.decoding.canvas import Picks
 from sinkscope.decoding.commit.ranking import most_confident
-from sinkscope.decoding.commit.rule import Rule, register
-
-if TYPE_CHECKING:
-    from sinkscope.decoding.diffusion import Denoiser
+from sinkscope.decoding.commit.rule import CommitRule, register
 
 
 @register("edit")
-class Edit(Rule):
+class Edit(CommitRule):
     """Goes on until a forward that found no mask edits nothing, or max_post_steps such forwards were made."""
 
-    def __init__(self, run: Denoiser, block: Block) -> None:
-        super().__init__(run, block)
-        self.post_steps = torch.zeros_like(run.done, dtype=torch.int64)
-        self.settled = run.done.clone()  # rows whose block is finished
+    block_only = True
 
-    def open(self) -> Tensor:
-        return super().open() & self.block.inside
+    def begin(self) -> None:
+        self.post_steps = torch.zeros_like(self.run.done, dtype=torch.int64)
+        self.settled = self.run.done.clone()  # rows whose block is finished
 
     def wanted(self) -> Tensor:
         return self.block.inside & self.run.canvas.real & ~self.settled.unsqueeze(1)

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
-from sinkscope.decoding.canvas import Block, Picks
-from sinkscope.decoding.choose.entropy import ByEntropy
-from sinkscope.decoding.commit.rule import Rule, register
-
-if TYPE_CHECKING:
-    from sinkscope.decoding.diffusion import Denoiser
+from sinkscope.decoding.canvas import Picks
+from sinkscope.decoding.choose import ByEntropy
+from sinkscope.decoding.commit.rule import CommitRule, register
 
 
 @register("entropy")
-class Entropy(Rule):
+class Entropy(CommitRule):
     """After step s of n, ⌊masks · (n − 1 − s) / n⌋ are left; confidence is the negative entropy."""
 
-    def __init__(self, run: Denoiser, block: Block) -> None:
-        super().__init__(run, block)
+    def begin(self) -> None:
         assert self.settings.steps is not None
         self.steps = self.settings.steps
         self.masks = self.open().sum(1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from torch import Tensor
 
@@ -15,16 +15,22 @@ from sinkscope.settings.choices import COMMITS, READERS
 if TYPE_CHECKING:
     from sinkscope.decoding.diffusion import Denoiser
 
-RULES: dict[str, type[Rule]] = {}
+RULES: dict[str, type[CommitRule]] = {}
 
 
-class Rule:
+class CommitRule:
     """The commits of one block. Subclass, write `unfinished` and `pick`, and put `@register("name")` above it."""
+
+    block_only: ClassVar[bool] = False  # leaves masks before the block alone
 
     def __init__(self, run: Denoiser, block: Block) -> None:
         self.run, self.block = run, block
         self.settings = run.settings
         self.step = 0  # forwards of this block so far
+        self.begin()
+
+    def begin(self) -> None:
+        """What it must know of the block before the first step; nothing by default."""
 
     def unfinished(self) -> bool:
         """Whether the block needs another forward."""
@@ -39,11 +45,12 @@ class Rule:
         raise TypeError(f"{type(self).__name__} must say what to commit")
 
     def open(self) -> Tensor:
-        """bool [batch, position]: open positions up to the end of the block, in rows that go on."""
-        return self.run.canvas.open() & self.block.until & ~self.run.done.unsqueeze(1)
+        """bool [batch, position]: open positions up to the end of the block, or in it, in rows that go on."""
+        here = self.block.inside if self.block_only else self.block.until
+        return self.run.canvas.open() & here & ~self.run.done.unsqueeze(1)
 
 
-Made = TypeVar("Made", bound=type[Rule])
+Made = TypeVar("Made", bound=type[CommitRule])
 
 
 def register(name: str, needs: Sequence[str] = ()) -> Callable[[Made], Made]:
@@ -66,13 +73,13 @@ def register(name: str, needs: Sequence[str] = ()) -> Callable[[Made], Made]:
     return put
 
 
-def rules() -> Mapping[str, type[Rule]]:
+def rules() -> Mapping[str, type[CommitRule]]:
     """Every commit rule by its name, those of installed packages too."""
     plugins.load("commit_rules")
     return RULES
 
 
-def rule_named(name: str) -> type[Rule]:
+def rule_named(name: str) -> type[CommitRule]:
     if name not in RULES and name not in rules():
         raise DecodeError(f"Expected a commit rule among {', '.join(sorted(RULES))}, got {name!r}.")
     return RULES[name]

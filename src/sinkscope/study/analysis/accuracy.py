@@ -111,7 +111,7 @@ def _cell(model: ModelInfo, answers: dict[Key, AnswerSet], key: Key) -> Cell:
     return Cell(
         model=name, family=model.family, causal=model.causal, task=task, setting=setting, condition=says,
         label=condition.label, n=len(right), correct=sum(right), accuracy=one.accuracy, low=low, high=high,
-        **change.to_dict(), p_holm=change.p, **shares, controls=_controls(answers, key),
+        **vars(change), p_holm=change.p, **shares, controls=_controls(answers, key),
         confidence=sum(row["confidence"] for row in one.rows.values()) / len(one.rows),
         paper=paper.accuracy(name, task, condition.k) if theirs else None,
         per_percent=change.difference / taken if (taken := shares["mass_share"]) else None,
@@ -125,7 +125,7 @@ def _controls(answers: dict[Key, AnswerSet], key: Key) -> dict[Any, Control]:
         control = next((answers[*key[:3], one] for one in candidates if (*key[:3], one) in answers), None)
         if control is not None:
             compared = paired(control.right, answers[key].right)
-            found[match] = Control(accuracy=control.accuracy, **compared.to_dict(), **control.shares())
+            found[match] = Control(accuracy=control.accuracy, **vars(compared), **control.shares())
     return found
 
 
@@ -193,8 +193,8 @@ def _compared_points(model: str, task: str, points: Sequence[tuple[str, AnswerSe
         weak = _weak(first, one)
         tasks = [name for name in one.parts if name not in weak]
         before, after = first.only(tasks).right, one.only(tasks).right
-        able = Compared(n=len(after), **paired(before, after).to_dict()) if tasks else None
-        change = paired(first.right, one.right).to_dict()
+        able = Compared(n=len(after), **vars(paired(before, after))) if tasks else None
+        change = vars(paired(first.right, one.right))
         rows[setting] = SweepPoint(model, task, setting, against, **change, weak=weak, able=able)
     for setting, p in adjusted({setting: row.p for setting, row in rows.items()}).items():
         rows[setting] = replace(rows[setting], p_holm=p)

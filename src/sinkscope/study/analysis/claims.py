@@ -16,7 +16,7 @@ from typing import Any
 from sinkscope import paper
 from sinkscope.statistics import problems_needed
 from sinkscope.study import vocabulary
-from sinkscope.study.analysis.verdicts import first_point
+from sinkscope.study.analysis.verdicts import FEW_HEADS, first_point
 from sinkscope.study.results import (
     Cell,
     Claim,
@@ -29,7 +29,6 @@ from sinkscope.study.results import (
     Tables,
 )
 
-FEW_HEADS = 0.2  # share of heads with a sink below which a model has few
 MOST = 0.5  # share of the heads that is most of them
 ARM_SINK = 0.3  # share of the attention on key 0 that makes it an ARM's sink, as Gu et al. count one
 LEFT_OUT = 0.96  # share of the tokens that the paper's epsilon leaves out
@@ -41,22 +40,24 @@ GENERATIONS = 3  # fewer decide nothing
 TEXTS = 3
 PROBLEMS = 20
 
-TEXT = {
-    "sinks_exist": "It has sinks.",
-    "sinks_move": "Its sinks move.",
-    "sinks_stand": "Its sinks stand still.",
-    "sink_at_start": "Its sink is the first token.",
-    "strong_sink": "Masking the strong sinks of each head costs it almost nothing.",
-    "one_sink": "Masking the top key of each head costs it almost nothing.",
-    "arm_sink": "Masking its sink is fatal.",
-    "structural": "Its sinks are structural tokens more often than tokens are.",
-    "threshold_sum": "An epsilon of 3 leaves 96 % of its tokens out, counted in column sums.",
-    "threshold_percent": "An epsilon of 3 leaves 96 % of its tokens out, counted in percent.",
-    "deeper_fewer": "Its deeper layers have fewer sinks.",
-    "deeper_stronger": "Its deeper layers have stronger sinks.",
-    "confidence": "Masking sinks lowers its confidence where they were looked at.",
-    "later": "Tokens that looked at masked sinks are committed later.",
+# In a few words, as the matrix has them and in its order, and as a sentence.
+CLAIMS = {
+    "sinks_exist": ("has sinks", "It has sinks."),
+    "sinks_move": ("sinks move", "Its sinks move."),
+    "sinks_stand": ("sinks stand still", "Its sinks stand still."),
+    "sink_at_start": ("sink at the start", "Its sink is the first token."),
+    "strong_sink": ("spares strong sinks", "Masking the strong sinks of each head costs it almost nothing."),
+    "one_sink": ("spares its top keys", "Masking the top key of each head costs it almost nothing."),
+    "arm_sink": ("needs its sink", "Masking its sink is fatal."),
+    "structural": ("sinks structural", "Its sinks are structural tokens more often than tokens are."),
+    "threshold_sum": ("ε = 3: 96 % out, sum", "An epsilon of 3 leaves 96 % of its tokens out, counted in column sums."),
+    "threshold_percent": ("ε = 3: 96 % out, %", "An epsilon of 3 leaves 96 % of its tokens out, counted in percent."),
+    "deeper_fewer": ("deeper: fewer", "Its deeper layers have fewer sinks."),
+    "deeper_stronger": ("deeper: stronger", "Its deeper layers have stronger sinks."),
+    "confidence": ("confidence falls", "Masking sinks lowers its confidence where they were looked at."),
+    "later": ("commits come later", "Tokens that looked at masked sinks are committed later."),
 }
+TEXT = {name: text for name, (_, text) in CLAIMS.items()}
 
 
 @dataclass(frozen=True)
@@ -141,9 +142,7 @@ def _of_model(of: Judged) -> Iterator[Claim]:
     stands_for = paper.STANDS_FOR.get(of.model)
     still = stands_for in paper.STATIC or (stands_for is None and of.causal)
     tests = [
-        ("sinks_exist", "none", exist(of)),
-        ("sinks_stand" if still else "sinks_move", "none", move(of, still)),
-        *([("sink_at_start", "none", at_start(of))] if of.causal else []),
+        *traced(of, still),
         *([] if of.causal else masked(of)),
         *(fatal(of) if of.causal else []),
         ("structural", "none", structural(of)),
@@ -197,19 +196,16 @@ def _with_sinks(of: Judged, test: Test | None) -> Test | None:
     return replace(test, lacks=f"only {100 * found.value:.0f} % of its heads have a sink")
 
 
-def exist(of: Judged) -> Test | None:
+def traced(of: Judged, still: bool) -> Iterator[tuple[str, str, Test | None]]:
+    """Whether heads have sinks, whether these stand still, and whether an ARM's is the first token."""
     because = f"More than {100 * FEW_HEADS:.0f} % of the heads must have a sink at some step."
-    return _traced(of, "with_sink", FEW_HEADS, True, "% of heads", because)
-
-
-def move(of: Judged, still: bool) -> Test | None:
+    yield "sinks_exist", "none", _traced(of, "with_sink", FEW_HEADS, True, "% of heads", because)
     because = f"Of the heads with a sink, {'more' if still else 'fewer'} than half must have one that stands still."
-    return _with_sinks(of, _traced(of, "static", MOST, still, "% of heads", because))
-
-
-def at_start(of: Judged) -> Test | None:
-    because = f"The first key must draw more than {100 * ARM_SINK:.0f} % of the attention."
-    return _traced(of, "key_0", ARM_SINK, True, "% of attention", because)
+    moving = _with_sinks(of, _traced(of, "static", MOST, still, "% of heads", because))
+    yield "sinks_stand" if still else "sinks_move", "none", moving
+    if of.causal:
+        because = f"The first key must draw more than {100 * ARM_SINK:.0f} % of the attention."
+        yield "sink_at_start", "none", _traced(of, "key_0", ARM_SINK, True, "% of attention", because)
 
 
 def structural(of: Judged) -> Test | None:

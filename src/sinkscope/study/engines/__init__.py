@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from sinkscope.errors import StudyError
+from sinkscope.evals.batches import Batch
 from sinkscope.study.engines.ray import Ray
 from sinkscope.study.schema import Study
 from sinkscope.study.unit import ModelInfo, Unit
@@ -59,18 +60,7 @@ def engine_of(
 # ---- which unit a free worker takes: one of the model that it has loaded, the longest first
 
 
-class WorkPiece(Protocol):
-    """What the queue must know of a piece of work; a `Unit` of a study is one, and so is a batch of a benchmark."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def model(self) -> str: ...
-    def to_dict(self) -> dict[str, Any]: ...
-
-
+WorkPiece = Unit | Batch  # of a study, of a benchmark
 P = TypeVar("P", bound=WorkPiece)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from sinkscope import io
 from sinkscope.errors import StudyError
@@ -24,6 +24,7 @@ from sinkscope.study.cost import weigh
 from sinkscope.study.engines import P, ShouldStop, Waiting, WorkPiece, known_models
 from sinkscope.study.engines.pool import Pool, Worker
 from sinkscope.study.engines.ray import Ray
+from sinkscope.study.schema import Study
 from sinkscope.study.unit import ModelInfo
 
 logger = logging.getLogger(__name__)
@@ -32,14 +33,6 @@ FUNCTION = "sinkscope.study.engines.worker:answer"
 OnMessage = Callable[[str], object]
 Files = list[tuple[str, bytes]]
 Weigh = Callable[[Any, Any, ModelInfo | None], float]
-
-
-class Shared(Protocol):
-    """What all units share, and every worker is told: a `Study`, or the job of a benchmark."""
-
-    @property
-    def device(self) -> str | None: ...
-    def to_dict(self) -> dict[str, Any]: ...
 
 
 @dataclass
@@ -87,7 +80,7 @@ class Cluster:
         self.lacking: dict[tuple[str, str], str] = {}  # (node, model) → why the node cannot have the model
 
     def work(
-        self, study: Shared, units: Sequence[P], folder: Path, stop: ShouldStop
+        self, study: Study | Job, units: Sequence[P], folder: Path, stop: ShouldStop
     ) -> Iterator[tuple[P, dict[str, Any]]]:
         self.choice.fit(study.device)
         self.pool.open(len(units))

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from sinkscope.attention.context import seeded
 from sinkscope.decoding import decode
 from sinkscope.decoding.run import Step
-from sinkscope.interventions import intervene
 from sinkscope.study.schema import Study
 from sinkscope.study.unit import ModelInfo, Unit
 from sinkscope.study.units import UnitKind, Workload, conditions_for, decoded_units, decoding
-from sinkscope.study.units.given import AfterFirst, asked, batch_of, model_for, row_seeds
+from sinkscope.study.units.given import AfterFirst, asked, batch_of, changed, model_for
 
 
 class AnswersKind(UnitKind):
@@ -28,9 +25,8 @@ class AnswersKind(UnitKind):
     what = "the answer to a problem of {task},"
 
     def plan(self, study: Study, info: ModelInfo) -> list[Unit]:
-        return (
-            [] if info.likelihood else decoded_units("answers", study, info, conditions_for(study, info), study.chunk)
-        )
+        conditions = [] if info.likelihood else conditions_for(study, info)
+        return decoded_units("answers", study, info, conditions, study.chunk)
 
     def workload(self, study: Study, unit: Unit, info: ModelInfo, prompt: int) -> list[Workload]:
         return decoding(unit.decoder, unit.last - unit.first, prompt)
@@ -40,12 +36,8 @@ class AnswersKind(UnitKind):
         model = model_for(study, unit)
         chunk = asked(study, unit)
         ids, mask = batch_of(model, [problem.prompt for _, problem in chunk])
-        commits = Commits()
-        intervention = unit.condition.intervention(study.seed, model.causal)
-        with ExitStack() as stack:
-            stack.enter_context(seeded(row_seeds(study, unit, [number for number, _ in chunk])))
-            if intervention is not None:
-                commits.taken.active = stack.enter_context(intervene(model, intervention))
+        with changed(study, unit, model, [number for number, _ in chunk]) as taken:
+            commits = Commits(taken)
             done = decode(model, ids, unit.decoder, attention_mask=mask, history=False, on_step=commits)
         rows = []
         for (number, problem), returned, sure in zip(chunk, done.returned, commits.means(), strict=True):
@@ -56,14 +48,14 @@ class AnswersKind(UnitKind):
             rows.append(
                 {"problem": number, "correct": right, "text": text, "tokens": tokens.tolist(), "confidence": sure}
             )
-        return {"rows": rows, "effect": commits.taken.effect(), "forwards": done.forwards}
+        return {"rows": rows, "effect": taken.effect(), "forwards": done.forwards}
 
 
 @dataclass
 class Commits:
     """How sure the model was of what it committed, row by row."""
 
-    taken: AfterFirst = field(default_factory=AfterFirst)
+    taken: AfterFirst
     total: Tensor | None = None
     count: Tensor | None = None
 

@@ -7,20 +7,17 @@ changed after one clean look at the prompt, and both are asked for the same toke
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from sinkscope.attention.context import seeded
 from sinkscope.evals.scoring import masked_scores, read_spans
-from sinkscope.interventions import intervene
 from sinkscope.models.base import Model
 from sinkscope.study.schema import Study
 from sinkscope.study.unit import ModelInfo, Unit
 from sinkscope.study.units import UnitKind, Workload, suits
-from sinkscope.study.units.given import COUNTED, AfterFirst, asked, model_for, row_seeds
+from sinkscope.study.units.given import COUNTED, AfterFirst, asked, changed, model_for
 from sinkscope.tasks import Problem
 
 TURNS = ("<|im_end|>", "<|eot_id|>")  # what a chat model writes behind its answer
@@ -55,14 +52,10 @@ class ForcedKind(UnitKind):
     def perform(self, study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
         """Mean log-likelihood per token (nats) of the answer to each problem, and what was taken from the model meanwhile."""
         model = model_for(study, unit)
-        change = unit.condition.intervention(study.seed, model.causal)
         rows: list[dict[str, Any]] = []
         taken = dict.fromkeys((*COUNTED, "leak"), 0.0)
         for number, problem in asked(study, unit, study.forced.problems):
-            with ExitStack() as stack:
-                levels = 1 if model.causal else len(study.forced.levels)
-                stack.enter_context(seeded(row_seeds(study, unit, [number]) * levels))
-                after = AfterFirst(None if change is None else stack.enter_context(intervene(model, change)))
+            with changed(study, unit, model, [number], 1 if model.causal else len(study.forced.levels)) as after:
                 value, tokens = (
                     _chain(model, problem, after) if model.causal else _masked(study, model, problem, number, after)
                 )
@@ -71,7 +64,7 @@ class ForcedKind(UnitKind):
                 now = vars(after.active.effect)
                 leak = max(taken["leak"], now["leak"])
                 taken = {**{name: taken[name] + now[name] - after.first[name] for name in COUNTED}, "leak": leak}
-        return {"rows": rows, "effect": {} if change is None else taken}
+        return {"rows": rows, "effect": {} if after.active is None else taken}
 
 
 def _ids(model: Model, problem: Problem) -> tuple[list[int], list[int]]:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from sinkscope.evals.batches import weights_of
+from sinkscope.attention.context import seeded
+from sinkscope.evals.batches import intervened, weights_of
 from sinkscope.interventions import Active
 from sinkscope.models.base import Model, pad
 from sinkscope.study.entries import name_and_mode
@@ -69,6 +70,14 @@ def row_seeds(study: Study, unit: Unit, numbers: Sequence[int]) -> tuple[int, ..
     """Random keys are drawn again for every problem, and are the same for a problem in whatever chunk it stands."""
     place = next((place for place, task in enumerate(study.tasks) if task.name == unit.task), 0)
     return tuple(place * 1_000_003 + number for number in numbers)
+
+
+@contextmanager
+def changed(study: Study, unit: Unit, model: Model, numbers: Sequence[int], times: int = 1) -> Iterator[AfterFirst]:
+    """The unit's condition in force, with the random keys of these problems, each so many rows; counts what it takes."""
+    change = unit.condition.intervention(study.seed, model.causal)
+    with seeded(row_seeds(study, unit, numbers) * times), intervened(model, change) as active:
+        yield AfterFirst(active)
 
 
 @dataclass

@@ -6,7 +6,6 @@ interventions that rank the map of the last forward act as they do there. Only t
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,17 +14,15 @@ import torch
 import yaml
 from torch import Tensor
 
-from sinkscope.attention.context import seeded
 from sinkscope.attention.observe import observe
 from sinkscope.errors import StudyError
 from sinkscope.evals.scoring import read_spans
-from sinkscope.interventions import intervene
 from sinkscope.interventions.conditions import Condition
 from sinkscope.models.base import Model
 from sinkscope.study.schema import Study
 from sinkscope.study.unit import ModelInfo, Unit
 from sinkscope.study.units import UnitKind, Workload
-from sinkscope.study.units.given import AfterFirst, model_for, row_seeds
+from sinkscope.study.units.given import changed, model_for
 
 TEXTS = Path(__file__).parent / "texts.yaml"
 
@@ -55,10 +52,7 @@ class LikelihoodKind(UnitKind):
         model = model_for(study, unit)
         plan = study.likelihood
         ids = windows(model, plan.texts, plan.read + plan.scored + 1).to(model.device)
-        change = unit.condition.intervention(study.seed, model.causal)
-        with ExitStack() as stack:
-            stack.enter_context(seeded(row_seeds(study, unit, range(plan.texts))))
-            taken = AfterFirst(None if change is None else stack.enter_context(intervene(model, change)))
+        with changed(study, unit, model, range(plan.texts)) as taken:
             reading = read_spans(model, ids, range(plan.read, plan.read + plan.scored + 1))
             next(reading)
             taken.begin()
@@ -70,7 +64,7 @@ class LikelihoodKind(UnitKind):
         means: list[float] = torch.stack(values, 1).double().mean(1).tolist()
         rows = [{"problem": number, "value": value} for number, value in enumerate(means)]
         found: dict[str, Any] = {"rows": rows, "effect": effect, "tokens": plan.scored}
-        if change is None:
+        if taken.active is None:
             found["first_key"] = first_key_shares(model, ids)
         return found
 
