@@ -12,6 +12,7 @@ from sinkscope.errors import SinkscopeError
 from sinkscope.fields import among
 from sinkscope.interventions.positions import POSITIONS
 from sinkscope.interventions.settings import Registered, Setting, add
+from sinkscope.settings.choices import CACHES
 from sinkscope.settings.sparse import ALLOWED, SparseCache
 
 
@@ -31,7 +32,7 @@ def _setting(name: str, default: Any, label: Callable[[Any], str], place: int, q
     return Setting(name, default, ALLOWED[name], label=label, place=place, quiet=quiet)
 
 
-KIND = Setting("kind", "dual", among(("prefix", "dual")))
+KIND = Setting("kind", "dual", among(CACHES))
 SPARSE = (
     _setting("by", "received", lambda by: f"by {by}", 10),
     _setting("keep", 0.25, lambda keep: f"keep={keep:g}", 20),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sinkscope.errors import DecodeError
 from sinkscope.fields import need, shown, whole
-from sinkscope.settings.choices import ALLOWED, ALWAYS, CHOICES, ID_LISTS, LONGEST, ONLY, READERS, TOKEN_ID
+from sinkscope.settings.choices import ALLOWED, ALWAYS, CACHES, CHOICES, ID_LISTS, LONGEST, ONLY, READERS, TOKEN_ID
 from sinkscope.settings.sparse import SparseCache
 from sinkscope.viewers import view
 
@@ -82,9 +82,9 @@ def _check_sizes(settings: Decode) -> None:
 
 def _check_combination(settings: Decode) -> None:
     _check_sparse(settings)
-    if settings.cache in ("prefix", "dual") and settings.guidance > 0:
+    if settings.cache in CACHES and settings.guidance > 0:
         raise DecodeError("Guidance and a cache were both asked for, and no published decoder has both; drop one.")
-    if settings.cache in ("prefix", "dual") and settings.commit in ("origin", "schedule", "next", "p2"):
+    if settings.cache in CACHES and settings.commit in ("origin", "schedule", "next", "p2"):
         raise DecodeError(
             f"A {settings.cache} cache goes with Decode.parallel or Decode.llada, not with {settings.family}."
         )
@@ -95,8 +95,8 @@ def _check_combination(settings: Decode) -> None:
         raise DecodeError("max_thinking_tokens needs end_think_id, the token that is written then; give it.")
     if isinstance(settings.cache, str) and (settings.cache == "exact") != settings.block_causal:
         raise DecodeError(
-            f"Expected cache='exact' with block-causal decoders and 'prefix' or 'dual' with the others, got "
-            f"{settings.cache!r} for {settings.family}."
+            f"Expected cache='exact' with block-causal decoders and {' or '.join(map(repr, CACHES))} with the "
+            f"others, got {settings.cache!r} for {settings.family}."
         )
     if settings.guidance > 0 and (settings.block_causal or settings.family == "rnd1") and settings.family != "bd3lm":
         raise DecodeError(f"Guidance is no part of {settings.family} decoding; leave it out.")

@@ -16,7 +16,9 @@ Confidence = Literal["probability", "margin", "entropy", "random"]
 Noise = Literal["reference", "per_row", "counter"]
 Choice = Literal["gumbel", "draw", "block_draw", "likeliest", "entropy"]
 Mode = Literal["diffusion", "autoregressive", "self_speculation"]  # of a checkpoint that decodes in several ways
-Cache = Literal["prefix", "dual", "exact"] | SparseCache | None
+CanvasCache = Literal["prefix", "dual"]  # kinds of decoding/cache.py, for models that see the whole canvas
+CACHES: tuple[str, ...] = get_args(CanvasCache)
+Cache = CanvasCache | Literal["exact"] | SparseCache | None
 
 # answer: blocks from the end of a left-padded prompt. rows: from the end of each row's own prompt, padded on either side.
 # grid: from column 0, the first block holding the end of the prompt. left: prompts padded at the left to whole blocks.
@@ -54,7 +56,7 @@ CHOICES: dict[str, Any] = {
     "confidence_dtype": ("model", "float32", "float64"),
     "commit": COMMITS,
     "stop": get_args(Stop),
-    "cache": (None, "prefix", "dual", "exact"),
+    "cache": (None, *CACHES, "exact"),
     "noise": get_args(Noise),
     "layout": get_args(Layout),
     "choice": (None, *get_args(Choice)),

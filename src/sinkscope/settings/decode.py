@@ -122,7 +122,7 @@ class Decode:
     @sampler
     def parallel(
         cls, length: int, block: int | None = None, threshold: float | None = 0.9, factor: float | None = None,
-        cache: Literal["prefix", "dual", "none"] | None = None, steps: int | None = None, **more: Any,
+        cache: Cache | Literal["none"] = None, steps: int | None = None, **more: Any,
     ) -> Decode:  # fmt: skip
         """Fast-dLLM: commit what is confident enough, by `factor` instead of `threshold`, or a quota of `steps`.
 

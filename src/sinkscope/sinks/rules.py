@@ -63,8 +63,8 @@ def _spread(table: Tensor, ndim: int) -> Tensor:
 class BrowserForm:
     """A rule as the explorer computes it, with a slider for one setting.
 
-    The formulas are postfix, in fp32 after every operation as torch does it: numbers, + - * /, and the names `total` (sum of
-    the column sums), `queries` (at least 1), `keys`, `parameter` (the slider's value), in `limit` also `scale`.
+    The formulas are postfix, in fp32 after every operation as torch does it: numbers, + - * /, and the names `queries` (at
+    least 1) and `keys`; in `limit` also `total` (sum of the column sums), `parameter` (the slider's value) and `scale`.
     """
 
     unit: str  # names the form in the page's address
