@@ -163,7 +163,7 @@ class Surroundings:
 
     def environment(self) -> dict[str, str]:
         here = str(self.clock.parent)
-        ours = os.environ.get("PYTHONPATH", str(Path(__file__).parents[1]))
+        ours = str(Path(__file__).parents[1])
         quiet = {
             "OMP_NUM_THREADS": "1",
             "TOKENIZERS_PARALLELISM": "false",

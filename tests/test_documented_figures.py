@@ -106,17 +106,20 @@ def test_the_table_of_what_agrees() -> None:
 
 
 def test_the_cache_is_not_what_makes_it_fatal() -> None:
-    _, *rows = table("docs/explanation/the-pair.md", "smol-llama")
-    found = rows_of("pair/two-by-two-arm-40.json")
+    _, *rows = table("docs/explanation/the-pair.md", "masked")
+    runs = ("pair/two-by-two-arm-40.json", "pair/two-by-two-dlm-40.json")
     wanted = [{"name": "none"}, {"name": "mask_sinks"}, {"name": "mask_sinks", "above": ABOVE}]
     for (_, *cells), words in zip(rows, wanted, strict=True):
-        right = {
-            "true" in row["setting"].lower(): row["correct"]
-            for row in found
-            if row["task"] == "arithmetic" and row["condition"]["name"] == words["name"]
-            and row["condition"].get("above") == words.get("above")
-        }  # fmt: skip
-        assert [int(one) for one in cells] == [right[False], right[True]]
+        right = [
+            {
+                any(word in row["setting"].lower() for word in ("true", "whole")): row["correct"]
+                for row in rows_of(run)
+                if row["task"] == "arithmetic" and row["condition"]["name"] == words["name"]
+                and row["condition"].get("above") == words.get("above")
+            }
+            for run in runs
+        ]  # fmt: skip
+        assert [int(one) for one in cells] == [one[recomputed] for one in right for recomputed in (False, True)]
 
 
 def judged(path: Path) -> list[Claim]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import nullcontext
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -208,7 +209,7 @@ def test_cuda_graphs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_bench_and_check_write_one_file(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import sinkscope.checkup
+    checkup = import_module("sinkscope.checkup")  # sk.checkup is the function
 
     def load(name: str, dtype: Any = None, **_: Any) -> sk.Model:
         model = loaded(name, dtype=dtype)
@@ -218,7 +219,7 @@ def test_bench_and_check_write_one_file(device: str, tmp_path: Path, monkeypatch
 
     loaded = sk.load
     monkeypatch.setattr(sk, "load", load)
-    monkeypatch.setattr(sinkscope.checkup, "load", load)
+    monkeypatch.setattr(checkup, "load", load)
     bench, check = tmp_path / "bench.json", tmp_path / "check.json"
     words = ["--length", "4", "--prompt", "4", "--repeats", "1", "--lengths", "16", "--out", str(bench)]
     with nullcontext() if device == "cpu" else pretend.PretendCuda():

@@ -27,7 +27,7 @@ NEEDED: dict[str, dict[str, Any]] = {  # so that nothing else is missing
     "Soften": {"temperature": 2.0}, **{name: {"k": 1} for name in ("HoldSinks", "PenaliseSinks", "RotateSinks")},
 }  # fmt: skip
 CLASSES = [
-    one for name in sorted(set(dir(sk)) - {"Model", "Trace", "HookContext", "Study"})
+    one for name in sorted(set(dir(sk)) - {"Model", "Trace", "HookContext", "Study", "Run"})
     if inspect.isclass(one := getattr(sk, name)) and dataclasses.is_dataclass(one)
 ]  # fmt: skip
 

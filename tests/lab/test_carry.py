@@ -175,7 +175,7 @@ def test_the_command_writes_a_model_s_files_and_the_figure(tmp_path: Path, capsy
     found = json.loads((tmp_path / "tiny-llada.json").read_text(encoding="utf-8"))
     assert found["problems"] == 2 and found["readings"]
     assert (tmp_path / "tiny-llada.parquet").is_file() and (tmp_path / "carry.png").stat().st_size > 1000
-    assert main(words) == 0 and "there already" in capsys.readouterr().out
+    assert main(words) == 0 and "exists already" in capsys.readouterr().out
     assert main([*words[:2], "3", *words[3:]]) == 1 and "other" in capsys.readouterr().err
     assert main(["--out", str(tmp_path / "none")]) == 1 and "Expected readings" in capsys.readouterr().err
     assert main(["no-such-model", "--out", str(tmp_path / "none")]) == 1

@@ -118,7 +118,7 @@ def test_half_precision_and_text(tmp_path: Path) -> None:
 def test_what_cannot_be_wrapped_is_told(tmp_path: Path) -> None:
     module = native(make_llada(tmp_path / "a"))
     wrong: list[tuple[Any, dict[str, Any], str]] = [
-        (module, {"mask_id": 3}, "family="), (module, {"family": "gpt"}, "among"), (module, {"family": "llada"}, "mask token"),
+        (module, {"mask_id": 3}, "family="), (module, {"family": "gpt"}, "one of"), (module, {"family": "llada"}, "mask token"),
         (module, {"family": "llama", "mask_id": 3}, "autoregressive"), (torch.nn.Linear(2, 2), {}, "Linear"),
         (module.model, {}, "LlamaModel"), ("tiny-llada", {}, "str"), (sk.load("tiny-llada"), {}, "already"),
     ]  # fmt: skip

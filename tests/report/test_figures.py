@@ -172,7 +172,7 @@ def test_the_frame_of_a_notebook_is_closed_and_works(browser: Browser, tmp_path:
 def test_a_script_gets_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = made_trace(maps=False)
     path = trace.show()
-    assert isinstance(path, Path) and capsys.readouterr().out.split() == [str(path)]
+    assert isinstance(path, Path) and capsys.readouterr().out == ""
     assert "made-llada" in path.read_text(encoding="utf-8")
     assert show([trace, trace], out=tmp_path / "two.html") == tmp_path / "two.html"
     assert (tmp_path / "two.html").stat().st_size > path.stat().st_size and capsys.readouterr().out == ""

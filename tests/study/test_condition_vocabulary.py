@@ -109,7 +109,8 @@ def test_what_is_registered_is_what_is_known() -> None:
     """Who has controls and an aim: the lists that analysis used to keep, now said by the interventions themselves."""
     known = ours.settings.registered()
     assert {name for name, one in known.items() if one.controls} == {
-        "mask_sinks", "zero_values", "mean_values", "patch_values", "patch_keys",
+        "mask_sinks", "zero_values", "mean_values", "patch_values", "patch_keys", "steer", "ablate_channels",
+        "zero_attention",
     }  # fmt: skip
     assert {name: one.aim for name, one in known.items() if one.aim} == {
         "soften": "weaken", "penalise_sinks": "weaken", "off_by_one": "weaken", "add_sink_token": "weaken",

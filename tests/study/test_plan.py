@@ -265,13 +265,14 @@ def test_every_decode_setting_can_be_given_and_swept() -> None:
         "algorithm": ["origin", "entropy"], "layout": "answer", "choice": None, "block_causal": False, "shift": None,
         "minimal_topk": None, "editing_threshold": None, "max_post_steps": 0, "num_to_transfer": None,
         "overwrite": "never", "stochastic": False, "steps_per_block": None, "sub_block": None, "pad_id": None,
-        "recompute": False, "mode": None, "causal_context": True, "max_thinking_tokens": None, "end_think_id": None,
+        "recompute": False, "causal_context": True, "max_thinking_tokens": None, "end_think_id": None,
         "total_length": None, "infill_length": None, "eos_at_end": False, "greedy": True, "gamma": None, "t_min": None,
         "t_max": None, "stability": None,
     }  # fmt: skip
     left_out = {
         "family",
         "noise",
+        "mode",  # the entry of a model names it
         "delete",
         *ID_LISTS,
     }  # a list is a sweep in a study, so settings that are lists have no place

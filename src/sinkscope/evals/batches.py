@@ -18,11 +18,11 @@ from sinkscope.decoding import Step, decode
 from sinkscope.errors import TaskError, error_envelope
 from sinkscope.evals.masking import as_list
 from sinkscope.evals.requests import key
-from sinkscope.evals.scoring import Likelihood, chain_likelihoods, masked_likelihood
 from sinkscope.models.base import Model, pad
 from sinkscope.settings.decode import Decode
 
 if TYPE_CHECKING:
+    from sinkscope.evals.scoring import Likelihood
     from sinkscope.interventions.conditions import Condition
 
 CHECK_EVERY = 8  # tokens between two looks for stop strings in a left-to-right generation
@@ -240,6 +240,8 @@ def _scored(model: Model, intervention: Any, batch: Batch) -> list[dict[str, Any
 
 def _traced(model: Model, intervention: Any, batch: Batch) -> list[dict[str, Any]]:
     """One record for all: shares of the tokens that are sinks, heads with static, moving or no sinks, and the order of commits."""
+    from sinkscope.evals.scoring import chain_likelihoods, masked_likelihood
+
     from sinkscope.sinks import head_dynamics, token_shares
     from sinkscope.tracing import trace
     from sinkscope.tracing.order import decoding_order

@@ -197,7 +197,8 @@ def _more(results: Results, folder: Path | None) -> Iterator[str]:
     needed = [row.needed for row in results.claims or [] if row.needed]
     if needed:
         study = results.run.study if results.run.study in shipped() else f"{results.run.study}.yaml"
-        yield f"Undecided claims need more problems: sinkscope study {study} -n {max(needed)} -o FOLDER"
+        yield "Undecided claims need more problems:"
+        yield cut(f"               sinkscope study {study} -n {max(needed)} -o FOLDER", WIDTH)
 
 
 def activation() -> str:
