@@ -219,6 +219,8 @@ def _ends(model: Model, stops: Sequence[str]) -> set[int | None]:
 
 
 def _scored(model: Model, intervention: Any, batch: Batch) -> list[dict[str, Any]]:
+    from sinkscope.evals.scoring import chain_likelihoods, masked_likelihood
+
     # What ranks the forward before, or starts at the second, needs two forwards of each canvas.
     changes = [one for one in as_list(intervention) if not one.is_noop]
     settle = any(
@@ -240,8 +242,6 @@ def _scored(model: Model, intervention: Any, batch: Batch) -> list[dict[str, Any
 
 def _traced(model: Model, intervention: Any, batch: Batch) -> list[dict[str, Any]]:
     """One record for all: shares of the tokens that are sinks, heads with static, moving or no sinks, and the order of commits."""
-    from sinkscope.evals.scoring import chain_likelihoods, masked_likelihood
-
     from sinkscope.sinks import head_dynamics, token_shares
     from sinkscope.tracing import trace
     from sinkscope.tracing.order import decoding_order
