@@ -20,9 +20,11 @@ $(CORE): pyproject.toml constraints.txt
 	touch $@
 
 # What the checks need beside it. They start many processes, so everything is compiled, on all cores; a template inside
-# a package that is no Python is passed over.
+# a package that is no Python is passed over. The last three are what some tests hand models and maps to; what they would
+# install beside themselves is not needed for that.
 $(STAMP): $(CORE)
 	$(INSTALL) -e '.[dev,eval,triton,notebook,ray]'
+	$(INSTALL) --no-deps bitsandbytes circuitsvis bertviz
 	$(BIN)/python -m compileall -qq -j 0 .venv/lib || true
 	touch $@
 
