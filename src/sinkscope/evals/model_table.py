@@ -13,7 +13,7 @@ import numpy as np
 from sinkscope.errors import TaskError
 from sinkscope.evals import shift
 from sinkscope.evals.asked import Asked, OnMessage, Place, check_numbers
-from sinkscope.evals.batches import Batch, job_of, run_batch
+from sinkscope.evals.batches import Batch, Request, job_of, run_batch
 from sinkscope.evals.masking import decode_words, label
 from sinkscope.evals.protocol import benchmark_of, checkpoint_of, settings_for
 from sinkscope.evals.scores import right_answers
@@ -269,7 +269,7 @@ class ModelTable:
         settings = settings_for(self.model, task, asked, None, self.asked.protocol)
         lm = HarnessLM(self.model, settings=settings)
         room = self.model.context - settings.length
-        return Batch(kind, (task,), tuple(tuple(lm.tok_encode(prompt)[-room:]) for prompt in prompts), settings)
+        return Batch(kind, tuple(Request(task, tuple(lm.tok_encode(prompt)[-room:])) for prompt in prompts), settings)
 
     def _outcomes(
         self, condition: Condition | None, batches: Mapping[str, Batch]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -34,9 +34,6 @@ class Likelihood:
     greedy: bool
     tokens: int
     forwards: int
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @torch.inference_mode()
