@@ -14,8 +14,8 @@ from sinkscope.errors import ReportError
 from sinkscope.io.reading import damaged
 from sinkscope.report import figures as made
 from sinkscope.report.drawing import STYLE
-from sinkscope.report.sample import first_head
-from sinkscope.report.writing import is_trace, model_of, trace_files
+from sinkscope.report.sample import first_head, model_of
+from sinkscope.report.writing import is_trace, trace_files
 from sinkscope.study.results import read_results
 from sinkscope.tracing import Trace
 

@@ -100,7 +100,7 @@ class Viewer:
         self.close()
 
     def _page(self) -> str:
-        about = overview() if is_trace(self.run) else overview_of(self.run, [])
+        about = overview() if is_trace(self.run) else overview_of(self.run)
         samples = []
         for name, trace in self.traces:
             layer = trace.layers // 2 if _large(trace) else -1
