@@ -141,8 +141,10 @@ def refuse_together(
         raise error(f"{', '.join(used)} would have no effect {what}; {instead}.")
 
 
-def writable_file(path: Path, error: type[SinkscopeError]) -> None:
-    """Say before the work, and not after it, that the result could not be written there."""
+def writable_file(path: Path | None, error: type[SinkscopeError]) -> None:
+    """Say before the work, and not after it, that the result could not be written there; None is not written."""
+    if path is None:
+        return
     if path.is_dir() or not path.name:
         raise error(f"Expected a file to write to, and {path} is a folder; name a file in it.")
     parent = next((one for one in path.absolute().parents if one.exists()), None)

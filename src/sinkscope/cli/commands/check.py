@@ -52,8 +52,7 @@ def check(
 
     from sinkscope.checkup import checkup
 
-    if out is not None:
-        writable_file(out, TaskError)
+    writable_file(out, TaskError)
     with waiting(f"checking {model} …"):
         checks = list(checkup(model, dtype, device, mask_id, base, everything, revision, quantization))
     failed = [one for one in checks if one.status == "failed"]
