@@ -207,7 +207,7 @@ def test_errors_of_ours_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_terminals_cannot_be_steered() -> None:
-    from sinkscope.cli.screen import printable
+    from sinkscope.errors import printable
 
     assert printable("a\x1b[2Jb\tc\nd\u202e") == "a�[2Jb\tc\nd�"
 

@@ -67,8 +67,10 @@ class Batch:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Batch:
-        frozen = [{name: tuple(part) if isinstance(part, list) else part for name, part in one.items()}
-                  for one in values["requests"]]  # fmt: skip
+        frozen: list[dict[str, Any]] = [
+            {name: tuple(part) if isinstance(part, list) else part for name, part in one.items()}
+            for one in values["requests"]
+        ]
         settings = None if values["settings"] is None else Decode.from_dict(values["settings"])
         return cls(**{**values, "settings": settings, "requests": tuple(Request(**one) for one in frozen)})
 

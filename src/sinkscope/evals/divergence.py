@@ -12,10 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sinkscope.attention.context import COMMITTED, MASKED, PROMPT, Forward, forward_context
 from sinkscope.decoding import Step, decode
-from sinkscope.decoding.cache import Forwards
-from sinkscope.evals.scoring import log_probabilities, read_spans
+from sinkscope.evals.scoring import canvas_hidden, log_probabilities, read_spans
 from sinkscope.models.base import Model
 from sinkscope.settings.decode import Decode
 
@@ -43,24 +41,21 @@ def _divergence(model: Model, intervention: Any, prompt: list[int], settings: De
     assert done.history is not None
     canvases = done.history[: len(steps), 0].to(model.device)  # [step, position]
     commits = torch.stack([step.committed[0] for step in steps])  # bool [step, position]
-    before = _path(model, canvases, commits, len(prompt), steps)
+    before = _path(model, canvases, commits, len(prompt))
     with intervened(model, intervention):
-        after = _path(model, canvases, commits, len(prompt), steps)
+        after = _path(model, canvases, commits, len(prompt))
     gap = torch.where(before.isfinite(), before.exp() * (before - after), 0.0).sum(-1)
     flipped = before.argmax(-1) != after.argmax(-1)
     return {"kl": float(gap.double().mean()), "flipped": float(flipped.double().mean()), "commits": len(before)}
 
 
-def _path(model: Model, canvases: Tensor, commits: Tensor, width: int, steps: list[Step]) -> Tensor:
+def _path(model: Model, canvases: Tensor, commits: Tensor, width: int) -> Tensor:
     """Log-probabilities [commit, vocab], one forward of the whole canvas per step; an autoregressive model reads on."""
     if model.causal:
         stops = range(width, width + len(canvases))
         return torch.cat([scores[0, -1:] for scores in read_spans(model, canvases[-1:], stops)])
     rows, run = [], object()
     for index, (canvas, committed) in enumerate(zip(canvases, commits, strict=True)):
-        labels = torch.full_like(canvas, COMMITTED).masked_fill(canvas.eq(model.mask_id or 0), MASKED)
-        labels[:width] = PROMPT
-        with forward_context(Forward(run, index, labels[None], 1, 0, None, width, ids=canvas[None])):
-            hidden = Forwards(model, None, None)(canvas[None], steps[index].block)[0]
+        hidden = canvas_hidden(model, canvas[None], width, run, index)[0]
         rows.append(log_probabilities(model, hidden[committed.nonzero().squeeze(-1) - int(model.shift)]))
     return torch.cat(rows)

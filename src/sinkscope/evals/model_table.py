@@ -86,19 +86,16 @@ class ModelTable:
             wanted.insert(1, (OTHER_SEED, Condition("noop"), self._with({"seed": seed + 1})))
         return wanted
 
-    def answer_part(self, conditions: Sequence[Condition]) -> None:
-        """Answer the place's part of the requests under every condition; nothing is scored."""
-        wanted = self._wanted(conditions)
-        for index, (name, condition, settings) in enumerate(wanted):
-            self.message(f"{self.model.name}: condition {index + 1} of {len(wanted)}, {name}")
-            self._answered(index, len(wanted), condition, settings, self.limit)
-
     def run(self, conditions: Sequence[Condition]) -> list[Done]:
+        """Every condition on every task; of a place's part of the requests nothing is scored."""
         wanted = self._wanted(conditions)
         found: list[Done] = []
         for index, (name, condition, settings) in enumerate(wanted):
             self.message(f"{self.model.name}: condition {index + 1} of {len(wanted)}, {name}")
-            found += self._condition(index, len(wanted), name, condition, settings, found)
+            if self.place.part is not None:
+                self._answered(index, len(wanted), condition, settings, self.limit)
+            else:
+                found += self._condition(index, len(wanted), name, condition, settings, found)
         if self.stopping is None:
             return found
         # The unmasked run grew with whatever was compared with it.

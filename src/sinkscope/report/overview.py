@@ -50,7 +50,8 @@ def overview(results: Results | None = None, about: Mapping[str, Any] | None = N
     claims = (results.claims or []) if results is not None else []
     cells = cell_rows([*tables.pooled, *tables.cells])
     tokens = [{**row.to_dict(), "model": shown_model(row)} for row in tables.tokens if row.condition == "none"]
-    models = {shown_model(row): row.model for row in (*tables.tokens, *tables.cells)}  # as it is shown → its name
+    models = {shown_model(row): row.model for row in tables.tokens}  # as it is shown → its name
+    models |= {shown_model(row): row.model for row in tables.cells}
     return {
         "lede": lede(claims, cells, known) + without_sinks(tables.likelihood),
         "claims": [_claim(row) for row in claims],

@@ -9,7 +9,7 @@ import typer
 
 from sinkscope.cli.groups import BenchmarkOptions, command
 from sinkscope.cli.options import Base, JsonFlag, ModelsOption, ShardOption, counts, listed, refuse_together
-from sinkscope.cli.screen import output, print_json, print_result, printable, progress, tell_shard
+from sinkscope.cli.screen import output, print_json, print_result, progress, table_of, tell_shard
 from sinkscope.errors import TaskError
 
 
@@ -90,18 +90,12 @@ def _as_text(found: dict[str, Any]) -> str:
 
 
 def _print(found: dict[str, Any]) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False)
-    for title, side in (("task", "left"), ("metric", "left"), ("score", "right"), ("95 %", "left"), ("n", "right")):
-        table.add_column(title, justify=side)  # type: ignore[arg-type]
+    rows = []
     for name, task in found["tasks"].items():
         for metric, score in task["scores"].items():
             interval = "–" if score.get("low") is None else f"{score['low']:.3f} … {score['high']:.3f}"
-            shown = Text(printable(name)), Text(printable(metric))
-            table.add_row(*shown, f"{score['value']:.3f}", interval, str(task["n"]))
-    output().print(table)
+            rows.append((name, metric, f"{score['value']:.3f}", interval, task["n"]))
+    output().print(table_of(("task", "metric", "score", "95 %", "n"), rows, right=("score", "n")))
 
 
 @command()

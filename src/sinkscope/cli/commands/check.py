@@ -22,7 +22,7 @@ from sinkscope.cli.options import (
     Revision,
     writable_file,
 )
-from sinkscope.cli.screen import output, print_json, printable, say_error, waiting
+from sinkscope.cli.screen import output, print_json, say_error, table_of, waiting
 from sinkscope.errors import TaskError
 
 COLOURS = {"ok": "green", "failed": "red", "skipped": "dim"}
@@ -47,7 +47,6 @@ def check(
 
     With --quantization also how far logits and received attention drift from the plain weights.
     """
-    from rich.table import Table
     from rich.text import Text
 
     from sinkscope.checkup import checkup
@@ -62,11 +61,8 @@ def check(
     if as_json:
         print_json(found)
     else:
-        table = Table("check", "", "what was found", box=None, pad_edge=False)
-        for one in checks:
-            # The reason is a file's or a model's text: never markup.
-            table.add_row(one.name, Text(one.status, COLOURS[one.status]), Text(printable(one.detail)))
-        output().print(table)
+        rows = [(one.name, Text(one.status, COLOURS[one.status]), one.detail) for one in checks]
+        output().print(table_of(("check", "", "what was found"), rows))
     if failed:
         say_error(f"{model}: {len(failed)} of {len(checks)} checks failed; {failed[0].name}: {failed[0].detail}")
         raise typer.Exit(1)

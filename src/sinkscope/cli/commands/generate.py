@@ -12,7 +12,8 @@ import typer
 
 from sinkscope.cli.groups import GenerateOptions, command
 from sinkscope.cli.options import JsonFlag, ModelArgument, read_prompt
-from sinkscope.cli.screen import output, print_json, printable
+from sinkscope.cli.screen import output, print_json
+from sinkscope.errors import printable
 
 if TYPE_CHECKING:
     from rich.console import Console

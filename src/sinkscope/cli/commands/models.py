@@ -8,15 +8,13 @@ import typer
 
 from sinkscope.cli.groups import command
 from sinkscope.cli.options import JsonFlag
-from sinkscope.cli.screen import output, print_json
+from sinkscope.cli.screen import output, print_json, table_of
 from sinkscope.errors import SinkscopeError
 
 
 @command()
 def models(as_json: JsonFlag = False) -> None:
     """List the models that come with sinkscope, and the families that it can load."""
-    from rich.table import Table
-
     from sinkscope.models import zoo
     from sinkscope.models.load import families as known
 
@@ -25,11 +23,9 @@ def models(as_json: JsonFlag = False) -> None:
     if as_json:
         print_json({"models": rows, "families": families})
         return
-    table = Table("name", "what", "here", box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(str(row["name"]), str(row["what"]), "yes" if row["here"] else "no")
     console = output()
-    console.print(table)
+    shown = [(row["name"], row["what"], "yes" if row["here"] else "no") for row in rows]
+    console.print(table_of(("name", "what", "here"), shown))
     console.print(f"\nAlso: a folder with config.json and safetensors, a GGUF file, or a Hub id.\n"
                   f"Families: {', '.join(families)}.")  # fmt: skip
 

@@ -12,8 +12,8 @@ from sinkscope import io
 from sinkscope.cli.commands.study import print_run
 from sinkscope.cli.groups import command
 from sinkscope.cli.options import JsonFlag, writable_file
-from sinkscope.cli.screen import print_json, print_result, printable, progress
-from sinkscope.errors import ReportError, StudyError
+from sinkscope.cli.screen import print_json, print_result, progress
+from sinkscope.errors import ReportError, StudyError, printable
 
 if TYPE_CHECKING:
     import polars as pl

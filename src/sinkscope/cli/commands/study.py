@@ -22,8 +22,8 @@ from sinkscope.cli.options import (
     refuse_together,
     study_names,
 )
-from sinkscope.cli.screen import print_json, print_result, print_text, printable, progress, tell_shard, waiting
-from sinkscope.errors import ReportError, StudyError
+from sinkscope.cli.screen import print_json, print_result, print_text, progress, tell_shard, waiting
+from sinkscope.errors import ReportError, StudyError, printable
 
 if TYPE_CHECKING:
     from sinkscope.study.run import Run

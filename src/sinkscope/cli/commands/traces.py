@@ -11,8 +11,8 @@ import typer
 
 from sinkscope.cli.groups import GenerateOptions, command
 from sinkscope.cli.options import JsonFlag, ModelArgument, read_prompt, writable_file
-from sinkscope.cli.screen import output, print_json, printable, waiting
-from sinkscope.errors import PromptError, TraceError
+from sinkscope.cli.screen import output, print_json, table_of, waiting
+from sinkscope.errors import PromptError, TraceError, printable
 
 if TYPE_CHECKING:
     import polars as pl
@@ -191,22 +191,10 @@ def _rule(name: str, epsilon: float | None, unit: str | None, group: str) -> Rul
 
 
 def _table(title: str, frame: pl.DataFrame, top: int | None = None) -> Table:
-    from rich.table import Table
-
-    # A title is as wide as its table and would be folded, so a narrow table gets room for it.
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, min_width=len(title))
-    for name, kind in frame.schema.items():
-        # Numbers are never folded; what a token is must stay in sight at 80 columns.
-        number = kind.is_numeric()
-        table.add_column(name, justify="right" if number else "left", overflow="fold", no_wrap=number, min_width=4)
-    for row in frame.head(top or frame.height).iter_rows():
-        table.add_row(*(_shown(value) for value in row))
-    return table
+    rows = ([_shown(value) for value in row] for row in frame.head(top or frame.height).iter_rows())
+    numbers = [name for name, kind in frame.schema.items() if kind.is_numeric()]
+    return table_of(frame.columns, rows, numbers, title)
 
 
-def _shown(value: object) -> str:
-    from rich.markup import escape
-
-    if value is None:
-        return "–"
-    return f"{value:.3g}" if isinstance(value, float) else escape(printable(str(value)))
+def _shown(value: object) -> object:
+    return "–" if value is None else f"{value:.3g}" if isinstance(value, float) else value
