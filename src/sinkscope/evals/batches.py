@@ -105,7 +105,7 @@ class Elsewhere(Protocol):
 def run_batch(model: Model, intervention: Any, batch: Batch) -> Outcome:
     """Answer a batch under an intervention; every value is plain data that JSON holds exactly."""
     if batch.kind == "divergence":  # it compares with the model as it is
-        from sinkscope.evals.divergence import divergences
+        from sinkscope.evals.shift import divergences
 
         assert batch.settings is not None
         found = divergences(model, intervention, [list(one.prompt) for one in batch.requests], batch.settings)
