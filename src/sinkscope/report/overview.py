@@ -35,7 +35,9 @@ Rows = list[dict[str, Any]]
 
 
 def overview_of(run: Path) -> dict[str, Any]:
-    """All of the overview of a run's folder."""
+    """All of the overview of a run's folder; the file of a trace has none."""
+    if run.is_file():
+        return overview()
     about = read_object(run / "run.json", LARGEST, ReportError) if (run / "run.json").is_file() else {}
     with damaged(f"results.json or run.json of {run}", ReportError):
         results = read_results(run, ReportError)

@@ -10,7 +10,7 @@ import logging
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Sequence, Sized
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +37,10 @@ def write(run: Path | str, out: Path | str | None = None, limit: int = LIMIT) ->
     The file of a trace is a run of one trace, and its page stands beside it.
     """
     run = Path(run)
-    found = trace_files(run)
-    named = [(path.stem, Trace.load(path)) for path in found]
-    if is_trace(run):
-        return _write(named, overview(), run.stem, Path(out or run.with_name(f"{run.name}.html")), limit)
-    need_something(run, found)
-    return _write(named, overview_of(run), run.name, Path(out) if out is not None else run / "report.html", limit)
+    named, about = traces_of(run), overview_of(run)
+    if run.is_file():
+        return _write(named, about, run.stem, Path(out or run.with_name(f"{run.name}.html")), limit)
+    return _write(named, about, run.name, Path(out or run / "report.html"), limit)
 
 
 def write_traces(traces: Sequence[Trace], out: Path | str, limit: int = LIMIT) -> Path:
@@ -52,23 +50,16 @@ def write_traces(traces: Sequence[Trace], out: Path | str, limit: int = LIMIT) -
     return _write(_named(traces), overview(), "", Path(out), limit)
 
 
-def is_trace(path: Path) -> bool:
-    """Whether a path is the file of one trace, rather than the folder of a run."""
-    return path.is_file()
-
-
-def trace_files(run: Path) -> list[Path]:
-    """The traces of a run in the order of their names; the file of a trace is its own run."""
-    if is_trace(run):
-        return [run]
+def traces_of(run: Path) -> list[tuple[str, Trace]]:
+    """The traces of a run by their names, in the order of these; the file of a trace is its own run."""
+    if run.is_file():
+        return [(run.stem, Trace.load(run))]
     if not run.is_dir():
         raise ReportError(f"Expected the folder of a run or the file of a trace, and there is neither at {run}.")
-    return sorted((run / "traces").rglob("*.safetensors"))
-
-
-def need_something(run: Path, traces: Sized) -> None:
-    if not traces and not (run / "results.json").is_file():
+    found = sorted((run / "traces").rglob("*.safetensors"))
+    if not found and not (run / "results.json").is_file():
         raise ReportError(f"Expected a run with results.json or traces/*.safetensors, and {run} has neither.")
+    return [(path.stem, Trace.load(path)) for path in found]
 
 
 def _named(traces: Sequence[Trace]) -> list[tuple[str, Trace]]:
