@@ -1,6 +1,6 @@
 """What the overview shows: the paper's claims against the run, cells, token shares, classes of heads, thresholds.
 
-Everything is taken from the run's `Results`.
+Everything is taken from the run's `Results`; curves are worked out from the traces where a study has none.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import Any
 from sinkscope import paper
 from sinkscope.errors import ReportError
 from sinkscope.io.reading import damaged, read_object
+from sinkscope.report.sample import model_of
+from sinkscope.sinks import sweep
 from sinkscope.sinks.classes import NAMES as CLASSES
 from sinkscope.statistics import CORRECTION
 from sinkscope.study import matrix, vocabulary
@@ -29,22 +31,26 @@ from sinkscope.study.results import (
     Verdict,
     read_results,
 )
+from sinkscope.tracing import Trace
 
+EPSILONS = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0)
 SCORED = ("difference", "difference_low", "difference_high", "mass_share", "n")
 Rows = list[dict[str, Any]]
 
 
-def overview_of(run: Path) -> dict[str, Any]:
+def overview_of(run: Path, traces: Sequence[Trace]) -> dict[str, Any]:
     """All of the overview of a run's folder; the file of a trace has none."""
     if run.is_file():
         return overview()
     about = read_object(run / "run.json", LARGEST, ReportError) if (run / "run.json").is_file() else {}
     with damaged(f"results.json or run.json of {run}", ReportError):
         results = read_results(run, ReportError)
-        return overview(None if results is None else with_claims(results), about)
+        return overview(None if results is None else with_claims(results), about, traces)
 
 
-def overview(results: Results | None = None, about: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def overview(
+    results: Results | None = None, about: Mapping[str, Any] | None = None, traces: Sequence[Trace] = ()
+) -> dict[str, Any]:
     """All of the overview; parts for which there is nothing are empty. about: what run.json holds."""
     of_run: dict[str, Any] = {} if results is None else results.run.to_dict()
     known = {**of_run, **(about or {})}
@@ -64,7 +70,7 @@ def overview(results: Results | None = None, about: Mapping[str, Any] | None = N
         "roles": {role: vocabulary.role_name(role) for role in _roles(cells)},
         "correction": CORRECTION,
         "tokens": tokens,
-        "curves": curve_rows(tables.curves),
+        "curves": curve_rows(tables.curves) or traced_curves(traces),
         "classes": class_rows(tables.dynamics),
         "mechanism": [row.to_dict() for row in tables.mechanism],
         "pair": scored_pair(tables.likelihood),
@@ -148,6 +154,21 @@ def curve_rows(curves: Sequence[Curve]) -> Rows:
         {"model": shown_model(row), "unit": row.unit, "epsilon": row.epsilon, "nonSinks": row.non_sinks}
         for row in plain
         if row.unit != "sum" or not uniform
+    ]
+
+
+def traced_curves(traces: Sequence[Trace]) -> Rows:
+    """The same from traces of the models as they are: share of non-sinks over all of a model's traces together."""
+    counts: dict[tuple[str, str, float], list[int]] = {}
+    for trace in traces:
+        if not trace.interventions:
+            for row in sweep(trace, EPSILONS, ("uniform", "percent")).iter_rows(named=True):
+                entry = counts.setdefault((model_of(trace), row["unit"], row["epsilon"]), [0, 0])
+                entry[0] += row["sinks"]
+                entry[1] += row["keys"]
+    return [
+        {"model": model, "unit": unit, "epsilon": epsilon, "nonSinks": 1 - sinks / max(1, keys)}
+        for (model, unit, epsilon), (sinks, keys) in counts.items()
     ]
 
 

@@ -110,7 +110,7 @@ class Viewer:
             start["start"] = {"layer": samples[0]["startLayer"]} if samples else {}
         data = {
             "title": self.run.name,
-            "overview": overview_of(self.run),
+            "overview": overview_of(self.run, []),
             "samples": samples,
             "note": "Served from this machine.",
         } | start

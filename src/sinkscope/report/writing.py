@@ -37,7 +37,8 @@ def write(run: Path | str, out: Path | str | None = None, limit: int = LIMIT) ->
     The file of a trace is a run of one trace, and its page stands beside it.
     """
     run = Path(run)
-    named, about = traces_of(run), overview_of(run)
+    named = traces_of(run)
+    about = overview_of(run, [trace for _, trace in named])
     if run.is_file():
         return _write(named, about, run.stem, Path(out or run.with_name(f"{run.name}.html")), limit)
     return _write(named, about, run.name, Path(out or run / "report.html"), limit)
