@@ -56,14 +56,7 @@ Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 (bf16) or flo
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 or auto.")]
 Problems = Annotated[int | None, typer.Option("--problems", "-n", help="Problems per task.", min=1)]
 BatchSize = Annotated[int, typer.Option(help="Requests per batch.", min=1)]
-MaskId = Annotated[
-    int | None, typer.Option("--mask-id", help="Mask token of a diffusion checkpoint that does not name it.", min=0)
-]
 Base = Annotated[str | None, typer.Option("--base", help="Where the base of a PEFT adapter is, if not where it says.")]
-Revision = Annotated[str | None, typer.Option("--revision", help="Branch, tag or commit of a Hub id.")]
-Quantization = Annotated[
-    str | None, typer.Option("--quantization", help="int8 or int4 weights, packed by torchao (extra: quant).")
-]
 ProtocolOption = Annotated[
     str | None, typer.Option("--protocol", help="How benchmarks are asked; by default that of the checkpoint, else harness.",
                              autocompletion=protocol_names),

@@ -10,18 +10,8 @@ import typer
 
 from sinkscope import io
 from sinkscope.cli.commands.bench import machine
-from sinkscope.cli.groups import command
-from sinkscope.cli.options import (
-    Base,
-    Device,
-    Dtype,
-    JsonFlag,
-    MaskId,
-    ModelArgument,
-    Quantization,
-    Revision,
-    writable_file,
-)
+from sinkscope.cli.groups import LoadOptions, command
+from sinkscope.cli.options import JsonFlag, ModelArgument, writable_file
 from sinkscope.cli.screen import output, print_json, say_error, table_of, waiting
 from sinkscope.errors import TaskError
 
@@ -31,17 +21,13 @@ COLOURS = {"ok": "green", "failed": "red", "skipped": "dim"}
 @command()
 def check(
     model: ModelArgument,
-    dtype: Dtype = None,
-    device: Device = None,
-    mask_id: MaskId = None,
-    base: Base = None,
-    revision: Revision = None,
-    quantization: Quantization = None,
     everything: Annotated[
         bool, typer.Option("--all", help="Also every backend, every cache in half precision, several GPUs, memory.")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Write the results to this JSON file.")] = None,
     as_json: JsonFlag = False,
+    *,
+    options: LoadOptions,
 ) -> None:
     """Check that a model loads whole, attends as its family does, decodes, and obeys an intervention.
 
@@ -53,7 +39,7 @@ def check(
 
     writable_file(out, TaskError)
     with waiting(f"checking {model} …"):
-        checks = list(checkup(model, dtype, device, mask_id, base, everything, revision, quantization))
+        checks = list(checkup(model, everything=everything, **options.load_words()))
     failed = [one for one in checks if one.status == "failed"]
     found = {"model": model, "ok": not failed, "checks": [one.to_dict() for one in checks]}
     if out is not None:
