@@ -1,6 +1,7 @@
 """What the overview shows: the paper's claims against the run, cells, token shares, classes of heads, thresholds.
 
-Everything is taken from the run's `Results`; curves are worked out from the traces where a study has none.
+Everything is taken from the run's `Results`; token shares, classes and curves are worked out from the
+traces where a run has no such rows.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import Any
 from sinkscope import paper
 from sinkscope.errors import ReportError
 from sinkscope.io.reading import damaged, read_object
-from sinkscope.report.sample import model_of
-from sinkscope.sinks import sweep
+from sinkscope.report.sample import head_classes, model_of
+from sinkscope.sinks import sweep, token_shares
 from sinkscope.sinks.classes import NAMES as CLASSES
 from sinkscope.statistics import CORRECTION
 from sinkscope.study import matrix, vocabulary
@@ -56,9 +57,15 @@ def overview(
     known = {**of_run, **(about or {})}
     tables = Tables(*([],) * 10) if results is None else results
     claims = (results.claims or []) if results is not None else []
+    by_model: dict[str, list[Trace]] = {}
+    for trace in traces:
+        if not trace.interventions:  # what a changed model does is no finding about the model
+            by_model.setdefault(model_of(trace), []).append(trace)
     cells = cell_rows([*tables.pooled, *tables.cells])
     tokens = [{**row.to_dict(), "model": shown_model(row)} for row in tables.tokens if row.condition == "none"]
-    models = {shown_model(row): row.model for row in tables.tokens}  # as it is shown → its name
+    tokens = tokens or [row for model, some in by_model.items() for row in _traced_tokens(model, some)]
+    models = {model: model for model in by_model}  # as it is shown → its name
+    models |= {shown_model(row): row.model for row in tables.tokens}
     models |= {shown_model(row): row.model for row in tables.cells}
     return {
         "lede": lede(claims, cells, known) + without_sinks(tables.likelihood),
@@ -71,7 +78,7 @@ def overview(
         "correction": CORRECTION,
         "tokens": tokens,
         "curves": curve_rows(tables.curves) or traced_curves(traces),
-        "classes": class_rows(tables.dynamics),
+        "classes": class_rows(tables.dynamics) or [_traced_classes(model, some) for model, some in by_model.items()],
         "mechanism": [row.to_dict() for row in tables.mechanism],
         "pair": scored_pair(tables.likelihood),
         "method": list(METHOD) if cells else [],
@@ -170,6 +177,17 @@ def traced_curves(traces: Sequence[Trace]) -> Rows:
         {"model": model, "unit": unit, "epsilon": epsilon, "nonSinks": 1 - sinks / max(1, keys)}
         for (model, unit, epsilon), (sinks, keys) in counts.items()
     ]
+
+
+def _traced_tokens(model: str, traces: Sequence[Trace]) -> Rows:
+    rows = token_shares(traces).head(12).select("token", "kind", "share", "base", "enrichment").to_dicts()
+    return [{"model": model, **row} for row in rows if row["share"]]
+
+
+def _traced_classes(model: str, traces: Sequence[Trace]) -> dict[str, Any]:
+    names = [name for trace in traces for name, _ in head_classes(trace)]
+    shares = {kind: names.count(kind) / max(1, len(names)) for kind in CLASSES}
+    return {"model": model, **shares, "generations": len(traces)}
 
 
 def paper_values(model: str) -> dict[str, dict[int, float]]:
