@@ -10,6 +10,7 @@ from torch import nn
 
 from sinkscope.attention.listeners import Caught
 from sinkscope.errors import SinkscopeError
+from sinkscope.fields import NUMBERS, need
 
 
 @dataclass(frozen=True)
@@ -30,18 +31,13 @@ class Shape:
         return cls(type(root).__name__, whole[0], whole[1])
 
 
-def numbers(name: str, value: Any, error: type[SinkscopeError], empty: bool = False) -> tuple[int, ...] | None:
+def numbers(name: str, value: Any, error: type[SinkscopeError]) -> tuple[int, ...] | None:
     """None, or whole numbers of at least 0 as a tuple."""
-    if value is None:
-        return None
-    listed = tuple(value) if isinstance(value, Collection) and not isinstance(value, str | bytes) else None
-    whole = listed is not None and all(type(one) is int and one >= 0 for one in listed)
-    if listed is None or not whole or not (listed or empty):
-        raise error(
-            f"Expected {name} as a list of whole numbers from 0 on, such as {name}=(0, 1), got {value!r}; "
-            f"leave {name} out for all of them."
-        )
-    return listed
+    if value is not None:
+        value = tuple(value) if isinstance(value, Collection) and not isinstance(value, str | bytes) else value
+        need(name, value, NUMBERS, error)
+    found: tuple[int, ...] | None = value
+    return found
 
 
 def check(

@@ -179,7 +179,7 @@ def read_entry(entry: Mapping[str, Any]) -> list[Condition]:
         value = given.pop(setting.name)
         values = value if isinstance(value, list) and setting.sweeps else [value]
         for one in values:
-            if not setting.check(one):
+            if not setting.allows(one):
                 raise SettingError(setting.name, f"must be {setting.expected}, not {shown(one)}")
         if not values:
             raise SettingError(setting.name, f"must be {setting.expected}, not an empty list")

@@ -69,7 +69,7 @@ class Tally:
     real: list[Tensor] = field(default_factory=list)  # keys seen, where the device knows how many are padding
 
     def add(self, call: Call, outcome: Outcome) -> None:
-        rows = call.q.shape[0] if call.forward is None else call.forward.rows
+        rows = call.rows
         drop = None if outcome.drop is None else outcome.drop[:rows]
         layer = TalliedLayer(
             outcome.clean_by_all[:rows].detach(), None if outcome.touched is None else outcome.touched[:rows],

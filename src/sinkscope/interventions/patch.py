@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,9 +25,9 @@ from sinkscope.interventions.base import Selector
 from sinkscope.interventions.memory import Memory
 from sinkscope.interventions.positions import MaskPositions
 from sinkscope.interventions.ranked import MaskSinks
-from sinkscope.interventions.selected import SelectorIntervention, selector
+from sinkscope.interventions.selected import SelectorIntervention
 from sinkscope.interventions.settings import Setting, register
-from sinkscope.interventions.words import ABOVE, BELOW, OF, RANK, ROWS, WHICH, K, of_random
+from sinkscope.interventions.words import OF, RANK, ROWS, WHICH, K, of_random
 
 if TYPE_CHECKING:
     from sinkscope.sinks.columns import TraceLike
@@ -36,8 +36,7 @@ SOURCES = ("next", "previous", "first")
 SOURCE = Setting(
     "source", "next", among(SOURCES), "next, previous or first", place=35, label=lambda source: f"from {source}"
 )
-OF_RANDOM = replace(OF, quiet=True)  # sinks unless said otherwise
-WORDS = (K, RANK, ROWS, OF_RANDOM, SOURCE, ABOVE, BELOW, *WHICH)
+WORDS = (K, RANK, ROWS, replace(OF, quiet=True), SOURCE, *WHICH)
 
 
 class Donor(NamedTuple):
@@ -68,10 +67,7 @@ class _Patched(SelectorIntervention):
             object.__setattr__(self, "of", MaskSinks(1))
         elif isinstance(given, list | tuple) and given:
             object.__setattr__(self, "of", MaskPositions(tuple(given)))
-        if not isinstance(self.of, Selector):
-            raise InterventionError(
-                f"Expected of='sinks', a list of positions, MaskSinks(…) or another intervention that picks keys, got {given!r}."
-            )
+        super().__post_init__()
         if isinstance(self.source, str):
             if self.source not in SOURCES:
                 raise InterventionError(f"Expected source to be next, previous, first or a trace, got {self.source!r}.")
@@ -79,11 +75,6 @@ class _Patched(SelectorIntervention):
             raise InterventionError(
                 f"Expected source to be next, previous, first or a full trace, got {type(self.source).__name__}."
             )
-
-    @classmethod
-    def from_settings(cls, values: dict[str, Any], seed: int) -> Self:
-        words = {name: value for name, value in values.items() if name != "source"}
-        return cls(selector(words, seed), values.get("source", "next"))
 
     def to_dict(self) -> dict[str, Any]:
         source = self.source if isinstance(self.source, str) else "trace"

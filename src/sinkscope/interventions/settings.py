@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from sinkscope import plugins
 from sinkscope.errors import InterventionError
+from sinkscope.fields import Allowed, allowed_fields
+from sinkscope.interventions.base import Intervention, Selector, frozen, thawed
 
 if TYPE_CHECKING:
-    from sinkscope.interventions.base import Intervention
     from sinkscope.interventions.conditions import Condition
 
 REQUIRED: Any = ...  # a setting without a default must be given
@@ -33,31 +34,34 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _text(value: Any) -> str:
-    return str(value)
-
-
 @dataclass(frozen=True)
 class Setting:
     """One setting of an intervention, as a study file has it."""
 
     name: str
     default: Any
-    check: Callable[[Any], bool]
+    check: Callable[[Any], bool] | None = None  # None: what the type of the intervention's field says
     expected: str = ""  # what `check` wants, as it follows "must be …"; a check of `sinkscope.fields` says it itself
-    label: Callable[[Any], str] = _text  # the words that the label of a condition has for a value
+    label: Callable[[Any], str] = str  # the words that the label of a condition has for a value
     place: int = 50  # labels put lower numbers first
     quiet: bool = False  # the default is left out of labels and of results
     sweeps: bool = True  # a list in a study file is a sweep; False: a list is one value
-    read: Callable[[Any], Any] = (
-        _same  # value of a study file → the same with every default filled in; may raise RuleError
-    )
-    freeze: Callable[[Any], Any] = _same  # plain value → one that can be compared and hashed
-    thaw: Callable[[Any], Any] = _same  # … and back
+    read: Callable[[Any], Any] = _same  # value of a study file → with every default filled in; may raise RuleError
+    freeze: Callable[[Any], Any] = frozen  # plain value → one that can be compared and hashed
+    thaw: Callable[[Any], Any] = thawed  # … and back
     build: Callable[[Any], Any] = _same  # frozen value → what the intervention's constructor takes
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "expected", self.expected or getattr(self.check, "expected", "another value"))
+        if self.check is not None and not self.expected:
+            object.__setattr__(self, "expected", getattr(self.check, "expected", "another value"))
+
+    def allows(self, value: Any) -> bool:
+        """Whether a study file may say this; null says the same as leaving it out, where that is the default."""
+        return (value is None and self.default is None) or self.check is None or self.check(value)
+
+    def checked_by(self, allowed: Mapping[str, Allowed]) -> Setting:
+        """With the check of the field of that name, where it has none of its own."""
+        return self if self.check is not None else dataclasses.replace(self, check=allowed.get(self.name))
 
 
 # What a study makes of an intervention, which says it when it registers.
@@ -90,7 +94,7 @@ class Registered:
 
 
 _known: dict[str, Registered] = {}
-InterventionClass = TypeVar("InterventionClass", bound="type[Intervention]")
+InterventionClass = TypeVar("InterventionClass", bound=type[Intervention])
 
 
 def add(entry: Registered) -> None:
@@ -123,8 +127,7 @@ def register(
     """
 
     def known(cls: InterventionClass) -> InterventionClass:
-        from sinkscope.interventions.base import Selector
-        from sinkscope.interventions.steps import STEPS
+        from sinkscope.interventions.words import STEPS
 
         def make(values: dict[str, Any], seed: int) -> Intervention:
             words = {name: value for name, value in values.items() if name != STEPS.name}
@@ -139,7 +142,8 @@ def register(
         make.origin = (cls.__module__, cls.__qualname__)  # type: ignore[attr-defined]
         empties = issubclass(cls, Selector) if masks is None else masks
         more = {name: getattr(cls, name) for name in ("contradiction", "label") if hasattr(cls, name)}
-        add(Registered(name, (*settings, STEPS), make, empties, **more, short=short, controls=controls, aim=aim))
+        taken = tuple(one.checked_by(allowed_fields(cls)) for one in (*settings, STEPS))
+        add(Registered(name, taken, make, empties, **more, short=short, controls=controls, aim=aim))
         return cls
 
     return known

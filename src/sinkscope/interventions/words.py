@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
-from sinkscope.fields import TRUTH, among, whole
+from sinkscope.fields import TRUTH, Allowed, among, whole
+from sinkscope.interventions.base import WINDOW, Steps
+from sinkscope.interventions.memory import Rank, Rows
 from sinkscope.interventions.settings import REQUIRED, Setting
 from sinkscope.sinks.rules import rule_from_dict
 from sinkscope.sinks.tokens import KINDS, kinds_named
@@ -14,10 +16,15 @@ if TYPE_CHECKING:
     from sinkscope.interventions.conditions import Condition
 
 
-def _kinds(value: Any) -> bool:
-    if isinstance(value, list):
-        return all(isinstance(one, str) for one in value) and bool(kinds_named(tuple(value)))
-    return value in ("structural", "content")
+KIND_NAMES = Allowed(
+    f"structural, content, or a list of {', '.join(KINDS)}",
+    lambda value: isinstance(value, str | list | tuple) and bool(kinds_named(value)),
+)
+
+
+def _steps(steps: Steps) -> str:
+    shown = ["" if end is None else f"{end:g}" if isinstance(end, int) else f"{100 * end:g}%" for end in steps]
+    return f"steps {shown[0]}–{shown[1]}"
 
 
 def _rule(name: str, place: int) -> Setting:
@@ -30,11 +37,11 @@ def _rule(name: str, place: int) -> Setting:
 
 
 K = Setting("k", REQUIRED, whole(1), label=lambda k: f"K={k}", place=10)
-RANK = Setting("rank", "clean", among(("clean", "as_run")), place=20)
+RANK = Setting("rank", "clean", among(get_args(Rank)), place=20)
 OF = Setting("of", "sinks", among(("sinks", "random")), place=30)
 MATCH = Setting("match", "count", among(("count", "mass")), place=40)
 ROWS = Setting(
-    "rows", "all", among(("all", "last")), place=50, label=lambda rows: f"by {rows} row{'s' * (rows == 'all')}"
+    "rows", "all", among(get_args(Rows)), place=50, label=lambda rows: f"by {rows} row{'s' * (rows == 'all')}"
 )
 SCORE = Setting("score", "sum", among(("sum", "per_row")), place=51, quiet=True, label=lambda _: "per row that sees it")
 PER = Setting(
@@ -42,10 +49,8 @@ PER = Setting(
     label=lambda per: f"per {per}",
 )  # fmt: skip
 KINDS_OF = Setting(
-    "kinds", None, _kinds, f"structural, content, or a list of {', '.join(KINDS)}", place=53, quiet=True, sweeps=False,
+    "kinds", None, KIND_NAMES, place=53, quiet=True, sweeps=False,
     label=lambda kinds: kinds if isinstance(kinds, str) else "+".join(kinds),
-    freeze=lambda kinds: kinds if isinstance(kinds, str) else tuple(kinds),
-    thaw=lambda kinds: kinds if isinstance(kinds, str) else list(kinds),
 )  # fmt: skip
 VALUE_NORM = Setting(
     "value_norm", None, among(("low", "high")), place=54, quiet=True, label=lambda norm: f"{norm} value norm"
@@ -54,11 +59,10 @@ ABOVE, BELOW = _rule("above", 90), _rule("below", 91)
 KEEP_SELF = Setting("keep_self", False, TRUTH, place=100, quiet=True, label=lambda _: "keep self")
 PERSIST = Setting("persist", False, TRUTH, place=60, quiet=True, label=lambda _: "persistent")
 ALIGNED = Setting("aligned", False, TRUTH, place=61, quiet=True, label=lambda _: "aligned")
-AVOID = Setting(
-    "avoid", None, lambda value: value is None or whole(0)(value), "a whole number of at least 0", place=62, quiet=True,
-    label=lambda count: f"avoiding {count}",
-)  # fmt: skip
-WHICH = (KINDS_OF, VALUE_NORM, PER, SCORE)  # which keys compete, and how they are ranked
+AVOID = Setting("avoid", None, whole(0), place=62, quiet=True, label=lambda count: f"avoiding {count}")
+STEPS = Setting("steps", None, WINDOW, place=110, quiet=True, sweeps=False, label=_steps)
+WHICH = (ABOVE, BELOW, KINDS_OF, VALUE_NORM, PER, SCORE)  # which keys compete, and how they are ranked
+DRAWN = (PERSIST, ALIGNED, AVOID)  # how random keys are
 
 
 # ---- short names and controls of interventions that rank keys ----

@@ -101,7 +101,7 @@ def why(trace: Trace, model: Model, step: int, layer: int, head: int, key: int) 
     assert call is not None
     share = call.q.shape[1] // call.k.shape[1]
     q, k, v = (x[:1, at].float() for x, at in ((call.q, head), (call.k, head // share), (call.v, head // share)))
-    rotary, scale = _Rotary(model, layer, ids.shape[1]), call.q.shape[-1] ** -0.5 if call.scale is None else call.scale
+    rotary, scale = _Rotary(model, layer, ids.shape[1]), call.scaling
     plain_q, plain_k = (rotary(x[:, None], back=True)[0, 0] for x in (q, k))
     q, k, v = q[0, queries], k[0], v[0]  # [position, dim]
     names, made = _sources(model, layer, head // share, parts)  # [source, position, dim], before the rotary embedding
