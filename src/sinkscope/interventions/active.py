@@ -50,9 +50,8 @@ class Active(Tap):
 
     def act(self, each: ActivationIntervention, activation: Tensor, context: HookContext) -> Tensor | None:
         """What an intervention on activations makes of one, counted."""
-        forward = (
-            self.memory.steps.get(context.layer, 1) - 1
-        )  # places are behind the attention, which is counted already
+        # Places are behind the attention, which is counted already.
+        forward = self.memory.steps.get(context.layer, 1) - 1
         made = each.act(activation, context, self.memory)  # at every step, as above
         if made is None or not within(each.steps, forward, context.share):
             return None

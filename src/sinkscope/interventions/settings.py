@@ -89,8 +89,11 @@ class Registered:
     controls: Controls | None = None
     aim: Aim | None = None
 
-    def setting(self, name: str) -> Setting | None:
-        return next((one for one in self.settings if one.name == name), None)
+    def __contains__(self, name: str) -> bool:
+        return any(one.name == name for one in self.settings)
+
+    def setting(self, name: str) -> Setting:
+        return next(one for one in self.settings if one.name == name)
 
 
 _known: dict[str, Registered] = {}
@@ -100,7 +103,7 @@ InterventionClass = TypeVar("InterventionClass", bound=type[Intervention])
 def add(entry: Registered) -> None:
     """Make an intervention known to study files; the same name again must come from the same place (a reload)."""
     for field in ("name", "for"):
-        if entry.setting(field) is not None:
+        if field in entry:
             raise InterventionError(f"A setting of {entry.name} must not be called {field!r}: choose another name.")
     if entry.name in _known and not _is_reload(_known[entry.name], entry):
         raise InterventionError(f"An intervention named {entry.name!r} is already registered: choose another name.")

@@ -31,9 +31,7 @@ def find(trace: TraceLike, rule: Rule | None = None) -> pl.DataFrame:
     if trace.layers > 1:  # chunks came layer by layer; readers expect the steps in order
         order = torch.from_numpy(np.lexsort([column.numpy() for column in place.unbind(-1)[::-1]]))
         place, value = place[order], value[order]
-    step, layer, head, key = (column.numpy() for column in place.unbind(-1))
-    frame = pl.DataFrame({"step": step, "layer": layer, "head": head, "position": key})
-    return _named(frame.with_columns(*token_columns(trace, step, key), score=pl.Series(value.numpy())), rule)
+    return _named(_keys(trace, *place.unbind(-1)).with_columns(score=pl.Series(value.numpy())), rule)
 
 
 @on_one_core
@@ -44,15 +42,10 @@ def paths(trace: TraceLike, group: str | None = None, rule: Rule | None = None) 
         rule = dataclasses.replace(rule, group=group)
     mains = [main_key(scores, marks) for _, _, scores, marks in marks_by_layer(trace, rule)]
     key, score, present = (torch.cat(list(part), 1) for part in zip(*mains, strict=True))  # [step, layer, head]
-    step, layer, head = (grid.reshape(-1) for grid in np.indices(key.shape))
-    position = key.reshape(-1).numpy()
-    frame = pl.DataFrame({"step": step, "layer": layer, "head": head, "position": position})
-    frame = frame.with_columns(
-        *token_columns(trace, step, position),
-        score=pl.Series(score.reshape(-1).numpy()),
-        is_sink=pl.Series(present.reshape(-1).numpy()),
-    )
-    return _named(frame, rule)
+    step, layer, head = torch.ones_like(key).nonzero().unbind(-1)
+    more = {"score": score, "is_sink": present}
+    frame = _keys(trace, step, layer, head, key.reshape(-1))
+    return _named(frame.with_columns(**{name: pl.Series(one.reshape(-1).numpy()) for name, one in more.items()}), rule)
 
 
 @on_one_core
@@ -73,10 +66,15 @@ def lives(trace: TraceLike, rule: Rule | None = None) -> pl.DataFrame:
 def received(trace: TraceLike, scores: Tensor, alive: Tensor, group: str, unit: str) -> pl.DataFrame:
     """Scores [step, layer, head, key] as rows; alive [step]: how many keys exist at each step."""
     there = (torch.arange(scores.shape[-1]) < alive[:, None])[:, None, None].expand(scores.shape)
-    step, layer, head, key = (column.numpy() for column in there.nonzero().unbind(-1))
-    frame = pl.DataFrame({"step": step, "layer": layer, "head": head, "position": key})
-    frame = frame.with_columns(*token_columns(trace, step, key), received=pl.Series(scores[there].numpy()))
+    frame = _keys(trace, *there.nonzero().unbind(-1)).with_columns(received=pl.Series(scores[there].numpy()))
     return frame.with_columns(unit=pl.lit(unit), group=pl.lit(group))
+
+
+def _keys(trace: TraceLike, step: Tensor, layer: Tensor, head: Tensor, position: Tensor) -> pl.DataFrame:
+    """A row per key of a head at a step, with the token that stood there."""
+    places = {"step": step, "layer": layer, "head": head, "position": position}
+    frame = pl.DataFrame({name: column.numpy() for name, column in places.items()})
+    return frame.with_columns(*token_columns(trace, step.numpy(), position.numpy()))
 
 
 def _named(frame: pl.DataFrame, rule: Rule) -> pl.DataFrame:

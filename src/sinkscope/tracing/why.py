@@ -50,9 +50,8 @@ class Why:
     matched_content: float
     value_norm: float
     matched_value_norm: float
-    sources: pl.DataFrame = field(
-        repr=False
-    )  # source, score, matched: what each part below hands to the key, summing to it
+    # source, score, matched: what each part below hands to the key, summing to it
+    sources: pl.DataFrame = field(repr=False)
 
     def __str__(self) -> str:
         most = self.sources.with_columns(gain=self.sources["score"] - self.sources["matched"]).sort(
@@ -203,9 +202,7 @@ class _Rotary:
         turned: Tensor = self.apply(x, x, self.cos, -self.sin if back else self.sin)[0]  # type: ignore[misc]
         if not back:
             return turned
-        length = (
-            self.cos.square() + self.sin.square()
-        )  # above 1 where the embedding also scales; then back is 1/length²
+        length = self.cos.square() + self.sin.square()  # above 1 where the embedding scales too; then back is 1/length²
         return turned if bool(torch.isclose(length, torch.ones_like(length)).all()) else turned / float(length.mean())
 
 
