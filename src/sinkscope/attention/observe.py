@@ -10,8 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from sinkscope.attention.calls import Call, Outcome, Tap
-from sinkscope.attention.capture import listening, module_of
-from sinkscope.attention.selection import Shape, check, check_seen, numbers
+from sinkscope.attention.capture import Shape, check, check_seen, listening, module_of, numbers
 from sinkscope.attention.transfer import ToHost
 from sinkscope.errors import CaptureError
 

@@ -8,16 +8,15 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
+from sinkscope.attention.capture import Shape, check
 from sinkscope.attention.listeners import Caught
-from sinkscope.attention.selection import Shape, check
 from sinkscope.errors import InterventionError
 from sinkscope.fields import NUMBERS, Allowed, whole
 from sinkscope.interventions.activations import LAYERS, ActivationIntervention, drawn, positions
 from sinkscope.interventions.base import Layers, within
 from sinkscope.interventions.hooks import HookContext
 from sinkscope.interventions.memory import Memory
-from sinkscope.interventions.settings import REQUIRED, Setting, register
-from sinkscope.interventions.words import of_random
+from sinkscope.interventions.settings import REQUIRED, Setting, of_random, register
 
 
 @register(

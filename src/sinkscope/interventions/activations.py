@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.calls import Call, Change
-from sinkscope.attention.selection import Shape
+from sinkscope.attention.capture import Shape
 from sinkscope.errors import InterventionError
 from sinkscope.interventions.base import Intervention
 from sinkscope.interventions.hooks import HookContext

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.calls import Call, Change, Outcome, Tap
-from sinkscope.attention.capture import listening, module_of
-from sinkscope.attention.selection import Shape
+from sinkscope.attention.capture import Shape, listening, module_of
 from sinkscope.errors import InterventionError
 from sinkscope.interventions.activations import ActivationIntervention
 from sinkscope.interventions.base import Intervention, within

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.calls import Call, Change
+from sinkscope.attention.capture import Shape, check, check_seen
 from sinkscope.attention.listeners import Caught
-from sinkscope.attention.selection import Shape, check, check_seen
 from sinkscope.errors import InterventionError
 from sinkscope.fields import NUMBERS, Allowed, check_fields, refuse_huge
 from sinkscope.interventions.memory import Map, Memory

@@ -16,8 +16,7 @@ from sinkscope.fields import number
 from sinkscope.interventions.base import Intervention, top
 from sinkscope.interventions.memory import Memory
 from sinkscope.interventions.ranked import Ranked
-from sinkscope.interventions.settings import REQUIRED, Setting, register
-from sinkscope.interventions.words import RANK, ROWS, WHICH, K
+from sinkscope.interventions.settings import RANK, REQUIRED, ROWS, WHICH, K, Setting, register
 
 FromZero = Annotated[float, number(0, 1e6)]
 RANKED = (RANK, ROWS, *WHICH)

@@ -26,8 +26,7 @@ from sinkscope.interventions.memory import Memory
 from sinkscope.interventions.positions import MaskPositions
 from sinkscope.interventions.ranked import MaskSinks
 from sinkscope.interventions.selected import SelectorIntervention
-from sinkscope.interventions.settings import Setting, register
-from sinkscope.interventions.words import OF, RANK, ROWS, WHICH, K, of_random
+from sinkscope.interventions.settings import OF, RANK, ROWS, WHICH, K, Setting, of_random, register
 
 if TYPE_CHECKING:
     from sinkscope.sinks.columns import TraceLike

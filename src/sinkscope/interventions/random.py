@@ -14,8 +14,7 @@ from sinkscope.attention.counter import GOLDEN, key_of, mix, uniform64
 from sinkscope.interventions.base import limited
 from sinkscope.interventions.memory import Memory, received_now
 from sinkscope.interventions.ranked import Ranked
-from sinkscope.interventions.settings import register
-from sinkscope.interventions.words import DRAWN, KEEP_SELF, MATCH, RANK, ROWS, WHICH, K, ranked_keys
+from sinkscope.interventions.settings import DRAWN, KEEP_SELF, MATCH, RANK, ROWS, WHICH, K, ranked_keys, register
 
 PRIME = 1_000_003
 

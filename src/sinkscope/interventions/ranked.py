@@ -16,8 +16,19 @@ from sinkscope.fields import Allowed
 from sinkscope.interventions.base import Layers, Selector, limited, top
 from sinkscope.interventions.conditions import Condition
 from sinkscope.interventions.memory import Map, Memory, Rank, Rows
-from sinkscope.interventions.settings import Registered, add, register
-from sinkscope.interventions.words import ABOVE, KEEP_SELF, KIND_NAMES, RANK, ROWS, WHICH, K, ranked_keys
+from sinkscope.interventions.settings import (
+    ABOVE,
+    KEEP_SELF,
+    KIND_NAMES,
+    RANK,
+    ROWS,
+    WHICH,
+    K,
+    Registered,
+    add,
+    ranked_keys,
+    register,
+)
 from sinkscope.sinks.rules import Rule
 from sinkscope.sinks.tokens import KINDS, kinds_named
 

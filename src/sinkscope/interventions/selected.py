@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.calls import Call, Change
+from sinkscope.attention.capture import Shape
 from sinkscope.attention.listeners import Caught
-from sinkscope.attention.selection import Shape
 from sinkscope.errors import InterventionError
 from sinkscope.fields import Allowed, among, number
 from sinkscope.interventions.base import Intervention, Selector
@@ -23,8 +23,7 @@ from sinkscope.interventions.memory import Map, Memory
 from sinkscope.interventions.positions import POSITIONS, MaskPositions
 from sinkscope.interventions.random import MaskRandom
 from sinkscope.interventions.ranked import MaskSinks
-from sinkscope.interventions.settings import Setting, register
-from sinkscope.interventions.words import DRAWN, MATCH, OF, RANK, ROWS, WHICH, K, of_random
+from sinkscope.interventions.settings import DRAWN, MATCH, OF, RANK, ROWS, WHICH, K, Setting, of_random, register
 
 
 def selector(values: dict[str, Any], seed: int) -> Selector:

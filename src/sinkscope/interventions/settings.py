@@ -1,7 +1,7 @@
 """How a study file names an intervention: its settings, each with a check, a default and its words in a label.
 
 An intervention becomes usable in study files by `@register(name, setting, …)` above its class, and by nothing else.
-Installed packages may add theirs (`sinkscope.plugins`).
+Installed packages may add theirs (`sinkscope.plugins`). Settings that several share stand at the end.
 """
 
 from __future__ import annotations
@@ -9,15 +9,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
 from sinkscope import plugins
 from sinkscope.errors import InterventionError
-from sinkscope.fields import Allowed, allowed_fields
-from sinkscope.interventions.base import Intervention, Selector, frozen, thawed
+from sinkscope.fields import TRUTH, Allowed, allowed_fields, among, whole
+from sinkscope.interventions.base import WINDOW, Intervention, Selector, Steps, frozen, thawed
+from sinkscope.interventions.memory import Rank, Rows
+from sinkscope.sinks.rules import rule_from_dict
+from sinkscope.sinks.tokens import KINDS, kinds_named
 
 if TYPE_CHECKING:
     from sinkscope.interventions.conditions import Condition
+
 
 REQUIRED: Any = ...  # a setting without a default must be given
 
@@ -130,8 +134,6 @@ def register(
     """
 
     def known(cls: InterventionClass) -> InterventionClass:
-        from sinkscope.interventions.words import STEPS
-
         def make(values: dict[str, Any], seed: int) -> Intervention:
             words = {name: value for name, value in values.items() if name != STEPS.name}
             if hasattr(cls, "from_settings"):
@@ -158,3 +160,85 @@ def registered() -> Mapping[str, Registered]:
 
     plugins.load("interventions", "conditions")
     return _known
+
+
+# ---- the settings that several interventions share ----
+
+KIND_NAMES = Allowed(
+    f"structural, content, or a list of {', '.join(KINDS)}",
+    lambda value: isinstance(value, str | list | tuple) and bool(kinds_named(value)),
+)
+
+
+def _steps(steps: Steps) -> str:
+    shown = ["" if end is None else f"{end:g}" if isinstance(end, int) else f"{100 * end:g}%" for end in steps]
+    return f"steps {shown[0]}–{shown[1]}"
+
+
+def _rule(name: str, place: int) -> Setting:
+    return Setting(
+        name, None, lambda value: isinstance(value, dict), "a sink rule, such as {rule: threshold, epsilon: 3, unit: sum}",
+        label=lambda items: f"{name} " + ",".join(str(value) for _, value in items), place=place, quiet=True,
+        read=lambda value: rule_from_dict(value).to_dict(), freeze=lambda value: tuple(dict(value).items()), thaw=dict,
+        build=lambda items: rule_from_dict(dict(items)),
+    )  # fmt: skip
+
+
+K = Setting("k", REQUIRED, whole(1), label=lambda k: f"K={k}", place=10)
+RANK = Setting("rank", "clean", among(get_args(Rank)), place=20)
+OF = Setting("of", "sinks", among(("sinks", "random")), place=30)
+MATCH = Setting("match", "count", among(("count", "mass")), place=40)
+ROWS = Setting(
+    "rows", "all", among(get_args(Rows)), place=50, label=lambda rows: f"by {rows} row{'s' * (rows == 'all')}"
+)
+SCORE = Setting("score", "sum", among(("sum", "per_row")), place=51, quiet=True, label=lambda _: "per row that sees it")
+PER = Setting(
+    "per", "head", among(("head", "layer", "model")), "head, layer or model", place=52, quiet=True,
+    label=lambda per: f"per {per}",
+)  # fmt: skip
+KINDS_OF = Setting(
+    "kinds", None, KIND_NAMES, place=53, quiet=True, sweeps=False,
+    label=lambda kinds: kinds if isinstance(kinds, str) else "+".join(kinds),
+)  # fmt: skip
+VALUE_NORM = Setting(
+    "value_norm", None, among(("low", "high")), place=54, quiet=True, label=lambda norm: f"{norm} value norm"
+)
+ABOVE, BELOW = _rule("above", 90), _rule("below", 91)
+KEEP_SELF = Setting("keep_self", False, TRUTH, place=100, quiet=True, label=lambda _: "keep self")
+PERSIST = Setting("persist", False, TRUTH, place=60, quiet=True, label=lambda _: "persistent")
+ALIGNED = Setting("aligned", False, TRUTH, place=61, quiet=True, label=lambda _: "aligned")
+AVOID = Setting("avoid", None, whole(0), place=62, quiet=True, label=lambda count: f"avoiding {count}")
+STEPS = Setting("steps", None, WINDOW, place=110, quiet=True, sweeps=False, label=_steps)
+WHICH = (ABOVE, BELOW, KINDS_OF, VALUE_NORM, PER, SCORE)  # which keys compete, and how they are ranked
+DRAWN = (PERSIST, ALIGNED, AVOID)  # how random keys are
+
+
+# ---- short names and controls of interventions that rank keys ----
+
+
+def ranked_keys(given: Mapping[str, Any], causal: bool = False) -> str | None:
+    """top key, structural key, strong sink > 0.3; with rank and rows where they are given. None where that is not all."""
+    which = {name: value for name, value in given.items() if name not in ("k", "rank", "rows")}
+    if not given.get("k") or len(which) > 1:
+        return None
+    name, value = next(iter(which.items()), ("", cast("Any", None)))
+    if name == "":
+        words = "top key"
+    elif name == "kinds":
+        words = f"{value if isinstance(value, str) else '+'.join(value)} key"
+    elif name in ("above", "below") and value.get("rule") == "head_share":
+        words = f"{'strong sink >' if name == 'above' else 'weak top key <'} {value['epsilon']:g}"
+    else:
+        return None
+    ranked = [given["rank"].replace("_", " ")] if "rank" in given else []
+    by = ["last row" if given["rows"] == "last" else "columns"] if "rows" in given else []
+    return ", ".join([words, *ranked, *by])
+
+
+def of_random(condition: Condition) -> Mapping[Literal["count", "mass"], list[Condition]]:
+    """Controls of an intervention with the setting `of`: the same done to as many random keys."""
+    from sinkscope.interventions.conditions import Condition
+
+    if condition.of == "random":
+        return {}
+    return {"count": [Condition(condition.name, **{**dict(condition.settings), "of": "random"})]}

@@ -15,8 +15,7 @@ from sinkscope.interventions.activations import LAYERS, ActivationIntervention, 
 from sinkscope.interventions.base import Layers, frozen
 from sinkscope.interventions.hooks import HookContext
 from sinkscope.interventions.memory import Memory
-from sinkscope.interventions.settings import REQUIRED, Setting, register
-from sinkscope.interventions.words import of_random
+from sinkscope.interventions.settings import REQUIRED, Setting, of_random, register
 
 if TYPE_CHECKING:
     Vector = Tensor | Sequence[float] | str | Path
