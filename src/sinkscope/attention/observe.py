@@ -43,20 +43,14 @@ class Seen(Tap):
         self.calls[call.layer] = self.calls.get(call.layer, 0) + 1
 
     def take(self, call: Call, outcome: Outcome) -> None:
-        if self.watches(call):
-            if self.keep is not None:
-                self.kept.append(self.keep(call.layer, outcome.received))
-            elif outcome.received.device.type == "cpu":
-                self.kept.append(outcome.received)
-            else:
-                self._send(outcome.received)
-            self.layers.append(call.layer)
-            self.backends.append(call.backend)
-
-    def _send(self, received: Tensor) -> None:
-        place = len(self.kept)
-        self.kept.append(None)
-        self.to_host.put(received, lambda arrived: self.kept.__setitem__(place, arrived.clone()))
+        if not self.watches(call):
+            return
+        place, received = len(self.kept), outcome.received
+        self.kept.append(received if self.keep is None else self.keep(call.layer, received))
+        if self.keep is None and received.device.type != "cpu":
+            self.to_host.put(received, lambda arrived: self.kept.__setitem__(place, arrived.clone()))
+        self.layers.append(call.layer)
+        self.backends.append(call.backend)
 
 
 @contextmanager

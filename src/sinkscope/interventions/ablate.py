@@ -18,6 +18,8 @@ from sinkscope.interventions.hooks import HookContext
 from sinkscope.interventions.memory import Memory
 from sinkscope.interventions.settings import REQUIRED, Setting, of_random, register
 
+Channels = Annotated[tuple[int, ...], Allowed(NUMBERS.expected, lambda some: some == () or NUMBERS(some))]
+
 
 @register(
     "ablate_channels",
@@ -37,9 +39,7 @@ class AblateChannels(ActivationIntervention):
     stream keeps a change, so that in each layer only what was not yet taken is.
     """
 
-    channels: Annotated[tuple[int, ...], Allowed(NUMBERS.expected, lambda some: some == () or NUMBERS(some))] | None = (
-        None
-    )
+    channels: Channels | None = None
     top: int | None = None
     layers: Layers | None = None
     of: Literal["channels", "random"] = "channels"
@@ -49,11 +49,6 @@ class AblateChannels(ActivationIntervention):
         super().__post_init__()
         if (self.channels is None) == (self.top is None):
             raise InterventionError(f"Expected either channels or top, got {self.channels!r} and {self.top!r}.")
-
-    @staticmethod
-    def contradiction(values: dict[str, Any]) -> tuple[str, str] | None:
-        both = values.get("channels") is None, values.get("top") is None
-        return ("top", "must stand alone or be left out for channels") if both[0] == both[1] else None
 
     @property
     def is_noop(self) -> bool:

@@ -18,7 +18,7 @@ from sinkscope.interventions.memory import Memory
 from sinkscope.interventions.ranked import Ranked
 from sinkscope.interventions.settings import RANK, REQUIRED, ROWS, WHICH, K, Setting, register
 
-FromZero = Annotated[float, number(0, 1e6)]
+NonNegative = Annotated[float, number(0, 1e6)]
 RANKED = (RANK, ROWS, *WHICH)
 
 
@@ -27,7 +27,7 @@ RANKED = (RANK, ROWS, *WHICH)
 class SoftmaxOffByOne(Intervention):
     """`weight` is added to the denominator of every softmax, so that a head may attend to nothing; 0 is the plain softmax."""
 
-    weight: FromZero = 1.0
+    weight: NonNegative = 1.0
 
     @property
     def is_noop(self) -> bool:
@@ -145,7 +145,7 @@ class PenaliseSinks(_Scored):
 
     _by: ClassVar[str] = "penalty"
     _sign: ClassVar[int] = -1
-    penalty: FromZero = field(default=1.0, kw_only=True)
+    penalty: NonNegative = field(default=1.0, kw_only=True)
 
 
 @register(
@@ -156,7 +156,7 @@ class HoldSinks(_Scored):
     """The keys that were on top after the first forward keep `bonus` (nats) on their scores: sinks that do not move."""
 
     _by: ClassVar[str] = "bonus"
-    bonus: FromZero = field(default=4.0, kw_only=True)
+    bonus: NonNegative = field(default=4.0, kw_only=True)
 
     def select(self, call: Call, memory: Memory) -> Tensor | None:
         held: Tensor | None = memory.own.get((id(self), call.layer))

@@ -16,7 +16,7 @@ from sinkscope.attention.capture import listening, module_of
 from sinkscope.attention.context import COMMITTED, MASKED, PROMPT, Forward, running
 from sinkscope.attention.interface import is_native
 from sinkscope.attention.listeners import Counted, listeners_of
-from sinkscope.attention.places import Place, find_places
+from sinkscope.attention.places import HookPlace, find_places
 from sinkscope.errors import InterventionError
 from sinkscope.interventions.memory import Memory
 from sinkscope.sinks.rules import Threshold
@@ -112,13 +112,13 @@ class Hooked(Tap):
     """One `with` of `hook`."""
 
     function: Function
-    places: dict[tuple[int, bool], Place]  # by the id of the part, and whether it is the part's input
+    places: dict[tuple[int, bool], HookPlace]  # by the id of the part, and whether it is the part's input
     memory: Memory = field(default_factory=Memory)
     # Layer → bool [batch, head, column] by step, of the last two: behind the attention, this step's are there already.
     marks: dict[int, dict[int, Tensor]] = field(default_factory=dict)
     run: object = None  # the generation in which someone asked for sinks
 
-    def act(self, place: Place, activation: Tensor) -> Tensor | None:
+    def act(self, place: HookPlace, activation: Tensor) -> Tensor | None:
         """What stands in the activation's place; None for itself."""
         given = place.split(activation)
         made: Any = self.function(given, HookContext(place.name, place.layer, running(), self))
@@ -198,7 +198,7 @@ def hook(model: Any, where: str | Sequence[str], function: Function) -> Iterator
         yield hooked
 
 
-def _put(place: Place) -> Callable[[], None]:
+def _put(place: HookPlace) -> Callable[[], None]:
     part = place.part
     hooked = part.register_forward_pre_hook(_before, with_kwargs=True) if place.before else None
     return (hooked or part.register_forward_hook(_after)).remove

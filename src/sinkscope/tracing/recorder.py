@@ -42,7 +42,7 @@ class Keep:
 
     form: Form = "auto"
     dtype: Annotated[torch.dtype, among((torch.float16, torch.float32))] = torch.float16
-    budget: Annotated[int, Allowed("a whole number of bytes", whole(-LARGEST))] = 2 << 30
+    budget: Annotated[int, Allowed("a whole number of bytes", whole(-LARGEST))] = 2 << 30  # bytes
     value_norms: bool = False
     hidden_norms: bool = False
     maps: Heads = ()  # (layer, head) whose whole attention map is kept
