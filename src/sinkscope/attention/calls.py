@@ -184,6 +184,16 @@ class Tap:
         """Called when the call is over, whether or not column sums were made."""
 
 
+@dataclass
+class EachCall(Tap):
+    """Hands every call that is over to a function."""
+
+    function: Callable[[Call], None]
+
+    def done(self, call: Call) -> None:
+        self.function(call)
+
+
 def perform(call: Call, taps: Sequence[Tap]) -> Tensor:
     """Output of the call, [batch, head, query, dim]; bit-identical to the module's own where nothing is changed or watched."""
     kept = None if call.forward is None or call.forward.kept is None else call.forward.kept(call.layer)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from sinkscope.attention.calls import Call, Change, Extra, Outcome, Tap
+from sinkscope.attention.calls import Call, Change, EachCall, Extra
 from sinkscope.attention.capture import listening, module_of
 from sinkscope.errors import InterventionError
 from sinkscope.fields import number
@@ -72,28 +72,18 @@ class AddSinkToken(Intervention):
 
     def prepare(self, model: Any, memory: Memory) -> None:
         token = _sink_token(model) if self.token is None else self.token
-        states = _OwnStates()
-        with listening(module_of(model), states):
+        states: dict[int, tuple[Tensor, Tensor]] = {}  # layer → key and value, [1, head, 1, dim]
+
+        def keep(call: Call) -> None:
+            states[call.layer] = call.per_head(call.k), call.per_head(call.v)
+
+        with listening(module_of(model), EachCall(keep)):
             model.logits(torch.tensor([[token]]))
-        memory.given[id(self)] = states.found
+        memory.given[id(self)] = states
 
     def change(self, call: Call, memory: Memory) -> Change | None:
         key, value = memory.given[id(self)][call.layer]
         return Change(extra=Extra(key, value))
-
-
-class _OwnStates(Tap):
-    """Key and value of a sequence of one token, layer by layer."""
-
-    def __init__(self) -> None:
-        self.found: dict[int, tuple[Tensor, Tensor]] = {}  # [1, head, 1, dim]
-
-    def ranks(self, call: Call) -> bool:
-        return True
-
-    def take(self, call: Call, outcome: Outcome) -> None:
-        share = call.q.shape[1] // call.k.shape[1]
-        self.found[call.layer] = call.k.repeat_interleave(share, dim=1), call.v.repeat_interleave(share, dim=1)
 
 
 def _sink_token(model: Any) -> int:
