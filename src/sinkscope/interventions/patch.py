@@ -8,19 +8,18 @@ are computed once more; there the same selector picks, as if it had been at work
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from sinkscope.attention.calls import Call, Change, Outcome, Tap
-from sinkscope.attention.capture import listening, module_of
+from sinkscope.attention.calls import Call, Change
 from sinkscope.attention.context import COMMITTED, MASKED, PROMPT, Forward, forward_context
 from sinkscope.errors import InterventionError
 from sinkscope.fields import among
+from sinkscope.interventions.active import intervene
 from sinkscope.interventions.base import Selector
 from sinkscope.interventions.memory import Memory
 from sinkscope.interventions.positions import MaskPositions
@@ -49,6 +48,7 @@ class Donor(NamedTuple):
 class _Patched(SelectorIntervention):
     """of: an intervention that picks keys, "sinks" for MaskSinks(1), or positions for MaskPositions(positions)."""
 
+    _part: ClassVar[Literal["values", "keys"]]  # what is moved
     of: Selector  # what __post_init__ makes of the other forms
     source: Literal["next", "previous", "first"] | TraceLike = "next"
 
@@ -82,7 +82,7 @@ class _Patched(SelectorIntervention):
 
     def prepare(self, model: Any, memory: Memory) -> None:
         if not isinstance(self.source, str):
-            memory.given[id(self)] = _recorded(model, self.source, self.of, self._states, memory)
+            memory.given[id(self)] = _recorded(model, self.source, _Donors(self.of, self._states))
 
     def change(self, call: Call, memory: Memory) -> Change | None:
         picked = self.of.select(call, memory)
@@ -93,7 +93,7 @@ class _Patched(SelectorIntervention):
         moved, touched = _moved(own, picked, donor.states, donor.picked)
         if torch.equal(moved, own):  # its own values: nothing is changed, to the last bit
             return None
-        return self._change(moved, touched)
+        return replace(Change(touched=touched), **{self._part: lambda states: moved})
 
     def _donor(self, call: Call, memory: Memory, own: Tensor, picked: Tensor | None) -> Donor | None:
         if self.source == "next":
@@ -106,19 +106,16 @@ class _Patched(SelectorIntervention):
                 return None
             there = torch.arange(own.shape[2], device=own.device) < before.shape[2]
             return Donor(torch.nn.functional.pad(before, (0, 0, 0, own.shape[2] - before.shape[2])), picked & there)
-        steps: list[dict[int, Donor]] = memory.given[id(self)]
-        found = steps[memory.step(call)].get(call.layer) if memory.step(call) < len(steps) else None
+        found: Donor | None = memory.given[id(self)].get((memory.step(call), call.layer))
         if found is None or found.picked is None:
             return None
         return Donor(found.states.expand(len(own), -1, -1, -1), found.picked.expand(len(own), -1, -1))
 
-    @abstractmethod
-    def _states(self, call: Call) -> Tensor:
-        """[batch, head, key, dim]: what is moved."""
-
-    @abstractmethod
-    def _change(self, moved: Tensor, touched: Tensor) -> Change:
-        """What the call is asked for, given what was moved."""
+    @classmethod
+    def _states(cls, call: Call) -> Tensor:
+        """[batch, head, key, dim]: what is moved, as it is now."""
+        states = call.v if cls._part == "values" else call.k
+        return states.repeat_interleave(call.q.shape[1] // states.shape[1], dim=1)
 
 
 @register("patch_values", *WORDS, controls=of_random)
@@ -128,11 +125,7 @@ class PatchValues(_Patched):
     of: an intervention that picks keys, in both runs; "sinks" is MaskSinks(1), a list of positions MaskPositions(positions).
     """
 
-    def _states(self, call: Call) -> Tensor:
-        return call.v.repeat_interleave(call.q.shape[1] // call.v.shape[1], dim=1)
-
-    def _change(self, moved: Tensor, touched: Tensor) -> Change:
-        return Change(values=lambda values: moved, touched=touched)
+    _part = "values"
 
 
 @register("patch_keys", *WORDS, controls=of_random)
@@ -143,11 +136,7 @@ class PatchKeys(_Patched):
     PatchValues.
     """
 
-    def _states(self, call: Call) -> Tensor:
-        return call.k.repeat_interleave(call.q.shape[1] // call.k.shape[1], dim=1)
-
-    def _change(self, moved: Tensor, touched: Tensor) -> Change:
-        return Change(keys=lambda keys: moved, touched=touched)
+    _part = "keys"
 
 
 def _moved(own: Tensor, picked: Tensor, states: Tensor, donors: Tensor) -> tuple[Tensor, Tensor]:
@@ -170,45 +159,30 @@ def _places(picked: Tensor, most: int) -> tuple[Tensor, Tensor]:
     return torch.nn.functional.pad(order, short), torch.nn.functional.pad(found, short)
 
 
-class _Recorder(Tap):
-    """States and picked keys of every forward of one generation, in which nothing is changed."""
+@dataclass(frozen=True)
+class _Donors(SelectorIntervention):
+    """Changes nothing, and keeps the states and picked keys of every forward of one generation."""
 
-    def __init__(self, of: Selector, read: Callable[[Call], Tensor], memory: Memory) -> None:
-        self.of, self.read, self.memory = of, read, memory
-        self.steps: list[dict[int, Donor]] = []
+    read: Callable[[Call], Tensor]
 
-    def change(self, call: Call) -> list[Change]:
-        self.memory.open(call)
-        self.steps[-1][call.layer] = Donor(self.read(call), self.of.select(call, self.memory))
-        return []
-
-    def ranks(self, call: Call) -> bool:
-        return bool(self.of.maps())
-
-    def take(self, call: Call, outcome: Outcome) -> None:
-        self.memory.keep(call, outcome, self.of.maps())
-
-    def done(self, call: Call) -> None:
-        self.memory.close(call)
+    def change(self, call: Call, memory: Memory) -> None:
+        memory.own[memory.step(call), call.layer] = Donor(self.read(call), self.of.select(call, memory))
 
 
-def _recorded(
-    model: Any, trace: TraceLike, of: Selector, read: Callable[[Call], Tensor], live: Memory
-) -> list[dict[int, Donor]]:
-    """Every step of a trace, layer by layer: its canvases are computed once more, as the decoder would, one row alone."""
+def _recorded(model: Any, trace: TraceLike, donors: _Donors) -> dict[object, Donor]:
+    """(step, layer) → what stands there in a trace: its canvases are computed once more, as the decoder would, one row alone."""
     if not hasattr(model, "logits") or trace.causal or getattr(model, "block", None) is not None:
         raise InterventionError(
             "A trace as the source of a patch needs a loaded diffusion model that sees its whole canvas at every step, so that "
             "it can be computed again; use source='next', 'previous' or 'first'."
         )
-    recorder, run = _Recorder(of, read, Memory(kinds_of=live.kinds_of)), object()
-    with listening(module_of(model), recorder):
+    run = object()
+    with intervene(model, donors) as active:
         for step, canvas in enumerate(trace.canvas[:-1]):
             ids = canvas[None].to(model.device, torch.int64)
             blank = -1 if trace.mask_id is None else trace.mask_id
             labels = torch.full_like(ids, COMMITTED).masked_fill(ids == blank, MASKED)
             labels[:, : trace.prompt_length] = PROMPT
-            recorder.steps.append({})
             with forward_context(Forward(run, step, labels, 1, 0, None, trace.prompt_length, ids=ids)):
                 model.logits(ids)
-    return recorder.steps
+    return active.memory.own
