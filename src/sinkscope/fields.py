@@ -106,6 +106,15 @@ def _allowed(hint: Any) -> Allowed | None:
     return {bool: TRUTH, int: whole(0), float: Allowed("a number", _is_finite)}.get(hint)
 
 
+def frozen(value: Any) -> Any:
+    """Several values as a tuple, all the way down: what can be compared and hashed."""
+    return tuple(map(frozen, value)) if isinstance(value, list | tuple | set | frozenset | range) else value
+
+
+def thawed(value: Any) -> Any:
+    return list(map(thawed, value)) if isinstance(value, tuple) else value
+
+
 def refuse_huge(what: str, values: Iterable[Any], error: type[SinkscopeError]) -> None:
     """Refuse numbers that no tensor can hold, in tuples and lists too; NaN and infinity are left to what reads them."""
     for value in values:

@@ -19,7 +19,6 @@ from sinkscope.attention.interface import attention_layers, is_native, is_transf
 from sinkscope.attention.listeners import Caught, Listener, listed
 from sinkscope.attention.sdpa import through_sdpa
 from sinkscope.errors import CaptureError, SinkscopeError
-from sinkscope.fields import NUMBERS, need
 
 
 def module_of(model: Any) -> nn.Module:
@@ -95,37 +94,21 @@ class Shape:
         whole = [number if isinstance(number, int) else None for number in (layers, heads)]
         return cls(type(root).__name__, whole[0], whole[1])
 
+    def check(self, layers: Collection[int] | None, heads: Collection[int] | None, error: type[SinkscopeError]) -> None:
+        """Refuse a choice that the model does not have."""
+        for kind, chosen, there in (("layers", layers, self.layers), ("heads", heads, self.heads)):
+            if there is not None and (missing := sorted(one for one in chosen or () if one >= there)):
+                raise error(
+                    f"Expected {kind} from 0 to {there - 1}, which {self.name} has, got {missing[0]}; choose among them."
+                )
 
-def numbers(name: str, value: Any, error: type[SinkscopeError]) -> tuple[int, ...] | None:
-    """None, or whole numbers of at least 0 as a tuple."""
-    if value is not None:
-        value = tuple(value) if isinstance(value, Collection) and not isinstance(value, str | bytes) else value
-        need(name, value, NUMBERS, error)
-    found: tuple[int, ...] | None = value
-    return found
-
-
-def check(
-    kind: str, chosen: Collection[int] | None, there: int | None, where: str, error: type[SinkscopeError]
-) -> None:
-    """Refuse a choice that the model does not have."""
-    if chosen is None or there is None:
-        return
-    if missing := sorted(one for one in chosen if one >= there):
-        raise error(f"Expected {kind} from 0 to {there - 1}, which {where} has, got {missing[0]}; choose among them.")
-
-
-def check_seen(
-    caught: Caught,
-    layers: Collection[int] | None,
-    heads: Collection[int] | None,
-    where: str,
-    error: type[SinkscopeError],
-) -> None:
-    """For modules without a config: what was chosen must have been there when the module ran."""
-    if not caught.calls:
-        return
-    if layers is not None and (missing := sorted(set(layers) - caught.layers)):
-        there = ", ".join(map(str, sorted(caught.layers)))
-        raise error(f"Expected layers that {where} has (it ran {there}), got {missing[0]}; choose among them.")
-    check("heads", heads, caught.heads, where, error)
+    def check_seen(
+        self, caught: Caught, layers: Collection[int] | None, heads: Collection[int] | None, error: type[SinkscopeError]
+    ) -> None:
+        """For modules without a config: what was chosen must have been there when the module ran."""
+        if not caught.calls:
+            return
+        if missing := sorted(set(layers or ()) - caught.layers):
+            there = ", ".join(map(str, sorted(caught.layers)))
+            raise error(f"Expected layers that {self.name} has (it ran {there}), got {missing[0]}; choose among them.")
+        Shape(self.name, None, caught.heads).check(None, heads, error)

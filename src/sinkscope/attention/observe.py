@@ -10,9 +10,10 @@ from typing import Any
 from torch import Tensor
 
 from sinkscope.attention.calls import Call, Outcome, Tap
-from sinkscope.attention.capture import Shape, check, check_seen, listening, module_of, numbers
+from sinkscope.attention.capture import Shape, listening, module_of
 from sinkscope.attention.transfer import ToHost
 from sinkscope.errors import CaptureError
+from sinkscope.fields import NUMBERS, frozen, need
 
 Keep = Callable[[int, Tensor], Tensor]
 
@@ -65,10 +66,12 @@ def observe(
     """
     if type(every) is not int or every < 1:
         raise CaptureError(f"Expected `every` to be a whole number of at least 1, got {every!r}.")
-    chosen, root = numbers("layers", layers, CaptureError), module_of(module)
+    chosen, root = frozen(layers), module_of(module)
+    if chosen is not None:
+        need("layers", chosen, NUMBERS, CaptureError)
     shape = Shape.of(root)
-    check("layers", chosen, shape.layers, shape.name, CaptureError)
+    shape.check(chosen, None, CaptureError)
     seen = Seen(every, None if chosen is None else frozenset(chosen), keep)
     with listening(root, seen, chosen) as caught:
         yield seen
-    check_seen(caught, chosen, None, shape.name, CaptureError)
+    shape.check_seen(caught, chosen, None, CaptureError)

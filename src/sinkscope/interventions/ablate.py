@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from sinkscope.attention.capture import Shape, check
+from sinkscope.attention.capture import Shape
 from sinkscope.attention.listeners import Caught
 from sinkscope.errors import InterventionError
 from sinkscope.fields import NUMBERS, Allowed, whole
@@ -145,10 +145,9 @@ class ZeroAttention(ActivationIntervention):
         return not self.heads
 
     def check(self, shape: Shape) -> None:
-        check("layers", [layer for layer, _ in self.heads], shape.layers, shape.name, InterventionError)
-        check("heads", [head for _, head in self.heads], shape.heads, shape.name, InterventionError)
+        shape.check([layer for layer, _ in self.heads], [head for _, head in self.heads], InterventionError)
 
-    def check_seen(self, caught: Caught, name: str) -> None:
+    def check_seen(self, caught: Caught, shape: Shape) -> None:
         """Places are looked up when the `with` is entered: nothing is left to find out."""
 
     def where(self, shape: Shape) -> list[str]:

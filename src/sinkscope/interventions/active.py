@@ -102,7 +102,7 @@ def intervene(model: Any, *interventions: Intervention, record: bool = False) ->
         caught = stack.enter_context(listening(root, active))
         yield active
     for each in interventions:
-        each.check_seen(caught, shape.name)
+        each.check_seen(caught, shape)
 
 
 def _kinds_of(model: Any) -> KindsOf:

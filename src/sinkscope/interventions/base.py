@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.calls import Call, Change
-from sinkscope.attention.capture import Shape, check, check_seen
+from sinkscope.attention.capture import Shape
 from sinkscope.attention.listeners import Caught
 from sinkscope.errors import InterventionError
-from sinkscope.fields import NUMBERS, Allowed, check_fields, refuse_huge
+from sinkscope.fields import NUMBERS, Allowed, check_fields, frozen, refuse_huge
 from sinkscope.interventions.memory import Map, Memory
 
 End = int | float | None  # None is open
@@ -81,12 +81,11 @@ class Intervention(ABC):
 
     def check(self, shape: Shape) -> None:
         """Refuse what the model does not have, when the `with` is entered. `layers` and `heads` are checked here."""
-        check("layers", getattr(self, "layers", None), shape.layers, shape.name, InterventionError)
-        check("heads", getattr(self, "heads", None), shape.heads, shape.name, InterventionError)
+        shape.check(getattr(self, "layers", None), getattr(self, "heads", None), InterventionError)
 
-    def check_seen(self, caught: Caught, name: str) -> None:
+    def check_seen(self, caught: Caught, shape: Shape) -> None:
         """Refuse, when the `with` ends, what was chosen and never ran."""
-        check_seen(caught, getattr(self, "layers", None), getattr(self, "heads", None), name, InterventionError)
+        shape.check_seen(caught, getattr(self, "layers", None), getattr(self, "heads", None), InterventionError)
 
     def to_dict(self) -> dict[str, Any]:
         return {"name": type(self).__name__, **self.settings()}
@@ -107,15 +106,6 @@ class Selector(Intervention):
     @abstractmethod
     def select(self, call: Call, memory: Memory) -> Tensor | None:
         """bool [batch, head, key]; None for nothing."""
-
-
-def frozen(value: Any) -> Any:
-    """Several values as a tuple, all the way down: what can be compared and hashed."""
-    return tuple(map(frozen, value)) if isinstance(value, list | tuple | set | frozenset | range) else value
-
-
-def thawed(value: Any) -> Any:
-    return list(map(thawed, value)) if isinstance(value, tuple) else value
 
 
 def within(steps: Steps | None, forward: int, share: float | None) -> bool:

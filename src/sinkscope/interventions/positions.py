@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.calls import Call, Change
+from sinkscope.attention.capture import Shape
 from sinkscope.attention.context import Forward
 from sinkscope.attention.listeners import Caught
 from sinkscope.errors import InterventionError
@@ -89,12 +90,12 @@ class MaskPositions(Selector):
     def is_noop(self) -> bool:
         return not self.positions
 
-    def check_seen(self, caught: Caught, name: str) -> None:
-        super().check_seen(caught, name)
+    def check_seen(self, caught: Caught, shape: Shape) -> None:
+        super().check_seen(caught, shape)
         far = [one for one in self.positions if not -caught.keys <= one < caught.keys]
         if caught.calls and far and len(far) == len(self.positions):  # prompts differ in length: some may be beyond
             raise InterventionError(
-                f"Expected positions among the {caught.keys} keys that {name} had at most, got {far[0]}; choose among them."
+                f"Expected positions among the {caught.keys} keys that {shape.name} had at most, got {far[0]}; choose among them."
             )
 
     def select(self, call: Call, memory: Memory) -> Tensor | None:

@@ -73,8 +73,8 @@ class SelectorIntervention(Intervention):
     def check(self, shape: Shape) -> None:
         self.of.check(shape)
 
-    def check_seen(self, caught: Caught, name: str) -> None:
-        self.of.check_seen(caught, name)
+    def check_seen(self, caught: Caught, shape: Shape) -> None:
+        self.of.check_seen(caught, shape)
 
     def maps(self) -> set[Map]:
         return self.of.maps()

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
 from sinkscope import plugins
 from sinkscope.errors import InterventionError
-from sinkscope.fields import TRUTH, Allowed, allowed_fields, among, whole
-from sinkscope.interventions.base import WINDOW, Intervention, Selector, Steps, frozen, thawed
+from sinkscope.fields import TRUTH, Allowed, allowed_fields, among, frozen, thawed, whole
+from sinkscope.interventions.base import WINDOW, Intervention, Selector, Steps
 from sinkscope.interventions.memory import Rank, Rows
 from sinkscope.sinks.rules import rule_from_dict
 from sinkscope.sinks.tokens import KINDS, kinds_named

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from sinkscope.errors import InterventionError
+from sinkscope.fields import frozen
 from sinkscope.interventions.activations import LAYERS, ActivationIntervention, At, drawn, positions
-from sinkscope.interventions.base import Layers, frozen
+from sinkscope.interventions.base import Layers
 from sinkscope.interventions.hooks import HookContext
 from sinkscope.interventions.memory import Memory
 from sinkscope.interventions.settings import REQUIRED, Setting, of_random, register
