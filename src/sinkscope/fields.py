@@ -65,7 +65,8 @@ def need(name: str, value: object, allowed: Allowed, error: type[SinkscopeError]
 
 def check_fields(made: Any, error: type[SinkscopeError]) -> None:
     """Refuse a value that the type of its field does not allow: what may stand there is said by the annotation, once."""
-    allowed = allowed_fields(type(made))
+    kind: type = type(made)
+    allowed = allowed_fields(kind)
     for one in fields(made):
         if one.name in allowed:
             need(one.name, getattr(made, one.name), allowed[one.name], error)
