@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.sinks import dynamics
-from sinkscope.sinks.classes import Classes, classify, directions, flashes, relocates
+from sinkscope.sinks.classes import Classes, judged
 from sinkscope.sinks.columns import (
     TraceLike,
     alive_keys,
@@ -86,21 +86,17 @@ def _frame(measures: Measures, rule: Rule, classes: Classes) -> pl.DataFrame:
     layers, heads = measures["presence"].shape
     flat = {name: values.reshape(-1) for name, values in measures.items()}
     steps = flat.pop("steps_with_sink")
-    flash = flashes(classes, flat["one_step_share"], flat["trend"], steps)
-    measured = (flat[name] for name in ("split_share", "split_steps", "one_step_share", "trend", "home_share"))
-    names = classify(classes, steps, *measured)
     frame = pl.DataFrame(
         {
             "layer": torch.arange(layers).repeat_interleave(heads).numpy(),
             "head": torch.arange(heads).repeat(layers).numpy(),
-            "class": names,
-            "direction": pl.Series(directions(classes, names, flat["trend"]), dtype=pl.String),
-            "relocating": relocates(classes, flat["main_keys"], flat["standing"], flash).numpy(),
+            **judged(classes, steps, flat),
             **{name: values.numpy() for name, values in flat.items()},
         }
     )
     return frame.with_columns(pl.col(pl.Float32, pl.Float64).fill_nan(None)).with_columns(
         pl.col("home", "home_early", "home_late", "longest").cast(pl.Int64),
+        pl.col("direction").cast(pl.String),
         unit=pl.lit(rule.unit),
         group=pl.lit(rule.group),
         rule=pl.lit(rule.name),
