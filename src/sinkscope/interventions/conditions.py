@@ -133,8 +133,11 @@ def _entry(name: str, given: Iterable[str]) -> Registered:
     there = registered().get(name)
     if there is not None:
         return there
-    settings = (Setting(one, None, label=lambda value, one=one: f"{one}={value}") for one in given)
-    return Registered(name, tuple(settings), lambda values, seed: None)
+    return Registered(name, tuple(map(_strange, given)), lambda values, seed: None)
+
+
+def _strange(name: str) -> Setting:
+    return Setting(name, None, label=lambda value: f"{name}={value}")
 
 
 def known(name: str) -> Registered:

@@ -142,10 +142,8 @@ class MaskInstead(SelectorIntervention, Selector):
 
 
 Share = Annotated[float, Allowed("a share from 0 to 1", number(0, 1))]
-TO, BY = (
-    Setting(name, None, place=11, quiet=True, label=lambda share, name=name: f"{name} {100 * share:g}%")
-    for name in ("to", "by")
-)
+TO = Setting("to", None, place=11, quiet=True, label=lambda share: f"to {100 * share:g}%")
+BY = Setting("by", None, place=11, quiet=True, label=lambda share: f"by {100 * share:g}%")
 OFS = replace(OF, check=among(("sinks", "random", "positions", "instead")), expected="")
 AT = replace(POSITIONS, default=None, quiet=True, label=lambda positions: "at " + POSITIONS.label(positions))
 

@@ -129,9 +129,9 @@ class Recorder(Tap):
         self.kept["confidence"].fill_(torch.nan)
         self.kept["committed_at"].fill_(-1)
         self.kept["canvas"][:, 0] = first.cpu()
-        size = *shapes["hidden_norms"][:3], width
-        self.lens = lens.LensBuffer(model, *size, self.to_host) if keep.lens else None
-        self.channels = ChannelBuffer(model, *size, keep.channels) if keep.channels else None
+        _, steps, layers, _ = shapes["hidden_norms"]
+        self.lens = lens.LensBuffer(model, batch, steps, layers, width, self.to_host) if keep.lens else None
+        self.channels = ChannelBuffer(model, batch, steps, layers, width, keep.channels) if keep.channels else None
         if self.channels is not None:
             self.kept |= {"channels": self.channels.channels, "channel_values": self.channels.values}
 
@@ -203,7 +203,7 @@ class Recorder(Tap):
         """One row's part of every buffer, without its padding and without steps after its end."""
         parts = {"step": slice(steps), "step + 1": slice(steps + 1), "key": real}
         found = {
-            name: buffer[row, *(parts.get(str(letter), slice(None)) for letter in SHAPES[name])].clone()
+            name: buffer[row][tuple(parts.get(str(letter), slice(None)) for letter in SHAPES[name])].clone()
             for name, buffer in self.kept.items()
         }
         if "top_keys" in found:
