@@ -58,6 +58,9 @@ NUMBERS = Allowed(
 )
 
 
+FromZero = Annotated[int, whole(0)]
+
+
 def need(name: str, value: object, allowed: Allowed, error: type[SinkscopeError]) -> None:
     if not allowed(value):
         raise error(f"Expected {name} to be {allowed.expected}, got {shown(value, 60)}.")
@@ -104,7 +107,7 @@ def _allowed(hint: Any) -> Allowed | None:
         return Allowed(
             expected, lambda value: (value is None and len(known) < len(inside)) or any(one(value) for one in known)
         )
-    return {bool: TRUTH, int: whole(0), float: Allowed("a number", _is_finite)}.get(hint)
+    return {bool: TRUTH, int: Allowed("a whole number", _is_whole), float: Allowed("a number", _is_number)}.get(hint)
 
 
 def frozen(value: Any) -> Any:
@@ -142,8 +145,12 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
 def _is_finite(value: Any) -> bool:
     try:
-        return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(float(value))
+        return _is_number(value) and math.isfinite(float(value))
     except OverflowError:  # a whole number that no float can hold
         return False

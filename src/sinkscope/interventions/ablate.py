@@ -11,7 +11,7 @@ from torch import Tensor
 from sinkscope.attention.capture import Shape
 from sinkscope.attention.listeners import Caught
 from sinkscope.errors import InterventionError
-from sinkscope.fields import NUMBERS, Allowed, whole
+from sinkscope.fields import NUMBERS, Allowed, FromZero, whole
 from sinkscope.interventions.activations import LAYERS, ActivationIntervention, drawn, positions
 from sinkscope.interventions.base import Layers, within
 from sinkscope.interventions.hooks import HookContext
@@ -40,10 +40,10 @@ class AblateChannels(ActivationIntervention):
     """
 
     channels: Channels | None = None
-    top: int | None = None
+    top: FromZero | None = None
     layers: Layers | None = None
     of: Literal["channels", "random"] = "channels"
-    seed: int = 0
+    seed: FromZero = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -138,7 +138,7 @@ class ZeroAttention(ActivationIntervention):
 
     heads: Heads
     of: Literal["heads", "random"] = "heads"
-    seed: int = 0
+    seed: FromZero = 0
 
     @property
     def is_noop(self) -> bool:

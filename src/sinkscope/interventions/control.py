@@ -12,7 +12,7 @@ from torch import Tensor
 from sinkscope.attention.calls import Call, Change, EachCall, Extra
 from sinkscope.attention.capture import listening, module_of
 from sinkscope.errors import InterventionError
-from sinkscope.fields import number
+from sinkscope.fields import FromZero, number
 from sinkscope.interventions.base import Intervention, top
 from sinkscope.interventions.memory import Memory
 from sinkscope.interventions.ranked import Ranked
@@ -63,7 +63,7 @@ class AddSinkToken(Intervention):
     unless given. count: 0 adds nothing.
     """
 
-    token: int | None = None
+    token: FromZero | None = None
     count: Literal[0, 1] = 1
 
     @property

@@ -14,7 +14,7 @@ from sinkscope.attention.capture import Shape
 from sinkscope.attention.context import Forward
 from sinkscope.attention.listeners import Caught
 from sinkscope.errors import InterventionError
-from sinkscope.fields import Allowed, number, whole
+from sinkscope.fields import Allowed, FromZero, number, whole
 from sinkscope.interventions.base import Intervention, Layers, Selector, limited
 from sinkscope.interventions.memory import Memory
 from sinkscope.interventions.settings import REQUIRED, Setting, register
@@ -174,7 +174,7 @@ class CutContext(Selector):
 class Window(Intervention):
     """Attention limited to a band: a query sees keys at most `radius` positions away; None: no limit."""
 
-    radius: int | None
+    radius: FromZero | None
     layers: Layers | None = None
 
     @property

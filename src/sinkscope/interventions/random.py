@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sinkscope.attention.calls import Call
 from sinkscope.attention.counter import GOLDEN, key_of, mix, uniform64
+from sinkscope.fields import FromZero
 from sinkscope.interventions.base import limited
 from sinkscope.interventions.memory import Memory, received_now
 from sinkscope.interventions.ranked import Ranked
@@ -46,12 +47,12 @@ class MaskRandom(Ranked):
     All rows of a batch share a draw, unless the decoder names a seed per row (`Forward.row_seeds`).
     """
 
-    seed: int = 0
+    seed: FromZero = 0
     match: Literal["count", "mass"] = "count"
     avoid_sinks: bool = True
     persist: bool = False
     aligned: bool = False
-    avoid: int | None = None
+    avoid: FromZero | None = None
     noise: Literal["reference", "counter"] = "reference"
 
     def select(self, call: Call, memory: Memory) -> Tensor | None:

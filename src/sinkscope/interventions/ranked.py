@@ -12,7 +12,7 @@ from torch import Tensor
 from sinkscope.attention.calls import Call
 from sinkscope.attention.context import Forward
 from sinkscope.errors import InterventionError
-from sinkscope.fields import Allowed
+from sinkscope.fields import Allowed, FromZero
 from sinkscope.interventions.base import Layers, Selector, limited, top
 from sinkscope.interventions.conditions import Condition
 from sinkscope.interventions.memory import Map, Memory, Rank, Rows
@@ -73,7 +73,7 @@ class Ranked(Selector):
     where *no* key is marked. keep_self: a hidden key may still attend to itself.
     """
 
-    k: int
+    k: FromZero
     rank: Rank = "clean"
     rows: Rows = "all"
     keep_self: bool = False

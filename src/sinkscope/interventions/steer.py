@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
 from sinkscope.errors import InterventionError
-from sinkscope.fields import frozen
+from sinkscope.fields import FromZero, frozen, number
 from sinkscope.interventions.activations import LAYERS, ActivationIntervention, At, drawn, positions
 from sinkscope.interventions.base import Layers
 from sinkscope.interventions.hooks import HookContext
@@ -52,10 +52,10 @@ class Steer(ActivationIntervention):
 
     vector: Vector
     layers: Layers | None = None
-    strength: float = 1.0
+    strength: Annotated[float, number(-1e6, 1e6)] = 1.0
     at: At = "all"
     of: Literal["vector", "random"] = "vector"
-    seed: int = 0
+    seed: FromZero = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -18,7 +18,7 @@ from sinkscope.attention.transfer import ToHost
 from sinkscope.decoding.layout import lay_out
 from sinkscope.decoding.run import Step
 from sinkscope.errors import BudgetError, TraceError
-from sinkscope.fields import LARGEST, Allowed, among, check_fields, whole
+from sinkscope.fields import LARGEST, Allowed, FromZero, among, check_fields, whole
 from sinkscope.interventions.ablate import Heads
 from sinkscope.interventions.hooks import HookContext, hook
 from sinkscope.models.base import Model
@@ -47,7 +47,7 @@ class Keep:
     hidden_norms: bool = False
     maps: Heads = ()  # (layer, head) whose whole attention map is kept
     lens: bool = False  # the tokens that each layer would write at each position, were it the last
-    channels: int = 0  # so many of the largest channels behind each layer, with their values
+    channels: FromZero = 0  # so many of the largest channels behind each layer, with their values
 
     def __post_init__(self) -> None:
         check_fields(self, TraceError)
