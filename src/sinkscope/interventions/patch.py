@@ -93,7 +93,9 @@ class _Patched(SelectorIntervention):
         moved, touched = _moved(own, picked, donor.states, donor.picked)
         if torch.equal(moved, own):  # its own values: nothing is changed, to the last bit
             return None
-        return replace(Change(touched=touched), **{self._part: lambda states: moved})
+        if self._part == "values":
+            return Change(values=lambda values: moved, touched=touched)
+        return Change(keys=lambda keys: moved, touched=touched)
 
     def _donor(self, call: Call, memory: Memory, own: Tensor, picked: Tensor | None) -> Donor | None:
         if self.source == "next":
