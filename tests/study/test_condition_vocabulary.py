@@ -16,8 +16,7 @@ from sinkscope.interventions import settings
 from sinkscope.interventions.base import Intervention
 from sinkscope.interventions.conditions import Condition
 from sinkscope.interventions.memory import Memory
-from sinkscope.interventions.settings import Setting, register
-from sinkscope.interventions.words import OF, K, of_random
+from sinkscope.interventions.settings import OF, K, Setting, of_random, register
 from sinkscope.report.overview import overview
 from sinkscope.study import vocabulary
 from sinkscope.study.analysis.accuracy import AnswerSet, cells, pooled, pooled_cells

@@ -44,7 +44,7 @@ class Memory:
     kinds_of: Callable[[Tensor], Tensor] | None = None  # ids [batch, position] → kinds; None where nobody knows them
     own: dict[object, Any] = field(
         default_factory=dict
-    )  # what an intervention keeps of this generation, by its own key
+    )  # what interventions keep of this generation, by their own keys
     given: dict[object, Any] = field(default_factory=dict)  # … and of the model, found when the `with` was entered
     _whole: dict[Map, tuple[int, Tensor]] = field(default_factory=dict)  # sums over layers, and the step they are for
     _kinds: tuple[Forward, Tensor] | None = None

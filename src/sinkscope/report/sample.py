@@ -29,7 +29,7 @@ from sinkscope.sinks.columns import (
     on_one_core,
     query_count,
 )
-from sinkscope.sinks.notable import FEW, notable, relocation, stability
+from sinkscope.sinks.heads import FEW, notable, relocation, stability
 from sinkscope.sinks.rules import GROUPS, Columns
 from sinkscope.tracing import Trace
 

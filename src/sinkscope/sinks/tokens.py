@@ -37,6 +37,7 @@ END_NAMES = re.compile(r"im_end|eot|eom|end_?of_?(turn|text|sentence|message)|^<
 BEGIN_NAMES = re.compile(r"(start|begin)_?of_?(text|sentence)|^<s>$|^<bos>$", re.I)
 ROLE_FOLLOWS = re.compile(r"im_start|start_header|start_of_turn|role_start|^<role>$", re.I)
 ROLE_KIND = "template"
+UNKNOWN = ("", "unknown")
 LONGEST_ROLE = 4  # tokens; a small vocabulary may split "assistant"
 MARKER = re.compile(r"^(<[^\s<>]+>|\[[^\s\[\]]+\])$")
 BYTE = re.compile(r"^<0x([0-9A-Fa-f]{2})>$")
@@ -76,34 +77,25 @@ def kinds_named(kinds: str | Sequence[str]) -> tuple[str, ...]:
 def kinds_in_context(ids: Sequence[int], vocabulary: Mapping[int, tuple[str, str]]) -> list[str]:
     """The kind of every token of a sequence; names of roles between chat markers are `template`.
 
-    vocabulary: what `describe` says of each id. A role stands behind a marker that begins a turn's header, is at most four
-    tokens long, and ends with another marker or a line break.
+    vocabulary: what `describe` says of each id.
     """
-    unknown = ("", "unknown")
-    kinds = [vocabulary.get(i, unknown)[1] for i in ids]
-    opens = {i for i, (text, kind) in vocabulary.items() if kind == "template" and ROLE_FOLLOWS.search(text)}
-    for start, i in enumerate(ids):
-        if i not in opens:
-            continue
-        behind = kinds[start + 1 : start + LONGEST_ROLE + 2]
-        stop = next((place for place, kind in enumerate(behind) if kind in ("template", "newline")), 0)
-        if all(kind in ("word", "digit", "punctuation") for kind in behind[:stop]):
-            kinds[start + 1 : start + 1 + stop] = ["template"] * stop
-    return kinds
+    roles = role_names(np.array([ids], dtype=np.int64), vocabulary)[0]
+    return [ROLE_KIND if role else vocabulary.get(i, UNKNOWN)[1] for i, role in zip(ids, roles, strict=True)]
 
 
 def role_names(canvas: npt.NDArray[np.int64], vocabulary: Mapping[int, tuple[str, str]]) -> npt.NDArray[np.bool_]:
-    """canvas [step, position] → whether the name of a role stands there, as `kinds_in_context` decides for a whole row.
+    """canvas [step, position] → whether the name of a role stands there.
 
-    Only the few tokens behind a marker that begins a header are looked at.
+    A role stands behind a marker that begins a turn's header, is at most four tokens long, and ends with another marker or a
+    line break.
     """
     found = np.zeros(canvas.shape, dtype=np.bool_)
     opens = [i for i, (text, kind) in vocabulary.items() if kind == "template" and ROLE_FOLLOWS.search(text)]
     for step, start in np.argwhere(np.isin(canvas, opens)):
-        ids = canvas[step, start : start + LONGEST_ROLE + 2].tolist()
-        plain = [vocabulary.get(i, ("", "unknown"))[1] for i in ids]
-        kinds = kinds_in_context(ids, vocabulary)
-        found[step, start : start + len(ids)] |= [one != other for one, other in zip(kinds, plain, strict=True)]
+        behind = [vocabulary.get(i, UNKNOWN)[1] for i in canvas[step, start + 1 : start + LONGEST_ROLE + 2].tolist()]
+        stop = next((place for place, kind in enumerate(behind) if kind in ("template", "newline")), 0)
+        if all(kind in ("word", "digit", "punctuation") for kind in behind[:stop]):
+            found[step, start + 1 : start + 1 + stop] = True
     return found
 
 

@@ -140,7 +140,7 @@ def _points(entry: Mapping[str, Any]) -> int:
     known = registered().get(name) if isinstance(name, str) else None
     swept = [
         value for word, value in entry.items()
-        if isinstance(value, list) and (known is None or (one := known.setting(word)) is None or one.sweeps)
+        if isinstance(value, list) and (known is None or word not in known or known.setting(word).sweeps)
     ]  # fmt: skip
     return math.prod(max(len(value), 1) for value in swept)
 

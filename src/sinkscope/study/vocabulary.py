@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from sinkscope.interventions.conditions import Condition, condition_from_dict
-from sinkscope.interventions.settings import registered
-from sinkscope.interventions.words import ranked_keys
+from sinkscope.interventions.settings import ranked_keys, registered
 from sinkscope.study.results import LikelihoodChange, Match
 
 Settings = Mapping[str, Any]
