@@ -128,7 +128,7 @@ def test_generate_in_parallel_from_stdin(
 
 
 def test_the_canvas_fills_in(talking: Path) -> None:
-    from sinkscope.cli.canvas import MASK, drawn, live_canvas
+    from sinkscope.cli.commands.generate import MASK, drawn, live_canvas
 
     model = load(talking)
     canvas = torch.tensor([[1, 2, 3, 18, 4, 18]])
@@ -207,7 +207,7 @@ def test_errors_of_ours_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_terminals_cannot_be_steered() -> None:
-    from sinkscope.cli.screen import printable
+    from sinkscope.errors import printable
 
     assert printable("a\x1b[2Jb\tc\nd\u202e") == "a�[2Jb\tc\nd�"
 

@@ -56,14 +56,7 @@ Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 (bf16) or flo
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 or auto.")]
 Problems = Annotated[int | None, typer.Option("--problems", "-n", help="Problems per task.", min=1)]
 BatchSize = Annotated[int, typer.Option(help="Requests per batch.", min=1)]
-MaskId = Annotated[
-    int | None, typer.Option("--mask-id", help="Mask token of a diffusion checkpoint that does not name it.", min=0)
-]
 Base = Annotated[str | None, typer.Option("--base", help="Where the base of a PEFT adapter is, if not where it says.")]
-Revision = Annotated[str | None, typer.Option("--revision", help="Branch, tag or commit of a Hub id.")]
-Quantization = Annotated[
-    str | None, typer.Option("--quantization", help="int8 or int4 weights, packed by torchao (extra: quant).")
-]
 ProtocolOption = Annotated[
     str | None, typer.Option("--protocol", help="How benchmarks are asked; by default that of the checkpoint, else harness.",
                              autocompletion=protocol_names),
@@ -141,8 +134,10 @@ def refuse_together(
         raise error(f"{', '.join(used)} would have no effect {what}; {instead}.")
 
 
-def writable_file(path: Path, error: type[SinkscopeError]) -> None:
-    """Say before the work, and not after it, that the result could not be written there."""
+def writable_file(path: Path | None, error: type[SinkscopeError]) -> None:
+    """Say before the work, and not after it, that the result could not be written there; None is not written."""
+    if path is None:
+        return
     if path.is_dir() or not path.name:
         raise error(f"Expected a file to write to, and {path} is a folder; name a file in it.")
     parent = next((one for one in path.absolute().parents if one.exists()), None)

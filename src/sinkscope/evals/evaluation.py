@@ -11,15 +11,12 @@ from typing import TYPE_CHECKING, Any
 from sinkscope.errors import TaskError
 from sinkscope.evals.asked import Choices, OnMessage, OnProgress, Place, check_numbers
 from sinkscope.evals.protocol import in_full, settings_for
-from sinkscope.evals.scores import right_answers, summarise
 
 if TYPE_CHECKING:
     from sinkscope.evals.batches import Elsewhere, RunBatches
     from sinkscope.models.base import Model
 
 logger = logging.getLogger(__name__)
-
-__all__ = ["evaluate", "right_answers", "summarise"]
 
 
 def evaluate(

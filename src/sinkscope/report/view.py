@@ -22,9 +22,9 @@ import torch
 
 from sinkscope.errors import ReportError, SinkscopeError
 from sinkscope.report import page, slices
-from sinkscope.report.overview import overview, overview_of
+from sinkscope.report.overview import overview_of
 from sinkscope.report.sample import header
-from sinkscope.report.writing import is_trace, need_something, opening, trace_files
+from sinkscope.report.writing import opening, traces_of
 from sinkscope.tracing import Trace
 
 CONNECTIONS = 32  # a browser opens six; more are closed as they come
@@ -72,8 +72,7 @@ class Viewer:
 
     def __init__(self, run: Path | str, port: int = 0) -> None:
         self.run = Path(run)
-        self.traces = [(path.stem, Trace.load(path)) for path in trace_files(self.run)]
-        need_something(self.run, self.traces)
+        self.traces = traces_of(self.run)
         self.token = secrets.token_urlsafe(18)
         self.text = self._page().encode("utf-8", "replace")
         try:
@@ -100,7 +99,6 @@ class Viewer:
         self.close()
 
     def _page(self) -> str:
-        about = overview() if is_trace(self.run) else overview_of(self.run, [])
         samples = []
         for name, trace in self.traces:
             layer = trace.layers // 2 if _large(trace) else -1
@@ -112,7 +110,7 @@ class Viewer:
             start["start"] = {"layer": samples[0]["startLayer"]} if samples else {}
         data = {
             "title": self.run.name,
-            "overview": about,
+            "overview": overview_of(self.run, []),
             "samples": samples,
             "note": "Served from this machine.",
         } | start

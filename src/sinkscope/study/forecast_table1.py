@@ -10,7 +10,7 @@ import torch
 
 from sinkscope.errors import TaskError
 from sinkscope.evals.masking import grid
-from sinkscope.evals.protocol import OTHERWISE, Protocol, checkpoint_of, protocol_for, read_protocol, settings_for
+from sinkscope.evals.protocol import OTHERWISE, Protocol, checkpoint_of, protocol_for, settings_for
 from sinkscope.models.base import Model
 from sinkscope.models.outline import outline
 from sinkscope.study.cost import CORE, Device, Size, device_of
@@ -59,7 +59,7 @@ def forecast_table1(
     found: list[Row] = []
     for name in models:
         model = outline(name, dtype=kind)
-        chosen = read_protocol(protocol) if protocol else protocol_for(name)
+        chosen = protocol_for(name, protocol)
         own = [_row(model, name, chosen, task, place, kind, ks, limit, batch_size, settings)
                for task in chosen.benchmarks(checkpoint_of(name), model.family)]  # fmt: skip
         if not own:

@@ -8,7 +8,7 @@ from typing import Any
 
 from sinkscope import io
 from sinkscope.errors import StudyError
-from sinkscope.evals.requests import Answers
+from sinkscope.evals.answers import Answers
 from sinkscope.evals.table1 import table1
 from sinkscope.interventions.conditions import condition_from_dict
 from sinkscope.io.reading import read_object

@@ -84,9 +84,10 @@ def check(problem: Problem, text: str) -> bool:
 @lru_cache(maxsize=4096)
 def _passes(code: str, tests: str, name: str) -> bool:
     """Whether all assertions hold; the same completion of the same problem runs once."""
-    from sinkscope.sandbox import passes
+    from sinkscope.sandbox import Limits
+    from sinkscope.sandbox import check as run_tests
 
-    return passes(code, tests, names=[name], seconds=SECONDS)
+    return run_tests(code, tests, [name], limits=Limits(seconds=SECONDS)).ok
 
 
 def _first_block(text: str) -> str:

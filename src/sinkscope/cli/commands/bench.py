@@ -48,8 +48,7 @@ def bench(
     from sinkscope.decoding import resolve_settings
     from sinkscope.errors import TaskError
 
-    if out is not None:
-        writable_file(out, TaskError)
+    writable_file(out, TaskError)
     asked = None if lengths is None else counts(lengths)
     with waiting("loading …"):
         loaded = sk.load(model, dtype=dtype, device=device)
