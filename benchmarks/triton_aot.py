@@ -56,7 +56,6 @@ class Variant:
     order: str = "sees all"
     drop: str = "none"
     dim: int = 128
-    sums: int = 3  # groups that are added up at a time
 
     @property
     def lse(self) -> bool:
@@ -119,13 +118,13 @@ def source(variant: Variant, launch: Any) -> Any:
     constants: dict[str, Any] = {
         "MASK": MASKS.index(variant.mask), "ORDER": variant.order == "blocks", "DROP": variant.drop != "none",
         "KEEP_SELF": variant.drop == "keep_self", "ROWS": launch.rows, "KEYS": launch.keys, "DIM": side, "VALUE": side,
-        "SUMS": variant.sums, "LSE": variant.lse, "WIDEN": False,
+        "LSE": variant.lse, "WIDEN": False, "WHOLE": side == variant.dim,
     }  # fmt: skip
     pointer = "*" + variant.dtype
     pointers = dict.fromkeys(("q", "k", "v", "out"), pointer)
     pointers |= dict.fromkeys(("peaks", "shares", "clean_peaks", "clean_shares", "received", "clean"), "*fp32")
     pointers |= {
-        "labels": "*i64", "mask": pointer if variant.mask in ("none", "additive") else "*u8",
+        "order": "*i32", "mask": pointer if variant.mask in ("none", "additive") else "*u8",
         "drop": pointer if variant.drop == "none" else "*u8",
     }  # fmt: skip
     unit_strides = ["q_dim", "k_dim", "v_dim", "out_dim"]  # a stride of 1 is a constant to Triton
@@ -191,7 +190,7 @@ def disassembled(cubin: Path) -> str:
 
 
 def loop_of(text: str) -> list[str]:
-    """The instructions of the loop with most matrix products: what one tile takes where it has no dropped key."""
+    """The instructions of the loops with matrix products: what one tile takes where it has no dropped key."""
     instructions: list[str] = []
     labels: dict[str, int] = {}
     for line in text.splitlines():
@@ -204,14 +203,18 @@ def loop_of(text: str) -> list[str]:
         if (found := re.search(r"\bBRA(?!\.DIV)\b.*?(\.L_x_\d+)", instruction)) and found[1] in labels:
             branches.append((index, labels[found[1]]))
     loops = [(start, end) for end, start in branches if start < end]
-    if not loops:
-        return []
-    start, end = max(loops, key=lambda ends: sum("MMA" in one for one in instructions[ends[0] : ends[1]]))
+    loops = [ends for ends in loops if any("MMA" in one for one in instructions[ends[0] : ends[1]])]
+    # The output kernel has a second loop for dropped keys, over the same tiles: both are counted. An outer one is none of them.
+    loops = [
+        one for one in loops if not any(one != other and one[0] <= other[0] <= other[1] <= one[1] for other in loops)
+    ]
     rare: set[int] = set()  # a branch of a condition jumps over what only tiles with dropped keys need
     for index, target in branches:
-        if start <= index < target <= end and instructions[index].startswith("@") and index not in rare:
+        inside = any(start <= index < target <= end for start, end in loops)
+        if inside and instructions[index].startswith("@") and index not in rare:
             rare |= set(range(index + 1, target))
-    return [one for index, one in enumerate(instructions) if start <= index <= end and index not in rare]
+    counted = sorted({index for start, end in loops for index in range(start, end + 1)} - rare)
+    return [instructions[index] for index in counted]
 
 
 # ---- the page ----

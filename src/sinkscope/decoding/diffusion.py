@@ -22,6 +22,7 @@ from sinkscope.decoding.stop import STOPS
 from sinkscope.errors import DecodeError
 from sinkscope.models.base import Model
 from sinkscope.settings import Decode, SparseCache
+from sinkscope.settings.choices import CACHES
 
 # Logits are made for as many positions at a time as fit here; a GPU reads the whole head for each lot.
 HEAD_BYTES, GPU_HEAD_BYTES = 1 << 26, 1 << 30
@@ -186,6 +187,11 @@ def denoise(
 ) -> tuple[Tensor, list[Tensor]]:
     """prompt [batch, position] → the last canvas [batch, position], and each row's answer."""
     state = Denoiser(model, prompt, settings, attention_mask, run)
+    real = prompt if attention_mask is None else prompt[attention_mask.bool()]
+    if settings.cache in CACHES and bool(real.eq(model.require_mask()).any()):
+        raise DecodeError(
+            "The prompt holds the mask token, and a cache leaves prompts as they are; decode without a cache."
+        )
     reached = state.canvas.width
     for block in state.blocks():
         if bool(state.done.all()):

@@ -91,6 +91,8 @@ def _check_combination(settings: Decode) -> None:
     bound = settings.family == "native" or settings.layout == "ahead" or not settings.causal_context
     if bound and settings.cache != "exact":
         raise DecodeError(f"These {settings.family} settings go over a cache (cache='exact'), got {settings.cache!r}.")
+    if settings.layout == "aligned" and settings.cache is not None:
+        raise DecodeError(f"No cache goes with {settings.family} decoding, got {settings.cache!r}; leave it out.")
     if settings.end_think_id is None and settings.max_thinking_tokens is not None:
         raise DecodeError("max_thinking_tokens needs end_think_id, the token that is written then; give it.")
     if isinstance(settings.cache, str) and (settings.cache == "exact") != settings.block_causal:
