@@ -20,6 +20,8 @@ WIDTH = 76  # of a signature
 SHOWN = 6  # optional parameters of a signature
 # Names of types that say less than the type itself.
 PLAIN = {"Text": "str", "ModelName": "str", "Whole0": "int", "Whole1": "int", "Whole2": "int", "Truth": "bool",
+         "Count": "int", "FromZero": "int", "Position": "int", "TokenId": "int", "Seed": "int", "Number": "float", "Share": "float",
+         "Commit": "str",
          "StepsField": "Steps"}  # fmt: skip
 GROUPS = {
     "Load and generate": ("load", "Model", "wrap", "register", "Decode", "decode", "SparseCache", "checkup"),

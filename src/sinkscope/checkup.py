@@ -21,7 +21,7 @@ from sinkscope.models.boundary import checked_name, one_sentence
 from sinkscope.models.load import checked_options, find_folder, looks_ahead
 from sinkscope.models.memory import is_finite
 from sinkscope.settings import SparseCache
-from sinkscope.settings.choices import CHOICES
+from sinkscope.settings.choices import CACHES
 from sinkscope.tracing.drift import drift
 
 SENTENCE = "Tom has 12 apples and gives 5 away."
@@ -314,7 +314,7 @@ def _caches(examined: _Examined) -> str:
         model = examined.again(dtype="bfloat16", device=str(model.device))
     settings = _settings(model, examined.ids)
     tried = []
-    for cache in (*CHOICES["cache"], SparseCache(keep=0.5)):
+    for cache in (None, *CACHES, "exact", SparseCache(keep=0.5)):
         try:
             chosen = replace(settings, cache=cache)
         except DecodeError:  # not with this family's decoder

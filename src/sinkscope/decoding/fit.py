@@ -11,7 +11,7 @@ from sinkscope.errors import DecodeError
 from sinkscope.fields import need
 from sinkscope.models.base import Model
 from sinkscope.settings import Decode
-from sinkscope.settings.choices import ALLOWED, DREAM_ALGORITHMS, LONGEST
+from sinkscope.settings.choices import DREAM_ALGORITHMS, LONGEST, allowed_fields
 
 
 def resolve_settings(settings: Decode, model: Model, prompt_length: int, words: dict[str, Any]) -> Decode:
@@ -27,9 +27,10 @@ def resolve_settings(settings: Decode, model: Model, prompt_length: int, words: 
         raise DecodeError(
             f"Expected decode settings such as length, steps, block, temperature or seed, got {', '.join(strange)}."
         )
-    for name in sorted(set(words) & set(ALLOWED) - {"length"}):
+    allowed = allowed_fields(Decode)
+    for name in sorted(set(words) & set(allowed) - {"length", "commit"}):
         if words[name] is not None:
-            need(name, words[name], ALLOWED[name], DecodeError)
+            need(name, words[name], allowed[name], DecodeError)
     words = _used(settings, words)
     if "algorithm" in words:
         return _with_algorithm(settings, model, prompt_length, words)
