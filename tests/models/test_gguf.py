@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,10 @@ import sinkscope as sk
 from made_gguf import make_gguf
 from sinkscope.errors import CheckpointError
 from sinkscope.models import gguf_file, zoo
+from sinkscope.models.assemble import assemble
 from sinkscope.models.checkpoint import gguf_fingerprint
 from sinkscope.models.gguf_header import read_gguf
+from sinkscope.models.llama import Llama
 from sinkscope.models.outline import outline
 from sinkscope.models.weights import quiet
 
@@ -113,8 +114,7 @@ def smollm() -> Path:
 def test_smollm_as_transformers_reads_it(smollm: Path) -> None:
     ours, theirs = both(smollm)
     assert_same(ours, theirs)
-    load = importlib.import_module("sinkscope.models.load")
-    model, other = (load._assemble(load.Llama(), *one, "smollm2-135m", None, "") for one in (ours, theirs))
+    model, other = (assemble(Llama(), *one, "smollm2-135m", None) for one in (ours, theirs))
     for name in ("eos_ids", "pad_id", "eot_id", "mask_id", "context", "vocabulary", "chat_template"):
         assert getattr(model, name) == getattr(other, name), name
     for text in TEXTS[:5]:

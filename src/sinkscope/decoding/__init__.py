@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sinkscope.decoding.delete import delete_positions
+from sinkscope.decoding.canvas import delete_positions
 from sinkscope.decoding.fit import check_kinds, refuse_unused, resolve_settings
 from sinkscope.decoding.run import Decoded, History, OnStep, Step
 from sinkscope.errors import PromptError

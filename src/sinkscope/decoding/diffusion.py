@@ -10,11 +10,10 @@ from torch import Tensor
 
 from sinkscope.attention.context import COMMITTED, MASKED, PROMPT, Forward, forward_context
 from sinkscope.decoding.cache import Forwards
-from sinkscope.decoding.canvas import Block, Picks
+from sinkscope.decoding.canvas import Block, Picks, blocks, lay_out
 from sinkscope.decoding.choose import choice_of
 from sinkscope.decoding.commit import rule_named
 from sinkscope.decoding.exact import BlockForwards, ReorderedForwards, TextForwards
-from sinkscope.decoding.layout import blocks, lay_out
 from sinkscope.decoding.noise import noise_of
 from sinkscope.decoding.run import History, OnStep, Step
 from sinkscope.decoding.sparse import SparseForwards

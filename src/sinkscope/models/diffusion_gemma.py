@@ -84,7 +84,7 @@ def is_native_diffusion(module: object) -> bool:
 
 def around(module: Any) -> Model:
     """A Model around such a module."""
-    from sinkscope.models.load import _assemble
+    from sinkscope.models.assemble import assemble
 
     name = str(getattr(module.config, "_name_or_path", "") or type(module).__name__)
-    return _assemble(DiffusionGemma(), module, None, name, None, "")
+    return assemble(DiffusionGemma(), module, None, name, None)

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope import plugins
-from sinkscope.errors import DecodeError, TokenizerError
-from sinkscope.models.qwen import qwen_config, refuse
+from sinkscope.errors import CheckpointError, DecodeError, TokenizerError
 from sinkscope.models.template import Messages, rendered
 
 if TYPE_CHECKING:
@@ -19,6 +18,11 @@ if TYPE_CHECKING:
     from sinkscope.models.base import Model
     from sinkscope.settings.decode import Decode
 
+# Fields of config.json that only the authors' code reads, or that stand elsewhere in transformers' own.
+FOREIGN = {
+    "model_type", "architectures", "auto_map", "attn_implementation", "rope_theta", "rope_scaling", "_name_or_path",
+    "transformers_version", "torch_dtype", "dtype", "is_causal", "use_mrope",
+}  # fmt: skip
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 
 
@@ -188,3 +192,20 @@ def families() -> list[Family]:
 
 def has_tokenizer(folder: Path) -> bool:
     return any((folder / name).is_file() for name in TOKENIZER_FILES)
+
+
+def qwen_config(kind: type[PretrainedConfig], config: dict[str, Any], **changed: Any) -> PretrainedConfig:
+    """Every size from config.json; what only the authors' code reads is left out, and the rotary base is put in place."""
+    kept = {field: value for field, value in config.items() if field not in FOREIGN}
+    rope = {"rope_type": "default", **(config.get("rope_scaling") or {}), "rope_theta": float(config["rope_theta"])}
+    return kind(**kept, **{"rope_parameters": rope, **changed})
+
+
+def refuse(config: dict[str, Any], expected: dict[str, Any], family: str) -> None:
+    """Refuse values of config.json under which the native class would compute something else."""
+    for field, value in expected.items():
+        if config.get(field, value) not in (value, None):
+            raise CheckpointError(
+                f"Expected {field} = {value!r} in config.json, got {config[field]!r}; "
+                f"this variant of {family} computes something else than transformers' class does and is not supported."
+            )

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import nn
 
-from sinkscope.models.family import Family, family
-from sinkscope.models.qwen import refuse
+from sinkscope.models.family import Family, family, refuse
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sinkscope.errors import CheckpointError
-from sinkscope.models.family import Family, family
-from sinkscope.models.qwen import refuse
+from sinkscope.models.family import Family, family, refuse
 from sinkscope.models.unsupported import BLOCK_ROUTING
 
 if TYPE_CHECKING:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sinkscope.models.family import Family, family
-from sinkscope.models.qwen import refuse
+from sinkscope.models.family import Family, family, refuse
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig

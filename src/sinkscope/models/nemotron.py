@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from torch import Tensor
 
 from sinkscope.models.blocks import block_mask
-from sinkscope.models.family import Family, family
-from sinkscope.models.qwen import FOREIGN, refuse
+from sinkscope.models.family import FOREIGN, Family, family, refuse
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig

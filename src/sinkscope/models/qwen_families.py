@@ -10,8 +10,7 @@ from torch import Tensor
 
 from sinkscope.errors import DecodeError
 from sinkscope.models.blocks import reordered_mask
-from sinkscope.models.family import Family, family
-from sinkscope.models.qwen import qwen_config, refuse
+from sinkscope.models.family import Family, family, qwen_config, refuse
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase

@@ -13,7 +13,7 @@ from torch import Tensor
 from sinkscope.attention.calls import Call, Outcome, Tap
 from sinkscope.attention.context import GROUPS
 from sinkscope.attention.transfer import ToHost
-from sinkscope.decoding.layout import lay_out
+from sinkscope.decoding.canvas import lay_out
 from sinkscope.decoding.run import Step
 from sinkscope.errors import BudgetError, TraceError
 from sinkscope.fields import LARGEST, TRUTH, Allowed, among, need, whole
