@@ -211,7 +211,7 @@ def test_broken_files_are_told_in_one_sentence(spoil: Any, told: str, tmp_path: 
     path = tmp_path / "model.gguf"
     make_gguf(path)
     path.write_bytes(spoil(path.read_bytes()))
-    with pytest.raises(CheckpointError, match="cannot be read as a GGUF model") as caught:
+    with pytest.raises(CheckpointError, match=r"cannot be (read as a GGUF model|used)") as caught:
         sk.load(path)
     assert told in str(caught.value) and "\n" not in str(caught.value)
 
@@ -219,7 +219,7 @@ def test_broken_files_are_told_in_one_sentence(spoil: Any, told: str, tmp_path: 
 def test_sizes_that_are_not_the_weights(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     make_gguf(path, more={"llama.vocab_size": 100})
-    with pytest.raises(CheckpointError, match="cannot be read as a GGUF model") as caught:
+    with pytest.raises(CheckpointError, match=r"cannot be (read as a GGUF model|used)") as caught:
         sk.load(path)
     assert "\n" not in str(caught.value) and str(caught.value).isprintable()
 

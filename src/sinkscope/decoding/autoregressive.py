@@ -11,14 +11,14 @@ from transformers import DynamicCache
 from sinkscope.attention.context import COMMITTED, PROMPT, Forward, forward_context
 from sinkscope.decoding.choose import choice_of
 from sinkscope.decoding.noise import noise_of
-from sinkscope.decoding.run import History, OnStep, Step
+from sinkscope.decoding.run import History, Step
 from sinkscope.errors import DecodeError
 from sinkscope.models.base import Model
 from sinkscope.settings import Decode
 
 
 def continue_text(
-    model: Model, prompt: Tensor, settings: Decode, attention_mask: Tensor | None, run: History, on_step: OnStep | None
+    model: Model, prompt: Tensor, settings: Decode, attention_mask: Tensor | None, run: History
 ) -> tuple[Tensor, list[Tensor]]:
     """prompt [batch, position] → tokens [batch, position + length], and each row's answer; after its end, padding."""
     if not model.causal:
@@ -69,9 +69,7 @@ def continue_text(
         committed[:, column] = ~finished
         confidence = torch.full(canvas.shape, torch.nan, device=canvas.device)
         confidence[:, column] = sure.float().masked_fill(finished, torch.nan)
-        step = Step(index, canvas, confidence, committed, (column, column + 1))
-        if on_step is not None:
-            on_step(step)
+        run.tell(Step(index, canvas, confidence, committed, (column, column + 1)))
         over = torch.isin(ids, ends)
         # Nemotron's own rule (batch_eos): rows go on until all of them write end-of-text at once.
         finished = finished | (over.all() if settings.stop == "batch_eos" else over)

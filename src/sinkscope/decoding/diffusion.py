@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
@@ -15,7 +14,7 @@ from sinkscope.decoding.choose import choice_of
 from sinkscope.decoding.commit import rule_named
 from sinkscope.decoding.exact import BlockForwards, ReorderedForwards, TextForwards
 from sinkscope.decoding.noise import noise_of
-from sinkscope.decoding.run import History, OnStep, Step
+from sinkscope.decoding.run import History, Step
 from sinkscope.decoding.sparse import SparseForwards
 from sinkscope.decoding.stop import STOPS
 from sinkscope.errors import DecodeError
@@ -63,9 +62,6 @@ class Denoiser:
             return SparseForwards(self.model, mask, settings.cache, self.shift)
         doubled = mask if mask is None or not self.guided else torch.cat([mask, mask])
         return Forwards(self.model, doubled, settings.cache, self.shift)
-
-    def blocks(self) -> Iterator[Block]:
-        return blocks(self.canvas, self.settings)
 
     def forward(self, block: Block) -> tuple[Tensor, int]:
         """Hidden states [batch (doubled with guidance), window, width] and the window's first column."""
@@ -150,16 +146,15 @@ class Denoiser:
             confidence[rows, columns] = self.noise.canvas_uniform(where).to(confidence)
         return chosen, confidence
 
-    def commit(self, chosen: Tensor, confidence: Tensor, picks: Picks, block: Block) -> Step:
+    def commit(self, chosen: Tensor, confidence: Tensor, picks: Picks, block: Block) -> None:
         edited = self.canvas.apply(chosen, picks)
-        reopened = picks.reopen
         step = Step(
             self.step, self.canvas.tokens, confidence.to(torch.float32), picks.commit, block.span,
-            edited if picks.edit is not None else None, reopened,
+            edited if picks.edit is not None else None, picks.reopen,
         )  # fmt: skip
         self.step += 1
         self.ask_to_stop(block, finished=False)
-        return step
+        self.run.tell(step)
 
     def ask_to_stop(self, block: Block, finished: bool) -> None:
         rows = STOPS[self.settings.stop](self, block, finished)
@@ -181,25 +176,23 @@ class Denoiser:
 
 
 def denoise(
-    model: Model, prompt: Tensor, settings: Decode, attention_mask: Tensor | None, run: History, on_step: OnStep | None
+    model: Model, prompt: Tensor, settings: Decode, attention_mask: Tensor | None, run: History
 ) -> tuple[Tensor, list[Tensor]]:
     """prompt [batch, position] → the last canvas [batch, position], and each row's answer."""
     state = Denoiser(model, prompt, settings, attention_mask, run)
     reached = state.canvas.width
-    for block in state.blocks():
+    for block in blocks(state.canvas, settings):
         if bool(state.done.all()):
             break
         # dllm appends blocks as it goes: those that it does not reach are not there.
         reached = block.span[1] if settings.layout == "left" else reached
-        for step in _block_steps(state, block):
-            if on_step is not None:
-                on_step(step)
+        _denoise_block(state, block)
     run.note(state.canvas.tokens)
     run.cut(reached)
     return state.canvas.tokens[:, :reached], [state.returned(row, reached) for row in range(state.canvas.batch)]
 
 
-def _block_steps(state: Denoiser, block: Block) -> Iterator[Step]:
+def _denoise_block(state: Denoiser, block: Block) -> None:
     cached = state.settings.cache == "exact"
     if cached or state.settings.family == "nemotron":  # whose blocks begin with what the text before them goes on with
         state.fill_cache(block.span[0])
@@ -213,7 +206,7 @@ def _block_steps(state: Denoiser, block: Block) -> Iterator[Step]:
         hidden, start = state.forward(block)
         chosen, confidence = state.candidates(hidden, start, rule.wanted(), block)
         picks = rule.pick(chosen, confidence.nan_to_num(nan=-torch.inf))
-        yield state.commit(chosen, confidence, picks, block)
+        state.commit(chosen, confidence, picks, block)
         rule.step += 1
     state.ask_to_stop(block, finished=True)
     if cached and state.settings.family in ("sdar", "nemotron"):  # as the authors' code does, after the last block too

@@ -10,8 +10,9 @@ import torch
 from sinkscope.errors import CheckpointError, DecodeError, UnknownFamilyError
 from sinkscope.models import checkpoint
 from sinkscope.models.base import Model
-from sinkscope.models.family import FAMILIES, Family, families, has_tokenizer
-from sinkscope.models.weights import first_lines, is_finite, quiet
+from sinkscope.models.boundary import reason
+from sinkscope.models.family import FAMILIES, Family, families, has_tokenizer, refuse
+from sinkscope.models.weights import is_finite, quiet
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
@@ -21,6 +22,7 @@ def described(folder: Path, asked: str) -> tuple[Family, dict[str, Any], Pretrai
     """What config.json says: the family that knows it, its plain fields, and the native configuration."""
     config = checkpoint.read_config(folder)
     family = family_of(config, folder)
+    refuse(config, family.expects, family.name)
     try:
         with quiet():  # it may warn of a rope that is meant so
             native = family.native_config(config)
@@ -54,7 +56,7 @@ def tokenizer_in(folder: Path, family: Family) -> PreTrainedTokenizerBase | None
     except Exception as error:
         # transformers raises half a dozen types here, from the Rust side too; each means the same to the user.
         raise CheckpointError(
-            f"The tokenizer files in {folder} cannot be read ({type(error).__name__}: {first_lines(error)}); "
+            f"The tokenizer files in {folder} cannot be read ({reason(error)}); "
             "fetch them again, or remove them to load the model for ids only."
         ) from error
 

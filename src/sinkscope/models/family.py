@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from sinkscope import plugins
 from sinkscope.errors import CheckpointError, DecodeError, TokenizerError
 from sinkscope.models.template import Messages, rendered
+from sinkscope.settings.decode import Decode
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
     from sinkscope.models.base import Model
-    from sinkscope.settings.decode import Decode
 
 # Fields of config.json that only the authors' code reads, or that stand elsewhere in transformers' own.
 FOREIGN = {
@@ -55,10 +55,7 @@ class Family:
 
     def native_config(self, config: dict[str, Any]) -> PretrainedConfig:
         """The native transformers configuration with every size taken from the checkpoint's config.json."""
-        import transformers
-
-        refuse(config, self.expects, self.name)
-        return qwen_config(getattr(transformers, self.native), config)
+        return qwen_config(self.native, config)
 
     def block(self, config: dict[str, Any]) -> int | None:
         """Block length of a checkpoint that was trained with block-causal attention; None: it sees everything."""
@@ -162,8 +159,6 @@ class Family:
         return None
 
     def defaults(self, model: Model) -> Decode:
-        from sinkscope.settings.decode import Decode
-
         made: Decode = getattr(Decode, self.constructor)(**{"length": 128, **self.usual})
         return made
 
@@ -194,11 +189,14 @@ def has_tokenizer(folder: Path) -> bool:
     return any((folder / name).is_file() for name in TOKENIZER_FILES)
 
 
-def qwen_config(kind: type[PretrainedConfig], config: dict[str, Any], **changed: Any) -> PretrainedConfig:
-    """Every size from config.json; what only the authors' code reads is left out, and the rotary base is put in place."""
+def qwen_config(name: str, config: dict[str, Any]) -> PretrainedConfig:
+    """Transformers' configuration of that name; what only the authors' code reads is left out, the rotary base put in place."""
+    import transformers
+
     kept = {field: value for field, value in config.items() if field not in FOREIGN}
     rope = {"rope_type": "default", **(config.get("rope_scaling") or {}), "rope_theta": float(config["rope_theta"])}
-    return kind(**kept, **{"rope_parameters": rope, **changed})
+    made: PretrainedConfig = getattr(transformers, name)(**kept, rope_parameters=rope)
+    return made
 
 
 def refuse(config: dict[str, Any], expected: dict[str, Any], family: str) -> None:

@@ -16,8 +16,8 @@ from sinkscope.errors import CheckpointError
 from sinkscope.models import adapters, checkpoint
 from sinkscope.models.assemble import assemble, described, self_tested, tokenizer_in, undamaged, with_preset
 from sinkscope.models.base import Model
-from sinkscope.models.boundary import checked_name, one_sentence, refuse_odd_files, shown
-from sinkscope.models.family import Family, families, has_tokenizer
+from sinkscope.models.boundary import checked_name, one_sentence, reason, refuse_odd_files, shown
+from sinkscope.models.family import Family, families, has_tokenizer, register
 from sinkscope.models.gguf_file import load_gguf
 from sinkscope.models.gguf_header import read_gguf
 from sinkscope.models.hub import find_folder, hub_commit
@@ -25,7 +25,7 @@ from sinkscope.models.imports import import_transformers
 from sinkscope.models.llama import Llama
 from sinkscope.models.quantize import checked_scheme, digest, packed_by, quantize
 from sinkscope.models.sizes import check_against_weights, refuse_unless_fits
-from sinkscope.models.weights import Device, first_lines, load_weights
+from sinkscope.models.weights import Device, load_weights
 
 for _found in iter_modules([str(Path(__file__).parent)]):  # families register themselves
     import_module(f"sinkscope.models.{_found.name}")
@@ -35,7 +35,7 @@ SPREAD = ("auto", "balanced", "balanced_low_0", "sequential")
 # Packings that a config.json may name; for others transformers may fetch kernels from the Hub and run them.
 PACKINGS = ("bitsandbytes", "torchao", "gptq", "awq", "compressed-tensors")
 
-__all__ = ["SPREAD", "families", "load"]
+__all__ = ["SPREAD", "families", "load", "register"]
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ def _check_device(device: Any) -> None:
     except (RuntimeError, AssertionError, ImportError, TypeError) as error:
         raise CheckpointError(
             f"Expected a device that torch can use here, such as cpu, cuda, cuda:1 or auto, got {str(device)!r} "
-            f"({first_lines(error).split('. ')[0].rstrip('.')}); use cpu, or install a torch that has it."
+            f"({reason(error)}); use cpu, or install a torch that has it."
         ) from None
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from sinkscope.errors import CheckpointError, TokenizerError
+from sinkscope.errors import TokenizerError
 from sinkscope.models import adapters, gguf_file
 from sinkscope.models.assemble import assemble, described, tokenizer_in, with_preset
 from sinkscope.models.base import Model
@@ -20,7 +20,7 @@ from sinkscope.models.hub import find_folder
 from sinkscope.models.imports import import_transformers
 from sinkscope.models.llama import Llama
 from sinkscope.models.sizes import empty_module
-from sinkscope.models.weights import first_lines, quiet
+from sinkscope.models.weights import quiet
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -55,12 +55,7 @@ def _outlined(asked: str, layers: int | None, device: str, dtype: torch.dtype) -
     family, config, native = _packed(folder) if packed else described(folder, asked)
     if layers is not None:
         native.num_hidden_layers = layers
-    try:
-        module = empty_module(family, native, device).to(dtype).eval()
-    except (RuntimeError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(
-            f"config.json of {asked} describes no model: {first_lines(error)}; fetch it again."
-        ) from None
+    module = empty_module(family, native, device).to(dtype).eval()
     tokenizer = None if packed else tokenizer_in(folder, family)
     mask_id = None if family.causal else 0
     with suppress(TokenizerError):  # it does not matter which token it is

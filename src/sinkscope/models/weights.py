@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.errors import CheckpointError
-from sinkscope.io.reading import short
+from sinkscope.models.boundary import reason
 from sinkscope.models.family import Family
 from sinkscope.models.sizes import Header
 
@@ -44,13 +44,11 @@ def load_weights(
                 **placement(device), **({} if packing is None else {"quantization_config": packing}),
             )  # fmt: skip
     except Exception as error:  # transformers has no class of its own for these: ten kinds were seen
-        if packing is not None or getattr(native, "quantization_config", None):
-            raise CheckpointError(
-                f"transformers cannot load the quantised weights of {folder} here: {first_lines(error)}; "
-                "install what it names, or load the checkpoint that is not quantised."
-            ) from error
+        if packing is None and not getattr(native, "quantization_config", None):
+            raise
         raise CheckpointError(
-            f"The weights in {folder} do not fit its config.json: {first_lines(error)}; fetch both again."
+            f"transformers cannot load the quantised weights of {folder} here ({reason(error)}); "
+            "install what it names, or load the checkpoint that is not quantised."
         ) from error
     # Sizes that differ are let through above only because transformers' own error does not say which.
     if info["mismatched_keys"]:
@@ -147,8 +145,3 @@ def quiet() -> Iterator[None]:
         logging.set_verbosity(level)
         if bar:
             logging.enable_progress_bar()
-
-
-def first_lines(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return short(" ".join(lines[:3]), 300).rstrip(".") or type(error).__name__
