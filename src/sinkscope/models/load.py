@@ -25,7 +25,7 @@ from sinkscope.models.imports import import_transformers
 from sinkscope.models.llama import Llama
 from sinkscope.models.quantize import checked_scheme, digest, packed_by, quantize
 from sinkscope.models.sizes import check_against_weights, refuse_unless_fits
-from sinkscope.models.weights import Device, load_weights
+from sinkscope.models.weights import Device, load_weights, set_direction
 
 for _found in iter_modules([str(Path(__file__).parent)]):  # families register themselves
     import_module(f"sinkscope.models.{_found.name}")
@@ -185,7 +185,7 @@ def converted(model: Model, adapter: adapters.Adapter) -> Model:
     if name != model.family:
         mask_id = known[name].mask_id(notes, model.tokenizer)
         model = assemble(known[name], model.module, model.tokenizer, model.name, mask_id, fingerprint=model.fingerprint)
-        adapters.set_direction(model.module, model.causal)
+        set_direction(model.module, model.causal)
     return with_preset(model, notes.get("sinkscope_decode", model.preset), str(folder / adapters.NOTES))
 
 

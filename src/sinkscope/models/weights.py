@@ -68,9 +68,7 @@ def load_weights(
         _refuse_other_head(folder, files)
     _refuse_more_layers(files, int(native.get_text_config().num_hidden_layers))
     if not family.causal_module:
-        for part in module.modules():
-            if hasattr(part, "is_causal"):
-                part.is_causal = False
+        set_direction(module, causal=False)
     ready: torch.nn.Module = module.eval()
     return ready
 
@@ -121,6 +119,14 @@ def unpacked(weights: Tensor) -> Tensor:
     """The numbers that a tensor of torchao's stands for; any other tensor as it is."""
     plain: Tensor = weights.detach()
     return plain if type(plain) in (Tensor, nn.Parameter) or not plain.is_floating_point() else plain.dequantize()
+
+
+def set_direction(module: nn.Module, causal: bool) -> None:
+    """Give every part of a module that knows a direction of attention this one."""
+    module.config.is_causal = causal  # type: ignore[union-attr]
+    for part in module.modules():
+        if hasattr(part, "is_causal"):
+            part.is_causal = causal  # type: ignore[assignment]
 
 
 def placement(device: Device) -> dict[str, Any]:

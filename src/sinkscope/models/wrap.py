@@ -10,12 +10,11 @@ import torch
 from sinkscope.attention.interface import is_native
 from sinkscope.errors import CheckpointError
 from sinkscope.fields import Allowed, among, maybe, need, whole
-from sinkscope.models.adapters import set_direction
 from sinkscope.models.assemble import assemble, self_tested
 from sinkscope.models.base import Model
 from sinkscope.models.family import Family, families
 from sinkscope.models.quantize import packed_by
-from sinkscope.models.weights import unpacked
+from sinkscope.models.weights import set_direction, unpacked
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

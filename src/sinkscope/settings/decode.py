@@ -358,14 +358,14 @@ class Decode:
         if strange := sorted(map(str, set(values) - known)):
             came = ", ".join(f"{name:.60}" for name in strange[:5])
             raise DecodeError(f"Expected decode settings among {', '.join(sorted(known))}, got {came}.")
-        made: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
-        }
-        if isinstance(made.get("cache"), Mapping):
-            made["cache"] = SparseCache.from_dict(made["cache"])
-        return cls(**made)
+        cache = values.get("cache")
+        return cls(**{**values, "cache": SparseCache.from_dict(cache) if isinstance(cache, Mapping) else cache})
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(field.default, tuple) and (value is None or isinstance(value, Sequence)):
+                object.__setattr__(self, field.name, tuple(value or ()))
         check(self)
 
 

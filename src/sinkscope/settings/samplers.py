@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
@@ -37,9 +37,8 @@ def sampler(
             if "family" in words:
                 raise TypeError("got multiple values for argument 'family'")
             given.apply_defaults()
-            known = {field.name for field in fields(kind)} & set(given.arguments)
-            settings = {"family": make.__name__, **{name: _tuple(name, given.arguments[name]) for name in known}}
-            return kind(**{**settings, **make(kind, *values, **words)})
+            own = {field.name: given.arguments[field.name] for field in fields(kind) if field.name in given.arguments}
+            return kind(**{"family": make.__name__, **own, **make(kind, *values, **words)})
         except TypeError as error:
             # What Python says of a call names the argument: "got an unexpected keyword argument 'lenght'".
             why = str(error).partition("() ")[2] or str(error)
@@ -48,10 +47,3 @@ def sampler(
             ) from None
 
     return made
-
-
-def _tuple(name: str, value: Any) -> Any:
-    """Token ids in any sequence as a tuple; what is none stays as it is, and is refused with the other values."""
-    if name not in ("stop_ids", "guidance_keep", "suppress", "begin_suppress", "suffix"):
-        return value
-    return tuple(value) if isinstance(value, Sequence) else () if value is None else value
