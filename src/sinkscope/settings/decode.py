@@ -362,10 +362,10 @@ class Decode:
         return cls(**{**values, "cache": SparseCache.from_dict(cache) if isinstance(cache, Mapping) else cache})
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(field.default, tuple) and (value is None or isinstance(value, Sequence)):
-                object.__setattr__(self, field.name, tuple(value or ()))
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if isinstance(item.default, tuple) and (value is None or isinstance(value, Sequence)):
+                object.__setattr__(self, item.name, tuple(value or ()))
         check(self)
 
 
