@@ -57,9 +57,11 @@ def _outlined(asked: str, layers: int | None, device: str, dtype: torch.dtype) -
         native.num_hidden_layers = layers
     module = empty_module(family, native, device).to(dtype).eval()
     tokenizer = None if packed else tokenizer_in(folder, family)
-    mask_id = None if family.causal else 0
-    with suppress(TokenizerError):  # it does not matter which token it is
+    mask_id = None
+    with suppress(TokenizerError):
         mask_id = family.mask_id(config, tokenizer)
+    if mask_id is None and not family.causal:
+        mask_id = 0  # it does not matter which token it is
     model = assemble(family, module, tokenizer, asked, mask_id, block=family.block(config))
     return with_preset(model, config.get("sinkscope_decode"), f"config.json of {asked}")
 
