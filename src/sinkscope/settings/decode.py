@@ -121,7 +121,7 @@ class Decode:
     @classmethod
     @sampler
     def llada(
-        cls, length: int, block: int | None = None, steps: int | None = None, temperature: float = 0.0,
+        cls, /, length: int, block: int | None = None, steps: int | None = None, temperature: float = 0.0,
         guidance: float = 0.0, confidence: Confidence = "probability", forbid_eos: bool = False, late_eos: bool = False,
         eos_id: int | None = None, eot_id: int | None = None, **more: Any,
     ) -> dict[str, Any]:  # fmt: skip
@@ -131,7 +131,7 @@ class Decode:
     @classmethod
     @sampler
     def mmada(
-        cls, length: int, block: int | None = None, steps: int | None = None, temperature: float = 0.0,
+        cls, /, length: int, block: int | None = None, steps: int | None = None, temperature: float = 0.0,
         guidance: float = 0.0, confidence: Confidence = "probability", **more: Any,
     ) -> dict[str, Any]:  # fmt: skip
         """MMaDA's sampler: LLaDA's with float64 confidence; stop="eot" is its fast variant."""
@@ -140,7 +140,7 @@ class Decode:
     @classmethod
     @sampler
     def dream(
-        cls, length: int, steps: int | None = None, algorithm: str = "origin",
+        cls, /, length: int, steps: int | None = None, algorithm: str = "origin",
         algorithm_temperature: float | None = None, temperature: float = 1.0, top_p: float | None = 1.0,
         top_k: int | None = 50, epsilon: float = 1e-3, **more: Any,
     ) -> dict[str, Any]:  # fmt: skip
@@ -156,7 +156,7 @@ class Decode:
     @classmethod
     @sampler
     def parallel(
-        cls, length: int, block: int | None = None, threshold: float | None = 0.9, factor: float | None = None,
+        cls, /, length: int, block: int | None = None, threshold: float | None = 0.9, factor: float | None = None,
         cache: Cache | Literal["none"] = None, steps: int | None = None, **more: Any,
     ) -> dict[str, Any]:  # fmt: skip
         """Fast-dLLM: commit what is confident enough, by `factor` instead of `threshold`, or a quota of `steps`.
@@ -172,7 +172,7 @@ class Decode:
     @classmethod
     @sampler
     def autoregressive(
-        cls, length: int, temperature: float = 0.0, top_p: float | None = None, top_k: int | None = None,
+        cls, /, length: int, temperature: float = 0.0, top_p: float | None = None, top_k: int | None = None,
         recompute: bool = False, **more: Any,
     ) -> dict[str, Any]:  # fmt: skip
         """One token per step, left to right, with a key-value cache.
@@ -185,7 +185,7 @@ class Decode:
     @classmethod
     @sampler
     def llada2(
-        cls, length: int, block: int = 32, steps: int = 32, threshold: float = 0.95, minimal_topk: int = 1,
+        cls, /, length: int, block: int = 32, steps: int = 32, threshold: float = 0.95, minimal_topk: int = 1,
         eos_id: int | None = None, early_stop: bool = False, temperature: float = 0.0, top_p: float | None = None,
         top_k: int | None = None, **more: Any,
     ) -> dict[str, Any]:  # fmt: skip
@@ -198,7 +198,7 @@ class Decode:
     @classmethod
     @sampler
     def llada21(
-        cls, length: int, block: int = 32, threshold: float = 0.95, editing_threshold: float = 0.9,
+        cls, /, length: int, block: int = 32, threshold: float = 0.95, editing_threshold: float = 0.9,
         max_post_steps: int = 16, num_to_transfer: int = 1, eos_id: int | None = None, early_stop: bool = False,
         temperature: float = 0.0, top_p: float | None = None, top_k: int | None = None, **more: Any,
     ) -> dict[str, Any]:  # fmt: skip
@@ -209,7 +209,7 @@ class Decode:
     @classmethod
     @sampler
     def sdar(
-        cls, length: int, block: int = 4, steps: int = 4, rule: str = "dynamic", threshold: float = 0.85,
+        cls, /, length: int, block: int = 4, steps: int = 4, rule: str = "dynamic", threshold: float = 0.85,
         temperature: float = 1.0, top_p: float | None = 1.0, top_k: int | None = None, stop_ids: Ids = (),
         overwrite: Literal["never", "reference"] = "never", **more: Any,
     ) -> dict[str, Any]:  # fmt: skip
@@ -226,7 +226,7 @@ class Decode:
     @classmethod
     @sampler
     def mdlm(
-        cls, length: int, block: int | None = None, steps: int | None = None, confidence: Confidence = "probability",
+        cls, /, length: int, block: int | None = None, steps: int | None = None, confidence: Confidence = "probability",
         stochastic: bool = False, guidance: float = 0.0, guidance_keep: Ids = (), suppress: Ids = (),
         begin_suppress: Ids = (), shift: bool | None = None, **more: Any,
     ) -> dict[str, Any]:  # fmt: skip
@@ -237,7 +237,7 @@ class Decode:
     @classmethod
     @sampler
     def bd3lm(
-        cls, length: int, block: int | None = None, steps: int | None = None, confidence: Confidence = "probability",
+        cls, /, length: int, block: int | None = None, steps: int | None = None, confidence: Confidence = "probability",
         stochastic: bool = False, guidance: float = 0.0, guidance_keep: Ids = (), suppress: Ids = (),
         begin_suppress: Ids = (), shift: bool | None = None, steps_per_block: int | None = None, **more: Any,
     ) -> dict[str, Any]:  # fmt: skip
@@ -249,7 +249,7 @@ class Decode:
     @classmethod
     @sampler
     def fast_dllm2(
-        cls, length: int, block: int = 32, sub_block: int = 8, threshold: float = 1.0, temperature: float = 0.0,
+        cls, /, length: int, block: int = 32, sub_block: int = 8, threshold: float = 1.0, temperature: float = 0.0,
         top_p: float | None = 0.95, top_k: int | None = None, **more: Any,
     ) -> dict[str, Any]:  # fmt: skip
         """Fast-dLLM v2: block-causal and shifted; blocks are filled in sub-blocks, at least one token per step."""
@@ -258,7 +258,7 @@ class Decode:
     @classmethod
     @sampler
     def nemotron(
-        cls, length: int, block: int = 32, threshold: float | None = 0.9, mode: Mode = "diffusion",
+        cls, /, length: int, block: int = 32, threshold: float | None = 0.9, mode: Mode = "diffusion",
         causal_context: bool = True, temperature: float = 0.0, eos_id: int | None = None,
         max_thinking_tokens: int | None = None, end_think_id: int | None = None, **more: Any,
     ) -> dict[str, Any]:  # fmt: skip
@@ -280,7 +280,7 @@ class Decode:
     @classmethod
     @sampler
     def wedlm(
-        cls, length: int, block: int = 16, threshold: float | None = None, temperature: float = 0.0, **more: Any
+        cls, /, length: int, block: int = 16, threshold: float | None = None, temperature: float = 0.0, **more: Any
     ) -> dict[str, Any]:
         """WeDLM: known tokens are read first, causally, and masks after them; all that are sure enough, else the best.
 
@@ -292,7 +292,7 @@ class Decode:
     @classmethod
     @sampler
     def rnd1(
-        cls, total_length: int | None = None, steps: int = 256, temperature: float = 1.0, greedy: bool = True,
+        cls, /, total_length: int | None = None, steps: int = 256, temperature: float = 1.0, greedy: bool = True,
         top_k: int | None = None, top_p: float | None = None, gamma: float | None = None, suffix: Ids = (),
         infill_length: int | None = None, eos_id: int | None = None, eos_at_end: bool = False, **more: Any,
     ) -> dict[str, Any]:  # fmt: skip
@@ -307,7 +307,7 @@ class Decode:
     @classmethod
     @sampler
     def diffusion_gemma(
-        cls, length: int, block: int = 256, steps: int = 48, gamma: float | None = None, t_min: float | None = None,
+        cls, /, length: int, block: int = 256, steps: int = 48, gamma: float | None = None, t_min: float | None = None,
         t_max: float | None = None, threshold: float | None = None, stability: int | None = None,
         eos_id: int | None = None, **more: Any,
     ) -> dict[str, Any]:  # fmt: skip

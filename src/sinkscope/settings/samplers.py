@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, cast
 
 from sinkscope.aliases import DECODE, translated
 from sinkscope.errors import DecodeError
@@ -26,7 +26,7 @@ def sampler(
     the sampler itself are refused.
     """
     takes = inspect.signature(make)
-    shown = [name for name, one in takes.parameters.items() if one.kind is one.POSITIONAL_OR_KEYWORD][1:]
+    shown = [name for name, one in takes.parameters.items() if one.kind is one.POSITIONAL_OR_KEYWORD]
 
     @functools.wraps(make)
     def made(kind: Any, *values: Any, **words: Any) -> Any:
@@ -46,4 +46,4 @@ def sampler(
                 f"Expected Decode.{make.__name__}({', '.join([*shown, '…'])}) and further fields of Decode, but it {why}."
             ) from None
 
-    return made
+    return cast("Callable[Concatenate[type[Decode], Given], Decode]", made)
