@@ -46,4 +46,5 @@ def sampler(
                 f"Expected Decode.{make.__name__}({', '.join([*shown, '…'])}) and further fields of Decode, but it {why}."
             ) from None
 
+    made.__signature__ = takes.replace(return_annotation="Decode")  # type: ignore[attr-defined]  # for help()
     return cast("Callable[Concatenate[type[Decode], Given], Decode]", made)
