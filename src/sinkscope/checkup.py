@@ -316,7 +316,8 @@ def _caches(examined: _Examined) -> str:
         model = examined.again(dtype="bfloat16", device=str(model.device))
     settings = _settings(model, examined.ids)
     tried = []
-    for cache in (None, *CACHES, "exact", SparseCache(keep=0.5)):
+    caches: tuple[Any, ...] = (None, *CACHES, "exact", SparseCache(keep=0.5))
+    for cache in caches:
         try:
             chosen = replace(settings, cache=cache)
         except DecodeError:  # not with this family's decoder
