@@ -132,14 +132,14 @@ def answering(hub_id: str) -> Iterator[None]:
     logging.set_verbosity(40)  # every retry would be told, and the end of it is told by us
     hooks: dict[str, list[Any]] = getattr(session, "event_hooks", {})  # requests, in older versions, has none
     life = _Life(hub_id)
-    for name, hook in (("request", life.asked), ("response", life.answered)):
-        hooks.setdefault(name, []).append(hook)
+    hooks.setdefault("request", []).append(life.asked)
+    hooks.setdefault("response", []).append(life.answered)
     try:
         yield
     finally:
         logging.set_verbosity(level)
-        for name, hook in (("request", life.asked), ("response", life.answered)):
-            hooks[name].remove(hook)
+        hooks["request"].remove(life.asked)
+        hooks["response"].remove(life.answered)
 
 
 class _Life:
