@@ -24,8 +24,7 @@ def continue_text(
     if not model.causal:
         raise DecodeError(f"{model.name} is a diffusion model; use Decode.{model.defaults.family} or Decode.parallel.")
     batch, width = prompt.shape
-    fill = next((token for token in (model.pad_id, model.eos_id) if token is not None), 0)
-    blank = torch.full((batch, settings.length), fill, device=prompt.device)
+    blank = torch.full((batch, settings.length), model.fill_id, device=prompt.device)
     canvas = torch.cat([prompt, blank], dim=1)
     real = torch.ones_like(canvas, dtype=torch.bool)
     if attention_mask is not None:
@@ -61,7 +60,7 @@ def continue_text(
         ids, sure = chooser.choose(output.logits[:, -1], where)
         run.forwards += 1
         ids = _thinking_ended(ids, canvas[:, width:column], settings)
-        ids = ids.masked_fill(finished, fill)
+        ids = ids.masked_fill(finished, model.fill_id)
         canvas = canvas.index_put(
             (torch.arange(batch, device=prompt.device), torch.tensor(column, device=prompt.device)), ids
         )

@@ -198,8 +198,7 @@ def _grid(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id:
     most = max(len(row) // size for row in rows)
     padding = [(most - len(row) // size) * size for row in rows]
     ends = [first + ceil((len(row) + settings.length) / size) * size for first, row in zip(padding, rows, strict=True)]
-    fill = next((token for token in (model.pad_id, model.eos_id) if token is not None), 0)
-    return _placed(rows, padding, ends, fill, mask_id, settings)
+    return _placed(rows, padding, ends, model.fill_id, mask_id, settings)
 
 
 def _left(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id: int) -> Canvas:

@@ -161,16 +161,20 @@ class Denoiser:
         if rows is not None:
             self.done = self.done | rows
 
+    def ends(self, tokens: Tensor) -> Tensor:
+        """Where end-of-text stands, bool of the same shape; nowhere if the model names none."""
+        return torch.eq(tokens, -1 if self.eos_id is None else self.eos_id)
+
     def returned(self, row: int, reached: int) -> Tensor:
         """The answer of a row, up to the column that was reached; some authors' code cuts it after the first end-of-text."""
         start = self.canvas.answers[row]
         answer = self.canvas.tokens[row, start : min(start + self.canvas.length, reached)]
         settings = self.settings
         if settings.stop == "batch_eos":  # Nemotron's cuts all rows behind the latest, once all have one
-            ends = torch.eq(self.canvas.tokens[:, start:reached], -1 if self.eos_id is None else self.eos_id)
+            ends = self.ends(self.canvas.tokens[:, start:reached])
             return answer[: int(ends.int().argmax(1).max()) + 1] if bool(ends.any(1).all()) else answer
         if settings.family in ("llada2", "llada21") or (settings.family, settings.stop) == ("nemotron", "early_eos"):
-            found = torch.eq(answer, -1 if self.eos_id is None else self.eos_id).nonzero().flatten()
+            found = self.ends(answer).nonzero().flatten()
             answer = answer[: int(found[0]) + 1] if len(found) else answer
         return answer
 
