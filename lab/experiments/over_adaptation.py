@@ -24,6 +24,7 @@ from lab.checks import read_yaml
 from lab.errors import TrainingError
 from sinkscope.errors import SinkscopeError
 from sinkscope.models import adapters
+from sinkscope.models.weights import set_direction
 
 if TYPE_CHECKING:
     from sinkscope.models.base import Model
@@ -163,7 +164,7 @@ def over_run(run: Path, base: Model, known: Sequence[Look] = (), before: int = 0
         merged = adapters.merge(replace(base), adapter, str(folder))
         yield look(converted(merged, adapter), asked, recipe["name"], before + step)
     base.module.load_state_dict(start)
-    adapters.set_direction(base.module, base.causal)
+    set_direction(base.module, base.causal)
 
 
 def markdown(found: Sequence[Look]) -> str:

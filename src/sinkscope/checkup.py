@@ -16,12 +16,14 @@ from sinkscope.attention.observe import observe
 from sinkscope.decoding import Decode, Decoded, decode, resolve_settings
 from sinkscope.errors import CheckpointError, DecodeError, SinkscopeError, TokenizerError, UnknownFamilyError
 from sinkscope.interventions import MaskSinks, intervene
-from sinkscope.models import Model, load, pad, zoo
+from sinkscope.models import Model, load, pad
+from sinkscope.models.assemble import looks_ahead
 from sinkscope.models.boundary import checked_name, one_sentence
-from sinkscope.models.load import checked_options, find_folder, looks_ahead
-from sinkscope.models.memory import is_finite
+from sinkscope.models.hub import find_folder
+from sinkscope.models.load import checked_options
+from sinkscope.models.weights import is_finite
 from sinkscope.settings import SparseCache
-from sinkscope.settings.choices import CHOICES
+from sinkscope.settings.choices import CACHES
 from sinkscope.tracing.drift import drift
 
 SENTENCE = "Tom has 12 apples and gives 5 away."
@@ -75,7 +77,7 @@ def checkup(
     else:
         checked_options(dtype, device, mask_id)
         with one_sentence(checked_name(name)):
-            _ = zoo.find(name) or find_folder(name, revision)
+            find_folder(name, revision)
         try:
             model = load(name, quantization=quantization, **options)
         except (CheckpointError, UnknownFamilyError, TokenizerError) as error:
@@ -314,7 +316,8 @@ def _caches(examined: _Examined) -> str:
         model = examined.again(dtype="bfloat16", device=str(model.device))
     settings = _settings(model, examined.ids)
     tried = []
-    for cache in (*CHOICES["cache"], SparseCache(keep=0.5)):
+    caches: tuple[Any, ...] = (None, *CACHES, "exact", SparseCache(keep=0.5))
+    for cache in caches:
         try:
             chosen = replace(settings, cache=cache)
         except DecodeError:  # not with this family's decoder

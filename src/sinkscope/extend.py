@@ -18,7 +18,7 @@ from sinkscope.attention.calls import Call, Change
 from sinkscope.decoding.canvas import Block, Picks
 from sinkscope.decoding.commit import CommitRule
 from sinkscope.decoding.commit import register as register_commit_rule
-from sinkscope.decoding.commit.ranking import most_confident
+from sinkscope.decoding.commit.rule import most_confident
 from sinkscope.errors import InterventionError, RuleError, TaskError
 from sinkscope.evals.protocol import Protocol
 from sinkscope.evals.protocol import register as register_protocol

@@ -12,7 +12,7 @@ import torch
 import sinkscope as sk
 from made_models import make_causal, make_dream, make_llada
 from sinkscope.errors import CheckpointError
-from sinkscope.models.memory import is_finite, unpacked
+from sinkscope.models.weights import is_finite, unpacked
 from sinkscope.tracing.drift import drift
 
 pytest.importorskip("torchao")

@@ -16,7 +16,7 @@ from sinkscope.interventions.conditions import MODELS, Condition, read_entry
 from sinkscope.interventions.settings import SettingError, registered
 from sinkscope.io.bounded_yaml import Path
 from sinkscope.settings import cache_conditions as _caches  # noqa: F401 - conditions that change how a model decodes
-from sinkscope.settings.choices import ALLOWED, CHOICES, DREAM_ALGORITHMS, Mode
+from sinkscope.settings.choices import DREAM_ALGORITHMS, Mode, allowed_fields
 from sinkscope.settings.decode import Decode
 from sinkscope.study.study_file import refuse
 from sinkscope.viewers import view
@@ -203,10 +203,8 @@ def decode_settings(words: Any, info: ValidationInfo) -> dict[str, Any]:
 
 def _decode_fields() -> dict[str, Allowed]:
     """What every decode setting of a study may be; null only where a setting may be left open."""
-    known = {**ALLOWED, "algorithm": among(DREAM_ALGORITHMS)}
+    known, allowed = {"algorithm": among(DREAM_ALGORITHMS)}, allowed_fields(Decode)
     for item in dataclasses.fields(Decode):
-        if item.name in CHOICES:
-            known[item.name] = among([choice for choice in CHOICES[item.name] if choice is not None])
-        if item.default is None:
-            known[item.name] = maybe(known[item.name])
-    return {name: allowed for name, allowed in known.items() if name not in DECIDED}
+        if not isinstance(item.default, tuple):  # a list is a sweep
+            known[item.name] = maybe(allowed[item.name]) if item.default is None else allowed[item.name]
+    return {name: one for name, one in known.items() if name not in DECIDED}

@@ -15,7 +15,7 @@ from torch import Tensor
 from sinkscope.attention.calls import Call, Outcome, Tap
 from sinkscope.attention.context import GROUPS
 from sinkscope.attention.transfer import ToHost
-from sinkscope.decoding.layout import lay_out
+from sinkscope.decoding.canvas import lay_out
 from sinkscope.decoding.run import Step
 from sinkscope.errors import BudgetError, TraceError
 from sinkscope.fields import LARGEST, Allowed, FromZero, among, check_fields, whole
@@ -244,8 +244,7 @@ def laid_out(model: Model, ids: Tensor, settings: Decode, mask: Tensor | None) -
         canvas = lay_out(model, ids, settings, None if mask is None else mask.to(ids.device))
         found = [row.nonzero().flatten().tolist() for row in canvas.real]
         return canvas.tokens, [slice(columns[0], columns[-1] + 1) for columns in found], canvas.answers
-    blank = next((token for token in (model.pad_id, model.eos_id) if token is not None), 0)
-    first = torch.cat([ids, ids.new_full((len(ids), settings.answer_length), blank)], 1)
+    first = torch.cat([ids, ids.new_full((len(ids), settings.answer_length), model.fill_id)], 1)
     padding = [0] * len(ids) if mask is None else (mask == 0).sum(1).tolist()
     return first, [slice(padded, first.shape[1]) for padded in padding], [ids.shape[1]] * len(ids)
 
