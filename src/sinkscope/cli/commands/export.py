@@ -24,12 +24,12 @@ def export(
 ) -> None:
     """Write claims, table, controls, versions and checkpoint of a run as one file; no text of a benchmark is in it."""
     from sinkscope import io
-    from sinkscope.study.atlas import entry_of
+    from sinkscope.study.atlas import entry_of, to_json
 
     writable_file(out, StudyError)
     entry = entry_of(run, name)
-    path, failed = io.write(out, entry.to_json()), [one for one in entry.controls if not one.held]
-    value = {"entry": str(path), "bytes": path.stat().st_size, "controls_held": not failed, "digest": entry.digest}
-    shown = f"{path}: {len(entry.rows)} rows, {len(entry.claims)} claims, {path.stat().st_size / 1000:.0f} kB"
-    told = [f"{one.model}: {one.name} failed in {one.failed} of {one.rows} rows" for one in failed]
+    path, failed = io.write(out, to_json(entry)), [one for one in entry["controls"] if not one["held"]]
+    value = {"entry": str(path), "bytes": path.stat().st_size, "controls_held": not failed, "digest": entry["digest"]}
+    shown = f"{path}: {len(entry['rows'])} rows, {len(entry['claims'])} claims, {path.stat().st_size / 1000:.0f} kB"
+    told = [f"{one['model']}: {one['name']} failed in {one['failed']} of {one['rows']} rows" for one in failed]
     print_result(as_json, value, "\n".join([shown, *told]))
