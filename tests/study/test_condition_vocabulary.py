@@ -25,7 +25,7 @@ from sinkscope.study.analysis.verdicts import verdicts
 from sinkscope.study.results import Results, RunFacts
 from sinkscope.study.schema import Study
 from sinkscope.study.summary import summary
-from sinkscope.study.unit import ModelInfo
+from sinkscope.study.units import ModelInfo
 
 FACTOR = Setting("factor", 0.5, number(0, 1), "a share", label=lambda factor: f"factor {factor:g}")
 MODEL = ModelInfo("m", "m", False, "llada", {}, {})

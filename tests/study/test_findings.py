@@ -12,7 +12,7 @@ from sinkscope.study.analysis import accuracy
 from sinkscope.study.analysis.accuracy import AnswerSet, Key
 from sinkscope.study.results import SolvableTasks
 from sinkscope.study.schema import Study
-from sinkscope.study.unit import ModelInfo
+from sinkscope.study.units import ModelInfo
 
 NONE = Condition("none")
 FACTS = [ModelInfo("m", "m", False, "llada", {}, {})]

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from sinkscope.errors import StudyError
 from sinkscope.models.base import Model
 from sinkscope.study.schema import Study
-from sinkscope.study.unit import ModelInfo, Unit
-from sinkscope.study.units import Workload, kind_of
+from sinkscope.study.units import ModelInfo, Unit, Workload, kind_of
 
 QUERY_GROUPS = 3  # that received attention is kept for
 TILE = 128  # queries that attention works on at once

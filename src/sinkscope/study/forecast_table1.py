@@ -13,9 +13,9 @@ from sinkscope.evals.masking import grid
 from sinkscope.evals.protocol import OTHERWISE, Protocol, checkpoint_of, protocol_for, read_protocol, settings_for
 from sinkscope.models.base import Model
 from sinkscope.models.outline import outline
-from sinkscope.study.cost import CORE, Device, Size, device_of
+from sinkscope.study.cost import CORE, Device, Size, device_of, total_seconds
 from sinkscope.study.forecast import CONTEXT, RUNTIME
-from sinkscope.study.units import Workload
+from sinkscope.study.units import decoding
 
 PROBLEMS = {"gsm8k": 1319, "humaneval": 164}
 # Mean tokens by LLaDA's tokenizer (60 a question, 188 a worked example, 146 a stub), and some 20 of the chat's markers.
@@ -79,19 +79,16 @@ def _row(
     shots = OWN_EXAMPLES.get(setup.task, 0) if setup.examples is None else setup.examples
     used = settings_for(model, task, settings, None, protocol)
     prompt = min(QUESTION[task] + AGAIN.get(setup.task, 0) + shots * EXAMPLE, model.context - used.length)
-    size, block = Size.of(model), used.block or used.length
-    canvas, problems = prompt + used.length, min(limit or PROBLEMS[task], PROBLEMS[task])
+    size, problems = Size.of(model), min(limit or PROBLEMS[task], PROBLEMS[task])
     rows = min(batch_size, problems)
-    forwards = used.most_steps * (2 if used.guidance else 1) * -(-problems // rows)
-    work = Workload(forwards, rows, canvas, canvas, max(block // 2, 1))
-    if model.causal:
-        work = Workload(forwards, rows, 1, prompt + used.length // 2, 1)
-    memory = size.parameters * dtype.itemsize + size.activation_bytes(work, dtype.itemsize, place is CORE)
-    memory += int(RUNTIME if place is CORE else CONTEXT)
+    batch, batches = decoding(used, rows, prompt), -(-problems // rows)
+    seconds = batches * total_seconds(batch, lambda part: place.seconds(size, part, dtype.itemsize))
+    memory = size.parameters * dtype.itemsize + int(RUNTIME if place is CORE else CONTEXT)
+    memory += max(size.activation_bytes(part, dtype.itemsize, place is CORE) for part in batch)
     count = len(grid(model.causal, ks)) + (used.temperature > 0)
     return Row(
-        name, protocol.name, task, problems, prompt, used.length, forwards, count,
-        forwards * place.seconds(size, work, dtype.itemsize), memory, None if place is CORE else memory < place.memory,
+        name, protocol.name, task, problems, prompt, used.length, batches * sum(part.forwards for part in batch), count,
+        seconds, memory, None if place is CORE else memory < place.memory,
     )  # fmt: skip
 
 

@@ -30,8 +30,7 @@ from sinkscope.study.results import Cell, Claim, Results, read_results
 from sinkscope.study.schema import Study
 from sinkscope.study.stop import Stop
 from sinkscope.study.store import RUN_SCHEMA, Store, as_json, machine, versions
-from sinkscope.study.unit import ModelInfo, Unit
-from sinkscope.study.units import kind_of, units_of
+from sinkscope.study.units import ModelInfo, Unit, kind_of, units_of
 
 logger = logging.getLogger(__name__)
 OnMessage = Callable[[str], object]

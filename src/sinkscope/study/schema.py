@@ -16,9 +16,9 @@ from sinkscope.interventions.conditions import Condition
 from sinkscope.study import entries
 from sinkscope.study.entries import MOST, Pairs
 from sinkscope.study.study_file import part, read_yaml, refuse, validated
-from sinkscope.study.unit import LONGEST_FILE_NAME
 
 STUDIES = Path(__file__).parent / "studies"
+LONGEST_FILE_NAME = 150  # bytes of a file's name, with room for what is put behind it
 LEAST_STEPS = 2  # of the mechanism: it compares what the second forward sees
 DEFAULT_RULE = {"rule": "threshold", "epsilon": 3.0, "unit": "uniform"}
 WRITTEN = (  # the order of a study's fields in its file
@@ -240,9 +240,13 @@ class Study:
                 raise StudyError(
                     f"Expected a study file or one of the shipped studies ({', '.join(shipped())}), got {str(name)!r}."
                 )
-        path = path if path.is_file() else STUDIES / path.name
-        values, lines = read_yaml(path, path.name)
-        return validated(cls, values, where=path.name, lines=lines)
+        return cls.read(path if path.is_file() else STUDIES / path.name, path.name)
+
+    @classmethod
+    def read(cls, path: Path, where: str | None = None) -> Study:
+        """A YAML file; where: how mistakes name it, by default its whole path."""
+        values, lines = read_yaml(path, where or str(path))
+        return validated(cls, values, where=where or str(path), lines=lines)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Study:

@@ -14,7 +14,7 @@ from sinkscope.study.analysis.claims import claims
 from sinkscope.study.analysis.verdicts import verdicts
 from sinkscope.study.results import Results, RunFacts, Tables
 from sinkscope.study.schema import Study
-from sinkscope.study.unit import ModelInfo, Unit
+from sinkscope.study.units import ModelInfo, Unit
 
 MARGIN = 5.0  # points, of runs that did not record theirs
 

@@ -14,7 +14,7 @@ from sinkscope.statistics import adjusted, paired, wilson
 from sinkscope.study import vocabulary
 from sinkscope.study.results import Cell, Compared, Control, PooledCell, SolvableTasks, SweepPoint
 from sinkscope.study.schema import Study
-from sinkscope.study.unit import ModelInfo, Unit
+from sinkscope.study.units import ModelInfo, Unit
 
 Loaded = Callable[[Unit], dict[str, Any]]  # a unit's stored result
 Key = tuple[str, str, str, Condition]  # model, setting, task, condition

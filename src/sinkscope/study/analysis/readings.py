@@ -15,7 +15,7 @@ from sinkscope.statistics import bootstrap, signed_rank
 from sinkscope.study.analysis.accuracy import AnswerSet, Loaded
 from sinkscope.study.results import FirstKey, Interval, LikelihoodChange, Mechanism
 from sinkscope.study.schema import Study
-from sinkscope.study.unit import ModelInfo, Unit
+from sinkscope.study.units import ModelInfo, Unit
 
 Of = Literal["texts", "answers"]
 READ: Mapping[str, Of] = {"likelihood": "texts", "forced": "answers"}  # kind of unit → what is read

@@ -29,8 +29,7 @@ from sinkscope.interventions.base import top
 from sinkscope.interventions.conditions import Condition
 from sinkscope.settings.decode import Decode
 from sinkscope.study.schema import LEAST_STEPS, Study
-from sinkscope.study.unit import ModelInfo, Unit
-from sinkscope.study.units import UnitKind, Workload, chunks, decoding
+from sinkscope.study.units import ModelInfo, Unit, UnitKind, Workload, chunks, decoding
 from sinkscope.study.units.given import asked, batch_of, model_for, row_seeds
 
 SURE = 0.99  # probability from which a token is committed where their number is free; lower, and hardly one stays open
