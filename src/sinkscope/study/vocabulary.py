@@ -164,15 +164,12 @@ def short_names(conditions: Mapping[str, Settings], causal: bool, numbered: bool
     several = {
         word for word in ("rank", "rows") if len({one[word] for one in conditions.values() if one.get(word)}) > 1
     }
-    found = {label: _short_name(condition, several, causal) or label for label, condition in conditions.items()}
+    found = {}
+    for label, condition in conditions.items():
+        name = _short_name(condition, several, causal)
+        found[label] = label if name is None else f"{name}, K={k}" if numbered and (k := condition["k"]) else name
     names = list(found.values())
-    found = {label: name if names.count(name) == 1 else label for label, name in found.items()}
-    if not numbered:
-        return found
-    return {
-        label: f"{name}, K={k}" if name != label and (k := conditions[label]["k"]) else name
-        for label, name in found.items()
-    }
+    return {label: name if names.count(name) == 1 else label for label, name in found.items()}
 
 
 def _short_name(condition: Settings, several: set[str], causal: bool) -> str | None:
