@@ -20,7 +20,6 @@ from sinkscope.sinks.classes import NAMES as CLASSES
 from sinkscope.statistics import CORRECTION
 from sinkscope.study import matrix, vocabulary
 from sinkscope.study.analysis import with_claims
-from sinkscope.study.analysis.wording import nats
 from sinkscope.study.results import (
     LARGEST,
     Cell,
@@ -33,6 +32,7 @@ from sinkscope.study.results import (
     Verdict,
     read_results,
 )
+from sinkscope.study.text import nats
 from sinkscope.tracing import Trace
 
 EPSILONS = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +13,9 @@ from sinkscope.errors import StudyError
 from sinkscope.statistics import paired
 from sinkscope.study.run import Run
 from sinkscope.study.schema import Study
+from sinkscope.study.text import aligned, paragraph, points, title
 
 CELL = ["model", "setting", "condition", "task"]
-WIDTH = 42  # of a condition's name
 
 
 def compare(first: Path | str, second: Path | str, match: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -136,33 +134,19 @@ def _accuracy(correct: pl.Series) -> float:
 
 def shown(found: dict[str, Any]) -> str:
     """The comparison as text of 80 columns."""
-    lines = [f"{'':<{WIDTH + 2}}{'n':>6}{'first':>6}{'second':>7}{'difference':>11}{'p':>6}"]
-    names = short(row["condition"] for row in found["cells"])
-    title = None
+    rows, above = [("", "n", "first", "second", "difference", "p")], None
     for row in found["cells"]:
-        name = " · ".join(part for part in (row["model"], row["task"], row["setting"]) if part)
-        if name != title:
-            lines.append(name)
-            title = name
-        tail = f"{100 * row['difference']:>+11.1f}{row['p']:>6.3f}" if "p" in row else ""
+        cell = title(row["model"], row["task"], row["setting"])
+        if cell != above:
+            rows.append((cell, "", "", "", "", ""))
+            above = cell
         count = str(row["paired"]) if "paired" in row else "/".join(map(str, row["n"]))
-        numbers = f"{count:>6}{100 * row['first']:>6.1f}{100 * row['second']:>7.1f}"
-        lines.append(f"  {names[row['condition']]:<{WIDTH}}{numbers}{tail}")
-    lines += [line for sentence in found["unpaired"] for line in textwrap.wrap(sentence, 80)]
+        accuracies = (f"{100 * row[which]:.1f}" for which in ("first", "second"))
+        tail = (points(row["difference"]), f"{row['p']:.3f}") if "p" in row else ("", "")
+        rows.append((f"  {row['condition']}", count, *accuracies, *tail))
+    lines = [*aligned(rows, 0), *(line for sentence in found["unpaired"] for line in paragraph(sentence, 0))]
     lines += [
         f"verdict changed: {row['model']} {row['name']}: {row['first']} → {row['second']}" for row in found["verdicts"]
     ]
     lines.append(f"{found['only_first']} cells only in the first, {found['only_second']} only in the second.")
     return "\n".join(lines)
-
-
-def short(names: Iterable[str]) -> dict[str, str]:
-    """Name → at most WIDTH characters of it, cut in the middle, and numbered where two would look the same."""
-    asked = list(dict.fromkeys(names))
-    made = {name: name for name in asked if len(name) <= WIDTH}
-    for name in asked:
-        ends = itertools.chain([name[-WIDTH // 3 :]], (f" ({number})" for number in itertools.count(2)))
-        cuts = (f"{name[: WIDTH - len(end) - 1]}…{end}" for end in ends)
-        if name not in made:
-            made[name] = next(cut for cut in cuts if cut not in made.values())
-    return made

@@ -1,27 +1,30 @@
-"""What a study takes on a machine, from config.json files alone; nothing is loaded, and nothing but a layer is run."""
+"""What a study or Table 1 takes on a machine, from config.json files alone; nothing but a layer is run."""
 
 from __future__ import annotations
 
 import functools
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 
-from sinkscope.errors import CheckpointError, StudyError
+from sinkscope.errors import CheckpointError, StudyError, TaskError
+from sinkscope.evals.masking import grid
+from sinkscope.evals.protocol import OTHERWISE, Protocol, checkpoint_of, protocol_for, read_protocol, settings_for
 from sinkscope.io.progress import clock
 from sinkscope.models.base import Model
 from sinkscope.models.load import _dtype
 from sinkscope.models.outline import outline
-from sinkscope.study.cost import CORE, Size, device_of, total_seconds, workload
+from sinkscope.study.cost import CORE, Device, Size, device_of, total_seconds, workload
 from sinkscope.study.entries import name_and_mode
 from sinkscope.study.run import shown_names
 from sinkscope.study.schema import Study
 from sinkscope.study.store import need_a_model
-from sinkscope.study.units import ModelInfo, Workload, units_of
+from sinkscope.study.text import aligned
+from sinkscope.study.units import ModelInfo, Workload, decoding, units_of
 from sinkscope.study.units.facts import model_info
 from sinkscope.study.units.given import one_thread
 from sinkscope.study.units.trace import kept_traces
@@ -247,3 +250,104 @@ def _least(call: Callable[[], torch.Tensor]) -> float:
         call()
         found.append(time.thread_time() - before)
     return min(found)
+
+
+# ---- Table 1
+
+PROBLEMS = {"gsm8k": 1319, "humaneval": 164}
+# Mean tokens by LLaDA's tokenizer (60 a question, 188 a worked example, 146 a stub), and some 20 of the chat's markers.
+QUESTION, EXAMPLE = {"gsm8k": 80, "humaneval": 166}, 208
+AGAIN = {"humaneval_instruct": 146}  # the answer begins with the stub
+OWN_EXAMPLES = {"gsm8k": 5, "gsm8k_cot": 8, "gsm8k_cot_llama": 8}
+FASTER = 2.5  # by a threshold of 0.9 without a cache, as Fast-dLLM reports it for LLaDA
+
+
+@dataclass(frozen=True)
+class Table1Forecast:
+    """One benchmark of one model. Seconds are of one condition on one worker; an ARM's are at most that."""
+
+    model: str
+    protocol: str
+    task: str
+    problems: int
+    prompt: int
+    length: int
+    forwards: int
+    conditions: int
+    seconds: float
+    memory: int
+    fits: bool | None
+
+
+def forecast_table1(
+    models: Sequence[str],
+    device: str = "cpu",
+    *,
+    protocol: str | None = None,
+    ks: Sequence[int] = (1, 5, 10),
+    limit: int | None = None,
+    batch_size: int = 8,
+    dtype: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> list[Table1Forecast]:
+    """Every benchmark of every model under its protocol; nothing is loaded, nothing is run."""
+    place = device_of(device)
+    kind = getattr(torch, dtype) if dtype else torch.float32 if place is CORE else torch.bfloat16
+    found: list[Table1Forecast] = []
+    for name in models:
+        model = outline(name, dtype=kind)
+        chosen = read_protocol(protocol) if protocol else protocol_for(name)
+        own = [_row(model, name, chosen, task, place, kind, ks, limit, batch_size, settings)
+               for task in chosen.benchmarks(checkpoint_of(name), model.family)]  # fmt: skip
+        if not own:
+            raise TaskError(
+                f"The protocol {chosen.name} does not say how {name} is asked; choose --protocol {OTHERWISE}."
+            )
+        found += own
+    return found
+
+
+def _row(
+    model: Model, name: str, protocol: Protocol, task: str, place: Device, dtype: torch.dtype, ks: Sequence[int],
+    limit: int | None, batch_size: int, settings: Mapping[str, Any] | None,
+) -> Table1Forecast:  # fmt: skip
+    setup = protocol.setup(task, checkpoint_of(name), model.family)
+    assert setup is not None
+    shots = OWN_EXAMPLES.get(setup.task, 0) if setup.examples is None else setup.examples
+    used = settings_for(model, task, settings, None, protocol)
+    prompt = min(QUESTION[task] + AGAIN.get(setup.task, 0) + shots * EXAMPLE, model.context - used.length)
+    size, problems = Size.of(model), min(limit or PROBLEMS[task], PROBLEMS[task])
+    rows = min(batch_size, problems)
+    batch, batches = decoding(used, rows, prompt), -(-problems // rows)
+    seconds = batches * total_seconds(batch, lambda part: place.seconds(size, part, dtype.itemsize))
+    memory = size.parameters * dtype.itemsize + int(RUNTIME if place is CORE else CONTEXT)
+    memory += max(size.activation_bytes(part, dtype.itemsize, place is CORE) for part in batch)
+    count = len(grid(model.causal, ks)) + (used.temperature > 0)
+    return Table1Forecast(
+        name, protocol.name, task, problems, prompt, used.length, batches * sum(part.forwards for part in batch), count,
+        seconds, memory, None if place is CORE else memory < place.memory,
+    )  # fmt: skip
+
+
+def table1_text(rows: Sequence[Table1Forecast], device: str) -> str:
+    """The plan in lines of 80 columns."""
+    lines = [("protocol, task", "problems", "tokens", "h/condition", "conditions", "hours")]
+    for row in rows:
+        fits = {None: "", True: ", fits one", False: ", does NOT fit one"}[row.fits]
+        head = f"{row.model}: {max(one.memory for one in rows if one.model == row.model) / 1e9:.1f} GB{fits}"
+        if (head, *[""] * 5) not in lines:
+            lines.append((head, "", "", "", "", ""))
+        hours = row.seconds / 3600
+        counts = (f"{row.problems}", f"{row.prompt}+{row.length}", f"{hours:.3g}", f"{row.conditions}")
+        lines.append((f"  {row.protocol}, {row.task}", *counts, f"{hours * row.conditions:.3g}"))
+    return "\n".join([
+        f"Plan of Table 1 on {device} (an estimate: assumed rates, nothing was timed)", "", *aligned(lines, 0), "",
+        f"In all {table1_dict(rows)['hours']:.3g} hours of one worker; divide by the number of workers.",
+        f"--fast: about {FASTER:g} times less for diffusion models (as Fast-dLLM reports it, not timed here).",
+        "--sequential 5: less again where a comparison is clear.",
+    ])  # fmt: skip
+
+
+def table1_dict(rows: Sequence[Table1Forecast]) -> dict[str, Any]:
+    hours = sum(row.seconds * row.conditions for row in rows) / 3600
+    return {"rows": [asdict(row) for row in rows], "hours": hours, "estimate": True}

@@ -25,8 +25,7 @@ from sinkscope.study.analysis import analysed, with_claims
 from sinkscope.study.cost import Pace, weigh
 from sinkscope.study.engines import Engine, engine_of
 from sinkscope.study.engines.ray import Ray
-from sinkscope.study.frames import to_frame
-from sinkscope.study.results import Cell, Claim, Results, read_results
+from sinkscope.study.results import Cell, Claim, Results, read_results, to_frame
 from sinkscope.study.schema import Study
 from sinkscope.study.stop import Stop
 from sinkscope.study.store import RUN_SCHEMA, Store, as_json, machine, versions

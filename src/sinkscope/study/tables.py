@@ -9,11 +9,10 @@ from typing import Any, TypeVar
 from sinkscope import paper
 from sinkscope.statistics import CORRECTION
 from sinkscope.study import matrix
-from sinkscope.study.analysis.wording import cut, nats, percent, points, rule
 from sinkscope.study.results import Cell, Claim, Curve, Dynamics, LikelihoodChange, Results, TokenShare, Verdict
+from sinkscope.study.text import WIDTH, aligned, cut, nats, paragraph, percent, points, rule, title
 from sinkscope.study.vocabulary import is_untouched, short_names
 
-WIDTH = 80
 SHOWN = 9  # epsilons of a curve
 CLASSES = ("static", "moving", "flash", "split", "none")
 Row = TypeVar("Row", bound=Any)
@@ -29,31 +28,12 @@ def tables(results: Results) -> str:
     return "\n\n".join(part for part in map("\n".join, made) if part) + "\n"
 
 
-def aligned(rows: Sequence[Sequence[str]], indent: int = 2) -> Iterator[str]:
-    """Names to the left, the other columns to the right; a name for which there is no room has a line of its own."""
-    wide = [max(map(len, column)) + 2 for column in zip(*rows, strict=True)][1:]
-    room = min(WIDTH - indent - sum(wide), max(len(name) for name, *_ in rows))
-    for name, *cells in rows:
-        line = "".join(f"{cell:>{width}}" for cell, width in zip(cells, wide, strict=True))
-        if len(name) > room:
-            yield f"{'':{indent}}{cut(name, WIDTH - indent)}"
-        yield f"{'':{indent}}{'' if len(name) > room else name:<{room}}{line}".rstrip()
-
-
-def paragraph(text: str, indent: int = 4) -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent=" " * indent, subsequent_indent=" " * (indent + 2))
-
-
 def parts(rows: Sequence[Row], *names: str) -> list[list[Row]]:
     """Rows that have these fields in common, in order."""
     found: dict[Any, list[Row]] = {}
     for row in rows:
         found.setdefault(tuple(getattr(row, name) for name in names), []).append(row)
     return list(found.values())
-
-
-def title(*words: str) -> str:
-    return " · ".join(word for word in words if word)
 
 
 def table_1(cells: Sequence[Cell]) -> Iterator[str]:
@@ -67,7 +47,7 @@ def table_1(cells: Sequence[Cell]) -> Iterator[str]:
     )  # fmt: skip
     for mine in parts(cells, "model", "setting", "task"):
         none = next(cell for cell in mine if cell.condition["name"] == "none")
-        names = short_names({cell.label: cell.condition for cell in mine}, none.causal, numbered=True)
+        names = short_names({cell.label: cell.condition for cell in mine}, none.causal)
         shown = [none, *(cell for cell in mine if not is_untouched(cell.condition))]
         yield ""
         yield from textwrap.wrap(f"{title(none.model, none.task, none.setting)} (n = {none.n})", WIDTH)
@@ -93,7 +73,7 @@ def likelihood_table(rows: Sequence[LikelihoodChange]) -> Iterator[str]:
     """What each condition costs, in nats per token, and the share of attention that it takes."""
     for mine in parts(rows, "of", "model"):
         none = next(row for row in mine if row.condition["name"] == "none")
-        names = short_names({row.label: row.condition for row in mine}, none.causal, numbered=True)
+        names = short_names({row.label: row.condition for row in mine}, none.causal)
         read = "held-out text" if none.of == "texts" else "the true answers"
         yield f"Likelihood of {read}: change in nats per token [95 %], p (Wilcoxon), and"
         yield "the share of attention that was taken."

@@ -156,18 +156,18 @@ def cuts_the_middle(label: str) -> bool:
     return label.startswith("cut ") and 0 < float(start) < float(stop) < 1
 
 
-def short_names(conditions: Mapping[str, Settings], causal: bool, numbered: bool = False) -> dict[str, str]:
+def short_names(conditions: Mapping[str, Settings], causal: bool) -> dict[str, str]:
     """Whole label → short name, of conditions that stand in one table; the label itself where a name would stand for two.
 
-    Rank and rows are said where the table has several. numbered: with its K, for tables that have no column per K.
+    K, rank and rows are said where the table has several.
     """
-    several = {
-        word for word in ("rank", "rows") if len({one[word] for one in conditions.values() if one.get(word)}) > 1
-    }
+    words = ("k", "rank", "rows")
+    several = {word for word in words if len({one[word] for one in conditions.values() if one.get(word)}) > 1}
     found = {}
     for label, condition in conditions.items():
         name = _short_name(condition, several, causal)
-        found[label] = label if name is None else f"{name}, K={k}" if numbered and (k := condition["k"]) else name
+        k = condition["k"] if "k" in several else None
+        found[label] = label if name is None else f"{name}, K={k}" if k else name
     names = list(found.values())
     return {label: name if names.count(name) == 1 else label for label, name in found.items()}
 

@@ -64,19 +64,19 @@ def plan(
 
 
 def _table1(models: list[str] | None, device: str, as_json: bool, **words: Any) -> None:
-    from sinkscope.study.forecast_table1 import forecast_table1, shown, to_dict
+    from sinkscope.study.forecast import forecast_table1, table1_dict, table1_text
 
     names = listed(models, "models", "tiny-llada")
     if names is None:
         raise StudyError("Expected models to plan table1 for, such as --models GSAI-ML/LLaDA-8B-Instruct, got none.")
     with waiting("reading config.json files …"):
         rows = forecast_table1(names, device, **words)
-    print_result(as_json, to_dict(rows), shown(rows, device))
+    print_result(as_json, table1_dict(rows), table1_text(rows, device))
 
 
 def told(found: Forecast) -> str:
     """The estimate in lines of 80 columns."""
-    from sinkscope.study.analysis.wording import cut
+    from sinkscope.study.text import cut
 
     how = "one layer timed on this CPU" if found.measured else "assumed rates, nothing was timed"
     lines = [f"Plan of the study {found.study} on {found.device} (an estimate: {how})", ""]

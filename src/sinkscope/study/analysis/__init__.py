@@ -30,7 +30,7 @@ def analysed(
         return read_once(unit.id)
 
     by_task = accuracy.collect(units, stored)
-    together = accuracy.pooled(by_task, [task.name for task in study.tasks])
+    together = accuracy.pooled(by_task)
     traced = traces.gather(units, stored)
     tables = Tables(
         cells=accuracy.cells(study, models, by_task),
