@@ -77,11 +77,6 @@ def as_in_the_paper(condition: Settings, family: str) -> bool:
     return plain and condition["rows"] in (None, "last" if family == "llama" else "all")
 
 
-def series(condition: Settings) -> str:
-    """The condition without its strength (K, radius, keep): these are one curve, and their tests one family."""
-    return condition_from_dict(condition).series().label
-
-
 def controls(condition: Condition) -> Mapping[Match, Sequence[Condition]]:
     """The conditions that may control for this one, best first, as its intervention names them."""
     entry = registered().get(condition.name)
