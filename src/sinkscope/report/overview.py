@@ -19,7 +19,6 @@ from sinkscope.sinks import sweep, token_shares
 from sinkscope.sinks.classes import NAMES as CLASSES
 from sinkscope.statistics import CORRECTION
 from sinkscope.study import matrix, vocabulary
-from sinkscope.study.analysis import with_claims
 from sinkscope.study.results import (
     LARGEST,
     Cell,
@@ -44,8 +43,7 @@ def overview_of(run: Path, traces: Sequence[Trace]) -> dict[str, Any]:
     """All of the overview of a run's folder."""
     about = read_object(run / "run.json", LARGEST, ReportError) if (run / "run.json").is_file() else {}
     with damaged(f"results.json or run.json of {run}", ReportError):
-        results = read_results(run, ReportError)
-        return overview(None if results is None else with_claims(results), about, traces)
+        return overview(read_results(run, ReportError), about, traces)
 
 
 def overview(

@@ -18,9 +18,8 @@ from sinkscope.interventions.conditions import condition_from_dict
 from sinkscope.io.reading import read_object
 from sinkscope.statistics import change_interval, mcnemar, wilson
 from sinkscope.study import vocabulary
-from sinkscope.study.analysis import MARGIN
 from sinkscope.study.analysis.claims import claims
-from sinkscope.study.results import TABLES, Cell, Tables, read_results
+from sinkscope.study.results import MARGIN, TABLES, Cell, Tables, read_results
 
 SCHEMA = 1
 DIGITS = 6

@@ -141,7 +141,7 @@ def forecast(study: Study, device: str = "cpu", measure: bool = False) -> Foreca
         info = model_info(study, model, name, {"name": short, "parameters": size.parameters})
         kinds.update(unit.kind for unit in units_of(study, [info]))
         one: Seconds = functools.partial(chosen.seconds, size, itemsize=dtype.itemsize)
-        plain: Seconds | None = functools.partial(one, mode="plain")
+        plain: Seconds | None = functools.partial(chosen.seconds, size, itemsize=dtype.itemsize, mode="plain")
         if measure:
             one, plain = timed({layers: _outline(name, layers, "cpu", dtype) for layers in (1, 2)}, size), None
         found.append(_of_model(study, info, model, dtype, one, plain, on_cpu))

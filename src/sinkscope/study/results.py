@@ -20,6 +20,7 @@ from sinkscope.errors import SinkscopeError, StudyError
 from sinkscope.io.reading import read_object, short
 
 SCHEMA = 2  # 1: claims over all models at once
+MARGIN = 5.0  # points, of runs that did not record theirs
 LARGEST = 128 << 20  # bytes of results.json
 ClaimVerdict = Literal["supports", "contradicts", "no test", "undecided"]
 Match = Literal["count", "mass"]  # what random keys share with the keys that they stand for
@@ -485,13 +486,21 @@ def read_results(folder: Path, error: type[SinkscopeError] = StudyError) -> Resu
     if type(schema) is not int or not 1 <= schema <= SCHEMA:
         came = short(repr(schema), 40)
         raise error(f"{path} must have schema 1 to {SCHEMA}, not {came}; use the sinkscope that wrote it.")
-    if schema == 1:  # its claims were judged over all models at once; they are judged again from its rows
-        found = {**found, "claims": None}
     try:
-        return TypeAdapter(Results).validate_python(found)
+        return _upgraded(TypeAdapter(Results).validate_python(found if schema == SCHEMA else {**found, "claims": None}))
     except ValidationError as problem:
         place = ".".join(map(str, problem.errors()[0]["loc"]))
         raise error(f"{path} is damaged at {place[:80]}; rerun the study to write it again.") from None
+
+
+def _upgraded(results: Results) -> Results:
+    """Claims of older runs were judged over all models at once, if at all; they are judged again from its rows."""
+    from sinkscope.study.analysis.claims import claims
+
+    if results.claims is not None:
+        return results
+    margin = MARGIN if results.run.margin is None else results.run.margin
+    return dataclasses.replace(results, claims=claims(results, margin / 100))
 
 
 def json_schema() -> dict[str, Any]:

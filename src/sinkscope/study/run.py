@@ -21,7 +21,7 @@ from sinkscope.errors import StudyError
 from sinkscope.interventions.conditions import Condition
 from sinkscope.io.progress import LOADING
 from sinkscope.models.base import Model
-from sinkscope.study.analysis import analysed, with_claims
+from sinkscope.study.analysis import analysed
 from sinkscope.study.cost import Pace, weigh
 from sinkscope.study.engines import Engine, engine_of
 from sinkscope.study.engines.ray import Ray
@@ -118,7 +118,7 @@ class Run:
         if found is None:
             raise StudyError(f"Expected a finished run, and {folder} has no results.json; run the study to its end.")
         Store(folder).read("run.json", schema=True)  # a newer one would be refused with its number
-        return cls(Path(folder), with_claims(found))
+        return cls(Path(folder), found)
 
 
 def run(

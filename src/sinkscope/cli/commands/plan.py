@@ -98,4 +98,4 @@ def told(found: Forecast) -> str:
     lines += ["", f"Hours by number of workers: {hours}", f"Disk for answers and traces: {found.disk / GB:.3g} GB"]
     if found.fits is not None:
         lines.append(f"A worker {'fits' if found.fits else 'does NOT fit'} into the memory of one {found.device}.")
-    return "\n".join(lines)
+    return "\n".join([*lines, *(f"Left out: {why}" for why in found.left_out)])
