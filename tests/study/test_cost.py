@@ -15,7 +15,7 @@ from sinkscope.study.engines.local import Local
 from sinkscope.study.forecast import forecast, here
 from sinkscope.study.run import models_of
 from sinkscope.study.schema import Study
-from sinkscope.study.units import ModelInfo, Unit, mechanism, perform, units_of
+from sinkscope.study.units import ModelInfo, Unit, kind_of, mechanism, perform, units_of
 from sinkscope.study.units.facts import model_info
 from sinkscope.study.units.given import model_for
 
@@ -64,7 +64,9 @@ def test_units_forward_as_often_as_their_kind_says(
     units = units_of(every_kind, list(models.values()))
     assert {unit.kind for unit in units} == {"answers", "mechanism", "trace", "likelihood", "forced"}
     for unit in units:
-        planned = sum(part.forwards for part in cost.workload(every_kind, unit, models[unit.model]))
+        planned = sum(
+            part.forwards for part in kind_of(unit).workload(every_kind, unit, models[unit.model], cost.TYPICAL_PROMPT)
+        )
         made = forwards_of(every_kind, unit, tmp_path)
         if unit.kind == "mechanism":  # three decodes of all steps, and three that end when the model is sure
             steps = unit.decoder.most_steps

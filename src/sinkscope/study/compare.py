@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +134,8 @@ def _accuracy(correct: pl.Series) -> float:
 
 def shown(found: dict[str, Any]) -> str:
     """The comparison as text of 80 columns."""
-    rows, above = [("", "n", "first", "second", "difference", "p")], None
+    rows: list[Sequence[str]] = [("", "n", "first", "second", "difference", "p")]
+    above = None
     for row in found["cells"]:
         cell = title(row["model"], row["task"], row["setting"])
         if cell != above:

@@ -18,13 +18,13 @@ from sinkscope.io.progress import clock
 from sinkscope.models.base import Model
 from sinkscope.models.load import _dtype
 from sinkscope.models.outline import outline
-from sinkscope.study.cost import CORE, Device, Size, device_of, total_seconds, workload
+from sinkscope.study.cost import CORE, Device, Size, device_of, total_seconds
 from sinkscope.study.entries import name_and_mode
 from sinkscope.study.run import shown_names
 from sinkscope.study.schema import Study
 from sinkscope.study.store import need_a_model
 from sinkscope.study.text import aligned
-from sinkscope.study.units import ModelInfo, Workload, decoding, units_of
+from sinkscope.study.units import ModelInfo, Workload, decoding, kind_of, units_of
 from sinkscope.study.units.facts import model_info
 from sinkscope.study.units.given import one_thread
 from sinkscope.study.units.trace import kept_traces
@@ -170,7 +170,7 @@ def _of_model(
 ) -> ModelForecast:
     """A model's part of the study; one, plain: seconds of a forward with traces and masks, and without."""
     size, prompt, units = Size.of(model), _prompt(study, model), units_of(study, [info])
-    work = [workload(study, unit, info, prompt) for unit in units]
+    work = [kind_of(unit).workload(study, unit, info, prompt) for unit in units]
     parts = [part for mine in work for part in mine]
     spent = [total_seconds(mine, one) for mine in work]
     traces = [unit for unit in units if unit.kind == "trace"]

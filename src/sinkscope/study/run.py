@@ -6,6 +6,8 @@ import html
 import inspect
 import io
 import logging
+import os
+import platform
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -28,7 +30,7 @@ from sinkscope.study.engines.ray import Ray
 from sinkscope.study.results import Cell, Claim, Results, read_results, to_frame
 from sinkscope.study.schema import Study
 from sinkscope.study.stop import Stop
-from sinkscope.study.store import RUN_SCHEMA, Store, as_json, machine, versions
+from sinkscope.study.store import RUN_SCHEMA, Store, as_json, versions
 from sinkscope.study.units import ModelInfo, Unit, kind_of, units_of
 
 logger = logging.getLogger(__name__)
@@ -273,7 +275,9 @@ def about_run(study: Study, models: list[ModelInfo]) -> dict[str, Any]:
         "versions": versions(),
         "backend": backend,
         "machine": {
-            **machine(),
+            "system": platform.system(),
+            "processor": platform.machine(),
+            "cores": os.cpu_count(),
             "device": device,
             **({"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}),
         },

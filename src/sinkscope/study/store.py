@@ -205,9 +205,5 @@ def versions() -> dict[str, str]:
     return found | plugins.versions()
 
 
-def machine() -> dict[str, Any]:
-    return {"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count()}
-
-
 def as_json(value: Any) -> str:
     return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"

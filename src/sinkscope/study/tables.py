@@ -110,7 +110,7 @@ def dynamics_table(rows: Sequence[Dynamics]) -> Iterator[str]:
     yield "life in steps; where sinks stand, in %; heads whose sink goes left/right, in %."
     if any(row.columns for row in rows):
         yield "An ARM's heads are judged by their columns so far, per row that sees the key."
-    lines = [("", *CLASSES, "life", "start", "masks", "◂/▸")]
+    lines: list[Sequence[str]] = [("", *CLASSES, "life", "start", "masks", "◂/▸")]
     for row in rows:
         heads = row.judged
         life = "–" if heads.lifetime is None else f"{heads.lifetime:.1f}"
@@ -129,7 +129,7 @@ def curve_table(rows: Sequence[Curve]) -> Iterator[str]:
     epsilons = sorted({row.epsilon for row in rows})
     shown = epsilons[:: max(1, -(-len(epsilons) // SHOWN))]
     yield "Share of the keys that are no sinks, in %, against epsilon in each unit."
-    lines = [("", *(f"{epsilon:g}" for epsilon in shown))]
+    lines: list[Sequence[str]] = [("", *(f"{epsilon:g}" for epsilon in shown))]
     for mine in parts(rows, "model", "setting", "unit"):
         found = {row.epsilon: row.non_sinks for row in mine}
         name = title(mine[0].model, mine[0].setting, mine[0].unit)
