@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from sinkscope.study.cost import Size, weigh
 from sinkscope.study.engines import Engine, ShouldStop, Waiting
 from sinkscope.study.schema import Study
-from sinkscope.study.unit import Unit
+from sinkscope.study.units import Unit
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 TIMES = RESULTS / "scheduling-units.json"
@@ -166,7 +166,7 @@ def empty(with_ray: bool = True) -> list[str]:
         {"name": "empty", "models": ["tiny-llada"], "tasks": tasks, "chunk": 1, "conditions": ["none"]}
     )
     nodes = _cluster() if with_ray else None
-    nothing = "sinkscope.study.engines.worker:nothing"
+    nothing = "sinkscope.study.engines.local:nothing"
     engine: Engine = Cluster(Ray(workers=2), print, nothing) if with_ray else Empty()
     lines = ["| 20,000 empty units | on the clock (s) | units per second | CPU time of the driver (s) | units per CPU second |",
              "|---|---|---|---|---|"]  # fmt: skip

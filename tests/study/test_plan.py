@@ -14,8 +14,7 @@ from sinkscope.decoding import Decode
 from sinkscope.errors import StudyError
 from sinkscope.interventions.conditions import Condition
 from sinkscope.study.schema import STUDIES, Study, TaskPlan, shipped
-from sinkscope.study.unit import ModelInfo, Unit
-from sinkscope.study.units import units_of
+from sinkscope.study.units import ModelInfo, Unit, units_of
 
 GOOD = """name: mine
 models: [tiny-llada]

@@ -17,8 +17,6 @@ from sinkscope.sinks import sweep
 from sinkscope.sinks.classes import NAMES as CLASSES
 from sinkscope.statistics import CORRECTION
 from sinkscope.study import matrix, vocabulary
-from sinkscope.study.analysis import with_claims
-from sinkscope.study.analysis.wording import nats
 from sinkscope.study.results import (
     LARGEST,
     Cell,
@@ -31,6 +29,7 @@ from sinkscope.study.results import (
     Verdict,
     read_results,
 )
+from sinkscope.study.text import nats
 from sinkscope.tracing import Trace
 
 EPSILONS = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0)
@@ -44,8 +43,7 @@ def overview_of(run: Path, traces: Sequence[Trace]) -> dict[str, Any]:
         return overview()
     about = read_object(run / "run.json", LARGEST, ReportError) if (run / "run.json").is_file() else {}
     with damaged(f"results.json or run.json of {run}", ReportError):
-        results = read_results(run, ReportError)
-        return overview(None if results is None else with_claims(results), about, traces)
+        return overview(read_results(run, ReportError), about, traces)
 
 
 def overview(

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from sinkscope.study.analysis.claims import CLAIMS
-from sinkscope.study.analysis.wording import cut
 from sinkscope.study.results import Claim, ClaimVerdict
+from sinkscope.study.text import cut
 
 MARKS: dict[ClaimVerdict, str] = {"supports": "+", "contradicts": "−", "undecided": "?", "no test": "·"}
 SHORT = {name: short for name, (short, _) in CLAIMS.items()}

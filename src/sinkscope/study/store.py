@@ -21,8 +21,7 @@ from typing import IO, Any
 from sinkscope import io, plugins
 from sinkscope.errors import StudyError
 from sinkscope.io.reading import read_object, read_text
-from sinkscope.study.unit import Unit
-from sinkscope.study.units import kind_of
+from sinkscope.study.units import Unit, kind_of
 
 RUN_SCHEMA = 1  # of run.json
 SYNC_EVERY = 0.1  # seconds
@@ -204,10 +203,6 @@ def versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:  # run from a source tree without installing
             found[name] = "unknown"
     return found | plugins.versions()
-
-
-def machine() -> dict[str, Any]:
-    return {"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count()}
 
 
 def as_json(value: Any) -> str:

@@ -15,9 +15,9 @@ from sinkscope.io.progress import clock
 from sinkscope.study import matrix, vocabulary
 from sinkscope.study.analysis.losses import ModelRows, solvable
 from sinkscope.study.analysis.verdicts import first_point
-from sinkscope.study.analysis.wording import cut
 from sinkscope.study.results import Claim, Control, LikelihoodChange, PooledCell, Results
 from sinkscope.study.schema import shipped
+from sinkscope.study.text import cut
 
 WIDTH = 80
 LINES = 38  # the command adds where it wrote the page and the numbers

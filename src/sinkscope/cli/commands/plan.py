@@ -64,19 +64,19 @@ def plan(
 
 
 def _table1(models: list[str] | None, device: str, as_json: bool, **words: Any) -> None:
-    from sinkscope.study.forecast_table1 import forecast_table1, shown, to_dict
+    from sinkscope.study.forecast import forecast_table1, table1_dict, table1_text
 
     names = listed(models, "models", "tiny-llada")
     if names is None:
         raise StudyError("Expected models to plan table1 for, such as --models GSAI-ML/LLaDA-8B-Instruct, got none.")
     with waiting("reading config.json files …"):
         rows = forecast_table1(names, device, **words)
-    print_result(as_json, to_dict(rows), shown(rows, device))
+    print_result(as_json, table1_dict(rows), table1_text(rows, device))
 
 
 def told(found: Forecast) -> str:
     """The estimate in lines of 80 columns."""
-    from sinkscope.study.analysis.wording import cut
+    from sinkscope.study.text import cut
 
     how = "one layer timed on this CPU" if found.measured else "assumed rates, nothing was timed"
     lines = [f"Plan of the study {found.study} on {found.device} (an estimate: {how})", ""]
@@ -98,4 +98,4 @@ def told(found: Forecast) -> str:
     lines += ["", f"Hours by number of workers: {hours}", f"Disk for answers and traces: {found.disk / GB:.3g} GB"]
     if found.fits is not None:
         lines.append(f"A worker {'fits' if found.fits else 'does NOT fit'} into the memory of one {found.device}.")
-    return "\n".join(lines)
+    return "\n".join([*lines, *(f"Left out: {why}" for why in found.left_out)])

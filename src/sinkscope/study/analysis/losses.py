@@ -11,8 +11,8 @@ from typing import Literal
 from sinkscope.statistics import CORRECTION, problems_needed
 from sinkscope.study import vocabulary
 from sinkscope.study.analysis.accuracy import WEAK
-from sinkscope.study.analysis.wording import chance, changed, left_out, percent, points
 from sinkscope.study.results import Cell, Heads, PooledCell, SweepPoint, Tables
+from sinkscope.study.text import chance, changed, left_out, percent, points
 
 LEVEL = 0.05  # of p
 FEWEST = 20  # problems below which a task says nothing

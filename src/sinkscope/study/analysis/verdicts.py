@@ -30,8 +30,8 @@ from sinkscope.study import vocabulary
 from sinkscope.study.analysis import losses
 from sinkscope.study.analysis.accuracy import WEAK
 from sinkscope.study.analysis.losses import Found, ModelRows, decide
-from sinkscope.study.analysis.wording import changed, left_out, nats, percent, rule, span
 from sinkscope.study.results import Dynamics, Heads, Interval, Mechanism, Tables, Verdict
+from sinkscope.study.text import changed, left_out, nats, percent, rule, span
 
 FEW_HEADS = 0.2  # share of heads with sinks below which there are few
 MAJORITY = 0.5  # share of sinks at the start, of heads of one class

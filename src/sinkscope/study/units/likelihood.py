@@ -20,8 +20,7 @@ from sinkscope.evals.scoring import read_spans
 from sinkscope.interventions.conditions import Condition
 from sinkscope.models.base import Model
 from sinkscope.study.schema import Study
-from sinkscope.study.unit import ModelInfo, Unit
-from sinkscope.study.units import UnitKind, Workload
+from sinkscope.study.units import ModelInfo, Unit, UnitKind, Workload
 from sinkscope.study.units.given import changed, model_for
 
 TEXTS = Path(__file__).parent / "texts.yaml"

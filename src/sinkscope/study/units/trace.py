@@ -15,8 +15,7 @@ from sinkscope.sinks import find, head_dynamics, notable, rule_from_dict, sweep
 from sinkscope.sinks.columns import CumulativeColumns, alive_keys
 from sinkscope.sinks.shares import sink_counts
 from sinkscope.study.schema import Study
-from sinkscope.study.unit import ModelInfo, Unit
-from sinkscope.study.units import UnitKind, Workload, conditions_for, decoded_units, decoding
+from sinkscope.study.units import ModelInfo, Unit, UnitKind, Workload, conditions_for, decoded_units, decoding
 from sinkscope.study.units.given import asked, model_for, row_seeds
 from sinkscope.tracing import trace
 from sinkscope.tracing.recorder import Keep
