@@ -78,7 +78,7 @@ def main() -> None:
     page = [
         "# Error types of the committed answers to sums", "",
         "Made by `python -m lab.experiments.error_types`. Percent of the answers of a condition [95 %, Wilson], by the *first*",
-        "error of each answer (`lab.experiments.grading`). Kinds of error: Other numbers or another sign than the step needs; a wrong",
+        "error of each answer (`lab.experiments.grading`). Kinds of error: Other numbers or sign than the step needs; a wrong",
         "result; all steps right and then one more; steps or the final line missing; no step at all. Last column: right, with",
         "answers forgiven that only had a step too many.", "",
     ]  # fmt: skip
