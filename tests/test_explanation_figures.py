@@ -249,6 +249,8 @@ TINY = ("tiny-llada", "tiny-dream", "tiny-mmada")
 SENTENCES: list[tuple[str, str, Callable[[], Sequence[float]]]] = [
     ("README.md", "costs the diffusion model of our pair 14 points of its sums, and the autoregressive model 70.",
      lambda: [loss(ONE, "smol-dream", STRONG), loss(PAIR, "smol-llama", STRONG)]),
+    ("docs/index.md", "costs the diffusion model of our pair 14 points of its sums, and the autoregressive model 70 (",
+     lambda: [loss(ONE, "smol-dream", STRONG), loss(PAIR, "smol-llama", STRONG)]),
     ("README.md", "88 % of smol-dream's heads with a sink keep it in place",
      lambda: [100 * dynamics(PAIR, "smol-dream")["intervals"]["static"]["value"]]),
     ("README.md", "without strong sinks smol-dream still writes all 100, and smol-llama writes 67",
