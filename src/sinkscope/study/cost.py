@@ -117,7 +117,7 @@ class Device:
 
 
 # One core of a processor of today, fitted to the CPU seconds in docs/results/scheduling-units.json; see --measure.
-CORE = Device("this CPU, one core a worker", 48e9, 48e9, 8e9, 0, compute=1.0, transfer=1.0, launch=0.8e-3 / 46)
+CORE = Device("this CPU, one core per worker", 48e9, 48e9, 8e9, 0, compute=1.0, transfer=1.0, launch=0.8e-3 / 46)
 # NVIDIA's data sheets: dense bfloat16 (V100, T4: float16), float32, bandwidth, memory.
 GPUS = {
     device.name: device
