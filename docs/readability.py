@@ -22,9 +22,8 @@ TABLES = 3  # of an explanation
 UNCHECKED = ("docs/reference/api.md", "docs/reference/cli.md", "docs/reference/protocols.md", "docs/notebook.md",
              "docs/results/plain-words.md")  # fmt: skip
 # A sentence may begin with one of our names in lower case, or with a term that it defines.
-ENDS = re.compile(
-    r"(?<=[.!?])[)”\"]?\s+(?=[A-Z\[(“\"0-9]|(?:tiny|smol|planted|sinkscope|torch|transformers)\b|[a-z_]+: )|(?<=:)\s+(?=[A-Z])"
-)
+NAMES = r"(?:tiny|smol|planted|sinkscope|torch|transformers)\b|[a-z_]+(?:, [a-z_0-9]+)*: |[a-z_]+="
+ENDS = re.compile(rf'(?<=[.!?])[)”"]?\s+(?=[A-Z\[(“"0-9]|{NAMES})|(?<=:)\s+(?=[A-Z])')
 WORDS = {
     "place and rights": "path and permissions",
     "has not the memory": "out of memory",
@@ -105,7 +104,7 @@ def docstrings(path: Path) -> Iterator[str]:
             continue
         where = f"{path.relative_to(ROOT)}:{node.body[0].lineno}"
         first = text.splitlines()[0]
-        if not first.endswith((".", "!", "?", ":")):
+        if not first.endswith((".", "!", "?", ":", "…")):
             yield f"{where}: the first line ends no sentence: {first[:90]} …"
         if re.search(
             r"[.!?] (?=[A-Z])", re.sub(r"`[^`]*`", "code", re.sub(r"\b(e\.g|i\.e|vs|Fig|Eq|al)\.", "", first))
