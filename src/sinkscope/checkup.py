@@ -61,8 +61,9 @@ def checkup(
     revision: str | None = None,
     quantization: Any = None,
 ) -> Iterator[Check]:
-    """Check a model, loaded by its name or as it is; yields each result as it is known. Nothing follows a failed load.
+    """Check a model, loaded by its name or as it is; yields each result as it is known.
 
+    Nothing follows a failed load.
     everything: also what depends on the machine: backends, caches in half precision, several GPUs, memory.
     quantization: as in `load`; how far logits and attention drift from the plain weights is then measured too.
 

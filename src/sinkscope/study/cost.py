@@ -170,7 +170,7 @@ def weigh(study: Study, unit: Unit, info: ModelInfo | None) -> float:
 class Pace:
     """Time left by the measured speed of each model: of two models one may be a hundred times as large.
 
-    Units are weighed by what they are expected to take, so that a model without results is not taken to be as slow as
+    Units are weighed by what they are expected to take: a model without results is not taken to be as slow as
     a larger one that was run first.
     The time between two results is put down to the model of the second one: with several workers each takes its share.
     """

@@ -21,7 +21,7 @@ LOSSES = 3  # workers in a row that ended before they could be given anything
 
 @dataclass
 class Worker:
-    """One actor. Its number is never given again, so that two tries on one number are one try."""
+    """One actor; its number is never given again, so that two tries on one number are one try."""
 
     number: int
     handle: Any
