@@ -41,7 +41,7 @@ def live_canvas(
 
 
 def drawn(model: Model, step: Step, prompt_length: int) -> Text:
-    """One step of the first row; neighbours of one kind are decoded together: a sign may be spread over tokens."""
+    """One step of the first row. Neighbours of one kind are decoded together: a sign may be spread over tokens."""
     tokenizer = model.require_tokenizer()
     ids = step.canvas[0, prompt_length:].tolist()
     new = step.committed[0, prompt_length:].tolist()

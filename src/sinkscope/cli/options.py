@@ -120,7 +120,7 @@ def _value(text: str) -> Any:
 
 
 def read_prompt(asked: str) -> str:
-    """The prompt of a command line; - reads stdin; bytes that are no text are refused, and so is no text at all."""
+    """The prompt of a command line; - reads stdin. Bytes that are no text are refused, and so is no text at all."""
     if asked == "-":
         try:
             asked = sys.stdin.read()

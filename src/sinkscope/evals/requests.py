@@ -106,7 +106,7 @@ def mapping(value: Any) -> dict[str, Any]:
 
 
 def stops(until: Any) -> list[str]:
-    """Stop strings: one, several or none; a number would never be found in a text, so that it is refused."""
+    """Stop strings: one, several or none. A number would never be found in a text, so that it is refused."""
     several = [] if until is None else [until] if isinstance(until, str) else until
     if not isinstance(several, list | tuple) or any(not isinstance(stop, str) for stop in several):
         raise TaskError(f"Expected stop strings in until, such as ['\\n\\n'], got {until!r}; put quotes round numbers.")

@@ -21,11 +21,10 @@ from sinkscope.interventions.steps import StepsField
 
 @dataclass(frozen=True)
 class Intervention(ABC):
-    """One way to change attention.
+    """One way to change attention. Settings are fields; what it remembers of a run lives in `Memory`.
 
-    Settings are fields; what it remembers of a run lives in `Memory`.
     steps: when it acts, (from, to), half-open: whole numbers are forwards (0 is the prefill or the first forward), floats
-    shares of the generation, None is open. Keys are ranked and remembered at every step, whether or not it acts there.
+    shares of the generation, None is open. What is remembered and ranked is so at every step, whether or not it acts there.
     """
 
     _: KW_ONLY

@@ -1,6 +1,5 @@
-"""How sinks behave from step to step: lives, turnover, paths, drift, centroids.
+"""How sinks behave from step to step: lives, turnover, paths, drift, centroids. Tensors in, tensors out.
 
-Tensors in, tensors out.
 `marks [step, layer, head, key]` says which keys are sinks; `main [step, layer, head]` is the largest sink's key and
 `present [step, layer, head]` says whether there is a sink at all. Results are `[layer, head]`; NaN means that there is
 nothing to measure (no sink, no second step), never zero.

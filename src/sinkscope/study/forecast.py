@@ -41,7 +41,7 @@ Seconds = Callable[[Workload], float]  # of one forward
 
 @dataclass(frozen=True)
 class ModelForecast:
-    """One model of the study; bytes are of one worker, seconds are of one worker that does all of its units."""
+    """One model of the study. Bytes are of one worker, seconds are of one worker that does all of its units."""
 
     model: str
     family: str
@@ -65,7 +65,7 @@ class ModelForecast:
 
 @dataclass(frozen=True)
 class Forecast:
-    """The whole study; everything in it is an estimate."""
+    """The whole study. Everything in it is an estimate."""
 
     study: str
     device: str
@@ -257,7 +257,7 @@ def timed(parts: Mapping[int, Model], size: Size) -> Seconds:
 
 
 def _least(call: Callable[[], torch.Tensor]) -> float:
-    """Seconds, the least of three: the first one warms up; a GPU is waited for, on the wall clock."""
+    """Seconds, the least of three: the first one warms up. A GPU is waited for, on the wall clock."""
     found: list[float] = []
     while len(found) < 3 and max(found, default=0.0) < SLOW:
         cpu, wall = time.thread_time(), time.perf_counter()

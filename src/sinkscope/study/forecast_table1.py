@@ -27,7 +27,7 @@ FASTER = 2.5  # by a threshold of 0.9 without a cache, as Fast-dLLM reports it f
 
 @dataclass(frozen=True)
 class Row:
-    """One benchmark of one model; seconds are of one condition on one worker; an ARM's are at most that."""
+    """One benchmark of one model. Seconds are of one condition on one worker; an ARM's are at most that."""
 
     model: str
     protocol: str

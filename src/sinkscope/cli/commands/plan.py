@@ -74,6 +74,10 @@ def _table1(models: list[str] | None, device: str, as_json: bool, **words: Any) 
     print_result(as_json, to_dict(rows), shown(rows, device))
 
 
+def _rounded(value: float) -> str:
+    return "<0.01" if 0 < value < 0.01 else f"{value:.3g}"
+
+
 def told(found: Forecast) -> str:
     """The estimate in lines of 80 columns."""
     from sinkscope.study.analysis.wording import cut
@@ -99,7 +103,3 @@ def told(found: Forecast) -> str:
     if found.fits is not None:
         lines.append(f"A worker {'fits' if found.fits else 'does NOT fit'} into the memory of one {found.device}.")
     return "\n".join(lines)
-
-
-def _rounded(value: float) -> str:
-    return "<0.01" if 0 < value < 0.01 else f"{value:.3g}"
