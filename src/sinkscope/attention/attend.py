@@ -76,7 +76,7 @@ def choose_backend(q: Tensor, backend: str = "auto") -> str:
     if backend == "triton":
         if not _has_triton():
             raise AttentionError(
-                "backend 'triton' needs the package triton: install sinkscope[triton], or use 'tiled'."
+                "backend 'triton' needs the package triton: pip install -e '.[triton]', or use 'tiled'."
             )
         if q.device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
             raise AttentionError(f"backend 'triton' needs tensors on CUDA, but q is on {q.device}: use 'tiled'.")

@@ -36,7 +36,7 @@ try:
 except ImportError as error:  # pragma: no cover - the environment of the tests has it
     raise TaskError(
         f"Benchmarks need lm-evaluation-harness, which is not here ({error}); install it with: "
-        "pip install sinkscope[eval]"
+        "pip install -e '.[eval]'"
     ) from error
 
 if TYPE_CHECKING:

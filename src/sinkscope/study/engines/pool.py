@@ -48,7 +48,7 @@ class Pool:
         try:
             import ray
         except ImportError:
-            raise StudyError("The engine ray needs the package ray; install it: pip install sinkscope[ray]") from None
+            raise StudyError("The engine ray needs the package ray; install it: pip install -e '.[ray]'") from None
         return ray
 
     def open(self, wanted: int) -> None:
