@@ -60,6 +60,8 @@ WORDS = {
     "walled in": "isolated",
     "taken home": "downloaded",
     "is there already": "is already registered",
+    "dearer": "more expensive",
+    "dearest": "most expensive",
 }
 BANNED = re.compile(rf"\b({'|'.join(map(re.escape, WORDS))})\b", re.I)
 
