@@ -22,7 +22,8 @@ TABLES = 3  # of an explanation
 UNCHECKED = ("docs/reference/api.md", "docs/reference/cli.md", "docs/reference/protocols.md", "docs/notebook.md",
              "docs/results/plain-words.md")  # fmt: skip
 # Code that is being moved: its docstrings are edited when it has arrived.
-MOVING = ("src/sinkscope/cli/canvas.py", "src/sinkscope/cli/options.py", "src/sinkscope/decoding/layout.py",
+MOVING = ("src/sinkscope/attention/triton.py", "src/sinkscope/cli/canvas.py",
+          "src/sinkscope/cli/options.py", "src/sinkscope/decoding/layout.py",
           "src/sinkscope/evals/asked.py", "src/sinkscope/evals/divergence.py", "src/sinkscope/evals/requests.py",
           "src/sinkscope/interventions/attenuate.py", "src/sinkscope/interventions/base.py",
           "src/sinkscope/interventions/words.py", "src/sinkscope/io/progress.py", "src/sinkscope/report/sample.py",

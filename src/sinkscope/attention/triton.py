@@ -1,16 +1,16 @@
 # mypy: disable-error-code="untyped-decorator,no-untyped-def"
 """Attention and column sums in Triton, for CUDA: checked in Triton's interpreter, not timed on a GPU.
 
-Two passes, neither holds query × key. The first is the usual online softmax. A program has some query rows, walks over
-the keys, and keeps each row's maximum and 1 / sum of 2^(score − maximum). Scores are in base 2. Where nothing is masked, torch's
-own flash attention does it, and hands over its log-sum-exp. The output then has the bits of the untraced call. The second
-pass turns that round. A program has some keys, walks over the queries, and adds up the probabilities of each group, element by
+Two passes, neither holds query × key. The first is the usual online softmax: a program has some query rows, walks over
+the keys, and keeps each row's maximum and 1 / sum of 2^(score − maximum); scores are in base 2. Where nothing is masked, torch's
+own flash attention does it, and hands over its log-sum-exp: the output then has the bits of the untraced call. The second
+pass turns that round: a program has some keys, walks over the queries, and adds up the probabilities of each group, element by
 element; rows are added together once, at its end. Every sum has one owner and one order, so there are no atomic adds and
 two runs give the same bits. (Maximum and sum are kept apart: their log-sum-exp would lose the sum's digits next to a large
 maximum, as under an additive mask of −1e4.)
 
-With dropped keys both passes also work out the sums without the drop, at one exponential per score. What is kept is measured
-from the largest kept score, what is dropped from the largest of all. So nothing overflows, however strong the dropped keys are.
+With dropped keys both passes also work out the sums without the drop, at one exponential per score: what is kept is measured
+from the largest kept score, what is dropped from the largest of all, so nothing overflows however strong the dropped keys are.
 """
 
 from functools import cache
