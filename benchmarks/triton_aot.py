@@ -289,11 +289,11 @@ def page(command: str, built: dict[tuple[Variant, int], Built]) -> str:
         "says that the kernels build and what they take, not how fast they are. Their numbers are checked against the reference "
         "in Triton's interpreter.", "",
         "Where nothing is masked, torch's own flash attention makes the output and its log-sum-exp, and only the received "
-        "kernel is ours: a traced call then has the bits of a plain one. A call that drops keys launches both kernels once, and "
+        "kernel is ours. A traced call then has the bits of a plain one. A call that drops keys launches both kernels once, and "
         "gets the sums with and without the dropped keys from the same exponentials.", "",
         "## Estimated floors", "",
         "Clocks of one SM per 64 × 64 scores of bf16, head size 128. Each pass takes the longest of its matrix products at the "
-        "data sheet's dense rate, its exponentials at 16 per clock, and its instructions at four warps' per clock; flash "
+        "data sheet's dense rate, its exponentials at 16 per clock, and its instructions at four warps' per clock. Flash "
         "attention is two products. Memory, latency and what does not overlap come on top, on both sides.", "",
         *floors(built), "",
         "## Builds", "", f"{len(built)} cubins.", "", *table(built), "",
@@ -302,10 +302,10 @@ def page(command: str, built: dict[tuple[Variant, int], Built]) -> str:
         "smaller tiles where a GPU has less (`launches` in attention/triton.py).", "",
         "## The real table", "",
         "There is none yet: nobody has run this on a GPU. To make it, on a machine with one:", "", "```bash",
-        "pip install 'sinkscope[triton]'", "sinkscope bench --device cuda --dtype bfloat16 --out bench.json", "```", "",
+        "pip install -e '.[triton]'", "sinkscope bench --device cuda --dtype bfloat16 --out bench.json", "```", "",
         "That times attend against F.scaled_dot_product_attention in turns (32 heads of 128, 256 to 8192 positions, causal and "
-        "not, three groups), and plain, traced and masked generation of tiny-llada; a few minutes, most of them compiling. "
-        "bench.json names the GPU and the versions, and nothing else of the machine. Please open an issue with that file: its "
+        "not, three groups), and plain, traced and masked generation of tiny-llada. It takes a few minutes, mostly compiling. "
+        "`bench.json` names the GPU and the versions, and nothing else of the machine. Please open an issue with that file: its "
         "table goes here, with the name you want under it.",
         "",
     ])  # fmt: skip

@@ -1,7 +1,7 @@
 """Training under block-causal attention: a model goes on as a block-diffusion model in SDAR's format.
 
-Every block of the answer is learned at once from a second, noised copy of the row: a noised block sees itself and the
-clean blocks before it, as it does when it is decoded; the clean copy is block-causal.
+Every block of the answer is learned at once from a second, noised copy of the row. A noised block sees itself and the
+clean blocks before it, as it does when it is decoded. The clean copy is block-causal.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Sinks while a language model is adapted: `python -m lab.experiments.over_adaptation RUN… --out FOLDER`.
 
-Every adapter that a run kept is merged into the base and looked at on the same few unseen problems, in the same states:
-the prompt and the true answer up to one block after another, with masks behind it in a diffusion model. So what
+Every adapter that a run kept is merged into the base and looked at on the same few unseen problems, in the same states.
+A state is the prompt and the true answer up to one block after another, with masks behind it in a diffusion model. So what
 changes from checkpoint to checkpoint is the model alone. A key's share is what it receives per row that sees it.
 """
 

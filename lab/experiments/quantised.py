@@ -117,7 +117,7 @@ class Cell:
 
 
 def answers(model: Model, change: Any, asked: list[tuple[int, Problem]]) -> list[dict[str, Any]]:
-    """One batch. A diffusion model commits whatever it is sure of and stops at its end, as in the study `pair`."""
+    """One batch, where a diffusion model commits whatever it is sure of and stops at its end, as in the study `pair`."""
     ids, mask = pad([model.encode(problem.prompt) for _, problem in asked], model)
     words: dict[str, Any] = {"noise": "per_row"}
     if not model.causal:

@@ -63,8 +63,9 @@ def checkup(
     revision: str | None = None,
     quantization: Any = None,
 ) -> Iterator[Check]:
-    """Check a model, loaded by its name or as it is; yields each result as it is known. Nothing follows a failed load.
+    """Check a model, loaded by its name or as it is; yields each result as it is known.
 
+    Nothing follows a failed load.
     everything: also what depends on the machine: backends, caches in half precision, several GPUs, memory.
     quantization: as in `load`; how far logits and attention drift from the plain weights is then measured too.
 
@@ -200,7 +201,7 @@ def _tokenizer(examined: _Examined) -> str:
     if str(back).strip() != SENTENCE:
         raise _FailedError(f"{SENTENCE!r} comes back as {back!r}")
     chat = "with a chat template" if model.chat_template else "no chat template"
-    return f"{len(model.tokenizer):,} tokens, text comes back whole, {chat}"
+    return f"{len(model.tokenizer):,} tokens, text round-trips, {chat}"
 
 
 def _attention(examined: _Examined) -> str:
@@ -217,7 +218,7 @@ def _attention(examined: _Examined) -> str:
     off = float((total - ids.shape[1]).abs().max())
     if off > 0.05 * ids.shape[1]:
         raise _FailedError(f"attention of {ids.shape[1]} queries sums to {float(total.max()):.3f}")
-    return f"seen in {layers} layers, every query pays 1 in all ({set(seen.backends).pop()})"
+    return f"captured in {layers} layers, each query's attention sums to 1 (backend {set(seen.backends).pop()})"
 
 
 def _decodes(examined: _Examined) -> str:
@@ -242,7 +243,7 @@ def _padding(examined: _Examined) -> str:
         if model.dtype != torch.float32:
             raise _SkippedError(f"a padded row differs from the row alone; {model.dtype} rounds too coarsely to tell")
         raise _FailedError("a padded row gives other tokens than the row alone")
-    return "a padded row gives what it gives alone"
+    return "a row of a padded batch decodes as it does alone"
 
 
 def _no_op(examined: _Examined) -> str:
@@ -264,7 +265,7 @@ def _took_effect(examined: _Examined) -> str:
         raise _FailedError("masking 1 sink masked no key")
     if active.effect.leak > 0:
         raise _FailedError(f"a masked key still received {active.effect.leak:.2g}")
-    return f"1 sink per head masked: {active.effect.mass_share:.0%} of the attention, and nothing reached it"
+    return f"1 key per head masked, {active.effect.mass_share:.0%} of the attention; masked keys received exactly 0"
 
 
 def _speed(examined: _Examined) -> str:
@@ -274,7 +275,7 @@ def _speed(examined: _Examined) -> str:
         _generate(examined.model, examined.ids)
         seconds = time.perf_counter() - started
     where = f"{done.tokens.shape[1]} positions on {examined.model.device}"
-    return f"{seconds / done.forwards * 1000:.1f} ms a forward over {where}"
+    return f"{seconds / done.forwards * 1000:.1f} ms per forward over {where}"
 
 
 CHECKS: dict[str, Callable[[_Examined], str]] = {

@@ -1,4 +1,4 @@
-"""What a field may hold: a test, and the words that an error has for it. Settings, interventions and studies share these."""
+"""What a field may hold: a test, and the words that an error has for it; settings, interventions and studies share these."""
 
 from __future__ import annotations
 

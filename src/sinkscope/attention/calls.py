@@ -163,7 +163,7 @@ class Outcome:
 
 
 class Tap:
-    """Listens to calls. Subclasses override what they need."""
+    """Listens to calls; subclasses override what they need."""
 
     def change(self, call: Call) -> list[Change]:
         """What to change in this call; nothing by default."""

@@ -1,7 +1,7 @@
 """Where activations are in a transformers decoder: the name of a place, and the part whose input or output it is.
 
-resid_pre, resid_post: what enters and leaves a layer; attn_out, mlp_out: what is added to it; all [batch, position, width].
-q, k, v: what the projections put out, before any rotary embedding; z: what the heads hand to the output projection; all
+resid_pre, resid_post: what enters and leaves a layer. attn_out, mlp_out: what is added to it. All [batch, position, width].
+q, k, v: what the projections put out, before any rotary embedding. z: what the heads hand to the output projection. All
 [batch, position, head, dim]. The names are TransformerLens's, whose "blocks.3.hook_resid_post" is understood too.
 """
 

@@ -26,8 +26,9 @@ def decode(
     history: bool = True,
     on_step: OnStep | None = None,
 ) -> Decoded:
-    """Generate from ids [batch, position]; attention_mask has 0 where a prompt is padded: at its left, or (for decoders
-    of other layouts than LLaDA's) at its right.
+    """Generate from ids [batch, position]; attention_mask has 0 where a prompt is padded.
+
+    That is at its left, or (for decoders of other layouts than LLaDA's) at its right.
     """
     from sinkscope.decoding.autoregressive import continue_text
     from sinkscope.decoding.diffusion import denoise

@@ -25,7 +25,7 @@ class Picks:
 
 @dataclass
 class Canvas:
-    """A canvas of masks. All tensors are [batch, position]."""
+    """A canvas of masks; all tensors are [batch, position]."""
 
     tokens: Tensor
     real: Tensor  # bool: not padding

@@ -16,7 +16,7 @@ from sinkscope.settings.choices import DREAM_ALGORITHMS, allowed_fields
 def resolve_settings(settings: Decode, model: Model, prompt_length: int, words: dict[str, Any]) -> Decode:
     """Settings with single words changed, and with what the words leave open made to fit them.
 
-    Left-to-right decoding has no steps or blocks, and editing takes as many steps as it needs, so those words are
+    Left-to-right decoding has no steps or blocks, and editing takes as many steps as it needs. Those words are
     dropped there, as `recompute` is in a diffusion model without a cache: one call serves all families. Their values are
     checked all the same.
     """

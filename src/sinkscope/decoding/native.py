@@ -1,6 +1,6 @@
 """DiffusionGemma's own `generate`, told step by step: its decoder's forwards are the steps of this decoder.
 
-It has no mask token: a canvas begins as random tokens, and what is not accepted is drawn again at every step, so that an
+It has no mask token. A canvas begins as random tokens, and what is not accepted is drawn again at every step, so that an
 accepted position can be lost again. An encoder reads what is finished into a cache, causally; it belongs to no step and is
 neither watched nor changed.
 """

@@ -1,6 +1,6 @@
 """Random numbers of a decoder: the authors' stream to the last bit, or one that no other row can disturb.
 
-`reference` and `per_row` draw on the CPU, whatever the device of the model: the authors' code draws on the GPU it runs on,
+`reference` and `per_row` draw on the CPU, whatever the device of the model. The authors' code draws on the GPU it runs on,
 so `reference` gives their tokens on a CPU only. `counter` draws on the device of the model, the same numbers everywhere.
 """
 
@@ -54,7 +54,7 @@ class Noise(ABC):
 class ReferenceNoise(Noise):
     """One CPU generator for the whole batch, used in the order of the authors' code.
 
-    LLaDA's code draws a number for every entry of [batch, position, vocabulary]; the stream is walked in
+    LLaDA's code draws a number for every entry of [batch, position, vocabulary]. The stream is walked in
     chunks here and only the rows that are needed are kept, so memory stays that of the needed rows.
     """
 

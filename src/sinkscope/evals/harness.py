@@ -36,8 +36,7 @@ try:
     from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 except ImportError as error:  # pragma: no cover - the environment of the tests has it
     raise TaskError(
-        f"Benchmarks need lm-evaluation-harness, which is not here ({error}); install it with: "
-        "pip install sinkscope[eval]"
+        f"Benchmarks need lm-evaluation-harness, which is not here ({error}); install it with: pip install -e '.[eval]'"
     ) from error
 
 if TYPE_CHECKING:

@@ -33,8 +33,8 @@ Channels = Annotated[tuple[int, ...], Allowed(NUMBERS.expected, lambda some: som
 class AblateChannels(ActivationIntervention):
     """These channels of what leaves each of `layers` are 0 at every position.
 
-    top: instead of `channels`, the n largest by root mean square over the positions of a row, found in each layer at the
-    first forward of a generation and kept. of="random": the control, matched in norm. What the ablation would take from its
+    top: instead of `channels`, the n largest by root mean square over the positions of a row. They are found in each layer at
+    the first forward of a generation and kept. of="random": the control, matched in norm. What the ablation would take from its
     channels is taken from as many random others, the same in all layers: the same change, in another place. The residual
     stream keeps a change, so that in each layer only what was not yet taken is.
     """

@@ -60,7 +60,7 @@ SUMMED = ("keys", "mass", "mass_seen", "leak", "moved", "moved_seen")
 
 @dataclass
 class Tally:
-    """Adds up effects. On a CPU at once; elsewhere the layers of a forward together, when the next forward begins."""
+    """Adds up effects; on a CPU at once; elsewhere the layers of a forward together, when the next forward begins."""
 
     effect: Effect = field(default_factory=Effect)
     waiting: list[TalliedLayer] = field(default_factory=list)

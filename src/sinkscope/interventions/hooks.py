@@ -28,7 +28,7 @@ _inputs, _outputs = Counted(), Counted()
 
 @dataclass(frozen=True, eq=False)
 class HookContext:
-    """What a hook's function knows beside the activation. Outside sinkscope's decoders only place and layer are known."""
+    """What a hook's function knows beside the activation; outside sinkscope's decoders only place and layer are known."""
 
     place: str
     layer: int

@@ -1,7 +1,7 @@
 """What interventions remember of a generation: the attention that each key of each head received so far.
 
 A bidirectional model makes a whole map at every forward: the last one counts. A causal model with a key-value cache adds a
-row per forward, so there the columns of all rows so far count; rows that are computed again replace what they were.
+row per forward, so there the columns of all rows so far count. Rows that are computed again replace what they were.
 """
 
 from __future__ import annotations

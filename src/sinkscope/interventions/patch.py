@@ -1,8 +1,8 @@
 """Move what a sink carries: values or keys of one sink take the place of another's.
 
-The source is another row of the batch at the same step ("next": row i takes from row i + 1, the last from the first), the
-same row one forward earlier ("previous") or at its first forward ("first"), or a trace of another generation, whose steps
-are computed once more; there the same selector picks, as if it had been at work in that generation. In study files
+The source is another row of the batch at the same step ("next": row i takes from row i + 1, the last from the first), or the
+same row one forward earlier ("previous") or at its first forward ("first"). Or it is a trace of another generation, whose steps
+are computed once more. There the same selector picks, as if it had been at work in that generation. In study files
 `of: random` moves as many random keys instead: the control.
 """
 

@@ -69,8 +69,8 @@ class MaskPositions(Selector):
 
     since: from the "first" forward on, or from the "second", as sinks are: then a causal model reads its prompt undisturbed;
     "second" is the same as steps=(1, None).
-    From the first on, key 0 of a causal model is the only key of row 0, which then attends to nothing and gets an output of
-    0 from the attention of that layer.
+    From the first on, row 0 of a causal model, whose only key is key 0, attends to nothing. It gets an output of 0 from the
+    attention of that layer.
     """
 
     positions: Annotated[tuple[int, ...], POSITION_LIST]

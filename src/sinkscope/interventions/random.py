@@ -37,10 +37,10 @@ class MaskRandom(Ranked):
 
     The keys are drawn among those that MaskSinks would not take but that compete with them: of the same kinds and value
     norms, where those are given. match: "count" hides as many keys (the count-matched control); "mass" hides keys in random
-    order until they draw, at this very forward, what the sinks draw there (the mass-matched control; where all other keys
+    order until they draw, at this very forward, what the sinks draw there (the mass-matched control: where all other keys
     draw less, all). A key cannot be hidden by halves: the last one is hidden with the chance that makes the mean right.
     avoid_sinks: never the sinks themselves: the top `avoid` keys, as many as k unless given.
-    persist: one draw per generation: keys are taken in the same random order at every step, avoiding the sinks of the first
+    persist: one draw per generation. Keys are taken in the same random order at every step, avoiding the sinks of the first
     ranking, so that count-matched keys stay the same. aligned: one draw for all heads of all layers. Each head avoids its own
     sinks; with per="model" all avoid the same ones, and hide the same keys: as a sink does that is one token for all heads.
     noise: "reference" draws by torch's CPU generator, "counter" on the device; both give the same keys on every device.

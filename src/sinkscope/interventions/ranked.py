@@ -57,12 +57,13 @@ class Ranking(NamedTuple):
 
 @dataclass(frozen=True)
 class Ranked(Selector):
-    """Ranks the keys of the last forward. Every head picks its own, unless `per` says otherwise.
+    """Ranks the keys of the last forward.
 
+    Every head picks its own, unless `per` says otherwise.
     k: how many keys. rank: "clean" ranks unmasked attention (what the same queries and keys would have given), "as_run"
     the applied attention (a masked key scores 0 there and is free again at the next step). rows: "all" queries vote, or
     only the "last" one. A causal model with a key-value cache makes one row per forward; there "all" means all rows so far.
-    score: "sum" ranks column sums; "per_row" divides them by the rows that see the key, since the early keys of a causal
+    score: "sum" ranks column sums. "per_row" divides them by the rows that see the key, since the early keys of a causal
     model are seen by more (for a bidirectional model that is a constant; keys that fewer than 4 rows of a causal model
     have seen are left out).
     kinds: only keys of these kinds of token compete: "structural" (mask, begin, end, template, newline, punctuation,
@@ -201,7 +202,7 @@ def _random_keys(condition: Condition) -> dict[Literal["count", "mass"], list[Co
 class MaskSinks(Ranked):
     """Hide the top-k sinks of the last forward, layer by layer and head by head (the paper's Table 1).
 
-    Which keys those are follows from k, rank, rows, score, kinds, value_norm, per, above and below (see `Ranked`); nothing is
+    Which keys those are follows from k, rank, rows, score, kinds, value_norm, per, above and below (see `Ranked`). Nothing is
     hidden at the first forward of a generation, which has no map before it.
     """
 

@@ -125,7 +125,7 @@ def register(
 ) -> Callable[[InterventionClass], InterventionClass]:  # fmt: skip
     """Class decorator: `name` is what study files call it, `settings` what it takes there.
 
-    Settings are passed to the class by their names; a field `seed` gets the study's seed. A class may have a class method
+    Settings are passed to the class by their names; a field `seed` gets the study's seed. A class may have class methods:
     `from_settings(values, seed)` to be made in another way, `contradiction(values)` → (setting, sentence) or None, and
     `label(values)` → the words behind its name in labels.
     masks: the keys that it picks must receive exactly nothing (True for a Selector); the study checks it. short, controls,

@@ -44,7 +44,7 @@ def _is_vector(value: Any) -> bool:
 class Steer(ActivationIntervention):
     """`strength` × `vector` is added to what leaves each of `layers`, at the positions `at`, during `steps`.
 
-    vector: [width], or [layer, width] with a row per layer of the model; a tensor, numbers, or a safetensors file that holds
+    vector: [width], or [layer, width] with a row per layer of the model. It is a tensor, numbers, or a safetensors file that holds
     it as its only tensor. at: all, masked, committed, prompt, or the sinks of the last step. steps: (from, to), half-open;
     whole numbers are forwards, floats shares of the generation, None is open. of="random": a random direction of the same
     length instead, the control.

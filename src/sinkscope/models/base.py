@@ -95,7 +95,7 @@ class Model:
 
     @property
     def valid_vocab_size(self) -> int | None:
-        """Rows of the head that stand for tokens; later ones must never be chosen. None where every row may be."""
+        """Rows of the head that stand for tokens; later ones must never be chosen; None where every row may be."""
         return self.recipe.valid_vocab_size(self)
 
     @property

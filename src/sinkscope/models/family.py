@@ -27,7 +27,7 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt
 
 
 class Family:
-    """One kind of checkpoint. Subclass, override what differs, and put `@family` above it (or call `register`)."""
+    """One kind of checkpoint; subclass, override what differs, and put `@family` above it (or call `register`)."""
 
     name: ClassVar[str]
     asked: ClassVar[int] = 50  # families are asked in this order whether they know a config.json; the catch-all is last

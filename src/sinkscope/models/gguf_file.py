@@ -162,7 +162,7 @@ def _unpaired(rows: Tensor, heads: int) -> Tensor:
 
 
 def packed_rows(header: Header) -> Iterator[tuple[StoredTensor, Tensor]]:
-    """Every tensor as it is stored: uint8 [row, byte]. Nothing is read of a file that is too short for all of them."""
+    """Every tensor as it is stored: uint8 [row, byte]; nothing is read of a file that is too short for all of them."""
     align = header.values.get("general.alignment", 32)
     start = -(-header.end // align) * align
     widths = [_row_bytes(entry) for entry in header.tensors]

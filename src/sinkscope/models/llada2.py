@@ -66,7 +66,7 @@ class LLaDA2(Family):
         return found or (() if config.pad_token_id is None else (int(config.pad_token_id),))
 
     def mask_id(self, config: dict[str, Any], tokenizer: PreTrainedTokenizerBase | None) -> int | None:
-        """config.json names no mask token. Without a tokenizer: three after padding, as in the published vocabulary."""
+        """config.json names no mask token; without a tokenizer: three after padding, as in the published vocabulary."""
         if config.get("mask_token_id") is None and tokenizer is None and config.get("pad_token_id") is not None:
             return int(config["pad_token_id"]) + 3
         return super().mask_id(config, tokenizer)

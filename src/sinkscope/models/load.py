@@ -65,8 +65,8 @@ def load(
 ) -> Model:
     """Load a model by zoo name, folder, GGUF file or Hub id; a PEFT adapter's folder is merged into its base.
 
-    dtype: as stored on an accelerator and float32 on a CPU, unless given; "auto" is as stored. device: "auto" spreads over all
-    devices, a mapping places modules. mask_id: the mask token of a diffusion checkpoint that does not name it; it
+    dtype: as stored on an accelerator and float32 on a CPU, unless given ("auto" is as stored). device: "auto" spreads over all
+    devices, a mapping places modules. mask_id: the mask token of a diffusion checkpoint that does not name it. It
     overrides one that is named. base: where the base of an adapter is, if not where adapter_config.json says.
     mode: "diffusion", "autoregressive" or "self_speculation", for a checkpoint that decodes in several ways.
     revision: branch, tag or commit of a Hub id, which may also be written name@revision. token: of the Hub.

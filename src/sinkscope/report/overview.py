@@ -145,7 +145,7 @@ def verdict_rows(verdicts: Sequence[Verdict]) -> Rows:
 
 
 def curve_rows(curves: Sequence[Curve]) -> Rows:
-    """Curves of the unchanged models. Sums say nothing of a single row, and equal × uniform elsewhere: left out."""
+    """Curves of the unchanged models; sums say nothing of a single row, and equal × uniform elsewhere: left out."""
     plain = [row for row in curves if row.condition == "none"]
     uniform = any(row.unit == "uniform" for row in plain)
     return [

@@ -41,7 +41,7 @@ def only(*families: Kind, default: Any = None) -> Any:
 
 @dataclass(frozen=True)
 class Decode:
-    """How a canvas becomes text. Build one with `Decode.llada(…)` and its siblings."""
+    """How a canvas becomes text; build one with `Decode.llada(…)` and its siblings."""
 
     family: Kind
     length: Count  # tokens to generate
@@ -265,7 +265,7 @@ class Decode:
         """Nemotron-Labs-Diffusion: blocks from the prompt's end over a causal text, one at work sees all of itself.
 
         threshold: None commits one token per step. mode="autoregressive" writes left to right (block and threshold have no
-        part in it); "self_speculation" drafts a block and keeps what a causal forward confirms: with threshold 0 or None a
+        part in it). "self_speculation" drafts a block and keeps what a causal forward confirms. With threshold 0 or None a
         draft is one forward, and the text may become up to a block longer than length. stop="batch_eos" is the authors'
         rule, in which rows of a batch wait for each other; "early_eos" ends each row by itself, "never" reads no end token.
         """

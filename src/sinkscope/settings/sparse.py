@@ -18,11 +18,11 @@ Per = Literal["head", "layer"]
 class SparseCache:
     """Between refreshes only the block is computed, against its own keys and a kept share of all others.
 
-    by: the keys that received most attention at the last refresh; what `rule` calls sinks, the strongest first, then the
-    nearest; all but the sinks, of which the strongest go first (the control); the nearest; random ones. recent: so many
-    nearest keys are kept whatever `by` says. blocks: so many blocks share one look at the whole canvas.
-    refresh: also after so many forwards. drift: also as soon as the value of the block's most attended key has turned by
-    more than this (1 − cosine, mean over layers; a batch is refreshed as a whole, by its mean).
+    by: "received" keeps the keys that received most attention at the last refresh. "sinks" keeps what `rule` calls so, the
+    strongest first, then the nearest. "no_sinks" leaves the strongest out first (the control). "recent" keeps the nearest,
+    "random" random ones. recent: so many nearest keys are kept whatever `by` says. blocks: so many blocks share one look at
+    the whole canvas. refresh: also after so many forwards. drift: also as soon as the block's most attended key's value
+    has turned by more than this (1 − cosine, mean over layers; a batch is refreshed as a whole, by its mean).
     keep = 1 is the dual cache; with refresh = 1 it is decoding without a cache.
     """
 

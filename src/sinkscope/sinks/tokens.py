@@ -2,12 +2,12 @@
 
 Kinds: mask, begin, end, template, special, newline, word, digit, punctuation, space, unknown. A role decides first
 (mask; chat markers such as <|im_start|> are `template`; whatever ends a text or a turn is `end`; whatever begins a text
-is `begin`; other markers are `special`). Everything else is decided by its characters, and since a token can mix them
-(".⏎⏎" is one token of Dream's), in this order: a line break anywhere makes it a `newline`, else a letter makes it a
+is `begin`; other markers are `special`). Everything else is decided by its characters. A token can mix them (".⏎⏎" is
+one token of Dream's), so there is an order. A line break anywhere makes it a `newline`, else a letter makes it a
 `word` (piece), else a digit a `digit`, else a visible sign `punctuation`, else it is `space`. So " world" is a word,
 "3." a digit, " =" punctuation. `ingredients` gives all kinds that a text contains, for other orders.
 
-One thing only the place of a token tells: the name of a role between chat markers ("user" in <|start_header_id|>user
+One thing only the place of a token tells. The name of a role between chat markers ("user" in <|start_header_id|>user
 <|end_header_id|>) is part of the template, and a word anywhere else. `kinds_in_context` decides that.
 """
 

@@ -116,7 +116,7 @@ class Device:
 
 
 # One core of a processor of today, fitted to the CPU seconds in docs/results/scheduling-units.json; see --measure.
-CORE = Device("this CPU, one core a worker", 48e9, 48e9, 8e9, 0, compute=1.0, transfer=1.0, launch=0.8e-3 / 46)
+CORE = Device("this CPU, one core per worker", 48e9, 48e9, 8e9, 0, compute=1.0, transfer=1.0, launch=0.8e-3 / 46)
 # NVIDIA's data sheets: dense bfloat16 (V100, T4: float16), float32, bandwidth, memory.
 GPUS = {
     device.name: device
@@ -165,7 +165,7 @@ def weigh(study: Study, unit: Unit, info: ModelInfo | None) -> float:
 class Pace:
     """Time left by the measured speed of each model: of two models one may be a hundred times as large.
 
-    Units are weighed by what they are expected to take, so that a model without results is not taken to be as slow as
+    Units are weighed by what they are expected to take: a model without results is not taken to be as slow as
     a larger one that was run first.
     The time between two results is put down to the model of the second one: with several workers each takes its share.
     """

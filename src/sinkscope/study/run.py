@@ -40,7 +40,7 @@ OnProgress = Callable[..., object]  # units done, units in all, and, where it ta
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run: `sk.run` returns it, `sk.Run.load(folder)` opens it. Its tables are polars frames, with `.to_pandas()`."""
+    """A finished run: `sk.run` returns it, `sk.Run.load(folder)` opens it; its tables are polars frames, with `.to_pandas()`."""
 
     folder: Path
     found: Results
@@ -135,7 +135,7 @@ def run(
     """Run a study into the folder `out` (default runs/NAME), or what is left of it.
 
     workers: processes of the local engine (None: one per core). on_message: is given one line for each thing worth printing;
-    without it they are logged. on_progress: is told after every unit how many are done, and of how many; and the seconds
+    without it they are logged. on_progress: is called after every unit with how many are done, of how many, and the seconds
     left, if it takes a third argument. Ctrl-C lets the units at work finish and stores them. models: in memory, from `wrap`,
     by the names that results show; they take the place of the study's, and their units run in this process.
     """

@@ -1,4 +1,4 @@
-"""`Study`: what is run. The dataclasses here are the study file: pydantic checks every field, `study_file` words mistakes."""
+"""`Study`: what is run; the dataclasses here are the study file: pydantic checks every field, `study_file` words mistakes."""
 
 from __future__ import annotations
 

@@ -111,9 +111,10 @@ class Store:
             )
 
     def save(self, unit: Unit, result: Mapping[str, Any]) -> None:
-        """Store a unit. Only a loss of power can cost one of several that came within a tenth of a second of another.
+        """Store a unit.
 
-        Waiting for the disk takes ten milliseconds, which would hold up hundreds of workers; and a file that a loss of
+        Only a loss of power can cost one of several that came within a tenth of a second of another.
+        Waiting for the disk takes ten milliseconds, which would hold up hundreds of workers. A file that a loss of
         power left empty or cut is seen as such by `find`, so that its unit is run again.
         """
         outcome = {"unit": unit.to_dict(), "sha256": digest(result), "result": result}

@@ -19,7 +19,7 @@ def points(difference: float) -> str:
 
 
 def changed(row: Difference) -> str:
-    """A difference of accuracies with its interval: -2.0 [-5.0, -0.1]"""
+    """A difference of accuracies with its interval, as -2.0 [-5.0, -0.1]."""
     return f"{points(row.difference)} [{points(row.difference_low)}, {points(row.difference_high)}]"
 
 
@@ -29,7 +29,7 @@ def nats(row: Difference) -> str:
 
 
 def span(found: Interval | None, scale: float = 1.0) -> str:
-    """+0.50 [+0.40, +0.60]"""
+    """A value with its interval, as +0.50 [+0.40, +0.60]."""
     if found is None:
         return "–"
     return f"{scale * found.value:+.2f} [{scale * found.low:+.2f}, {scale * found.high:+.2f}]"

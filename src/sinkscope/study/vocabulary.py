@@ -50,7 +50,7 @@ ROLE_NAMES = {
 
 
 def masked_key(condition: Settings) -> Key | None:
-    """Which key per head this masks; random keys are named by the key that they stand for. None for anything else."""
+    """Which key per head this masks; random keys are named by the key that they stand for; None for anything else."""
     named = {name: value.get("rule") if isinstance(value, Mapping) else value for name, value in condition.items()}
     says = {name: value for name, value in named.items() if value not in (None, 0)}
     match: Match | None = None

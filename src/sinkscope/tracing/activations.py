@@ -35,7 +35,7 @@ MANIFEST = "activations.json"
 
 @dataclass(frozen=True)
 class Activations:
-    """A folder of shards. Iterating reads one at a time: a dict of "layers.3.resid_post" [vector, width] and `BESIDE`."""
+    """A folder of shards; iterating reads one at a time: a dict of "layers.3.resid_post" [vector, width] and `BESIDE`."""
 
     folder: Path
 
@@ -88,7 +88,7 @@ def activations(
     """Generate from every prompt and write the activations at a place of these layers to `out`, shard by shard.
 
     prompts: text, chat messages or token ids each.
-    Beside each vector stand the prompt's number, the step, the position, its state (0 masked, 1 committed, 2 prompt) and the
+    Beside each vector are the prompt's number, the step, the position, its state (0 masked, 1 committed, 2 prompt) and the
     token on the canvas. steps: (from, to), half-open; floats are shares of the generation. at: all, masked, committed or
     prompt positions. batch: prompts decoded together; they are taken from `prompts` as they are needed. shard: bytes of
     vectors that are held before they are written. settings, words (length=32, …): how to decode. Called again with the same

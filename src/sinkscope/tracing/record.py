@@ -51,7 +51,7 @@ WHOLE = ("queries", "canvas", "committed_at", "edits", "blocks", "top_keys", "le
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """One generation. An autoregressive one has the same shape: one step per token, 0 at keys that are not there yet."""
+    """One generation; an autoregressive one has the same shape: one step per token, 0 at keys that are not there yet."""
 
     received: Tensor | None  # [step, layer, head, group, key]: plain column sums; None in summary form
     queries: Tensor  # [step, group] int32: how many queries each group had

@@ -58,8 +58,9 @@ def study(
     *,
     where: EngineOptions,
 ) -> None:
-    """Run a study: mask sinks, with controls, and say what that did. Rerun the command to resume.
+    """Run a study: mask sinks, with controls, and say what that did.
 
+    Rerun the command to resume.
     GSM8K and HumanEval on real checkpoints are a command of their own: sinkscope table1.
     """
     from sinkscope.io.progress import unit_progress

@@ -21,7 +21,7 @@ RULES: dict[str, type[CommitRule]] = {}
 
 
 class CommitRule:
-    """The commits of one block. Subclass, write `unfinished` and `pick`, and put `@register("name")` above it."""
+    """The commits of one block; subclass, write `unfinished` and `pick`, and put `@register("name")` above it."""
 
     block_only: ClassVar[bool] = False  # leaves masks before the block alone
 

@@ -92,7 +92,7 @@ Tests = Iterator[tuple[str, str, Test]]  # claim, condition, test
 
 
 def claims(tables: Tables, margin: float) -> list[Claim]:
-    """Every claim that the run can speak to, model by model; margin: in shares. Of a sweep the first point is judged."""
+    """Every claim that the run can speak to, model by model; margin: in shares; of a sweep the first point is judged."""
     here = first_point(tables)
     rows: list[Any] = [*here.dynamics, *here.cells, *here.likelihood]
     models = dict.fromkeys(row.model for row in rows)
@@ -280,7 +280,7 @@ def _control(of: Judged, cell: Cell) -> ClaimControl | None:
 
 
 def _nats(row: LikelihoodChange, above: bool, because: str, lacks: str = "") -> Test:
-    """Likelihood can show that masking is fatal. It cannot show that masking is harmless: answers fall long before it does."""
+    """Likelihood can show that masking is fatal; it cannot show that masking is harmless: answers fall long before it does."""
     limit = math.log(FATAL)
     if not lacks and row.difference_high >= limit:
         lacks = "the probability per token does not halve, and answers may be lost long before it does"

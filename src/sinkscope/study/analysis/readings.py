@@ -1,5 +1,7 @@
-"""What is read off without grading an answer: the likelihood of text and of true answers, attention on key 0, and whether
-confidence is lost, and the commit late, where a token looked at the sinks.
+"""What is read off without grading an answer.
+
+The likelihood of text and of true answers, attention on key 0, and whether confidence is lost, and the commit late, where
+a token looked at the sinks.
 """
 
 from __future__ import annotations

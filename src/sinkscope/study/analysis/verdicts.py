@@ -1,6 +1,6 @@
 """Verdicts by stated rules; every sentence is made from the numbers and has them in it.
 
-Pooled numbers are over those tasks of which at least a tenth is right with nothing masked; the sentence names the others,
+Pooled numbers are over those tasks of which at least a tenth is right with nothing masked. The sentence names the others,
 and the verdict is "too weak to say" where there is no such task. Of a sweep the first point is judged, and named.
 
 sinks       few: no more than a fifth of the heads have sinks; else what at least half of those that have any do: static,

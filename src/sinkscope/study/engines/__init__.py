@@ -1,4 +1,4 @@
-"""Where units are run. An engine is handed units and gives back results, in any order; `perform` is always the same."""
+"""Where units are run; an engine is handed units and gives back results, in any order; `perform` is always the same."""
 
 from __future__ import annotations
 

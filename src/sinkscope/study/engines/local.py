@@ -1,7 +1,7 @@
 """Units on this machine: in this process, or in a few of their own that are spoken to in lines of JSON.
 
-Plain processes and JSON instead of multiprocessing: a user's script needs no `if __name__ == "__main__"`, nothing is
-pickled, and a worker whose parent is gone reads the end of its input and goes too, in the middle of a unit if need be.
+Plain processes and JSON instead of multiprocessing: a user's script needs no `if __name__ == "__main__"`, and nothing is
+pickled. A worker whose parent is gone reads the end of its input and goes too, in the middle of a unit if need be.
 """
 
 from __future__ import annotations

@@ -169,7 +169,7 @@ def units_of(study: Study, models: Sequence[ModelInfo]) -> list[Unit]:
 
 
 def perform(study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
-    """Run one unit; every engine calls this. Traces that are kept go to `folder`/traces."""
+    """Run one unit; every engine calls this; traces that are kept go to `folder`/traces."""
     from sinkscope.study.units.given import one_thread
 
     with one_thread():

@@ -1,7 +1,7 @@
 """How likely held-out text is under a condition, read token by token: what masking costs a model that solves no problems.
 
-The first tokens are read at once and left alone; from then on each token is one forward, as when the model writes, and
-interventions that rank the map of the last forward act as they do there. Only the tokens are given instead of chosen.
+The first tokens are read at once and left alone. From then on each token is one forward, as when the model writes.
+Interventions that rank the map of the last forward act as they do there. Only the tokens are given instead of chosen.
 """
 
 from __future__ import annotations

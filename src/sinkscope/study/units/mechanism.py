@@ -1,7 +1,7 @@
 """Why masking hurts where it does: is confidence lost, and the commit late, where a token looked at the masked sink?
 
-The first forward is the same with and without masking, so that the second forward sees the same canvas in both runs:
-there, the change of confidence is the effect of the mask alone. Dependence is what each position paid, in the clean run,
+The first forward is the same with and without masking, so that the second forward sees the same canvas in both runs.
+There the change of confidence is the effect of the mask alone. Dependence is what each position paid, in the clean run,
 to the keys that the mask takes; positions of one problem are split at its median.
 
 With one commit per step a position can only come later if another comes earlier: delays add up to nothing. So everything

@@ -98,7 +98,7 @@ def _with_maps(study: Study, unit: Unit) -> bool:
 def _settings(unit: Unit) -> Decode:
     """Without an exact cache, where nothing is changed: the same tokens.
 
-    Over its cache every step has other queries, so that a sink which only they look at seems to flash; without it a step
+    Over its cache every step has other queries, so that a sink which only they look at seems to flash. Without it a step
     is a whole map, as in every other diffusion model.
     """
     plain = unit.decoder.cache == "exact" and unit.condition.intervention(0) is None
