@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sinkscope.cli.groups import GenerateOptions, command
-from sinkscope.cli.options import JsonFlag, ModelArgument, read_prompt
+from sinkscope.cli.options import JsonFlag, ModelArgument, PromptArgument, read_prompt, refuse_together
 from sinkscope.cli.screen import output, print_json, printable
+from sinkscope.errors import PromptError
 
 if TYPE_CHECKING:
     from sinkscope.decoding import Decode
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 @command()
 def generate(
     model: ModelArgument,
-    prompt: Annotated[str, typer.Argument(help="The prompt; - reads it from stdin.")],
+    prompt: PromptArgument,
     top_p: Annotated[float | None, typer.Option(help="Keep the likeliest tokens up to this probability.")] = None,
     top_k: Annotated[int | None, typer.Option(help="Keep this many of the likeliest tokens.")] = None,
     guidance: Annotated[float | None, typer.Option(help="Classifier-free guidance; 0 is none.")] = None,
@@ -38,6 +39,8 @@ def generate(
 ) -> None:
     """Generate text and watch the canvas fill in."""
     asked = read_prompt(prompt)
+    if not isinstance(asked, str):
+        refuse_together(PromptError, "with chat messages or token ids", {"--no-chat": not chat})
     from sinkscope.decoding import decode
 
     words = options.decode_words(
