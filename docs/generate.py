@@ -133,8 +133,8 @@ def names_of_others() -> str:
         '(`[{"role": "user", "content": "…"}]`, written with the chat template) or as token ids, and a list of prompts.'
     ]
     parts += [
-        "On the command line, `sinkscope generate MODEL @FILE.json` and `sinkscope trace MODEL @FILE.json` read one prompt as JSON: "
-        "messages or ids."
+        "On the command line, `sinkscope generate MODEL @FILE.json` and `sinkscope trace MODEL @FILE.json` read one prompt: "
+        "messages or ids as JSON."
     ]
     return "\n".join(parts)
 
