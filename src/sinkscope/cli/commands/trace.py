@@ -92,7 +92,11 @@ def facts(trace: Trace) -> dict[str, object]:
 
 def _prompt(model: Model, asked: str | list[Any]) -> str | list[Any] | Tensor:
     """As it was read; typed numbers are token ids where the model has no tokenizer to read text with."""
-    if model.tokenizer is not None or not isinstance(asked, str) or not re.fullmatch(r"\s*[0-9]+([\s,]+[0-9]+)*\s*", asked):
+    if (
+        model.tokenizer is not None
+        or not isinstance(asked, str)
+        or not re.fullmatch(r"\s*[0-9]+([\s,]+[0-9]+)*\s*", asked)
+    ):
         return asked
     import torch
 
