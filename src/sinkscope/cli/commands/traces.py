@@ -14,6 +14,8 @@ from sinkscope.cli.options import JsonFlag, ModelArgument, PromptArgument, read_
 from sinkscope.cli.screen import output, print_json, table_of, waiting
 from sinkscope.errors import PromptError, TraceError, printable
 
+IDS = re.compile(r"\s*[0-9]+([\s,]+[0-9]+)*\s*")
+
 if TYPE_CHECKING:
     import polars as pl
     from rich.table import Table
@@ -96,8 +98,7 @@ def facts(trace: Trace) -> dict[str, object]:
 
 def _prompt(model: Model, asked: str | list[Any]) -> str | list[Any] | Tensor:
     """As it was read; typed numbers are token ids where the model has no tokenizer to read text with."""
-    typed = isinstance(asked, str) and re.fullmatch(r"\s*[0-9]+([\s,]+[0-9]+)*\s*", asked)
-    if model.tokenizer is not None or not typed:
+    if model.tokenizer is not None or not isinstance(asked, str) or not IDS.fullmatch(asked):
         return asked
     import torch
 
