@@ -30,6 +30,7 @@ SHAPES: dict[str, tuple[str | int, ...]] = {
     "channels": ("step", "layer", "channel"),
     "channel_values": ("step", "layer", "channel", "key"),
     "maps": ("map", "step", "key", "key"),
+    "reasons": ("map", "step", 4, "key"),
 }
 NEEDED = ("queries", "canvas", "confidence", "committed_at", "blocks")
 WHOLE = ("queries", "canvas", "committed_at", "edits", "blocks", "top_keys", "lens_tokens", "channels")

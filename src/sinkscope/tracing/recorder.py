@@ -23,6 +23,7 @@ from sinkscope.models.base import Model
 from sinkscope.settings.decode import Decode
 from sinkscope.tracing import lens
 from sinkscope.tracing.channels import ChannelBuffer
+from sinkscope.tracing.why import KEPT, measure, rotary_of
 
 Form = Literal["auto", "full", "summary"]
 TOP = 16  # keys kept per head and group in summary form
@@ -66,7 +67,7 @@ def planned_form(model: Model, batch: int, positions: int, settings: Decode, kee
     steps, layers, heads = settings.most_steps, model.config.num_hidden_layers, model.config.num_attention_heads
     size = keep.dtype.itemsize
     cells = batch * steps * layers * len(GROUPS)
-    extra = batch * steps * len(keep.maps) * positions**2 * size
+    extra = batch * steps * len(keep.maps) * (positions**2 * size + len(KEPT) * positions * torch.float32.itemsize)
     if keep.value_norms:
         extra += batch * steps * layers * _kv_heads(model) * positions * torch.float32.itemsize
     if keep.hidden_norms:
@@ -119,6 +120,8 @@ class Recorder(Tap):
         self.value_norms = _zeros(batch, steps, layers, _kv_heads(model), self.width) if keep.value_norms else None
         self.hidden_norms = _zeros(batch, steps, layers, self.width) if keep.hidden_norms else None
         self.maps = _zeros(len(keep.maps), batch, steps, self.width, self.width, dtype=dtype) if keep.maps else None
+        self.reasons = _zeros(len(keep.maps), batch, steps, len(KEPT), self.width) if keep.maps else None
+        self.rotary = {layer: rotary_of(model, layer, settings, self.width) for layer in {one for one, _ in keep.maps}}
         self.lens = lens.LensBuffer(model, batch, steps, layers, self.width, self.to_host) if keep.lens else None
         self.channels = ChannelBuffer(model, batch, steps, layers, self.width, keep.channels) if keep.channels else None
         self.canvas[:, 0] = first.cpu()
@@ -159,7 +162,10 @@ class Recorder(Tap):
             self._keep_maps(call, outcome, step, rows)
 
     def _keep_maps(self, call: Call, outcome: Outcome, step: int, rows: int) -> None:
-        assert self.maps is not None
+        assert self.maps is not None and self.reasons is not None
+        counts = call.labels[:rows] >= 0
+        if self.model.causal:  # of the prompt's queries only the last one writes a token
+            counts = counts & (torch.arange(call.queries, device=counts.device) == call.queries - 1)
         share = call.q.shape[1] // call.k.shape[1]
         for slot, (layer, head) in enumerate(self.keep.maps):
             if layer != call.layer:
@@ -176,6 +182,7 @@ class Recorder(Tap):
                 scores = scores.masked_fill(outcome.drop[:rows, head, None], -torch.inf)
             window = slice(call.start, call.start + call.queries)
             self._send(self.maps[slot, :, step, window], scores.softmax(-1).nan_to_num(0.0))
+            self._send(self.reasons[slot, :, step], measure(call, head, counts, self.rotary[layer]))
 
     def _send(self, part: Tensor, found: Tensor) -> None:
         """Write `found` to the beginning of a part of a buffer; cast on its device, and copied with all else of the step."""

@@ -148,6 +148,7 @@ def cut_row(
         top_scores=whole(recorder.top_scores),
         maps=None if recorder.maps is None else recorder.maps[:, row, :steps, real, real].clone(),
         map_heads=recorder.keep.maps,
+        reasons=None if recorder.reasons is None else recorder.reasons[:, row, :steps, :, real].clone(),
         lens_tokens=tokens,
         lens_probability=sure,
         channels=None if channels is None else whole(channels.channels),
