@@ -75,7 +75,7 @@ def same(activation: Tensor, context: sk.HookContext) -> Tensor:
 @pytest.mark.parametrize(("name", "settings"), NAMED)
 def test_writing_its_own_input_back_is_the_identity(models: Any, name: str, settings: sk.Decode) -> None:
     model = models(name)
-    ids, mask = batch(model)
+    ids, mask = (part[-1:] if settings.mode == "self_speculation" else part for part in batch(model))  # it takes one
     before, plain = untouched(model), sk.decode(model, ids, settings, attention_mask=mask)
     steps: list[tuple[int, int]] = []
 

@@ -6,7 +6,8 @@ import { panel } from "./panel.js";
 import { aliveKeys } from "./rules.js";
 
 const ABOUT = "The top key of this head, or the token that you point at, against keys of the same state that are no " +
-  "sinks. Scores are those before the softmax, in nats: |q|·|k|·cos/√d, mean over the queries of the step.";
+  "sinks. A score (nats before the softmax, mean over the step's queries) is norm |k| × angle |q|·cos/√d, and it is " +
+  "content, the score with positions removed, plus what positions add.";
 const NAMES = ["score", "key norm", "score without positions", "value norm"];
 const COLUMNS = ["", "this key", "matched keys", "difference"];
 
@@ -106,11 +107,11 @@ function compared(held, positions, key, others) {
   const part = (name, of, gain) => [name, number(of[key]), number(mean((i) => of[i])), signed(mean(gain), 2)];
   return [
     row("score", (i) => score[i]),
-    part("of it by norm |k|", norm, (i) => (norm[key] - norm[i]) * (along[key] + along[i]) / 2),
-    part("of it by angle |q|·cos/√d", along, (i) => (along[key] - along[i]) * (norm[key] + norm[i]) / 2),
+    part("by norm", norm, (i) => (norm[key] - norm[i]) * (along[key] + along[i]) / 2),
+    part("by angle", along, (i) => (along[key] - along[i]) * (norm[key] + norm[i]) / 2),
     ...(Number.isNaN(content[key]) ? [] : [
-      row("content: score without positions", (i) => content[i]),
-      row("position: the rest", (i) => score[i] - content[i]),
+      row("by content", (i) => content[i]),
+      row("by position", (i) => score[i] - content[i]),
     ]),
     [
       "value norm",
