@@ -22,11 +22,13 @@ def export(name: str, count: int, length: int, shard: int) -> tuple[float, float
     """Peak before and after in MB, vectors in MB, seconds of CPU, and bytes of the largest shard in MB."""
     model = sk.load(name)
     prompts = [problem.prompt for problem in sk.tasks.problems("arithmetic", n=count, split="train", seed=0)]
-    settings = {"length": length, **({} if model.causal else {"steps": length})}
-    sk.trace(model, prompts[:2], **settings)
+    words = {"length": length, **({} if model.causal else {"steps": length})}
+    settings = sk.trace(model, prompts[:2], **words)[0].settings
     before, start = peak(), time.process_time()
     with tempfile.TemporaryDirectory() as folder:
-        found = sk.activations(model, iter(prompts), out=Path(folder) / "a", batch=2, shard=shard << 20, **settings)
+        found = sk.activations(
+            model, iter(prompts), out=Path(folder) / "a", batch=2, shard=shard << 20, settings=settings
+        )
         sizes = [path.stat().st_size / 2**20 for path in found.shards]
     return before, peak(), sum(sizes), time.process_time() - start, max(sizes)
 

@@ -2,9 +2,23 @@
 
     python -m lab.experiments.inside --write
 
-The files come from: `python -m lab.experiments.heads | why | channels | clock MODEL… --out docs/results/inside/NAME` (their
-docstrings have the options) and, for answers, `sinkscope study lab/experiments/channels.yaml` and
-`sinkscope study docs/results/inside/heads/MODEL.yaml`, whose results.json is stored as answers/NAME.json.
+The files come from these commands, with O=docs/results/inside and T="tiny-llama tiny-llada tiny-dream tiny-mmada":
+
+    python -m lab.experiments.heads $T -n 32 --out $O/heads
+    python -m lab.experiments.why $T -n 16 --out $O/why
+    python -m lab.experiments.channels $T -n 32 --out $O/channels
+    python -m lab.experiments.clock tiny-llada tiny-dream tiny-mmada -n 40 --out $O/clock
+    sinkscope study lab/experiments/channels.yaml -m tiny-llama,tiny-llada,tiny-dream,tiny-mmada --out runs/channels
+    for m in $T; do sinkscope study $O/heads/$m.yaml --out runs/heads-$m; done
+
+and of the pair, about 40 core-minutes together (a head of 135 M parameters costs 1.1 s at n = 4 with one masking):
+
+    python -m lab.experiments.heads smol-llama smol-dream -n 8 --maskings 1 --out $O/heads
+    python -m lab.experiments.why smol-llama smol-dream -n 8 --out $O/why
+    python -m lab.experiments.channels smol-llama smol-dream -n 8 --out $O/channels
+
+results.json and results.parquet of a study are stored as answers/NAME.json and answers/NAME.parquet. How many problems a
+file is of stands in it, and in the tables.
 """
 
 from __future__ import annotations

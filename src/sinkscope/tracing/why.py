@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -229,8 +229,8 @@ class Rotary:
 def rotary_of(model: Model, layer: int, settings: Decode, positions: int) -> Rotary | None:
     """None where it cannot be taken off: models without one or with one per kind of layer, and padded blocks."""
     try:
-        made = Rotary(model, layer, positions)
-        made.off(torch.zeros(1, 1, layers_of(model.module)[layer].self_attn.head_dim, device=model.device))
+        made, part = Rotary(model, layer, positions), cast(Any, layers_of(model.module)[layer].self_attn)
+        made.off(torch.zeros(1, 1, part.head_dim, device=model.device))
     except (TraceError, AttributeError, TypeError, ValueError, RuntimeError):
         return None
     return None if settings.layout == "left" else made
