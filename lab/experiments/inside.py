@@ -110,11 +110,12 @@ def why() -> list[str]:
         "Nats before the softmax, against matched keys [95 % over problems].",
         "",
     ]
-    lines += table("model", "layer", "sinks", *parts)
+    lines += table("model", "n", "layer", "sinks", *parts)
     for name, found in files("why"):
         for row in found["layers"]:
-            cells = (span(row.get(part)) for part in parts)
-            lines.append(f"| {name} | {row['layer']} | {row['sinks']} | {' | '.join(cells)} |")
+            several = row["problems"] > 1  # one problem has no interval
+            cells = (span(row.get(part)) if several else f"{row[part][0]:+.2f}" for part in parts)
+            lines.append(f"| {name} | {row['problems']} | {row['layer']} | {row['sinks']} | {' | '.join(cells)} |")
     return lines
 
 
@@ -151,7 +152,7 @@ def answers() -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="into docs/results/inside/details.md")
-    sections = [channels(), heads(), why(), clock(), answers()]
+    sections = [part() for part in (channels, heads, why, clock, answers) if (OUT / part.__name__).is_dir()]
     head = [
         "# Inside the denoising loop: all figures",
         "",
