@@ -57,7 +57,7 @@ class EntryModel(_Part):
 
 
 class EntryRow(_Part):
-    """One model, task and condition. Rates and differences are shares; `control` is the label of its random control."""
+    """One model, task and condition; rates and differences are shares, `control` is the label of its random control."""
 
     model: str
     task: str

@@ -1,4 +1,4 @@
-"""Can the step be read off a masked position? Linear probes on exported activations, layer by layer.
+"""Can the step be read off a masked position, by linear probes on exported activations, layer by layer?
 
     python -m lab.experiments.clock tiny-llada tiny-dream -n 40 --out FOLDER
 

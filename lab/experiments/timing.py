@@ -1,7 +1,7 @@
 """The table of a timing study: `python -m lab.experiments.timing docs/results/pair/timing-tiny-arm.json`.
 
-A row is a model and what was hidden, a column when: points against nothing hidden with the 95 % interval, and the share of
-all attention of the generation that the hidden keys would have drawn while they were hidden.
+A row is a model and what was hidden, and a column is when. A cell has points against nothing hidden with the 95 % interval,
+and the share of the generation's attention that the hidden keys would have drawn.
 """
 
 from __future__ import annotations

@@ -4,13 +4,13 @@
 Two passes, neither holds query × key. The first is the usual online softmax: a program has some query rows, walks over
 the keys, and keeps each row's maximum and 1 / sum of 2^(score − maximum); scores are in base 2. Where nothing is masked, torch's
 own flash attention does it, and hands over its log-sum-exp: the output then has the bits of the untraced call. The second
-pass turns that round: a program has some keys, walks over the queries of one group, and adds up their probabilities, element by
-element; rows are added together once, at its end. Every sum has one owner and one order, so there are no atomic adds and
+pass turns that round. A program has some keys, walks over the queries of one group, and adds up their probabilities, element by
+element. Rows are added together once, at its end. Every sum has one owner and one order, so there are no atomic adds and
 two runs give the same bits. (Maximum and sum are kept apart: their log-sum-exp would lose the sum's digits next to a large
 maximum, as under an additive mask of −1e4.)
 
-With dropped keys both passes also work out the sums without the drop, at one exponential per score: what is kept is measured
-from the largest kept score, what is dropped from the largest of all, so nothing overflows however strong the dropped keys are.
+With dropped keys both passes also work out the sums without the drop, at one exponential per score. What is kept is measured
+from the largest kept score, what is dropped from the largest of all. So nothing overflows however strong the dropped keys are.
 The first pass visits the few tiles with a dropped key a second time, so that its main loop has no branch.
 """
 
@@ -42,7 +42,7 @@ SIZES = (
 def load_rows(
     pointer, rows, stride_row, columns, stride_column, row_count, column_count, WHOLE: tl.constexpr, WIDEN: tl.constexpr
 ):
-    """A block [row, column]; beyond the last row it again, beyond the columns zeros. WHOLE: there are as many columns."""
+    """A block [row, column]; beyond the last row it again, beyond the columns zeros; WHOLE: there are as many columns."""
     at = pointer + tl.minimum(rows, row_count - 1)[:, None] * stride_row + columns[None, :] * stride_column
     block = tl.load(at) if WHOLE else tl.load(at, mask=columns[None, :] < column_count, other=0.0)
     return block.to(tl.float32) if WIDEN else block

@@ -191,7 +191,7 @@ def _rows(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id:
 
 
 def _grid(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id: int) -> Canvas:
-    """Blocks from each row's first token. Rows are padded by whole blocks, so that they all begin to work in one column."""
+    """Blocks from each row's first token; rows are padded by whole blocks, so that they all begin to work in one column."""
     assert settings.block is not None
     size = settings.block
     rows = [tokens[keep] for tokens, keep in zip(prompt, real, strict=True)]

@@ -38,8 +38,9 @@ WINDOW = Allowed("two forwards or shares of the generation, [from, to), either o
 
 @dataclass(frozen=True)
 class Intervention(ABC):
-    """One way to change attention. Settings are fields; what it remembers of a run lives in `Memory`.
+    """One way to change attention.
 
+    Settings are fields; what it remembers of a run lives in `Memory`.
     What a field may hold follows from its type, and is checked here: a choice (`Literal`), a truth, a number, or what
     `Annotated` says. A subclass with checks of its own begins them with `super().__post_init__()`.
     steps: when it acts, (from, to), half-open: whole numbers are forwards (0 is the prefill or the first forward), floats

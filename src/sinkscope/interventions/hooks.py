@@ -221,7 +221,7 @@ def _after(part: nn.Module, args: Any, output: Any) -> Any:
 
 
 def _through(part: nn.Module, before: bool, activation: Any) -> Any:
-    """What all who listen here make of it. A torch hook stands in the module for all threads: itself, where nobody listens."""
+    """What all who listen here make of it; where nobody listens (a torch hook stands there for all threads), it stays itself."""
     for one in listeners_of(part):
         if isinstance(one.tap, Hooked) and (place := one.tap.places.get((id(part), before))) is not None:
             made = one.tap.act(place, activation)

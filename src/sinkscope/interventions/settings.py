@@ -217,7 +217,7 @@ DRAWN = (PERSIST, ALIGNED, AVOID)  # how random keys are
 
 
 def ranked_keys(given: Mapping[str, Any], causal: bool = False) -> str | None:
-    """top key, structural key, strong sink > 0.3; with rank and rows where they are given. None where that is not all."""
+    """top key, structural key, strong sink > 0.3; with rank and rows where they are given; None where that is not all."""
     which = {name: value for name, value in given.items() if name not in ("k", "rank", "rows")}
     if not given.get("k") or len(which) > 1:
         return None

@@ -95,8 +95,9 @@ def unit_progress(console: Console, what: str = "units") -> UnitLog:
 
 
 class StepBar:
-    """A bar of the steps of a trace, say: call `tick` after each. It appears once the work has taken longer than a moment.
+    """A bar of the steps of a trace, say: call `tick` after each.
 
+    It appears once the work has taken longer than a moment.
     asked: whether to show it; None shows it in an interactive session alone. Commands and studies have a bar of their own,
     and are no interactive sessions. Only a terminal is shown a bar.
     """

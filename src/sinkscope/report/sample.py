@@ -1,10 +1,10 @@
 """One trace as the page holds it: a header of plain data and a blob of packed arrays.
 
 Two details of a sample exist. `full` keeps received attention of every head bit for bit as the trace has it (fp16 or
-fp32), together with the total of each map as the sink rules add it up; the page repeats Eq. 3 on these numbers in fp32
-and marks exactly what `trace.sinks` says. `compact` keeps the mean over the heads of each layer, quantised to a stated
-number of bits, the largest key of each head and step, and the exact columns of a few heads: those that the page opens on
-or that the trace kept attention maps of.
+fp32), and the total of each map as the sink rules add it up. The page repeats Eq. 3 on these numbers in fp32 and marks
+exactly what `trace.sinks` says. `compact` keeps the mean over the heads of each layer, quantised to a stated number of
+bits, and the largest key of each head and step. It also keeps the exact columns of the heads that the page opens on or that
+the trace kept attention maps of.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ def head_classes(trace: Trace) -> list[tuple[str, str | None]]:
 def first_head(traces: Sequence[Trace]) -> dict[str, Any] | None:
     """The head that a page opens on: one whose sink relocates far, else the firmest static one; None without either.
 
-    Only diffusion models as they are, and traces that hold every head. `moves` says which of both it is, `from` and `to`
-    are its sink's positions in the first and the second half of the steps with a sink, `like` of `heads` heads of its
+    Only diffusion models as they are, and traces that hold every head. `moves` says which of both it is. `from` and `to`
+    are its sink's positions in the first and the second half of the steps with a sink. `like` of `heads` heads of its
     model relocate so far, over `generations` traces.
     """
     plain = [

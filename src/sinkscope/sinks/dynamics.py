@@ -248,7 +248,7 @@ def split(
 
     received: column sums `[step, layer, head, key]` of the two kinds; queries: `[step]` of each. A step can show it if
     both kinds have at least `least` queries. It does if each kind's largest sink is none for the other kind, and gets
-    at least `support`, as much as two queries have to give: among few queries one alone can make a key look like a sink.
+    at least `support`, as much as two queries have to give. Among few queries one alone can make a key look like a sink.
     Each kind is scaled up to a whole map first ("as if all queries were of this kind"): a sum over eight queries never
     passes a threshold that is meant for a sum over a hundred.
     """

@@ -41,7 +41,7 @@ Seconds = Callable[[Workload], float]  # of one forward
 
 @dataclass(frozen=True)
 class ModelForecast:
-    """One model of the study. Bytes are of one worker, seconds are of one worker that does all of its units."""
+    """One model of the study; bytes are of one worker, seconds are of one worker that does all of its units."""
 
     model: str
     family: str
@@ -66,7 +66,7 @@ class ModelForecast:
 
 @dataclass(frozen=True)
 class Forecast:
-    """The whole study. Everything in it is an estimate."""
+    """The whole study; everything in it is an estimate."""
 
     study: str
     device: str
@@ -264,7 +264,7 @@ FASTER = 2.5  # by a threshold of 0.9 without a cache, as Fast-dLLM reports it f
 
 @dataclass(frozen=True)
 class Table1Forecast:
-    """One benchmark of one model. Seconds are of one condition on one worker; an ARM's are at most that."""
+    """One benchmark of one model; seconds are of one condition on one worker; an ARM's are at most that."""
 
     model: str
     protocol: str

@@ -516,7 +516,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def to_frame(rows: Sequence[ResultRow], kind: type[ResultRow]) -> pl.DataFrame:
-    """A row each; `condition_k` is the field k of the field condition, a list is JSON. Without rows, the plain columns."""
+    """A row each; `condition_k` is the field k of the field condition, a list is JSON; without rows, the plain columns."""
     if not rows:
         return pl.DataFrame(schema=[field.name for field in dataclasses.fields(kind)])
     flat = [dict(_flat(row.to_dict())) for row in rows]

@@ -33,7 +33,7 @@ def read_yaml(path: pathlib.Path, where: str) -> tuple[Any, dict[Path, int]]:
 
 
 def validated(kind: type[Made], values: Any, where: str, lines: Mapping[Path, int]) -> Made:
-    """Plain values as a checked dataclass; lines: of every value in the file. The first mistake is raised."""
+    """Plain values as a checked dataclass; lines: of every value in the file; the first mistake is raised."""
     try:
         return TypeAdapter(kind).validate_python(values)
     except ValidationError as error:

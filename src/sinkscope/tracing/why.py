@@ -199,7 +199,7 @@ class Rotary:
         self.cos, self.sin = cos.float(), sin.float()
 
     def on(self, x: Tensor, sign: int = 1, first: int = 0) -> Tensor:
-        """first: the column of the first position. Only differences of columns count in scores, so padding does not."""
+        """first: the column of the first position; only differences of columns count in scores, so padding does not."""
         cos, sin = (part[:, first : first + x.shape[-2]].to(x.device) for part in (self.cos, sign * self.sin))
         turned: Tensor = self.apply(x[None], x[None], cos, sin)[0][0]  # type: ignore[misc]
         return turned

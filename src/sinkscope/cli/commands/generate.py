@@ -117,7 +117,7 @@ def live_canvas(
 
 
 def drawn(model: Model, step: Step, prompt_length: int) -> Text:
-    """One step of the first row. Neighbours of one kind are decoded together: a sign may be spread over tokens."""
+    """One step of the first row; neighbours of one kind are decoded together: a sign may be spread over tokens."""
     from rich.text import Text
 
     tokenizer = model.require_tokenizer()
