@@ -159,8 +159,9 @@ class Attenuate(SelectorIntervention):
     to: the share of each row that is left to those keys together, 0 to 1. A row that gives them more gives them exactly
     `to`, divided among them as before. A row that gives them less stays as it is.
     by: in place of `to`, the share of what they draw that is taken away in every row. Strong and weak rows lose alike.
-    The other keys of the row take up what is left over, in proportion to what they have. to=0 and by=1 hide the keys; to=1 and by=0 change nothing. A row that
-    sees no other key stays as it is. The dose, the share of all attention that was really removed, is `effect.mass_share`.
+    The other keys of the row take up what is left over, in proportion to what they have.
+    to=0 and by=1 hide the keys; to=1 and by=0 change nothing. A row that sees no other key stays as it is.
+    The dose, the share of all attention that was really removed, is `effect.mass_share`.
     It holds [query, key] maps of a call: made for canvases of some thousand positions at most.
     """
 
