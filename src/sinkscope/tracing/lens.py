@@ -121,7 +121,7 @@ def _layer_count(model: Model) -> int:
             f"Expected a model from sk.load, whose norm and head are known, got {type(model).__name__}; "
             "sk.wrap a model of transformers; of any other module sk.observe shows the attention."
         )
-    base = getattr(model.module, "base_model", None)
+    base: Any = getattr(model.module, "base_model", None)
     if getattr(base, "layers", None) is None or getattr(base, "norm", None) is None:
         raise ReadingError(
             f"Expected a decoder with layers, a final norm and an output head, and {model.name} "
