@@ -179,8 +179,8 @@ def page(command: str, large: dict[str, dict[str, Any]], families: dict[str, dic
         "is one operation of ATen or one launch of Triton; a host wait is anything that stops Python until the device has caught "
         "up. The third denoising step, bfloat16.", "",
         "## A model of LLaDA-8B's shape", "",
-        "32 layers, 32 heads, 126464 tokens. No wait and no copy is made per layer: what is left are the commit rule's and the "
-        "recorder's, once per step. noise=\"reference\" draws on the CPU, noise=\"counter\" on the device.", "",
+        "32 layers, 32 heads, 126464 tokens. No layer waits or copies: what is left are the commit rule's and the "
+        "recorder's, once per step. `noise=\"reference\"` draws on the CPU, `noise=\"counter\"` on the device.", "",
     ]  # fmt: skip
     lines += ["### Before and now, 320 positions", "", *before(large)]
     for shape, found in large.items():

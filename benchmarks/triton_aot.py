@@ -336,20 +336,20 @@ def page(command: str, built: dict[tuple[Variant, int], Built]) -> str:
         "says that the kernels build and what they take, not how fast they are. Their numbers are checked against the reference "
         "in Triton's interpreter.", "",
         "Where nothing is masked, torch's own flash attention makes the output and its log-sum-exp, and only the received "
-        "kernel is ours: a traced call then has the bits of a plain one. A call that drops keys launches both kernels once, and "
+        "kernel is ours. A traced call then has the bits of a plain one. A call that drops keys launches both kernels once, and "
         "gets the sums with and without the dropped keys from the same exponentials.", "",
         "## Estimated floors", "",
         "Clocks of one SM per 64 × 64 scores of bf16, head size 128. Each pass takes the longest of its matrix products at the "
-        "data sheet's dense rate, its exponentials at 16 per clock, and its instructions at four warps' per clock; flash "
+        "data sheet's dense rate, its exponentials at 16 per clock, and its instructions at four warps' per clock. Flash "
         "attention is counted as two products. Memory, latency and what does not overlap come on top, on both sides.", "",
         *floors(built), "",
         "The aim is 1.5 × traced and 2 × masked of FlashAttention-2's floor at [16, 32, 1280, 128]. It is met on A100, L4 and "
         "H100, and missed on B200. The floor is stricter than FlashAttention-2 on H100 and B200: it takes the rate of wgmma and "
         "tcgen05, and FlashAttention-2 has neither. Others measured it at 35 % of an H100's peak "
-        "([FlashAttention-3](https://arxiv.org/abs/2407.08608)) and at 300 to 380 TFLOP/s, a sixth of the peak, on a B200 "
+        "([FlashAttention-3](https://arxiv.org/abs/2407.08608)). On a B200 they measured 300 to 380 TFLOP/s, a sixth of the peak "
         "([head size 64](https://github.com/Dao-AILab/flash-attention/issues/1589)).", "",
         "On a B200 a second pass over the exponentials alone takes as long as two products, so tracing costs at least 2 × of "
-        "that floor. Masking costs more there because Triton moves scores between tensor memory and registers.", "",
+        "that floor. Masking costs more there: see the instructions of the output kernel below.", "",
         "## Errors", "",
         "Largest difference from float64, [2, 4, 160, 64], three groups, in Triton's interpreter; there bf16 is widened to "
         "float32. The output is rounded to its dtype.", "", *errors(), "",
@@ -359,10 +359,10 @@ def page(command: str, built: dict[tuple[Variant, int], Built]) -> str:
         "smaller tiles where a GPU has less (`launches` in attention/triton.py).", "",
         "## The real table", "",
         "There is none yet: nobody has run this on a GPU. To make it, on a machine with one:", "", "```bash",
-        "pip install 'sinkscope[triton]'", "sinkscope bench --device cuda --dtype bfloat16 --out bench.json", "```", "",
+        "pip install -e '.[triton]'", "sinkscope bench --device cuda --dtype bfloat16 --out bench.json", "```", "",
         "That times attend against F.scaled_dot_product_attention in turns (32 heads of 128, 256 to 8192 positions, causal and "
-        "not, three groups), and plain, traced and masked generation of tiny-llada; a few minutes, most of them compiling. "
-        "bench.json names the GPU and the versions, and nothing else of the machine. Please open an issue with that file: its "
+        "not, three groups), and plain, traced and masked generation of tiny-llada. It takes a few minutes, mostly compiling. "
+        "`bench.json` names the GPU and the versions, and nothing else of the machine. Please open an issue with that file: its "
         "table goes here, with the name you want under it.",
         "",
     ])  # fmt: skip

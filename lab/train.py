@@ -17,8 +17,8 @@ from lab.loop import Run
 from lab.progress import Progress
 from lab.recipe import Recipe, load_recipe
 from lab.tiny import TinyRun
-from sinkscope.cli.screen import print_json, printable, say_error
-from sinkscope.errors import SinkscopeError
+from sinkscope.cli.screen import print_json, say_error
+from sinkscope.errors import SinkscopeError, printable
 from sinkscope.tasks.problem import find
 
 RUNS: dict[type, Callable[[Any, Path, Path | None], Run]] = {

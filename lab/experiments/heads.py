@@ -1,12 +1,14 @@
-"""Are sink heads idle heads? How likely answers are without each head, against how much of its attention goes to a sink.
+"""Are sink heads idle heads?
+
+How likely answers are without each head, against how much of its attention goes to a sink:
 
     python -m lab.experiments.heads tiny-llada tiny-llama -n 32 --out FOLDER [--heads 8]
 
 A head's importance is what the log-likelihood of the worked answers of n problems (nats per token) loses when the head puts
-out nothing (`ZeroAttention`). An autoregressive model reads the answer token by token; of a diffusion model's answer half of
-the tokens are masked, in --maskings fixed ways that are the same for every head. Its sink share is the share of its
-attention on its top key. Writes MODEL.json with every head, the rank correlation of the two with a bootstrap interval over
-heads, and MODEL.yaml, a study that confirms the ten most and the ten least important heads by answers (n = 100).
+out nothing (`ZeroAttention`). An autoregressive model reads the answer token by token. Half of the tokens of a diffusion
+model's answer are masked, in --maskings fixed ways that are the same for every head. A head's sink share is the share of its
+attention on its top key. Writes MODEL.json with every head, and the rank correlation of the two with a bootstrap interval
+over heads. MODEL.yaml is a study that confirms the ten most and the ten least important heads by answers (n = 100).
 """
 
 from __future__ import annotations

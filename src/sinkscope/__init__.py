@@ -22,7 +22,7 @@ def __dir__() -> list[str]:
 
 
 def _show_trace(trace: Any, **options: Any) -> Any:
-    from sinkscope.report.notebook import show
+    from sinkscope.report.writing import show
 
     return show(trace, **options)
 

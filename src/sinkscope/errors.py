@@ -9,12 +9,17 @@ from typing import Any
 LONGEST = 1100  # characters of a message
 
 
+def printable(text: str) -> str:
+    """Text of a model or a file, with nothing in it that could steer the terminal."""
+    return "".join(sign if sign.isprintable() or sign in "\n\t" else "�" for sign in text)
+
+
 class SinkscopeError(Exception):
     """Anything that a user can fix; its text is one sentence that says how."""
 
     def __str__(self) -> str:
         """What came stands in the sentence, and may come from elsewhere: one line, not too long, that steers no terminal."""
-        text = "".join(sign if sign.isprintable() or sign in "\n\t" else "�" for sign in super().__str__())
+        text = printable(super().__str__())
         text = " ".join(text.split()) if "\n" in text else text
         return text if len(text) <= LONGEST else f"{text[: LONGEST - 300]} … {text[-290:]}"
 
@@ -88,8 +93,9 @@ class ReadingError(SinkscopeError):
 
 
 def error_envelope(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What the work gives, or why it gave nothing: an error of the user's, or a bug of ours. A worker answers with it.
+    """What the work gives, or why it gave nothing: an error of the user's, or a bug of ours.
 
+    A worker answers with it.
     lacking: the model could not be loaded on this machine.
     """
     try:

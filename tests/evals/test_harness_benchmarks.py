@@ -12,14 +12,15 @@ import torch
 from harness_models import FAMILIES, random_model, scripted_model
 
 from sinkscope.errors import SandboxError, TaskError
-from sinkscope.evals.requests import Answers, key
+from sinkscope.evals.answers import Answers, key
 from sinkscope.sandbox import execute as sandbox
 from sinkscope.tasks import problems
 
 pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed (extra: eval)")
 from sinkscope.evals.benchmarks import human_eval_job, load_tasks, pass_at_k
-from sinkscope.evals.evaluation import evaluate, right_answers
+from sinkscope.evals.evaluation import evaluate
 from sinkscope.evals.harness import HarnessLM
+from sinkscope.evals.scores import right_answers
 
 DATA = Path(os.environ.get("SINKSCOPE_DATA", Path(__file__).parents[3] / "shared" / "data"))
 needs_gsm8k = pytest.mark.skipif(

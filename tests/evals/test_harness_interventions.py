@@ -15,11 +15,10 @@ from sinkscope.interventions.conditions import Condition, read_entry
 pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed (extra: eval)")
 from lm_eval.api.instance import Instance
 
-from sinkscope.evals.divergence import divergences
 from sinkscope.evals.harness import HarnessLM
 from sinkscope.evals.model_table import OTHER_SEED, Stopping
 from sinkscope.evals.protocol import settings_for
-from sinkscope.evals.shift import shift
+from sinkscope.evals.shift import divergences, shift
 from sinkscope.evals.table1 import as_markdown, table1
 
 PROMPTS = ["a", "The quick brown fox", "0123456789" * 4, "def f(x):\n    return"]

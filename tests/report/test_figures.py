@@ -22,10 +22,10 @@ from playwright.sync_api import Browser
 from sinkscope.cli.app import run as command
 from sinkscope.errors import ReportError
 from sinkscope.report import figures, write
-from sinkscope.report.notebook import Explorer, show
 from sinkscope.report.printing import figures as draw
 from sinkscope.report.printing import picture
 from sinkscope.report.view import Viewer
+from sinkscope.report.writing import Explorer, show
 from sinkscope.study.results import Dynamics, Heads
 from sinkscope.tracing import Trace
 

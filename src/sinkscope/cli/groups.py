@@ -17,10 +17,7 @@ from sinkscope.cli.options import (
     BatchSize,
     Device,
     Dtype,
-    MaskId,
     ProtocolOption,
-    Quantization,
-    Revision,
     TaskOption,
     refuse_together,
     settings_of,
@@ -74,7 +71,27 @@ def with_groups(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @dataclass(frozen=True)
-class GenerateOptions:
+class LoadOptions:
+    """What is loaded, and in which form."""
+
+    dtype: Dtype = None
+    device: Device = None
+    mask_id: Annotated[
+        int | None, typer.Option("--mask-id", help="Mask token of a diffusion checkpoint that does not name it.", min=0)
+    ] = None
+    base: Base = None
+    revision: Annotated[str | None, typer.Option("--revision", help="Branch, tag or commit of a Hub id.")] = None
+    quantization: Annotated[
+        str | None, typer.Option("--quantization", help="int8 or int4 weights, packed by torchao (extra: quant).")
+    ] = None
+
+    def load_words(self) -> dict[str, Any]:
+        """What `load` takes."""
+        return {one.name: getattr(self, one.name) for one in fields(LoadOptions)}
+
+
+@dataclass(frozen=True)
+class GenerateOptions(LoadOptions):
     """What is loaded and how it decodes, where a command generates once."""
 
     length: Annotated[int | None, typer.Option(help="Tokens to generate.")] = None
@@ -82,28 +99,19 @@ class GenerateOptions:
     steps: Annotated[int | None, typer.Option(help="Denoising steps over the whole answer.")] = None
     temperature: Annotated[float | None, typer.Option(help="0 takes the likeliest token.")] = None
     seed: Annotated[int | None, typer.Option(help="Seed of the random numbers.", min=0, max=MOST)] = None
-    dtype: Dtype = None
-    device: Device = None
-    mask_id: MaskId = None
-    base: Base = None
     mode: Annotated[
         str | None,
         typer.Option(
             "--mode", help="Of a checkpoint that decodes in several ways: diffusion, autoregressive, self_speculation."
         ),
     ] = None
-    revision: Revision = None
-    quantization: Quantization = None
 
     def load(self, model: str, **useless: float | None) -> Model:
         """The model; useless: further options that mean nothing to one that writes left to right."""
         from sinkscope.models import load
 
         with waiting(f"loading {model} …"):
-            loaded = load(
-                model, dtype=self.dtype, device=self.device, mask_id=self.mask_id, base=self.base, mode=self.mode,
-                revision=self.revision, quantization=self.quantization,
-            )  # fmt: skip
+            loaded = load(model, mode=self.mode, **self.load_words())
         if loaded.causal:
             given = {"block": self.block, "steps": self.steps, **useless}
             named = {f"--{name}": one for name, one in given.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -44,6 +45,9 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of a 
 ModelArgument = Annotated[
     str, typer.Argument(help="Zoo name, folder, GGUF file or Hub id.", metavar="MODEL", autocompletion=model_names)
 ]
+PromptArgument = Annotated[
+    str, typer.Argument(help="Text; - reads stdin; @FILE.json: chat messages or token ids.", metavar="PROMPT")
+]
 ModelsOption = Annotated[
     list[str] | None,
     typer.Option("--models", "--model", "-m", help="Models; repeated, or with commas.", autocompletion=model_names),
@@ -56,14 +60,7 @@ Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 (bf16) or flo
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 or auto.")]
 Problems = Annotated[int | None, typer.Option("--problems", "-n", help="Problems per task.", min=1)]
 BatchSize = Annotated[int, typer.Option(help="Requests per batch.", min=1)]
-MaskId = Annotated[
-    int | None, typer.Option("--mask-id", help="Mask token of a diffusion checkpoint that does not name it.", min=0)
-]
 Base = Annotated[str | None, typer.Option("--base", help="Where the base of a PEFT adapter is, if not where it says.")]
-Revision = Annotated[str | None, typer.Option("--revision", help="Branch, tag or commit of a Hub id.")]
-Quantization = Annotated[
-    str | None, typer.Option("--quantization", help="int8 or int4 weights, packed by torchao (extra: quant).")
-]
 ProtocolOption = Annotated[
     str | None, typer.Option("--protocol", help="How benchmarks are asked; by default that of the checkpoint, else harness.",
                              autocompletion=protocol_names),
@@ -119,8 +116,13 @@ def _value(text: str) -> Any:
     return text
 
 
-def read_prompt(asked: str) -> str:
-    """The prompt of a command line; - reads stdin. Bytes that are no text are refused, and so is no text at all."""
+def read_prompt(asked: str) -> str | list[Any]:
+    """The prompt of a command line: text, - for stdin, or @FILE.json with chat messages or token ids.
+
+    Bytes that are no text are refused, and so is no text at all.
+    """
+    if asked.startswith("@") and asked.endswith(".json"):
+        return _json_prompt(Path(asked[1:]))
     if asked == "-":
         try:
             asked = sys.stdin.read()
@@ -133,6 +135,22 @@ def read_prompt(asked: str) -> str:
     return asked
 
 
+def _json_prompt(path: Path) -> list[Any]:
+    from sinkscope.io.reading import MB, read_text, short
+    from sinkscope.models.base import is_ids, is_messages
+
+    try:
+        found = json.loads(read_text(path, 16 * MB, PromptError))
+    except (ValueError, RecursionError):
+        found = None
+    if not is_messages(found) and not is_ids(found):
+        raise PromptError(
+            'Expected chat messages ([{"role": "user", "content": "…"}, …]) or token ids ([1, 2, …]) as JSON '
+            f"in {short(str(path))}; fix the file, or type the prompt as text."
+        )
+    return list(found)
+
+
 def refuse_together(
     error: type[SinkscopeError], what: str, given: Mapping[str, object], instead: str = "leave it out"
 ) -> None:
@@ -141,8 +159,10 @@ def refuse_together(
         raise error(f"{', '.join(used)} would have no effect {what}; {instead}.")
 
 
-def writable_file(path: Path, error: type[SinkscopeError]) -> None:
-    """Say before the work, and not after it, that the result could not be written there."""
+def writable_file(path: Path | None, error: type[SinkscopeError]) -> None:
+    """Say before the work, and not after it, that the result could not be written there; None is not written."""
+    if path is None:
+        return
     if path.is_dir() or not path.name:
         raise error(f"Expected a file to write to, and {path} is a folder; name a file in it.")
     parent = next((one for one in path.absolute().parents if one.exists()), None)

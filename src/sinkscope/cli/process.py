@@ -12,7 +12,8 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
-from sinkscope.cli.screen import printable, say, say_error
+from sinkscope.cli.screen import say, say_error
+from sinkscope.errors import printable
 
 ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 _received: list[int] = []

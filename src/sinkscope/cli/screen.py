@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
+
+from sinkscope.errors import printable
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 def output() -> Console:
@@ -45,6 +50,24 @@ def tell_shard(folder: Path, shard: str, as_json: bool) -> None:
     print_result(as_json, {"folder": str(folder), "shard": shard, "results": None}, text)
 
 
+def table_of(
+    titles: Sequence[str], rows: Iterable[Sequence[object]], right: Sequence[str] = (), title: str = ""
+) -> Table:
+    """Rows under titles. Cells may be a file's or a model's text: never markup, nor anything that steers the terminal."""
+    from rich.table import Table
+    from rich.text import Text
+
+    # A title is as wide as its table and would be folded, so a narrow table gets room for it.
+    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, min_width=len(title) or None)
+    for name in titles:
+        # Numbers are never folded; what a token is must stay in sight at 80 columns.
+        side: Literal["left", "right"] = "right" if name in right else "left"
+        table.add_column(name, justify=side, overflow="fold", no_wrap=side == "right", min_width=4 if title else None)
+    for row in rows:
+        table.add_row(*(one if isinstance(one, Text) else Text(printable(str(one))) for one in row))
+    return table
+
+
 def print_json(value: Any) -> None:
     """JSON with letters of every language as they are, where the stream can write them, and no control characters."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
@@ -72,11 +95,6 @@ def waiting(what: str) -> Iterator[None]:
         return
     with console.status(printable(what)):
         yield
-
-
-def printable(text: str) -> str:
-    """Text of a model or a file, with nothing in it that could steer the terminal."""
-    return "".join(sign if sign.isprintable() or sign in "\n\t" else "�" for sign in text)
 
 
 # What JSON leaves as it is and a terminal obeys: delete, the C1 controls, marks that turn the direction of writing.

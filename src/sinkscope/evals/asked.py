@@ -20,7 +20,6 @@ from sinkscope.evals.protocol import (
     checkpoint_of,
     in_full,
     protocol_for,
-    read_protocol,
     settings_for,
 )
 from sinkscope.evals.scores import summarise, write_summary
@@ -100,17 +99,13 @@ class Choices:
     def folder(self) -> Path | None:
         return None if self.data is None else Path(self.data).expanduser()
 
-    def protocol_of(self, name: str) -> Protocol:
-        asked = self.protocol
-        return read_protocol(asked) if isinstance(asked, str) else asked or protocol_for(name)
-
     def find_data(self, name: str) -> None:
         """Refuse what cannot run before a model is loaded: data, worked examples or the sandbox are missing."""
         from sinkscope.evals.benchmarks import find_data
 
         if any(one.startswith("humaneval") or one in ("sinkscope", "sinkscope_programs") for one in self.names):
             require_sandbox()  # now, and not after hours of generating
-        protocol = self.protocol_of(name)
+        protocol = protocol_for(name, self.protocol)
         setups = [one for one in protocol.setups if one.benchmark == "gsm8k" and "gsm8k" in self.names]
         setups = [one for one in setups if one.of(checkpoint_of(name))] or setups
         if setups and all(one.worked for one in setups) and self.fewshot != 0:
@@ -121,7 +116,7 @@ class Choices:
         """The tasks for this model, with what is worth knowing about them printed."""
         from sinkscope.evals.benchmarks import load_tasks
 
-        protocol, checkpoint = self.protocol_of(model.name), checkpoint_of(model.name)
+        protocol, checkpoint = protocol_for(model.name, self.protocol), checkpoint_of(model.name)
         setups: dict[str, Setup] = {}
         for name in self.names:
             if name in BENCHMARKS:

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from sinkscope.decoding import Step, decode
 from sinkscope.errors import TaskError, error_envelope
+from sinkscope.evals.answers import key
 from sinkscope.evals.masking import as_list
-from sinkscope.evals.requests import key
 from sinkscope.models.base import Model, pad
 from sinkscope.settings.decode import Decode
 
@@ -30,6 +30,19 @@ Ids = tuple[int, ...]
 Outcome = dict[str, Any]  # "answers": one record per request; "effect": what was masked; "attention": what computed it
 
 
+Kind = Literal["generate", "score", "trace", "divergence"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """A prompt that is continued up to one of its stops, or whose answer's likelihood is asked for."""
+
+    name: str  # by everything that its answer depends on
+    prompt: Ids
+    stops: tuple[str, ...] = ()
+    answer: Ids = ()
+
+
 @dataclass(frozen=True)
 class Batch:
     """Requests that are answered in one go.
@@ -37,12 +50,9 @@ class Batch:
     kind: generate, score (likelihoods), trace (sinks of generations) or divergence (of logits at the commits).
     """
 
-    kind: Literal["generate", "score", "trace", "divergence"]
-    names: tuple[str, ...]  # of the requests
-    prompts: tuple[Ids, ...]
+    kind: Kind
+    requests: tuple[Request, ...]
     settings: Decode | None = None  # of generations
-    stops: tuple[tuple[str, ...], ...] = ()
-    answers: tuple[Ids, ...] = ()  # whose likelihood is asked for
     samples: int = 1
     rows: int = 8  # of a batch inside a likelihood
     seed: int = 0
@@ -50,20 +60,19 @@ class Batch:
 
     @property
     def id(self) -> str:
-        return key(kind=self.kind, names=self.names)
+        return key(kind=self.kind, names=[one.name for one in self.requests])
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "settings": None if self.settings is None else self.settings.to_dict()}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Batch:
-        known = {name: _frozen(value) for name, value in values.items() if name != "settings"}
-        settings = values["settings"]
-        return cls(**known, settings=None if settings is None else Decode.from_dict(settings))
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+        frozen: list[dict[str, Any]] = [
+            {name: tuple(part) if isinstance(part, list) else part for name, part in one.items()}
+            for one in values["requests"]
+        ]
+        settings = None if values["settings"] is None else Decode.from_dict(values["settings"])
+        return cls(**{**values, "settings": settings, "requests": tuple(Request(**one) for one in frozen)})
 
 
 @dataclass(frozen=True)
@@ -96,10 +105,10 @@ class Elsewhere(Protocol):
 def run_batch(model: Model, intervention: Any, batch: Batch) -> Outcome:
     """Answer a batch under an intervention; every value is plain data that JSON holds exactly."""
     if batch.kind == "divergence":  # it compares with the model as it is
-        from sinkscope.evals.divergence import divergences
+        from sinkscope.evals.shift import divergences
 
         assert batch.settings is not None
-        found = divergences(model, intervention, [list(prompt) for prompt in batch.prompts], batch.settings)
+        found = divergences(model, intervention, [list(one.prompt) for one in batch.requests], batch.settings)
         return {"answers": found, "effect": None, "attention": attention_of(model, intervention)}
     with intervened(model, intervention) as active:
         records = KINDS[batch.kind](model, intervention, batch)
@@ -121,8 +130,9 @@ def intervened(model: Model, intervention: Any) -> Iterator[Any]:
 
 def _generated(model: Model, intervention: Any, batch: Batch) -> list[dict[str, Any]]:
     assert batch.settings is not None
-    stops = [list(own) for own in batch.stops]
-    rows, order = answer_tokens(model, [torch.tensor([prompt]) for prompt in batch.prompts], batch.settings, stops)
+    stops = [list(one.stops) for one in batch.requests]
+    prompts = [torch.tensor([one.prompt]) for one in batch.requests]
+    rows, order = answer_tokens(model, prompts, batch.settings, stops)
     # In other layouts each row's answer begins in a column of its own.
     timed = batch.settings.layout == "answer" and not model.causal
     records: list[dict[str, Any]] = []
@@ -226,7 +236,7 @@ def _scored(model: Model, intervention: Any, batch: Batch) -> list[dict[str, Any
     settle = any(
         one.maps() or getattr(one, "since", None) == "second" or getattr(one, "steps", None) for one in changes
     )
-    pairs = [(list(prompt), list(answer)) for prompt, answer in zip(batch.prompts, batch.answers, strict=True)]
+    pairs = [(list(one.prompt), list(one.answer)) for one in batch.requests]
     found: list[Likelihood]
     if model.causal:
         found = chain_likelihoods(model, pairs, batch_size=batch.rows, settle=settle)
@@ -237,7 +247,7 @@ def _scored(model: Model, intervention: Any, batch: Batch) -> list[dict[str, Any
             )
             for pair in pairs
         ]
-    return [one.to_dict() for one in found]
+    return [asdict(one) for one in found]
 
 
 def _traced(model: Model, intervention: Any, batch: Batch) -> list[dict[str, Any]]:
@@ -247,8 +257,8 @@ def _traced(model: Model, intervention: Any, batch: Batch) -> list[dict[str, Any
     from sinkscope.tracing.order import decoding_order
 
     traces = []
-    for prompt in batch.prompts:
-        one = trace(model, torch.tensor([prompt]), batch.settings)
+    for asked in batch.requests:
+        one = trace(model, torch.tensor([asked.prompt]), batch.settings)
         traces += one if isinstance(one, list) else [one]
     shares = token_shares(traces).head(10).to_dicts()
     classes = [name for one in traces for name in head_dynamics(one)["class"].to_list()]

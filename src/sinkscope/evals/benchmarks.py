@@ -87,7 +87,9 @@ def find_data(names: Sequence[str], data: Path | None) -> None:
     for name in names:
         benchmark = benchmark_of(name)
         if data is not None and benchmark is not None:
-            _read(_find(data, FILES[benchmark]), benchmark)
+            found = _find(data, FILES[benchmark])
+            assert found is not None
+            _read(found, benchmark)
         elif name in GSM8K or name in HUMANEVAL:
             load_tasks([name])
 
@@ -125,14 +127,7 @@ def _gsm8k(name: str, setup: Setup, data: Path | None, fewshot: int | None, work
     if setup.extract is not None:
         pattern = {"function": "regex", "group_select": -1, "regex_pattern": setup.extract}
         config["filter_list"] = [{"name": "flexible-extract", "filter": [pattern, {"function": "take_first"}]}]
-    note: dict[str, Any] = {"examples": shots, "harness_task": setup.task}
-    if source is None:
-        return _task(config, None, note)
-
-    def dataset(**_: Any) -> Any:
-        return _dataset(test=_read(source, "gsm8k"), **({"train": _read(train, "gsm8k")} if train else {}))
-
-    return _task(config, dataset, note | {"data": _fingerprint(source)})
+    return _task(config, {"examples": shots, "harness_task": setup.task}, {"test": source, "train": train}, "gsm8k")
 
 
 def _changed(config: dict[str, Any], setup: Setup) -> dict[str, Any]:
@@ -178,11 +173,8 @@ def _humaneval(
         "metric_list": [{"metric": f"pass@{k}", "aggregation": "mean", "higher_is_better": True} for k in pass_at],
         "filter_list": [{"name": "create_test", "filter": [{"function": "custom", "filter_fn": judge}]}],
     }
-    note: dict[str, Any] = {"scored_by": "sinkscope's sandbox", "harness_task": setup.task, "sanitize": how}
-    if data is None:
-        return _task(config, None, note)
-    source = _find(data, FILES["humaneval"])
-    return _task(config, lambda **_: _dataset(test=_read(source, "humaneval")), note | {"data": _fingerprint(source)})
+    note = {"scored_by": "sinkscope's sandbox", "harness_task": setup.task, "sanitize": how}
+    return _task(config, note, {"test": data and _find(data, FILES["humaneval"])}, "humaneval")
 
 
 def human_eval_job(doc: dict[str, Any], code: str, limits: Limits | None = None) -> dict[str, Any]:
@@ -236,7 +228,7 @@ def _kind(kind: str, size: int, seed: int) -> Any:
         "generation_kwargs": {"until": ["<|endoftext|>"], "do_sample": False},
         "metadata": {"version": 1.0},
     }
-    return _task(config, lambda **_: _dataset(test=rows), {"problems": f"test split, seed {seed}"})
+    return _task(config, {"problems": f"test split, seed {seed}"}, {"test": rows})
 
 
 # ---- the harness's side
@@ -265,11 +257,23 @@ def _harness_config(folder: str, file: str) -> dict[str, Any]:
     return config
 
 
-def _task(config: dict[str, Any], dataset: Any, note: dict[str, Any]) -> Any:
+def _task(
+    config: dict[str, Any], note: dict[str, Any], splits: Mapping[str, Path | list[Any] | None], benchmark: str = ""
+) -> Any:
+    """A task of the harness; splits: rows, or the file that they are in. Without any, the data are the harness's own."""
+    from datasets import Dataset, DatasetDict  # type: ignore[import-untyped]
     from lm_eval.api.task import ConfigurableTask
 
+    def dataset(**_: Any) -> Any:
+        rows = {name: _read(one, benchmark) if isinstance(one, Path) else one for name, one in splits.items() if one}
+        return DatasetDict({name: Dataset.from_list(own) for name, own in rows.items()})
+
+    source, extra = splits["test"], {}
+    if source is not None:
+        extra = {"custom_dataset": dataset, "dataset_path": None, "dataset_name": None}
+    if isinstance(source, Path):
+        note = {**note, "data": f"{source.name} sha256 {hashlib.sha256(source.read_bytes()).hexdigest()[:16]}"}
     metadata = {**config.get("metadata", {}), **note, "prompts_of": f"lm_eval {version('lm_eval')}"}
-    extra = {} if dataset is None else {"custom_dataset": dataset, "dataset_path": None, "dataset_name": None}
     with _fetching(str(config["task"])):
         return ConfigurableTask(config={**config, **extra, "metadata": metadata})
 
@@ -293,12 +297,6 @@ def _fetching(task: str) -> Iterator[None]:
         ) from error
 
 
-def _dataset(**splits: list[dict[str, Any]]) -> Any:
-    from datasets import Dataset, DatasetDict  # type: ignore[import-untyped]
-
-    return DatasetDict({name: Dataset.from_list(rows) for name, rows in splits.items()})
-
-
 # ---- files
 
 
@@ -312,8 +310,7 @@ def _find(data: Path, stems: Sequence[str], needed: bool = True) -> Path | None:
     return None
 
 
-def _read(path: Path | None, benchmark: str) -> list[dict[str, Any]]:
-    assert path is not None
+def _read(path: Path, benchmark: str) -> list[dict[str, Any]]:
     try:
         data = path.read_bytes()
         text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
@@ -323,8 +320,3 @@ def _read(path: Path | None, benchmark: str) -> list[dict[str, Any]]:
     if not rows or any(not isinstance(row, dict) or not row.keys() >= FIELDS[benchmark] for row in rows):
         raise TaskError(f"Expected lines with {', '.join(sorted(FIELDS[benchmark]))} in {path}, and at least one.")
     return rows
-
-
-def _fingerprint(path: Path | None) -> str:
-    assert path is not None
-    return f"{path.name} sha256 {hashlib.sha256(path.read_bytes()).hexdigest()[:16]}"

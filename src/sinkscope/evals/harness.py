@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -12,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from sinkscope.decoding import Decode
 from sinkscope.errors import TaskError
-from sinkscope.evals import requests as incoming
+from sinkscope.evals.answers import Answers, key
 from sinkscope.evals.batches import (
     Batch,
     Job,
+    Kind,
     Outcome,
+    Request,
     RunBatches,
     attention_of,
     run_batch,
@@ -24,8 +25,8 @@ from sinkscope.evals.batches import (
 )
 from sinkscope.evals.masking import described, made_of_words
 from sinkscope.evals.protocol import Protocol, settings_for, setup_for
-from sinkscope.evals.requests import Answers, key
-from sinkscope.io.progress import request_bar
+from sinkscope.fields import Allowed, need, whole
+from sinkscope.io.progress import StepBar
 from sinkscope.models.base import Model
 from sinkscope.models.template import rendered
 
@@ -35,8 +36,7 @@ try:
     from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 except ImportError as error:  # pragma: no cover - the environment of the tests has it
     raise TaskError(
-        f"Benchmarks need lm-evaluation-harness, which is not here ({error}); install it with: "
-        "pip install sinkscope[eval]"
+        f"Benchmarks need lm-evaluation-harness, which is not here ({error}); install it with: pip install -e '.[eval]'"
     ) from error
 
 if TYPE_CHECKING:
@@ -90,8 +90,10 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         self.model = model
         self.intervention = intervention if intervention is not None else made_of_words(mask_sinks, mask_random, rank)
         self.asked: Decode | Mapping[str, Any] | None = words or settings
-        self.batch_size = incoming.size_of_batch(batch_size, max_batch_size)
-        self.samples, self.seed = incoming.count("samples", samples, 1), incoming.count("seed", seed, 0)
+        # The harness hands None or "auto" on where nobody gave a batch size, and numbers as text.
+        asked = 8 if batch_size is None or str(batch_size).startswith("auto") else _whole("batch_size", batch_size)
+        self.batch_size = max(1, min(asked, max_batch_size or asked))
+        self.samples, self.seed = _whole("samples", samples), _whole("seed", seed, 0)
         settings_for(model, "", self.asked)  # wrong words are told now, and not at the first request
         self.tokenizer = model.require_tokenizer()
         self.answers = Answers(Path(store) if store is not None else None)
@@ -147,49 +149,44 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Answers in the order of the requests, made in padded batches of like length, each cut at its own stops."""
-        numbered = zip(requests, incoming.occurrences(requests), strict=True)
-        asked = [self._generation(request, nth) for request, nth in numbered]
-        waiting: dict[Decode, dict[str, tuple[list[int], list[str]]]] = {}
-        for name, settings, prompt, stops in asked:
-            if self.part is not None or self.answers.get(name) is None:
-                waiting.setdefault(settings, {})[name] = (prompt, stops)
-            else:
-                self.counts["found"] += 1
-        batches = []
-        for settings, group in waiting.items():
-            # Longest first: what does not fit into memory fails at once, and not after hours.
-            order = sorted(group, key=lambda name: -len(group[name][0]))
-            for names in incoming.batched(order, self.batch_size):
-                prompts = tuple(tuple(group[name][0]) for name in names)
-                ends = tuple(tuple(group[name][1]) for name in names)
-                batches.append(Batch("generate", tuple(names), prompts, settings, ends))
-        if self.on_answers is not None:
-            self.on_answers(len(asked) - sum(map(len, waiting.values())))
-        self._run(batches, disable_tqdm, "generating")
-        self.counts["generated"] += sum(map(len, waiting.values()))
-        return [str(self._answer(name)["text"]) for name, *_ in asked]
+        seen: Counter[int] = Counter()  # the harness asks for repeats by handing the same object in again
+        asked = []
+        for request in requests:
+            asked.append(self._generation(request, seen[id(request)]))
+            seen[id(request)] += 1
+        new = [one.name for _, one in asked if self.answers.get(one.name) is None]
+        found = self._answered("generate", asked, self.batch_size, disable_tqdm)
+        self.counts += Counter(generated=len(set(new)), found=len(asked) - len(new))
+        return [str(record["text"]) for record in found]
 
     def answered(self, task: str) -> tuple[list[dict[str, Any]], list[str]]:
         """First answers and prompts of a task's problems, in the order of their numbers."""
         own = [self.generations[task][number] for number in sorted(self.generations.get(task, {}))]
         return [self._answer(name) for name, _ in own], [text for _, text in own]
 
-    def _generation(self, request: Instance, nth: int) -> tuple[str, Decode, list[int], list[str]]:
-        text, words = incoming.text(request.args[0]), incoming.mapping(request.args[1])
+    def _generation(self, request: Instance, nth: int) -> tuple[Decode, Request]:
+        text, words = _text(request.args[0]), request.args[1]
         task = str(request.task_name or "")
-        longest = incoming.longest(words.get("max_gen_toks"))
+        longest, stops = words.get("max_gen_toks"), words.get("until") or []
+        longest = None if longest is None else _whole("max_gen_toks", longest)
+        stops = [stops] if isinstance(stops, str) else stops
+        # A number would never be found in a text.
+        if not isinstance(stops, list | tuple) or any(not isinstance(stop, str) for stop in stops):
+            raise TaskError(
+                f"Expected stop strings in until, such as ['\\n\\n'], got {stops!r:.60}; put quotes round numbers."
+            )
+        stops = [stop for stop in stops if stop]
         settings = settings_for(self.model, task, self.asked, longest, self.protocol)
         text = self.begun(task, text)
         self.used[task] = settings
         if nth and (settings.temperature > 0 or settings.confidence == "random" or settings.commit == "origin"):
             settings = replace(settings, seed=settings.seed + nth)
-        stops = incoming.stops(words.get("until"))
         # As the harness has it for likelihoods: an empty context is the token that texts begin with.
         ids = self._fit(self.tok_encode(text) or [self.prefix_token_id], self.model.context - settings.length)
         name = key(kind="generate", prompt=ids, settings=settings.to_dict(), until=stops, **self._dependence())
         if nth == 0:
             self.generations.setdefault(task, {})[int(request.doc_id or 0)] = (name, text)
-        return name, settings, ids, stops
+        return settings, Request(name, tuple(ids), tuple(stops))
 
     def begun(self, task: str, text: str) -> str:
         """Plain text with a begin token before it, where the protocol wants one."""
@@ -210,7 +207,7 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """How likely each continuation is, and whether greedy decoding says it; an empty one is refused."""
         for request in requests:
-            context, continuation = map(incoming.text, request.args[:2])
+            context, continuation = map(_text, request.args[:2])
             if not continuation:
                 raise TaskError("Expected a continuation of at least one character to score, got an empty one.")
             if not context and not self.tok_encode(continuation, add_special_tokens=False):
@@ -225,28 +222,12 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         self, requests: list[tuple[Any, list[int], list[int]]], disable_tqdm: bool = False, **_: Any
     ) -> list[tuple[float, bool]]:
         pairs = [(self._fit(context, self.model.context - len(answer)), answer) for _, context, answer in requests]
-        names = [
-            key(kind="likelihood", pair=pair, samples=self.samples, seed=self.seed, **self._dependence())
-            for pair in pairs
-        ]
-        waiting = {
-            name: pair
-            for name, pair in zip(names, pairs, strict=True)
-            if self.part is not None or self.answers.get(name) is None
-        }
+        asked = []
+        for pair in pairs:
+            name = key(kind="likelihood", pair=pair, samples=self.samples, seed=self.seed, **self._dependence())
+            asked.append((None, Request(name, tuple(pair[0]), answer=tuple(pair[1]))))
         # Of an autoregressive model several fit into a padded batch; a diffusion model's maskings are a batch already.
-        order = sorted(waiting, key=lambda name: -sum(map(len, waiting[name]))) if self.model.causal else list(waiting)
-        together = self.batch_size if self.model.causal else 1
-        batches = [
-            Batch(
-                "score", tuple(some), tuple(tuple(waiting[name][0]) for name in some),
-                answers=tuple(tuple(waiting[name][1]) for name in some), samples=self.samples, rows=self.batch_size,
-                seed=self.seed,
-            )
-            for some in incoming.batched(order, together)
-        ]  # fmt: skip
-        self._run(batches, disable_tqdm, "scoring")
-        results = [self._answer(name) for name in names]
+        results = self._answered("score", asked, self.batch_size if self.model.causal else 1, disable_tqdm)
         self.errors += [record["error"] for record in results]
         return [(record["value"], record["greedy"]) for record in results]
 
@@ -254,7 +235,7 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         """Log-likelihood of whole texts, in windows of the model's context that overlap in what is given only."""
         spans, windows = [], []
         for request in requests:
-            ids = self.tok_encode(incoming.text(request.args[0]), add_special_tokens=False)
+            ids = self.tok_encode(_text(request.args[0]), add_special_tokens=False)
             cut = get_rolling_token_windows(
                 token_list=ids, prefix_token=self.prefix_token_id, max_seq_len=self.model.context - 1, context_len=1
             )
@@ -264,37 +245,52 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         values = iter(self._loglikelihood_tokens(windows, disable_tqdm=disable_tqdm))
         return [sum(next(values)[0] for _ in range(span)) for span in spans]
 
-    # ---- what the results say about us
+    # ---- answers
 
-    def _run(self, batches: Sequence[Batch], silent: bool, what: str) -> None:
-        """Answer the batches, here or elsewhere; each is kept whole, with what was taken away in it, as it is done."""
-        prefix = self._effects()
+    def _answered(
+        self, kind: Kind, asked: Sequence[tuple[Decode | None, Request]], together: int, silent: bool
+    ) -> list[dict[str, Any]]:
+        """A record per request, in their order; those that are kept are not asked again.
+
+        The others are answered here or elsewhere; each batch is kept whole, with what was taken away in it, as it is done.
+        """
+        groups: dict[Decode | None, dict[str, Request]] = {}
+        for settings, one in asked:
+            if self.part is not None or self.answers.get(one.name) is None:
+                groups.setdefault(settings, {})[one.name] = one
+        batches: list[Batch] = []
+        for settings, group in groups.items():
+            # Longest first: what does not fit into memory fails at once, and not after hours.
+            order = sorted(group.values(), key=lambda one: -len(one.prompt) - len(one.answer))
+            pieces = [tuple(order[start : start + together]) for start in range(0, len(order), together)]
+            batches += [Batch(kind, some, settings, self.samples, self.batch_size, self.seed) for some in pieces]
+        total, prefix = sum(map(len, groups.values())), self._effects()
+        if self.on_answers is not None:
+            self.on_answers(len(asked) - total)
         if self.part is not None:  # the batches of the whole run, of which this process has every so manieth
             index, count = self.part
-            batches = [
-                one for one in batches[index - 1 :: count] if any(self.answers.get(name) is None for name in one.names)
-            ]
-        total = sum(len(batch.names) for batch in batches)
+            mine = batches[index - 1 :: count]
+            batches = [batch for batch in mine if any(self.answers.get(one.name) is None for one in batch.requests)]
+            total = sum(len(batch.requests) for batch in batches)
         outcomes: Iterator[tuple[Batch, Outcome]] = (
             (batch, run_batch(self.model, self.intervention, batch)) for batch in batches
         )
         if self.elsewhere is not None:
             run, job = self.elsewhere
             outcomes = run(job, batches)
-        counting = nullcontext(self.on_answers) if self.on_answers else request_bar(total, silent, what)
-        with counting as advance:
+        with StepBar(total, f"{kind[:-1]}ing", asked=not silent) as bar:
+            advance = self.on_answers or bar.tick
             for batch, outcome in outcomes:
-                effect = outcome["effect"]
-                self.answers.add_all(
-                    [
-                        *zip(batch.names, outcome["answers"], strict=True),
-                        *([(f"{prefix}{batch.id}", effect)] if effect is not None else []),
-                    ]
-                )
+                names, effect = [one.name for one in batch.requests], outcome["effect"]
+                taken = [] if effect is None else [(f"{prefix}{batch.id}", effect)]
+                self.answers.add_all([*zip(names, outcome["answers"], strict=True), *taken])
                 self.attention = outcome["attention"]
-                advance(len(batch.names))
+                advance(len(names))
         if self.part is not None:
             raise PartAnswered
+        return [self._answer(one.name) for _, one in asked]
+
+    # ---- what the results say about us
 
     def _effects(self) -> str:
         return f"effect-{key(**self._dependence())}-"
@@ -327,3 +323,18 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
                 "mean_standard_error": sum(self.errors) / len(self.errors),
             }
         return {"sinkscope": info}
+
+
+def _whole(name: str, value: Any, least: int = 1) -> int:
+    """A whole number, which YAML and command lines may give as text."""
+    number = (
+        int(value) if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 20 else value
+    )
+    need(name, number, Allowed(whole(least).expected, whole(least, 1 << 62)), TaskError)
+    return int(number)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TaskError(f"Expected the text of a request, got {type(value).__name__}; is the task's doc_to_text right?")
+    return value

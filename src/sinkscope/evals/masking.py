@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from sinkscope.errors import InterventionError, TaskError
@@ -56,12 +57,12 @@ def parse_condition(text: str) -> Condition:
     from sinkscope.interventions.conditions import read_entry
 
     name, _, rest = text.partition(":")
-    entry: dict[str, Any] = {"name": name.strip()}
-    for word in _split(rest):
-        setting, equals, value = (part.strip() for part in word.partition("="))
-        if not setting or not equals or setting in entry:
-            raise TaskError(f"Expected a condition as NAME:setting=value,setting=value, got {text!r:.80}.")
-        entry[setting] = bounded_yaml.parse(value, f"--condition {name}, {setting}", TaskError)[0]
+    # What stands behind the name is YAML's flow style with = in place of the colon.
+    flow, count = re.subn(r"(^|,)\s*(\w+)\s*=", r"\1 \2: ", rest)
+    settings = bounded_yaml.parse(f"{{{flow}}}", f"--condition {name}", TaskError)[0]
+    if not isinstance(settings, dict) or "name" in settings or len(settings) != count:
+        raise TaskError(f"Expected a condition as NAME:setting=value,setting=value, got {text!r:.80}.")
+    entry = {"name": name.strip(), **settings}
     try:
         found = read_entry(entry)
     except InterventionError as error:
@@ -70,25 +71,6 @@ def parse_condition(text: str) -> Condition:
     if len(found) != 1:
         raise TaskError(f"Expected one condition, got a sweep of {len(found)} in {text!r:.80}; repeat --condition.")
     return found[0]
-
-
-def _split(text: str) -> Iterator[str]:
-    """At commas outside of brackets, braces and quotes."""
-    depth, quote, start = 0, "", 0
-    for index, sign in enumerate(text):
-        if quote:
-            quote = "" if sign == quote else quote
-        elif sign in "'\"":
-            quote = sign
-        elif sign in "[{(":
-            depth += 1
-        elif sign in ")}]":
-            depth -= 1
-        elif sign == "," and depth <= 0:
-            yield text[start:index]
-            start = index + 1
-    if text[start:].strip() or start:
-        yield text[start:]
 
 
 def decode_words(condition: Condition) -> dict[str, Any]:

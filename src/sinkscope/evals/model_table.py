@@ -13,7 +13,7 @@ import numpy as np
 from sinkscope.errors import TaskError
 from sinkscope.evals import shift
 from sinkscope.evals.asked import Asked, OnMessage, Place, check_numbers
-from sinkscope.evals.batches import Batch, job_of, run_batch
+from sinkscope.evals.batches import Batch, Request, job_of, run_batch
 from sinkscope.evals.masking import decode_words, label
 from sinkscope.evals.protocol import benchmark_of, checkpoint_of, settings_for
 from sinkscope.evals.scores import right_answers
@@ -43,6 +43,16 @@ class Stopping:
         check_numbers(round=self.round)
         if not 0 < self.margin <= 50:
             raise TaskError(f"Expected a margin above 0 and up to 50 points, got {self.margin}.")
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A condition under its name in the table."""
+
+    name: str
+    condition: Condition
+    settings: Any = None  # of decoding, in place of the table's
+    place: tuple[int, int] | None = None  # which of how many, for the progress; None: it was counted before
 
 
 @dataclass(frozen=True)
@@ -76,78 +86,53 @@ class ModelTable:
     def model(self) -> Model:
         return self.asked.model
 
-    def _wanted(self, conditions: Sequence[Condition]) -> list[tuple[str, Condition, Any]]:
-        wanted: list[tuple[str, Condition, Any]] = [(label(one), one, None) for one in conditions]
+    def run(self, conditions: Sequence[Condition]) -> list[Done]:
+        """Every condition on every task; of a part of the requests nothing is scored."""
+        arms = [Arm(label(one), one) for one in conditions]
         asked = self.asked.choices.settings
         used = [settings_for(self.model, name, asked, None, self.asked.protocol) for name in self.asked.tasks]
         if any(one.temperature > 0 or one.confidence == "random" or one.commit == "origin" for one in used):
             # The noise of sampling, which no paired interval over one seed contains.
             seed = asked.seed if isinstance(asked, Decode) else (asked or {}).get("seed", 0)
-            wanted.insert(1, (OTHER_SEED, Condition("noop"), self._with({"seed": seed + 1})))
-        return wanted
-
-    def answer_part(self, conditions: Sequence[Condition]) -> None:
-        """Answer the place's part of the requests under every condition; nothing is scored."""
-        wanted = self._wanted(conditions)
-        for index, (name, condition, settings) in enumerate(wanted):
-            self.message(f"{self.model.name}: condition {index + 1} of {len(wanted)}, {name}")
-            self._answered(index, len(wanted), condition, settings, self.limit)
-
-    def run(self, conditions: Sequence[Condition]) -> list[Done]:
-        wanted = self._wanted(conditions)
+            arms.insert(1, Arm(OTHER_SEED, Condition("noop"), self._with({"seed": seed + 1})))
         found: list[Done] = []
-        for index, (name, condition, settings) in enumerate(wanted):
-            self.message(f"{self.model.name}: condition {index + 1} of {len(wanted)}, {name}")
-            found += self._condition(index, len(wanted), name, condition, settings, found)
+        for index, arm in enumerate(arms):
+            self.message(f"{self.model.name}: condition {index + 1} of {len(arms)}, {arm.name}")
+            plain = [one for one in found if one.cell["label"] == "none"]
+            found += self._compared(replace(arm, place=(index, len(arms))), plain)
         if self.stopping is None:
             return found
         # The unmasked run grew with whatever was compared with it.
-        none, most = Condition("none"), max(one.cell["n"] for one in found)
-        whole = self._cells(self._answered(None, len(wanted), none, None, most), "none", none, [])
+        whole = self._cells(Arm("none", Condition("none")), max(one.cell["n"] for one in found))
         return [*whole, *(one for one in found if one.cell["label"] != "none")]
 
-    def _condition(
-        self, index: int, count: int, name: str, condition: Condition, settings: Any, before: list[Done]
-    ) -> list[Done]:
-        plain = [one for one in before if one.cell["label"] == "none"]
-        if self.stopping is None or not plain:
-            limit = self.limit if self.stopping is None else self._sizes()[0]
-            return self._cells(self._answered(index, count, condition, settings, limit), name, condition, plain)
-        for size in self._sizes():
-            base = self._cells(
-                self._answered(None, count, Condition("none"), None, size), "none", Condition("none"), []
-            )
-            done = self._cells(self._answered(index, count, condition, settings, size), name, condition, base)
-            if all(one.cell["sequential"]["decision"] != "open" for one in done):
+    def _compared(self, arm: Arm, plain: Sequence[Done]) -> list[Done]:
+        if self.stopping is None:
+            return self._cells(arm, self.limit, plain)
+        # Numbers of problems after which a comparison is looked at.
+        whole = max(len(task.eval_docs) for task in self.asked.tasks.values())
+        whole = min(self.limit or whole, whole)
+        for size in [*range(self.stopping.round, whole, self.stopping.round), whole]:
+            base = self._cells(Arm("none", Condition("none")), size) if plain else []
+            done = self._cells(arm, size, base)
+            if not plain or all(one.cell["sequential"]["decision"] != "open" for one in done):
                 break
         return done
 
-    def _sizes(self) -> list[int]:
-        """Numbers of problems after which a comparison is looked at."""
-        assert self.stopping is not None
-        whole = max(len(task.eval_docs) for task in self.asked.tasks.values())
-        whole = min(self.limit or whole, whole)
-        return [*range(self.stopping.round, whole, self.stopping.round), whole]
-
-    def _answered(
-        self, index: int | None, count: int, condition: Condition, settings: Any, limit: int | None
-    ) -> tuple[dict[str, Any], HarnessLM, str]:
-        """index: of the condition, for the progress; None: it was counted before."""
-        other = settings is not None and settings is not self.fast
-        own = (self.place.out or Path()) / f"{condition.key}{'-other-seed' if other else ''}"
-        place = replace(self.place, out=own)
+    def _answered(self, arm: Arm, limit: int | None) -> tuple[dict[str, Any], HarnessLM, str]:
+        own = (self.place.out or Path()) / f"{arm.condition.key}{'-other-seed' if arm.settings is not None else ''}"
         each = -(-self.asked.count(self.limit) // (self.place.part or (1, 1))[1])
 
         def tick(done: int, total: int) -> None:
-            if self.on_progress is not None and index is not None:
+            if self.on_progress is not None and arm.place is not None:
+                index, count = arm.place
                 whole = self.before + each * count * (1 + self.later)
                 self.on_progress(self.before + each * index + done, whole)
 
-        if words := decode_words(condition):
-            settings = self._with(words)
-        elif settings is None:
-            settings = self.fast
-        change = condition.intervention(self.asked.choices.seed, self.model.causal)
+        words = decode_words(arm.condition)
+        settings = self._with(words) if words else self.fast if arm.settings is None else arm.settings
+        change = arm.condition.intervention(self.asked.choices.seed, self.model.causal)
+        place = replace(self.place, out=own)
         summary, lm = self.asked.run(
             change, place, limit=limit, order=self._order(), settings=settings, on_progress=tick
         )
@@ -193,23 +178,22 @@ class ModelTable:
 
     # ---- results
 
-    def _cells(
-        self, answered: tuple[dict[str, Any], HarnessLM, str], name: str, condition: Condition, plain: Sequence[Done]
-    ) -> list[Done]:
-        summary, lm, folder = answered
+    def _cells(self, arm: Arm, limit: int | None, plain: Sequence[Done] = ()) -> list[Done]:
+        """A cell per task, compared with the unmasked ones."""
+        summary, lm, folder = self._answered(arm, limit)
         before = {one.cell["task"]: one for one in plain}
         found: list[Done] = []
-        for task, entry in summary["tasks"].items():
+        for task, entry in summary.get("tasks", {}).items():
             score = entry["scores"][entry["metric"]]
             cell: dict[str, Any] = {
-                "model": self.model.name, "task": task, "condition": condition.to_dict(), "label": name,
+                "model": self.model.name, "task": task, "condition": arm.condition.to_dict(), "label": arm.name,
                 "metric": entry["metric"], "n": entry["n"], "correct": score.get("correct"), "accuracy": score["value"],
                 "low": score.get("low"), "high": score.get("high"), "effect": summary["sinkscope"]["effect"],
-                "protocol": entry.get("protocol"), "published": entry.get("published", []) if name == "none" else [],
-                "paper": self._paper(task, name, condition), "folder": folder,
+                "protocol": entry.get("protocol"), "published": entry.get("published", []) if arm.name == "none" else [],
+                "paper": self._paper(task, arm), "folder": folder,
             }  # fmt: skip
             records, prompts = lm.answered(task)
-            own = Done(cell, condition, records, prompts, score.get("right"), summary["sinkscope"], not found)
+            own = Done(cell, arm.condition, records, prompts, score.get("right"), summary["sinkscope"], not found)
             found.append(own)
             base = before.get(task, own)
             if own.right is None or base.right is None:
@@ -233,14 +217,15 @@ class ModelTable:
         decision = "inside" if inside else "outside" if outside else "open"
         return {"margin": self.stopping.margin, "decision": decision, "low": low, "high": high}
 
-    def _paper(self, task: str, name: str, condition: Condition) -> float | None:
+    def _paper(self, task: str, arm: Arm) -> float | None:
         """The paper's figure, for exactly its checkpoint and the protocol that repeats it."""
         setup = self.asked.setups.get(task)
         exact = setup is not None and setup.of(checkpoint_of(self.model.name)) and self.asked.published(task)
         if self.asked.protocol.name != "paper" or not exact or self.fast is not None:
             return None
-        shown = name == "none" or condition.name == "mask_sinks"
-        return TABLE_1.get((self.model.family, benchmark_of(task) or ""), {}).get(condition.k) if shown else None
+        if arm.name != "none" and arm.condition.name != "mask_sinks":
+            return None
+        return TABLE_1.get((self.model.family, benchmark_of(task) or ""), {}).get(arm.condition.k)
 
     def look_inside(self, done: Sequence[Done], count: int) -> dict[str, list[dict[str, Any]]]:
         """Sink tokens, dynamics of heads and order of decoding of a few problems; their divergence into the cells."""
@@ -252,7 +237,9 @@ class ModelTable:
             found["tokens"] += [{**own, **row} for row in record["shares"]]
             found["dynamics"] += [{**own, **row} for row in record["heads"]]
             found["order"] += [{**own, "problem": number, **row} for number, row in enumerate(record["order"])]
-        for condition in {one.condition.key: one.condition for one in done if one.condition.name != "none"}.values():
+        masked = {one.condition.key: one for one in done if one.condition.name != "none"}
+        for number, condition in enumerate((one.condition for one in masked.values()), 1):
+            self.message(f"{self.model.name}: divergence {number} of {len(masked)}, {condition.label}")
             batches = {task: self._batch("divergence", task, one.prompts[:count]) for task, one in plain.items()}
             for task, records in self._outcomes(condition, batches):
                 cell = next(one.cell for one in done if one.condition == condition and one.cell["task"] == task)
@@ -269,7 +256,7 @@ class ModelTable:
         settings = settings_for(self.model, task, asked, None, self.asked.protocol)
         lm = HarnessLM(self.model, settings=settings)
         room = self.model.context - settings.length
-        return Batch(kind, (task,), tuple(tuple(lm.tok_encode(prompt)[-room:]) for prompt in prompts), settings)
+        return Batch(kind, tuple(Request(task, tuple(lm.tok_encode(prompt)[-room:])) for prompt in prompts), settings)
 
     def _outcomes(
         self, condition: Condition | None, batches: Mapping[str, Batch]

@@ -133,8 +133,10 @@ def checkpoint_of(name: str) -> str:
     return f"{found[1]}/{found[2]}" if found else name
 
 
-def protocol_for(name: str) -> Protocol:
-    """The protocol of exactly this checkpoint; `harness` where it has none."""
+def protocol_for(name: str, asked: str | Protocol | None = None) -> Protocol:
+    """The protocol asked for, else that of exactly this checkpoint; `harness` where it has none."""
+    if asked is not None:
+        return read_protocol(asked) if isinstance(asked, str) else asked
     checkpoint = checkpoint_of(name)
     for protocol in map(read_protocol, names()):
         if protocol.default and any(setup.of(checkpoint) for setup in protocol.setups):
@@ -156,7 +158,7 @@ def setup_for(model: Model, task: str, protocol: Protocol | None = None) -> Setu
     if benchmark is None:
         return None
     checkpoint = checkpoint_of(model.name)
-    found = (protocol or protocol_for(model.name)).setup(benchmark, checkpoint, model.family)
+    found = protocol_for(model.name, protocol).setup(benchmark, checkpoint, model.family)
     if found is not None and task in (benchmark, found.task):
         return found
     return read_protocol(OTHERWISE).setup(benchmark, checkpoint, model.family)

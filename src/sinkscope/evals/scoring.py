@@ -1,7 +1,7 @@
 """How likely a text is: the exact chain rule for autoregressive models, a masked estimate for diffusion models.
 
 A diffusion model has no order of its own. With m of the n answer tokens masked at random, m uniform in 1…n, the mean of
-n/m · Σ log p(masked token | the rest) is the chain rule averaged over all orders: a lower bound of log p, and what the
+n/m · Σ log p(masked token | the rest) is the chain rule averaged over all orders. That is a lower bound of log p, and what the
 published evaluations report. Where all 2ⁿ − 1 maskings are no more than the samples asked for, all are taken: exact.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -34,9 +34,6 @@ class Likelihood:
     greedy: bool
     tokens: int
     forwards: int
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @torch.inference_mode()
@@ -127,19 +124,23 @@ def log_probabilities(model: Model, hidden: Tensor) -> Tensor:
 def _hidden(
     model: Model, canvas: Tensor, width: int, settle: bool, settled: Callable[[], object] | None = None
 ) -> Tensor:
-    labels = torch.full_like(canvas, COMMITTED).masked_fill(canvas.eq(model.mask_id or 0), MASKED)
-    labels[:, :width] = PROMPT
     run = object()
     for step in range(2 if settle else 1):
-        with forward_context(Forward(run, step, labels, len(canvas), 0, None, width, ids=canvas)):
-            if model.block is not None:
-                whole = BlockForwards(model, model.block, False, model.shift)
-                hidden = whole(canvas, None, (0, canvas.shape[1]), keep=False)
-            else:
-                hidden = Forwards(model, None, None)(canvas, (width, canvas.shape[1]))
+        hidden = canvas_hidden(model, canvas, width, run, step)
         if step == 0 and settled is not None:
             settled()
     return hidden
+
+
+def canvas_hidden(model: Model, canvas: Tensor, width: int, run: object, step: int) -> Tensor:
+    """Hidden states of canvases [batch, position] behind prompts of `width`, as this step of a run sees them."""
+    labels = torch.full_like(canvas, COMMITTED).masked_fill(canvas.eq(model.mask_id or 0), MASKED)
+    labels[:, :width] = PROMPT
+    with forward_context(Forward(run, step, labels, len(canvas), 0, None, width, ids=canvas)):
+        if model.block is not None:
+            whole = BlockForwards(model, model.block, False, model.shift)
+            return whole(canvas, None, (0, canvas.shape[1]), keep=False)
+        return Forwards(model, None, None)(canvas, (width, canvas.shape[1]))
 
 
 def _is_greedy(model: Model, context: list[int], answer: list[int]) -> bool:

@@ -16,7 +16,7 @@ from sinkscope.evals.asked import Choices, OnMessage, Part, Place, check_numbers
 from sinkscope.evals.evaluation import check_named, loaded_for, workers_of
 from sinkscope.evals.masking import grid, label
 from sinkscope.evals.model_table import ModelTable, OnTick, Stopping
-from sinkscope.evals.protocol import OTHERWISE, Protocol, protocol_for, read_protocol
+from sinkscope.evals.protocol import OTHERWISE, Protocol, protocol_for
 from sinkscope.interventions.conditions import Condition, condition_from_dict
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def table1(
     is used, humaneval where none is. conditions: further ones, behind the grid. fast: commit all that is surer than 0.9,
     if that agrees with the protocol's decoding on so many unmasked problems. sequential: stop a comparison early.
     Every request is kept as soon as it is answered: a killed run is resumed. `traced` problems per task are run
-    once more with a recorder, for sink tokens, dynamics of the heads and the order of decoding, and once under every
+    once more with a recorder, for sink tokens, dynamics of the heads and the order of decoding. They also run under every
     condition along the unmasked path, for the divergence of the logits. part: (i, n), answer every n-th batch alone, and
     score nothing. The other words are `evaluate`'s; more: the fields of `Choices`.
     """
@@ -83,11 +83,9 @@ def table1(
             table = ModelTable(asked, place, limit, sequential, message, on_progress, answers, later)
             if fast is not None and not model.causal:
                 table = table.faster(fast)
-            wanted = [*grid(model.causal, ks), *conditions]
+            done = table.run([*grid(model.causal, ks), *conditions])
             if part is not None:
-                table.answer_part(wanted)
                 continue
-            done = table.run(wanted)
             answers += asked.count(limit) * len({one.cell["label"] for one in done})
             if traced:
                 message(f"{model.name}: tracing {traced} problems per task")
@@ -111,7 +109,7 @@ def table1(
 def _tasks(name: str, tasks: Sequence[str] | None, protocol: str | Protocol | None, chatty: bool) -> tuple[str, ...]:
     if tasks is not None:
         return tuple(tasks)
-    chosen = read_protocol(protocol) if isinstance(protocol, str) else protocol or protocol_for(name)
+    chosen = protocol_for(name, protocol)
     if chosen.name == OTHERWISE:
         return "gsm8k", "humaneval_instruct" if chatty else "humaneval"
     return tuple(sorted({setup.benchmark for setup in chosen.setups}))

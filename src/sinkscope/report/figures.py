@@ -30,7 +30,7 @@ from sinkscope.report.drawing import (
     whole_ticks,
 )
 from sinkscope.report.result_figures import class_bars, masking_curves, mechanism_gaps, token_bars
-from sinkscope.report.sample import head_classes
+from sinkscope.report.sample import head_classes, model_of
 from sinkscope.sinks import Threshold, default_rule, head_dynamics, histogram, sweep
 from sinkscope.sinks.columns import CumulativeColumns, missing_keys, query_count, seen_by
 from sinkscope.tracing import Trace
@@ -53,15 +53,11 @@ PAPER_EPSILON, PAPER_SHARE = 3, 96  # Figure 10: epsilon = 3 leaves at least 96 
 SIGNS = {"static": "●", "right": "→", "left": "←", "wander": "↔", "flash": "✦", "split": "◐", "none": ""}
 
 
-def _name(trace: Trace) -> str:
-    return str(trace.model.get("name", "model"))
-
-
 def _columns(trace: Trace, layer: int | None, head: int | None, group: str) -> torch.Tensor:
     """Scores [step, key] of one head, or the mean over a layer's heads, or over all.
 
     Column sums of a diffusion model. An autoregressive one reads the prompt in one step and writes one row in each later
-    one: its scores are multiples of the uniform share, which makes all its steps comparable.
+    one. Its scores are multiples of the uniform share, which makes all its steps comparable.
     """
     part = trace if layer is None else trace.select(layers=[layer])
     scores = part.scores(group)
@@ -75,8 +71,9 @@ def _columns(trace: Trace, layer: int | None, head: int | None, group: str) -> t
 def received_map(
     trace: Trace, layer: int | None = None, head: int | None = None, group: str = "all", ax: Axes | None = None
 ) -> Axes:
-    """Figure 1: attention received, step × position, with the largest key of every step; unit: column sums, × uniform
-    of an autoregressive model.
+    """Figure 1: attention received, step × position, with the largest key of every step.
+
+    Unit: column sums, or multiples of the uniform share for an autoregressive model.
     """
     ax = axes(ax)
     values = _columns(trace, layer, head, group)
@@ -96,7 +93,7 @@ def received_map(
     ax.set(
         xlabel="position",
         ylabel="step" if trace.causal else "denoising step",
-        title=f"{_name(trace)}: {where}, {group} queries",
+        title=f"{model_of(trace)}: {where}, {group} queries",
     )
     whole_ticks(ax)
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
@@ -114,7 +111,7 @@ def score_histogram(trace: Trace, unit: str = "sum", bins: int = 50, ax: Axes | 
     table = histogram(trace, bins, unit)
     ax.bar(table["low"], table["count"], table["high"] - table["low"], align="edge", color=LINES[0])
     unit_name = "× uniform" if unit == "uniform" else unit
-    ax.set(yscale="log", xlabel=f"score ({unit_name})", ylabel="keys", title=f"{_name(trace)}: scores of all keys")
+    ax.set(yscale="log", xlabel=f"score ({unit_name})", ylabel="keys", title=f"{model_of(trace)}: scores of all keys")
     plain_counts(ax)
     whole_ticks(ax, down=False)
     if unit != "mean":
@@ -148,7 +145,7 @@ def neighbouring_maps(trace: Trace, step: int = 1, slot: int = 0) -> Figure:
     bar = figure.colorbar(image, ax=list(panels), label="attention weight", shrink=0.85)
     ticks = (0, 0.05, 0.25, 0.5, 1)
     bar.set_ticks([tick**0.5 for tick in ticks], labels=[f"{tick:g}" for tick in ticks])
-    figure.suptitle(f"{_name(trace)}: layer {layer}, head {head}")
+    figure.suptitle(f"{model_of(trace)}: layer {layer}, head {head}")
     return figure
 
 
@@ -180,7 +177,7 @@ def head_grid(trace: Trace, ax: Axes | None = None) -> Axes:
             0.5, -0.2, f"{legend} (columns so far)" if trace.causal else legend, transform=ax.transAxes, ha="center",
             va="top", fontsize=8, fontfamily="DejaVu Sans",
         )  # fmt: skip
-    ax.set(xlabel="head", ylabel="layer", title=f"{_name(trace)}: largest key of each head")
+    ax.set(xlabel="head", ylabel="layer", title=f"{model_of(trace)}: largest key of each head")
     whole_ticks(ax)
     unit = "× uniform" if rule.unit == "uniform" else rule.unit
     ax.figure.colorbar(image, ax=ax, label=f"mean score ({unit})")
@@ -194,7 +191,7 @@ def sink_paths(traces: Sequence[Trace], layer: int | None = None, ax: Axes | Non
     for place, trace in enumerate(traces):
         keys = _columns(trace, layer, None, "all").argmax(-1).numpy()
         done = 100 * (np.arange(trace.steps) + 0.5) / trace.steps
-        ax.plot(done, keys, label=_name(trace), **look(place))
+        ax.plot(done, keys, label=model_of(trace), **look(place))
     where = "mean of all heads" if layer is None else f"layer {layer}"
     ax.set(
         xlabel="share of the generation done (%)", ylabel="position", xlim=(0, 100),
@@ -213,7 +210,7 @@ def epsilon_curve(traces: Sequence[Trace], unit: str = "sum", ax: Axes | None = 
     for place, trace in enumerate(traces):
         used = "uniform" if trace.causal and unit == "sum" else unit
         table = sweep(trace, epsilons, (used,))
-        name = f"{_name(trace)} (× uniform)" if used == "uniform" else f"{_name(trace)} ({used})"
+        name = f"{model_of(trace)} (× uniform)" if used == "uniform" else f"{model_of(trace)} ({used})"
         ax.plot(table["epsilon"], 100 * table["non_sinks"], label=name, **look(place))
     ax.axhline(PAPER_SHARE, color=INK, linewidth=0.8, linestyle=":", label="the paper’s 96 %")
     ax.axvline(PAPER_EPSILON, color=INK, linewidth=0.8, linestyle="--", label="ε = 3")
@@ -232,6 +229,6 @@ def before_after(trace: Trace, masked: Trace, layer: int | None = None, head: in
     panels = figure.subplots(1, 2, sharey=True)
     for ax, one, title in zip(panels, (trace, masked), ("nothing masked", "sinks masked"), strict=True):
         received_map(one, layer, head, ax=ax)
-        ax.set_title(f"{_name(one)}: {title}")
+        ax.set_title(f"{model_of(one)}: {title}")
     panels[1].set_ylabel("")
     return figure

@@ -1,7 +1,6 @@
 """What the overview shows: the paper's claims against the run, cells, token shares, classes of heads, thresholds.
 
-Everything is taken from the run's `Results`; token shares, classes and curves are worked out from the traces where a run
-has no such rows.
+Everything is taken from the run's `Results`; curves are worked out from the traces where a study has none.
 """
 
 from __future__ import annotations
@@ -13,14 +12,11 @@ from typing import Any
 from sinkscope import paper
 from sinkscope.errors import ReportError
 from sinkscope.io.reading import damaged, read_object
-from sinkscope.report import method
-from sinkscope.report.sample import head_classes
-from sinkscope.sinks import sweep, token_shares
+from sinkscope.report.sample import model_of
+from sinkscope.sinks import sweep
 from sinkscope.sinks.classes import NAMES as CLASSES
 from sinkscope.statistics import CORRECTION
 from sinkscope.study import matrix, vocabulary
-from sinkscope.study.analysis import with_claims
-from sinkscope.study.analysis.wording import nats
 from sinkscope.study.results import (
     LARGEST,
     Cell,
@@ -33,6 +29,7 @@ from sinkscope.study.results import (
     Verdict,
     read_results,
 )
+from sinkscope.study.text import nats
 from sinkscope.tracing import Trace
 
 EPSILONS = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0)
@@ -41,11 +38,12 @@ Rows = list[dict[str, Any]]
 
 
 def overview_of(run: Path, traces: Sequence[Trace]) -> dict[str, Any]:
-    """All of the overview of a run's folder."""
+    """All of the overview of a run's folder; the file of a trace has none."""
+    if run.is_file():
+        return overview()
     about = read_object(run / "run.json", LARGEST, ReportError) if (run / "run.json").is_file() else {}
     with damaged(f"results.json or run.json of {run}", ReportError):
-        results = read_results(run, ReportError)
-        return overview(None if results is None else with_claims(results), about, traces)
+        return overview(read_results(run, ReportError), about, traces)
 
 
 def overview(
@@ -56,12 +54,9 @@ def overview(
     known = {**of_run, **(about or {})}
     tables = Tables(*([],) * 10) if results is None else results
     claims = (results.claims or []) if results is not None else []
-    by_model = _by_model(traces)
     cells = cell_rows([*tables.pooled, *tables.cells])
     tokens = [{**row.to_dict(), "model": shown_model(row)} for row in tables.tokens if row.condition == "none"]
-    tokens = tokens or [row for model, some in by_model.items() for row in _traced_tokens(model, some)]
-    models = {model: model for model in by_model}  # as it is shown → its name
-    models |= {shown_model(row): row.model for row in tables.tokens}
+    models = {shown_model(row): row.model for row in tables.tokens}  # as it is shown → its name
     models |= {shown_model(row): row.model for row in tables.cells}
     return {
         "lede": lede(claims, cells, known) + without_sinks(tables.likelihood),
@@ -73,14 +68,13 @@ def overview(
         "roles": {role: vocabulary.role_name(role) for role in _roles(cells)},
         "correction": CORRECTION,
         "tokens": tokens,
-        "curves": curve_rows(tables.curves)
-        or [row for model, some in by_model.items() for row in _traced_curves(model, some)],
-        "classes": class_rows(tables.dynamics) or [_traced_classes(model, some) for model, some in by_model.items()],
+        "curves": curve_rows(tables.curves) or traced_curves(traces),
+        "classes": class_rows(tables.dynamics),
         "mechanism": [row.to_dict() for row in tables.mechanism],
         "pair": scored_pair(tables.likelihood),
-        "method": list(method.METHOD) if cells else [],
-        "caveats": method.caveats(known, [cell["n"] for cell in cells]) if cells else [],
-        "facts": method.facts(known),
+        "method": list(METHOD) if cells else [],
+        "caveats": caveats(known, [cell["n"] for cell in cells]) if cells else [],
+        "facts": facts(known),
         "paper": {shown: values for shown, model in models.items() if (values := paper_values(model))},
         "paperTokens": {
             shown: theirs for shown, model in models.items() if (theirs := paper.TABLE_2.get(paper.family(model)))
@@ -151,13 +145,28 @@ def verdict_rows(verdicts: Sequence[Verdict]) -> Rows:
 
 
 def curve_rows(curves: Sequence[Curve]) -> Rows:
-    """Curves of the unchanged models. Sums say nothing of a single row, and equal × uniform elsewhere: left out."""
+    """Curves of the unchanged models; sums say nothing of a single row, and equal × uniform elsewhere: left out."""
     plain = [row for row in curves if row.condition == "none"]
     uniform = any(row.unit == "uniform" for row in plain)
     return [
         {"model": shown_model(row), "unit": row.unit, "epsilon": row.epsilon, "nonSinks": row.non_sinks}
         for row in plain
         if row.unit != "sum" or not uniform
+    ]
+
+
+def traced_curves(traces: Sequence[Trace]) -> Rows:
+    """The same from traces of the models as they are: share of non-sinks over all of a model's traces together."""
+    counts: dict[tuple[str, str, float], list[int]] = {}
+    for trace in traces:
+        if not trace.interventions:
+            for row in sweep(trace, EPSILONS, ("uniform", "percent")).iter_rows(named=True):
+                entry = counts.setdefault((model_of(trace), row["unit"], row["epsilon"]), [0, 0])
+                entry[0] += row["sinks"]
+                entry[1] += row["keys"]
+    return [
+        {"model": model, "unit": unit, "epsilon": epsilon, "nonSinks": 1 - sinks / max(1, keys)}
+        for (model, unit, epsilon), (sinks, keys) in counts.items()
     ]
 
 
@@ -203,37 +212,58 @@ def _change(row: LikelihoodChange) -> str:
     return f"{'loses' if row.difference < 0 else 'gains'} {abs(row.difference):.2f} [{low:.2f}, {high:.2f}]"
 
 
-# ---- the same from traces ----
+# ---- how a run was made and what it cannot say: the last section of the page ----
+
+SHOWN_FACTS = ("study", "about", "seed", "versions", "backend", "machine", "units", "seconds")
+METHOD = (
+    "A sink draws more attention than the mean of the other keys plus ε; ε = 3 × the uniform share unless said otherwise.",
+    "Masking hides the K largest sinks of every head at the next step; the controls hide as many random keys "
+    "(count-matched), or random keys that drew as much attention (mass-matched).",
+    "Accuracies have 95 % Wilson intervals; differences are paired on the same problems (exact McNemar, bootstrap).",
+)
 
 
-def _by_model(traces: Sequence[Trace]) -> dict[str, list[Trace]]:
-    found: dict[str, list[Trace]] = {}
-    for trace in traces:
-        if not trace.interventions:  # what a changed model does is no finding about the model
-            found.setdefault(str(trace.model.get("name", "model")), []).append(trace)
-    return found
+def caveats(about: Mapping[str, Any], counts: Sequence[int]) -> list[str]:
+    """What a reader should keep in mind: size of the models, number of problems, what the paper leaves open.
 
-
-def _traced_tokens(model: str, traces: Sequence[Trace]) -> Rows:
-    rows = token_shares(traces).head(12).select("token", "kind", "share", "base", "enrichment").to_dicts()
-    return [{"model": model, **row} for row in rows if row["share"]]
-
-
-def _traced_curves(model: str, traces: Sequence[Trace]) -> Rows:
-    """Share of non-sinks against epsilon over all of a model's traces together."""
-    counts: dict[tuple[str, float], list[int]] = {}
-    for trace in traces:
-        for row in sweep(trace, EPSILONS, ("uniform", "percent")).iter_rows(named=True):
-            entry = counts.setdefault((row["unit"], row["epsilon"]), [0, 0])
-            entry[0] += row["sinks"]
-            entry[1] += row["keys"]
-    return [
-        {"model": model, "unit": unit, "epsilon": epsilon, "nonSinks": 1 - sinks / max(1, keys)}
-        for (unit, epsilon), (sinks, keys) in counts.items()
+    about: what run.json holds; counts: problems of each cell.
+    """
+    sizes = [
+        int(known["parameters"])
+        for model in about.get("models", [])
+        if isinstance(model, dict) and "parameters" in (known := model.get("identity") or {})
     ]
+    lines = []
+    if sizes:
+        span = short(min(sizes)) if min(sizes) == max(sizes) else f"{short(min(sizes))} to {short(max(sizes))}"
+        lines.append(f"These models have {span} parameters, the paper’s 7 to 8 billion.")
+    if counts and min(counts) < 200:
+        lines.append(f"Some cells rest on {min(counts)} problems: intervals are wide, and “undecided” means just that.")
+    lines.append("The paper leaves the unit of ε open; the thresholds section shows both readings.")
+    return lines
 
 
-def _traced_classes(model: str, traces: Sequence[Trace]) -> dict[str, Any]:
-    names = [name for trace in traces for name, _ in head_classes(trace)]
-    shares = {kind: names.count(kind) / max(1, len(names)) for kind in CLASSES}
-    return {"model": model, **shares, "generations": len(traces)}
+def short(count: int) -> str:
+    """1100928 → 1.1 million."""
+    for size, word in ((10**9, "billion"), (10**6, "million"), (10**3, "thousand")):
+        if count >= size:
+            return f"{count / size:.3g} {word}"
+    return str(count)
+
+
+def facts(about: Mapping[str, Any]) -> list[list[str]]:
+    """Plain facts of run.json, one per line: the run, then each model."""
+    lines = []
+    for name in SHOWN_FACTS:
+        value = about.get(name)
+        if isinstance(value, dict):
+            value = ", ".join(f"{key} {word}" for key, word in value.items() if isinstance(word, str | int | float))
+        if value not in (None, "", [], {}):
+            lines.append([name.replace("_", " "), str(value)[:300]])
+    for model in about.get("models", []):
+        if isinstance(model, dict):
+            known = model.get("identity", {})
+            named = ("family", "parameters", "layers", "heads", "dtype")
+            words = [f"{name} {known[name]}" for name in named if name in known]
+            lines.append([str(model.get("name", "model")), ", ".join([*words, str(known.get("fingerprint", ""))[:16]])])
+    return lines

@@ -14,8 +14,8 @@ from sinkscope.errors import ReportError
 from sinkscope.io.reading import damaged
 from sinkscope.report import figures as made
 from sinkscope.report.drawing import STYLE
-from sinkscope.report.sample import first_head
-from sinkscope.report.writing import is_trace, model_of, trace_files
+from sinkscope.report.sample import first_head, model_of
+from sinkscope.report.writing import traces_of
 from sinkscope.study.results import read_results
 from sinkscope.tracing import Trace
 
@@ -31,12 +31,12 @@ def figures(run: Path | str, out: Path | str | None = None, format: str = "pdf",
     if format not in FORMATS:
         raise ReportError(f"Expected the format {', '.join(FORMATS)}, got {format!r}.")
     run = Path(run)
-    if is_trace(run) and out is not None and Path(out).suffix[1:] in FORMATS:
+    if run.is_file() and out is not None and Path(out).suffix[1:] in FORMATS:
         return [picture(Trace.load(run), out, dpi)]
-    beside = run.with_name(f"{run.name}.figures") if is_trace(run) else run / "figures"
+    beside = run.with_name(f"{run.name}.figures") if run.is_file() else run / "figures"
     folder = Path(out) if out is not None else beside
-    traces = [Trace.load(path) for path in trace_files(run)]
-    results = None if is_trace(run) else read_results(run, ReportError)
+    traces = [trace for _, trace in traces_of(run)]
+    results = None if run.is_file() else read_results(run, ReportError)
     if not traces and not (results and results.cells):
         raise ReportError(f"Expected a run with results.json or traces/*.safetensors, and {run} has neither.")
     folder.mkdir(parents=True, exist_ok=True)

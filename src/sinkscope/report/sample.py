@@ -4,7 +4,7 @@ Two details of a sample exist. `full` keeps received attention of every head bit
 fp32), together with the total of each map as the sink rules add it up; the page repeats Eq. 3 on these numbers in fp32
 and marks exactly what `trace.sinks` says. `compact` keeps the mean over the heads of each layer, quantised to a stated
 number of bits, the largest key of each head and step, and the exact columns of a few heads: those that the page opens on
-or that the trace kept attention maps of. `compact_means` gives the rounded means, to check the page against Python.
+or that the trace kept attention maps of.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sinkscope.sinks.columns import (
     on_one_core,
     query_count,
 )
-from sinkscope.sinks.notable import FEW, notable, relocation, stability
+from sinkscope.sinks.heads import FEW, notable, relocation, stability
 from sinkscope.sinks.rules import GROUPS, Columns
 from sinkscope.tracing import Trace
 
@@ -60,7 +60,7 @@ def header(trace: Trace, name: str, classes: bool = True) -> dict[str, Any]:
     shown = [trace.vocabulary.get(i, (f"#{i}", "unknown")) for i in ids]
     return {
         "name": name,
-        "model": _model(trace),
+        "model": model_of(trace),
         "family": str(trace.model.get("family", "")),
         "prompt": trace.prompt[:LONGEST_TEXT],
         "text": trace.text[:LONGEST_TEXT],
@@ -124,14 +124,14 @@ def first_head(traces: Sequence[Trace]) -> dict[str, Any] | None:
                 found |= zip(("from", "to"), ends, strict=True)
     if found is None:
         return None
-    model = _model(traces[found["sample"]])
-    tables = [head_table(trace) for _, trace in plain if _model(trace) == model]
+    model = model_of(traces[found["sample"]])
+    tables = [head_table(trace) for _, trace in plain if model_of(trace) == model]
     like = sum(int((table.select(relocation()).to_series() > 0).sum()) for table in tables)
     counted = {"like": like, "heads": sum(table.height for table in tables), "generations": len(tables)}
     return {**found, **counted, **_named(model, found, counted)}
 
 
-def _model(trace: Trace) -> str:
+def model_of(trace: Trace) -> str:
     return str(trace.model.get("name", "model"))
 
 
@@ -296,20 +296,3 @@ def leads(means: Floats) -> npt.NDArray[np.int64]:
     layers = means.sum(0)
     found: npt.NDArray[np.int64] = np.concatenate([layers.mean(0, keepdims=True), layers]).argmax(-1)
     return found
-
-
-def compact_means(trace: Trace, bits: int = 8) -> Floats:
-    """The layer means as a compact sample holds them after rounding, `[group, layer, step, key]`."""
-    codes, table = quantise(layer_means(trace), bits)
-    return table[codes]
-
-
-def order_by_model(traces: Sequence[tuple[str, Trace]]) -> list[tuple[str, Trace]]:
-    """First samples of every model, then the second ones: a list that is cut early still shows every model."""
-    seen: dict[str, int] = {}
-    ranked = []
-    for place, (name, trace) in enumerate(traces):
-        model = _model(trace)
-        seen[model] = seen.get(model, -1) + 1
-        ranked.append((seen[model], place, name, trace))
-    return [(name, trace) for _, _, name, trace in sorted(ranked, key=lambda item: item[:2])]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sinkscope.errors import ReportError
 from sinkscope.report.sample import canvas_codes, largest, layer_means, leads, map_codes, totals
-from sinkscope.sinks.columns import QUERY_KINDS, columns_by_layer, on_one_core
+from sinkscope.sinks.columns import columns_by_layer, on_one_core
 from sinkscope.sinks.heads import head_dynamics
 from sinkscope.sinks.rules import GROUPS, rule_of_form
 from sinkscope.tracing import Trace
@@ -39,20 +39,8 @@ def _columns(trace: Trace, layer: int, head: int, group: str) -> Tensor:
         for _, (received,) in columns_by_layer(trace, [group]):
             total += received.sum((1, 2))
         return total / (trace.layers * trace.heads_count)
-    if trace.received is None:
-        columns = trace.select(layers=[layer]).scores(group)[:, 0]
-    else:
-        kinds = trace.received[:, layer].unbind(2)  # [step, head, key] each
-        if head >= 0:
-            kinds = tuple(kind[:, head] for kind in kinds)
-        if group != "all":
-            columns = kinds[QUERY_KINDS.index(group)].float()
-        else:
-            columns = kinds[0].float() + kinds[1]
-            columns += kinds[2]
-        if head >= 0:
-            return columns
-    return columns[:, head] if head >= 0 else columns.mean(1)
+    part = trace.select(layers=[layer], heads=None if head < 0 else [head])
+    return part.scores(group)[:, 0].mean(1)
 
 
 def paths(trace: Trace, words: Words) -> bytes:

@@ -22,9 +22,9 @@ import torch
 
 from sinkscope.errors import ReportError, SinkscopeError
 from sinkscope.report import page, slices
-from sinkscope.report.overview import overview, overview_of
+from sinkscope.report.overview import overview_of
 from sinkscope.report.sample import header
-from sinkscope.report.writing import is_trace, need_something, opening, trace_files
+from sinkscope.report.writing import opening, traces_of
 from sinkscope.tracing import Trace
 
 CONNECTIONS = 32  # a browser opens six; more are closed as they come
@@ -57,7 +57,7 @@ class Server(ThreadingHTTPServer):
             self.places.release()
 
     def service_actions(self) -> None:
-        """Called twice a second. A timeout per read would not end a client that sends a byte now and then."""
+        """Called twice a second; a timeout per read would not end a client that sends a byte now and then."""
         for request, since in list(self.waiting.items()):
             if time.monotonic() - since > PATIENCE:
                 with suppress(OSError):
@@ -72,8 +72,7 @@ class Viewer:
 
     def __init__(self, run: Path | str, port: int = 0) -> None:
         self.run = Path(run)
-        self.traces = [(path.stem, Trace.load(path)) for path in trace_files(self.run)]
-        need_something(self.run, self.traces)
+        self.traces = traces_of(self.run)
         self.token = secrets.token_urlsafe(18)
         self.text = self._page().encode("utf-8", "replace")
         try:
@@ -100,7 +99,6 @@ class Viewer:
         self.close()
 
     def _page(self) -> str:
-        about = overview() if is_trace(self.run) else overview_of(self.run, [])
         samples = []
         for name, trace in self.traces:
             layer = trace.layers // 2 if _large(trace) else -1
@@ -112,7 +110,7 @@ class Viewer:
             start["start"] = {"layer": samples[0]["startLayer"]} if samples else {}
         data = {
             "title": self.run.name,
-            "overview": about,
+            "overview": overview_of(self.run, []),
             "samples": samples,
             "note": "Served from this machine.",
         } | start

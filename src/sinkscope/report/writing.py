@@ -1,8 +1,16 @@
-"""`write`: a run's folder becomes one page that opens anywhere, without network, within a size that is kept to."""
+"""`write`: a run's folder becomes one page that opens anywhere, without network, within a size that is kept to.
+
+`show` is the same page of traces, in a frame of a notebook's cell, or as a file that a script writes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Sized
+import html
+import logging
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +19,7 @@ from sinkscope.errors import ReportError
 from sinkscope.report import page, sample
 from sinkscope.report.coding import Blob
 from sinkscope.report.overview import overview, overview_of
-from sinkscope.report.sample import first_head
+from sinkscope.report.sample import first_head, model_of
 from sinkscope.tracing import Trace
 
 LIMIT = 15_000_000  # bytes of a page
@@ -19,6 +27,8 @@ FULL_LIMIT = 3_000_000  # a sample that packs larger than this is kept in compac
 SAMPLES = 4  # per model
 TWINS = 2  # of them, with a masked twin beside them
 BITS = (8, 7, 6, 5)  # tried in this order until the page fits
+HEIGHT = 900  # pixels of a notebook's frame
+logger = logging.getLogger(__name__)
 
 
 def write(run: Path | str, out: Path | str | None = None, limit: int = LIMIT) -> Path:
@@ -27,13 +37,11 @@ def write(run: Path | str, out: Path | str | None = None, limit: int = LIMIT) ->
     The file of a trace is a run of one trace, and its page stands beside it.
     """
     run = Path(run)
-    found = trace_files(run)
-    named = [(path.stem, Trace.load(path)) for path in found]
-    if is_trace(run):
-        return _write(named, overview(), run.stem, Path(out or run.with_name(f"{run.name}.html")), limit)
-    need_something(run, found)
+    named = traces_of(run)
     about = overview_of(run, [trace for _, trace in named])
-    return _write(named, about, run.name, Path(out) if out is not None else run / "report.html", limit)
+    if run.is_file():
+        return _write(named, about, run.stem, Path(out or run.with_name(f"{run.name}.html")), limit)
+    return _write(named, about, run.name, Path(out or run / "report.html"), limit)
 
 
 def write_traces(traces: Sequence[Trace], out: Path | str, limit: int = LIMIT) -> Path:
@@ -43,32 +51,16 @@ def write_traces(traces: Sequence[Trace], out: Path | str, limit: int = LIMIT) -
     return _write(_named(traces), overview(), "", Path(out), limit)
 
 
-def render(traces: Sequence[Trace], limit: int = LIMIT) -> str:
-    """The page of `write_traces` as text, for a notebook's frame."""
-    return _page(_named(traces), overview(), "", limit)
-
-
-def is_trace(path: Path) -> bool:
-    """Whether a path is the file of one trace, rather than the folder of a run."""
-    return path.is_file()
-
-
-def trace_files(run: Path) -> list[Path]:
-    """The traces of a run in the order of their names; the file of a trace is its own run."""
-    if is_trace(run):
-        return [run]
+def traces_of(run: Path) -> list[tuple[str, Trace]]:
+    """The traces of a run by their names, in the order of these; the file of a trace is its own run."""
+    if run.is_file():
+        return [(run.stem, Trace.load(run))]
     if not run.is_dir():
         raise ReportError(f"Expected the folder of a run or the file of a trace, and there is neither at {run}.")
-    return sorted((run / "traces").rglob("*.safetensors"))
-
-
-def need_something(run: Path, traces: Sized) -> None:
-    if not traces and not (run / "results.json").is_file():
+    found = sorted((run / "traces").rglob("*.safetensors"))
+    if not found and not (run / "results.json").is_file():
         raise ReportError(f"Expected a run with results.json or traces/*.safetensors, and {run} has neither.")
-
-
-def model_of(trace: Trace) -> str:
-    return str(trace.model.get("name", "model"))
+    return [(path.stem, Trace.load(path)) for path in found]
 
 
 def _named(traces: Sequence[Trace]) -> list[tuple[str, Trace]]:
@@ -132,9 +124,14 @@ def pack(chosen: list[tuple[str, Trace]], room: int) -> list[tuple[dict[str, Any
         ]
         if sum(map(_size, whole)) <= room:
             return whole
-    ranked = [place for place, _ in sample.order_by_model([(str(i), trace) for i, (_, trace) in enumerate(chosen)])]
+    # The first samples of every model, then the second ones: a list that is cut early still shows every model.
+    seen: Counter[str] = Counter()
+    ranked = []
+    for place, (_, trace) in enumerate(chosen):
+        ranked.append((seen[model_of(trace)], place))
+        seen[model_of(trace)] += 1
     kept: list[int] = []
-    for place in map(int, ranked):
+    for _, place in sorted(ranked):
         if sum(_size(whole[i]) for i in kept) + _size(whole[place]) <= room:
             kept.append(place)
     return [whole[i] for i in sorted(kept)]
@@ -173,3 +170,45 @@ def note(heads: Sequence[dict[str, Any]], total: int) -> str:
 
 def _title(name: str) -> str:
     return f"{name} · sinkscope" if name else "sinkscope"
+
+
+# ---- in a notebook ----
+
+
+class Explorer:
+    """What a notebook displays, in a frame that can reach neither the notebook nor the network."""
+
+    def __init__(self, traces: list[Trace], height: int = HEIGHT) -> None:
+        self.text = _page(_named(traces), overview(), "", LIMIT)
+        self.height, self.count = height, len(traces)
+
+    def _repr_html_(self) -> str:
+        return (
+            f'<iframe sandbox="allow-scripts allow-downloads" title="sinkscope explorer" '
+            f'style="width:100%;height:{self.height}px;border:0" srcdoc="{html.escape(self.text)}"></iframe>'
+        )
+
+    def __repr__(self) -> str:
+        return f"An explorer of {self.count} trace(s)."
+
+
+def show(trace: Trace | list[Trace], height: int = HEIGHT, out: Path | str | None = None) -> Explorer | Path:
+    """The explorer of one trace or several: displayed by a notebook; elsewhere written to a file, whose path is returned.
+
+    out: the file to write, in a notebook too; without it a script writes a temporary one, and its path is logged too.
+    """
+    traces = trace if isinstance(trace, list) else [trace]
+    if out is not None:
+        return write_traces(traces, out)
+    if _in_notebook():
+        return Explorer(traces, height)
+    written = write_traces(traces, Path(tempfile.mkdtemp(prefix="sinkscope-")) / "explorer.html")
+    logger.info("the explorer is in %s", written)
+    return written
+
+
+def _in_notebook() -> bool:
+    """Whether what a cell returns is displayed: under a Jupyter kernel, not in a script or a terminal."""
+    shell: Any = sys.modules.get("IPython")
+    running = shell.get_ipython() if shell is not None else None
+    return running is not None and hasattr(running, "kernel")

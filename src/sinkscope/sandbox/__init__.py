@@ -5,9 +5,8 @@ from sinkscope.sandbox.execute import (
     SandboxResult,
     check,
     check_many,
-    passes,
     require_sandbox,
     run_python,
 )
 
-__all__ = ["Limits", "SandboxResult", "check", "check_many", "passes", "require_sandbox", "run_python"]
+__all__ = ["Limits", "SandboxResult", "check", "check_many", "require_sandbox", "run_python"]

@@ -1,18 +1,15 @@
 """Run code that a model wrote: own process, no network, an empty file tree, hard limits, a verdict it cannot forge.
 
-What holds: user, mount, process, network and shared-memory namespaces; a file tree of its own in which only the
-system's libraries and Python's standard library exist (read-only) beside a small /tmp; no program to start; no rights;
-limits on time, memory, files, processes and output; a system-call filter on x86_64 and aarch64. Tests run in a process
-apart from the candidate's, and only plain data (numbers, text, lists, …) crosses, so that leaving early, patching
-builtins or returning an object that equals everything cannot pass.
+What holds: user, mount, process, network and shared-memory namespaces; no program to start; no rights; limits on time,
+memory, files, processes and output; a system-call filter on x86_64 and aarch64. It has a file tree of its own, in which
+only the system's libraries and Python's standard library exist (read-only) beside a small /tmp. Tests run in a process
+apart from the candidate's, and only plain data (numbers, text, lists, …) crosses. So leaving early, patching builtins
+or returning an object that equals everything cannot pass.
 
-What does not: a bug in the kernel. Without namespaces (allow_network=True where the kernel refuses them) only the
-limits hold, and the code runs with this user's rights. Memory is limited per process, so that a candidate that forks
-may hold `processes + 1` times `memory_mb`. A candidate can read the time and the kernel's version.
+What does not: a bug in the kernel. Memory is limited per process, so that a candidate that forks may hold
+`processes + 1` times `memory_mb`. A candidate can read the time and the kernel's version.
 """
 
-import ast
-import builtins
 import functools
 import json
 import os
@@ -22,7 +19,6 @@ import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import IO, Any
 
@@ -41,7 +37,6 @@ class Limits:
     output_kb: int = 64
     files_mb: int = 16
     processes: int = 8
-    allow_network: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,7 +48,6 @@ class SandboxResult:
     reason: str
     seconds: float
     detail: str = ""
-    isolation: str = "namespaces"
 
 
 def run_python(code: str, **limits: Any) -> SandboxResult:
@@ -62,20 +56,14 @@ def run_python(code: str, **limits: Any) -> SandboxResult:
 
 
 def check(
-    code: str, tests: str, *, setup: str = "", names: Sequence[str] | None = None, limits: Limits | None = None
+    code: str, tests: str, names: Sequence[str], *, setup: str = "", limits: Limits | None = None
 ) -> SandboxResult:
     """Run `tests` (asserts) against functions that `code` defines; ok only when the last line of the tests was reached.
 
-    `setup` is trusted code that the tests need. `names` are what the tests take from the candidate; left out, these are
-    the names that neither the tests, nor the setup, nor Python define. Arguments and results are copies.
+    `names` are what the tests take from the candidate, `setup` is trusted code that they need. Arguments and results are
+    copies.
     """
-    wanted = list(names) if names is not None else sorted(_free_names(setup + "\n" + tests))
-    return _run(code, "candidate", {"tests": tests, "setup": setup, "names": wanted}, limits or Limits())
-
-
-def passes(code: str, tests: str, *, setup: str = "", names: Sequence[str] | None = None, **limits: Any) -> bool:
-    """Say whether `code` passes `tests`; a verdict that the code cannot forge (see `check`; limits as in `Limits`)."""
-    return check(code, tests, setup=setup, names=names, limits=Limits(**limits)).ok
+    return _run(code, "candidate", {"tests": tests, "setup": setup, "names": list(names)}, limits or Limits())
 
 
 def check_many(jobs: Iterable[dict[str, Any]], *, workers: int | None = None) -> list[SandboxResult]:
@@ -89,27 +77,9 @@ def require_sandbox() -> None:
     run_python("pass")
 
 
-def _free_names(code: str) -> set[str]:
-    """Names that the code reads but neither binds anywhere nor finds in Python."""
-    read: set[str] = set()
-    bound = {*dir(builtins), "__name__"}
-    for node in ast.walk(ast.parse(code)):
-        if isinstance(node, ast.Name):
-            (read if isinstance(node.ctx, ast.Load) else bound).add(node.id)
-        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            bound.add(node.name)
-        elif isinstance(node, ast.arg):
-            bound.add(node.arg)
-        elif isinstance(node, ast.alias):
-            bound.add((node.asname or node.name).partition(".")[0])
-        elif isinstance(node, ast.ExceptHandler) and node.name:
-            bound.add(node.name)
-    return read - bound
-
-
 @functools.cache
 def _visible() -> tuple[str, ...]:
-    """Paths that exist inside: libraries, Python's standard library, harmless devices. No program, no home."""
+    """Paths that exist inside: libraries, Python's standard library, harmless devices; no program, no home."""
     libraries = ["/usr/lib", "/usr/lib64", "/usr/lib32", "/lib", "/lib64", "/lib32", "/etc/ld.so.cache", "/nix/store"]
     devices = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"]
     python = [
@@ -135,44 +105,25 @@ def _job_file(*messages: dict[str, Any]) -> IO[bytes]:
 
 
 def _run(code: str, name: str, judging: dict[str, Any], limits: Limits) -> SandboxResult:
+    """One sandbox from start to end."""
     if not sys.platform.startswith("linux"):
         raise SandboxError(
             f"Generated code runs only on Linux, where it can be isolated, not on {sys.platform}: use a Linux machine."
         )
-    result = _start(code, name, judging, limits, without_walls=False)
-    if isinstance(result, SandboxResult):
-        return result
-    if limits.allow_network:
-        result = _start(code, name, judging, limits, without_walls=True)
-        if isinstance(result, SandboxResult):
-            return result
-    raise SandboxError(
-        f"Generated code needs user and network namespaces, which this kernel refuses ({result}); allow unprivileged"
-        " user namespaces, or pass allow_network=True to run it with limits only, without isolation."
-    )
-
-
-def _start(code: str, name: str, judging: dict[str, Any], limits: Limits, without_walls: bool) -> SandboxResult | str:
-    """One sandbox from start to end; text instead of a result says what the kernel refused."""
-    with ExitStack() as stack:
-        # Inside the walls the home is made of memory; without them it is a real folder.
-        home = stack.enter_context(tempfile.TemporaryDirectory(prefix="sinkscope-")) if without_walls else ""
-        job = {
-            "code": code, "name": name, "limits": asdict(limits), "visible": _visible(), "without_walls": without_walls,
-            "home": home,
-        }  # fmt: skip
-        began = time.monotonic()
-        output, told, ended = _follow(stack.enter_context(_job_file(job, judging)), limits)
-    text = output.decode("utf-8", "replace")
-    seconds = time.monotonic() - began
-    isolation = "limits" if without_walls else "namespaces"
+    job = {"code": code, "name": name, "limits": asdict(limits), "visible": _visible()}
+    began = time.monotonic()
+    with _job_file(job, judging) as file:
+        output, told, ended = _follow(file, limits)
+    text, seconds = output.decode("utf-8", "replace"), time.monotonic() - began
     if ended:
-        return SandboxResult(False, text, ended, seconds, isolation=isolation)
+        return SandboxResult(False, text, ended, seconds)
     verdict = json.loads(told) if told else {"reason": "killed", "text": "the judge was killed"}
     if "refused" in verdict:
-        return str(verdict["refused"])
-    reason = str(verdict["reason"])
-    return SandboxResult(reason == "ok", text, reason, seconds, str(verdict["text"]), isolation)
+        raise SandboxError(
+            f"Generated code needs user and network namespaces, which this kernel refuses ({verdict['refused']}); allow "
+            "unprivileged user namespaces."
+        )
+    return SandboxResult(verdict["reason"] == "ok", text, str(verdict["reason"]), seconds, str(verdict["text"]))
 
 
 def _follow(job: IO[bytes], limits: Limits) -> tuple[bytes, bytes, str | None]:

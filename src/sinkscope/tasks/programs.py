@@ -1,7 +1,7 @@
 """Complete a small Python function from its docstring, judged by hidden tests: HumanEval in miniature.
 
 Each template says the same thing three times: in words for the docstring, in Python for the worked answer, and as a
-function here, which the expected results of the hidden tests come from. So a slip in one of them shows in the tests.
+function here. The expected results of the hidden tests come from that function. So a slip in one of them shows in the tests.
 """
 
 from collections.abc import Callable
@@ -84,9 +84,10 @@ def check(problem: Problem, text: str) -> bool:
 @lru_cache(maxsize=4096)
 def _passes(code: str, tests: str, name: str) -> bool:
     """Whether all assertions hold; the same completion of the same problem runs once."""
-    from sinkscope.sandbox import passes
+    from sinkscope.sandbox import Limits
+    from sinkscope.sandbox import check as run_tests
 
-    return passes(code, tests, names=[name], seconds=SECONDS)
+    return run_tests(code, tests, [name], limits=Limits(seconds=SECONDS)).ok
 
 
 def _first_block(text: str) -> str:

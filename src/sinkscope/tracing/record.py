@@ -13,8 +13,8 @@ from torch import Tensor
 
 from sinkscope.attention.context import GROUPS
 from sinkscope.errors import TraceError
+from sinkscope.fields import shown
 from sinkscope.settings.decode import Decode
-from sinkscope.tracing.checks import SHAPES, picked
 from sinkscope.viewers import view
 
 if TYPE_CHECKING:
@@ -26,11 +26,32 @@ if TYPE_CHECKING:
     from sinkscope.tracing.why import Why
 
 Picked = slice | Sequence[int]
+# Field → its dimensions; the same letter is the same size in all of them. Numbers are sizes that are known.
+SHAPES: dict[str, tuple[str | int, ...]] = {
+    "queries": ("step", len(GROUPS)),
+    "canvas": ("step + 1", "key"),
+    "confidence": ("step", "key"),
+    "committed_at": ("key",),
+    "edits": ("key",),
+    "blocks": ("step", 2),
+    "received": ("step", "layer", "head", len(GROUPS), "key"),
+    "layer_mean": ("step", "layer", len(GROUPS), "key"),
+    "top_keys": ("step", "layer", "head", len(GROUPS), "top"),
+    "top_scores": ("step", "layer", "head", len(GROUPS), "top"),
+    "value_norms": ("step", "layer", "kv head", "key"),
+    "hidden_norms": ("step", "layer", "key"),
+    "lens_tokens": ("step", "layer", "choice", "key"),
+    "lens_probability": ("step", "layer", "choice", "key"),
+    "channels": ("step", "layer", "channel"),
+    "channel_values": ("step", "layer", "channel", "key"),
+    "maps": ("map", "step", "key", "key"),
+}
+WHOLE = ("queries", "canvas", "committed_at", "edits", "blocks", "top_keys", "lens_tokens", "channels")
 
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """One generation. An autoregressive one has the same shape: one step per token, 0 at keys that are not there yet."""
+    """One generation; an autoregressive one has the same shape: one step per token, 0 at keys that are not there yet."""
 
     received: Tensor | None  # [step, layer, head, group, key]: plain column sums; None in summary form
     queries: Tensor  # [step, group] int32: how many queries each group had
@@ -154,7 +175,7 @@ class Trace:
             first, last, stride = 0, 0, 0
         if stride != 1 or last <= first:
             raise TraceError(f"Expected a slice of steps within 0 and {self.steps}, without stride, got {steps}.")
-        layers, heads = picked("layers", layers, self.layers), picked("heads", heads, self.heads_count)
+        layers, heads = _picked("layers", layers, self.layers), _picked("heads", heads, self.heads_count)
         time = slice(first, last)
         cut: dict[str, Any] = {
             name: None if getattr(self, name) is None else getattr(self, name)[time] for name in BY_STEP
@@ -242,6 +263,22 @@ class Trace:
         from sinkscope.tracing.files import load
 
         return load(_path(path))
+
+
+def _picked(name: str, asked: Any, count: int) -> list[int] | None:
+    """Numbers of layers or heads out of `count`, from a slice or a sequence; None for all."""
+    if asked is None:
+        return None
+    if isinstance(asked, slice):
+        found = list(range(count))[asked]
+    else:
+        several = asked.tolist() if isinstance(asked, Tensor) else asked
+        if not isinstance(several, Sequence) or any(type(one) is not int for one in several):
+            raise TraceError(f"Expected {name} as a slice or a list of whole numbers, got {shown(asked, 60)}.")
+        found = list(several)
+    if not found or any(not -count <= one < count for one in found):
+        raise TraceError(f"Expected {name} from 0 to {count - 1}, at least one, got {shown(asked, 60)}.")
+    return found
 
 
 def _rule(rule: Rule | None) -> Rule | None:

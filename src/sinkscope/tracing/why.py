@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from sinkscope.attention.calls import Call, Tap
+from sinkscope.attention.calls import Call, EachCall
 from sinkscope.attention.capture import listening
 from sinkscope.attention.places import layers_of
 from sinkscope.errors import TraceError
@@ -50,9 +50,8 @@ class Why:
     matched_content: float
     value_norm: float
     matched_value_norm: float
-    sources: pl.DataFrame = field(
-        repr=False
-    )  # source, score, matched: what each part below hands to the key, summing to it
+    # source, score, matched: what each part below hands to the key, summing to it
+    sources: pl.DataFrame = field(repr=False)
 
     def __str__(self) -> str:
         most = self.sources.with_columns(gain=self.sources["score"] - self.sources["matched"]).sort(
@@ -67,19 +66,6 @@ class Why:
         )
 
 
-class _States(Tap):
-    """Queries, keys and values of one layer, as attention gets them."""
-
-    call: Call | None = None
-
-    def __init__(self, layer: int) -> None:
-        self.layer = layer
-
-    def done(self, call: Call) -> None:
-        if call.layer == self.layer:
-            self.call = call
-
-
 @torch.inference_mode()
 def why(trace: Trace, model: Model, step: int, layer: int, head: int, key: int) -> Why:
     """See `Trace.why`."""
@@ -91,17 +77,17 @@ def why(trace: Trace, model: Model, step: int, layer: int, head: int, key: int) 
     if key >= ids.shape[1]:
         raise TraceError(f"Expected a key that is there at step {step}, one of {ids.shape[1]}, got {key}.")
     matched = _matched(trace, step, layer, head, key, ids.shape[1])
-    states = _States(layer)
+    calls: list[Call] = []
     parts: dict[tuple[int, str], Tensor] = {}
     places = [f"layers.{layer}.resid_pre", "layers.0.resid_pre"]
     places += [f"layers.{below}.{place}" for below in range(layer) for place in ("attn_out", "mlp_out")]
-    with listening(model.module, states), hook(model, places, lambda x, c: parts.__setitem__((c.layer, c.place), x)):
+    of_layer = EachCall(lambda call: calls.append(call) if call.layer == layer else None)
+    with listening(model.module, of_layer), hook(model, places, lambda x, c: parts.__setitem__((c.layer, c.place), x)):
         model.logits(ids.to(model.device), block=trace.settings.block if trace.settings.block_causal else None)
-    call = states.call
-    assert call is not None
+    call = calls[-1]
     share = call.q.shape[1] // call.k.shape[1]
     q, k, v = (x[:1, at].float() for x, at in ((call.q, head), (call.k, head // share), (call.v, head // share)))
-    rotary, scale = _Rotary(model, layer, ids.shape[1]), call.q.shape[-1] ** -0.5 if call.scale is None else call.scale
+    rotary, scale = _Rotary(model, layer, ids.shape[1]), call.scaling
     plain_q, plain_k = (rotary(x[:, None], back=True)[0, 0] for x in (q, k))
     q, k, v = q[0, queries], k[0], v[0]  # [position, dim]
     names, made = _sources(model, layer, head // share, parts)  # [source, position, dim], before the rotary embedding
@@ -203,9 +189,7 @@ class _Rotary:
         turned: Tensor = self.apply(x, x, self.cos, -self.sin if back else self.sin)[0]  # type: ignore[misc]
         if not back:
             return turned
-        length = (
-            self.cos.square() + self.sin.square()
-        )  # above 1 where the embedding also scales; then back is 1/length²
+        length = self.cos.square() + self.sin.square()  # above 1 where the embedding scales too; then back is 1/length²
         return turned if bool(torch.isclose(length, torch.ones_like(length)).all()) else turned / float(length.mean())
 
 

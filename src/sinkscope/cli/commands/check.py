@@ -10,19 +10,9 @@ import typer
 
 from sinkscope import io
 from sinkscope.cli.commands.bench import machine
-from sinkscope.cli.groups import command
-from sinkscope.cli.options import (
-    Base,
-    Device,
-    Dtype,
-    JsonFlag,
-    MaskId,
-    ModelArgument,
-    Quantization,
-    Revision,
-    writable_file,
-)
-from sinkscope.cli.screen import output, print_json, printable, say_error, waiting
+from sinkscope.cli.groups import LoadOptions, command
+from sinkscope.cli.options import JsonFlag, ModelArgument, writable_file
+from sinkscope.cli.screen import output, print_json, say_error, table_of, waiting
 from sinkscope.errors import TaskError
 
 COLOURS = {"ok": "green", "failed": "red", "skipped": "dim"}
@@ -31,31 +21,25 @@ COLOURS = {"ok": "green", "failed": "red", "skipped": "dim"}
 @command()
 def check(
     model: ModelArgument,
-    dtype: Dtype = None,
-    device: Device = None,
-    mask_id: MaskId = None,
-    base: Base = None,
-    revision: Revision = None,
-    quantization: Quantization = None,
     everything: Annotated[
         bool, typer.Option("--all", help="Also every backend, every cache in half precision, several GPUs, memory.")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Write the results to this JSON file.")] = None,
     as_json: JsonFlag = False,
+    *,
+    options: LoadOptions,
 ) -> None:
     """Check that a model loads whole, attends as its family does, decodes, and obeys an intervention.
 
     With --quantization also how far logits and received attention drift from the plain weights.
     """
-    from rich.table import Table
     from rich.text import Text
 
     from sinkscope.checkup import checkup
 
-    if out is not None:
-        writable_file(out, TaskError)
+    writable_file(out, TaskError)
     with waiting(f"checking {model} …"):
-        checks = list(checkup(model, dtype, device, mask_id, base, everything, revision, quantization))
+        checks = list(checkup(model, everything=everything, **options.load_words()))
     failed = [one for one in checks if one.status == "failed"]
     found = {"model": model, "ok": not failed, "checks": [one.to_dict() for one in checks]}
     if out is not None:
@@ -63,11 +47,8 @@ def check(
     if as_json:
         print_json(found)
     else:
-        table = Table("check", "", "what was found", box=None, pad_edge=False)
-        for one in checks:
-            # The reason is a file's or a model's text: never markup.
-            table.add_row(one.name, Text(one.status, COLOURS[one.status]), Text(printable(one.detail)))
-        output().print(table)
+        rows = [(one.name, Text(one.status, COLOURS[one.status]), one.detail) for one in checks]
+        output().print(table_of(("check", "", "what was found"), rows))
     if failed:
         say_error(f"{model}: {len(failed)} of {len(checks)} checks failed; {failed[0].name}: {failed[0].detail}")
         raise typer.Exit(1)

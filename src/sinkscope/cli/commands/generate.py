@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sinkscope.cli.groups import GenerateOptions, command
-from sinkscope.cli.options import JsonFlag, ModelArgument, read_prompt
-from sinkscope.cli.screen import output, print_json, printable
+from sinkscope.cli.options import JsonFlag, ModelArgument, PromptArgument, read_prompt, refuse_together
+from sinkscope.cli.screen import output, print_json
+from sinkscope.errors import PromptError, printable
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
     from sinkscope.decoding import Decode
+    from sinkscope.decoding.run import Step
     from sinkscope.models import Model
+
+MASK = "░"
+STYLES = {"masked": "dim", "new": "bold green", "known": ""}
 
 
 @command()
 def generate(
     model: ModelArgument,
-    prompt: Annotated[str, typer.Argument(help="The prompt; - reads it from stdin.")],
+    prompt: PromptArgument,
     top_p: Annotated[float | None, typer.Option(help="Keep the likeliest tokens up to this probability.")] = None,
     top_k: Annotated[int | None, typer.Option(help="Keep this many of the likeliest tokens.")] = None,
     guidance: Annotated[float | None, typer.Option(help="Classifier-free guidance; 0 is none.")] = None,
@@ -38,6 +49,8 @@ def generate(
 ) -> None:
     """Generate text and watch the canvas fill in."""
     asked = read_prompt(prompt)
+    if not isinstance(asked, str):
+        refuse_together(PromptError, "with chat messages or token ids", {"--no-chat": not chat})
     from sinkscope.decoding import decode
 
     words = options.decode_words(
@@ -50,8 +63,6 @@ def generate(
     console = output()
     started = time.perf_counter()
     if console.is_terminal and not as_json:
-        from sinkscope.cli.canvas import live_canvas
-
         with live_canvas(console, loaded, ids.shape[1], pace) as show:
             done = decode(loaded, ids, settings, history=False, on_step=show)
     else:
@@ -79,3 +90,47 @@ def chosen(model: Model, prompt_length: int, words: dict[str, Any]) -> Decode:
         parallel = {name: words.pop(name) for name in ("threshold", "factor", "cache") if name in words}
         settings = Decode.parallel(length=settings.length, block=settings.block, **parallel)
     return resolve_settings(settings, model, prompt_length, words)
+
+
+@contextmanager
+def live_canvas(
+    console: Console, model: Model, prompt_length: int, pace: float = 0
+) -> Iterator[Callable[[Step], None]]:
+    """Gives a callback for `decode`; what the last step committed stands out, masks are shaded.
+
+    pace: seconds that each step stays on the screen, at least.
+    """
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(Text(), console=console, refresh_per_second=12, vertical_overflow="crop") as live:
+        last: list[Step] = []
+
+        def show(step: Step) -> None:
+            last[:] = [step]
+            live.update(drawn(model, step, prompt_length))
+            time.sleep(pace)
+
+        yield show
+        if last:  # leave the finished answer on the screen, with nothing standing out and nothing after its end
+            live.update(Text(printable(model.decode_text(last[0].canvas[0, prompt_length:]))))
+
+
+def drawn(model: Model, step: Step, prompt_length: int) -> Text:
+    """One step of the first row. Neighbours of one kind are decoded together: a sign may be spread over tokens."""
+    from rich.text import Text
+
+    tokenizer = model.require_tokenizer()
+    ids = step.canvas[0, prompt_length:].tolist()
+    new = step.committed[0, prompt_length:].tolist()
+    if model.causal:  # what lies right of the token just written does not exist yet
+        ids, new = ids[: step.block[1] - prompt_length], new[: step.block[1] - prompt_length]
+    kinds = [
+        "masked" if token == model.mask_id else "new" if fresh else "known"
+        for token, fresh in zip(ids, new, strict=True)
+    ]
+    text = Text()
+    for kind, run in groupby(range(len(ids)), key=kinds.__getitem__):
+        part = [ids[place] for place in run]
+        text.append(MASK * len(part) if kind == "masked" else printable(str(tokenizer.decode(part))), STYLES[kind])
+    return text

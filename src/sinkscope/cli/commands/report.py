@@ -35,8 +35,7 @@ def report(
         refuse_together(ReportError, "with --text, which writes nothing", {"--out": out})
         return _text(run, full, as_json)
     refuse_together(ReportError, "without --text", {"--full": full})
-    if out is not None:
-        writable_file(out, ReportError)
+    writable_file(out, ReportError)
     from sinkscope.report import write
 
     with waiting("writing the report …"):

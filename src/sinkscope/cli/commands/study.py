@@ -1,4 +1,4 @@
-"""`sinkscope study [NAME|FILE]`: the main job; `sinkscope compare RUN RUN`: what differs between two runs."""
+"""`sinkscope study [NAME|FILE]`: the main job."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from sinkscope.cli.options import (
     refuse_together,
     study_names,
 )
-from sinkscope.cli.screen import print_json, print_result, print_text, printable, progress, tell_shard, waiting
-from sinkscope.errors import ReportError, StudyError
+from sinkscope.cli.screen import print_json, print_result, print_text, progress, tell_shard, waiting
+from sinkscope.errors import ReportError, StudyError, printable
 
 if TYPE_CHECKING:
     from sinkscope.study.run import Run
@@ -58,8 +58,9 @@ def study(
     *,
     where: EngineOptions,
 ) -> None:
-    """Run a study: mask sinks, with controls, and say what that did. Rerun the command to resume.
+    """Run a study: mask sinks, with controls, and say what that did.
 
+    Rerun the command to resume.
     GSM8K and HumanEval on real checkpoints are a command of their own: sinkscope table1.
     """
     from sinkscope.io.progress import unit_progress
@@ -72,14 +73,16 @@ def study(
     chosen = listed(tasks, "tasks", "arithmetic")
     plan = Study.load(name).changed(wanted, problems, chosen, seed, dtype=dtype, device=device)
     if show:
-        from sinkscope.study.forecast import estimate
+        from sinkscope.study.engines.local import cores
+        from sinkscope.study.forecast import here
 
         given = {"--out": out, "--full": full, "--no-report": not report, "--shard": shard}
         given["--engine"] = where.engine != "local"
         refuse_together(StudyError, "with --show, which runs nothing", given)
-        with waiting("timing each model …"):
-            found = estimate(plan, workers)
-        print_result(as_json, {"study": plan.to_dict(), "estimate": found.to_dict()}, plan.to_yaml() + found.shown())
+        with waiting("timing a layer of each model …"):
+            found = here(plan)
+        text = plan.to_yaml() + found.brief(workers or cores())
+        print_result(as_json, {"study": plan.to_dict(), "estimate": found.to_dict()}, text)
         return
     refuse_together(StudyError, "with --json, which has every table", {"--full": full and as_json})
     own = workers if engine == "local" else None
@@ -119,31 +122,6 @@ def _written_report(done: Run) -> Path | None:
     except ReportError as error:
         progress().print(printable(f"no report: {error}"), markup=False)
         return None
-
-
-@command()
-def compare(
-    first: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
-    second: Annotated[Path, typer.Argument(help="Folder of another one, or of the same with --match-models.")],
-    match_models: Annotated[
-        str | None,
-        typer.Option(help="Models to compare, first=second with commas between, such as base=base-tuned."),
-    ] = None,
-    as_json: JsonFlag = False,
-) -> None:
-    """Compare two runs of study or table1 cell by cell: the second against the first, on the problems that both have."""
-    from sinkscope.study.compare import compare as compared
-    from sinkscope.study.compare import shown
-
-    found = compared(first, second, None if match_models is None else _pairs(match_models))
-    print_result(as_json, found, shown(found))
-
-
-def _pairs(text: str) -> dict[str, str]:
-    words = [[part.strip() for part in word.split("=")] for word in text.split(",")]
-    if any(len(word) != 2 or not all(word) for word in words) or len({word[0] for word in words}) != len(words):
-        raise StudyError(f"Expected models to match as first=second with commas between, each once, got {text!r}.")
-    return dict(words)
 
 
 def _asked(name: str, models: list[str] | None, more: list[str] | None) -> tuple[str, list[str] | None]:

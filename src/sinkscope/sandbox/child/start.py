@@ -37,8 +37,8 @@ def close_all_but(*kept: int) -> None:
         os.closerange(low + 1, min(high, 1 << 20))
 
 
-def run_judge(job: dict[str, Any], report: int, processes: int) -> NoReturn:
-    limit(job["limits"], processes)
+def run_judge(job: dict[str, Any], report: int) -> NoReturn:
+    limit(job["limits"])
     asked, ask = os.pipe()
     answered, answer = os.pipe()
     pid = os.fork()
@@ -46,7 +46,7 @@ def run_judge(job: dict[str, Any], report: int, processes: int) -> NoReturn:
         empty = os.open("/dev/null", os.O_RDONLY)
         os.dup2(empty, 0)
         close_all_but(asked, answer)
-        filter_calls(job["limits"]["allow_network"])
+        filter_calls()
         candidate(job["code"], job["name"], asked, answer)
     os.close(asked)
     os.close(answer)
@@ -57,35 +57,6 @@ def run_judge(job: dict[str, Any], report: int, processes: int) -> NoReturn:
         stream.flush()
     os.write(report, json.dumps(verdict).encode())
     os._exit(0)
-
-
-def tasks_of_user() -> int:
-    total = 0
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            if os.stat(f"/proc/{name}").st_uid == os.getuid():
-                total += len(os.listdir(f"/proc/{name}/task"))
-        except OSError:
-            continue
-    return total
-
-
-def end_children() -> None:
-    """Kill every process that descends from this one (as subreaper it inherits the orphans), where no wall does it."""
-    while True:
-        try:
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        except ChildProcessError:
-            return
-        for name in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                with open(f"/proc/{name}/stat") as file:
-                    parent = int(file.read().rpartition(")")[2].split()[1])
-                if parent == os.getpid():
-                    os.kill(int(name), signal.SIGKILL)
-            except OSError:
-                continue
 
 
 def serve(door: int) -> None:
@@ -113,17 +84,14 @@ def serve(door: int) -> None:
 def main(report: int, control: int) -> NoReturn:
     """One sandbox: it ends by itself, or when the other end of `control` is closed, by will or by death."""
     call("prctl", 36, 1, 0, 0, 0)  # inherit orphans
+    call("prctl", 1, signal.SIGKILL, 0, 0, 0)  # die with the parent
     job = read_message()
-    walls = not job["without_walls"]
-    if walls:  # die with the parent; without walls this process must outlive it, to end what runs inside
-        call("prctl", 1, signal.SIGKILL, 0, 0, 0)
     try:
-        if walls:
-            enter_namespaces(job["limits"]["allow_network"])
+        enter_namespaces()
         first = os.fork()
         if first == 0:
             os.close(control)
-            be_init(job, report, walls)
+            be_init(job, report)
         alive = os.pidfd_open(first)
     except (RefusedError, OSError) as error:
         os.write(report, json.dumps({"refused": str(error)}).encode())
@@ -132,34 +100,26 @@ def main(report: int, control: int) -> NoReturn:
         os.kill(first, signal.SIGKILL)
     while os.waitpid(-1, 0)[0] != first:  # the first process is gone only when all of its namespace are
         pass
-    if not walls:
-        end_children()
     os._exit(0)
 
 
-def be_init(job: dict[str, Any], report: int, walls: bool) -> NoReturn:
+def be_init(job: dict[str, Any], report: int) -> NoReturn:
     """Process 1 of the sandbox: builds the rest of the walls, starts the judge and waits for it alone."""
     call("prctl", 1, signal.SIGKILL, 0, 0, 0)
-    limits = job["limits"]
-    processes = limits["processes"] + 4  # this one, its parent, the judge, the candidate
     home = "/tmp/home"
     try:
-        if walls:
-            build_root(job["visible"], limits["files_mb"])
-            os.mkdir(home, 0o777)
-            os.chmod(home, 0o777)
-            drop_rights()
-        else:
-            home = job["home"]
-            processes += tasks_of_user()
-        os.environ.update(HOME=home, TMPDIR=os.path.dirname(home) if walls else home)
+        build_root(job["visible"], job["limits"]["files_mb"])
+        os.mkdir(home, 0o777)
+        os.chmod(home, 0o777)
+        drop_rights()
+        os.environ.update(HOME=home, TMPDIR="/tmp")
         os.chdir(home)
     except (RefusedError, OSError) as error:
         os.write(report, json.dumps({"refused": str(error)}).encode())
         os._exit(0)
     judging = os.fork()
     if judging == 0:
-        run_judge(job, report, processes)
+        run_judge(job, report)
     os.close(report)
     while os.waitpid(-1, 0)[0] != judging:
         pass

@@ -12,8 +12,9 @@ TYPE_CHECKING = False  # typing itself takes milliseconds to import
 if TYPE_CHECKING:
     from typing import Any
 
-NAMESPACES = 0x00020000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000  # mount, uts, ipc, user, pid
-NETWORK = 0x40000000
+NAMESPACES = (
+    0x00020000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
+)  # mount, uts, ipc, user, pid, net
 BIND, REC, REMOUNT, READONLY, NOSUID, NODEV, NOEXEC, PRIVATE, DETACH = 4096, 16384, 32, 1, 2, 4, 8, 1 << 18, 2
 NOBODY = 65534
 
@@ -31,8 +32,8 @@ def call(name: str, *arguments: Any) -> None:
         raise RefusedError(f"{name} failed ({os.strerror(error)})")
 
 
-def enter_namespaces(network: bool) -> None:
-    """Leave the machine's users, mounts, processes, shared memory and (unless allowed) network behind."""
+def enter_namespaces() -> None:
+    """Leave the machine's users, mounts, processes, shared memory and network behind."""
     root = os.geteuid() == 0
     # A user id of its own for each sandbox: process limits do not bind the machine's root.
     users = f"0 0 1\n{NOBODY} {0x70000000 + os.getpid()} 1" if root else f"{NOBODY} {os.geteuid()} 1"
@@ -53,7 +54,7 @@ def enter_namespaces(network: bool) -> None:
             os._exit(status)
     os.close(ready)
     try:
-        call("unshare", NAMESPACES | (0 if network else NETWORK))
+        call("unshare", NAMESPACES)
         os.write(go, b"x")
     finally:
         os.close(go)
@@ -119,9 +120,10 @@ def drop_rights() -> None:
     call("prctl", 1, signal.SIGKILL, 0, 0, 0)  # a change of user forgets that this process must die with its parent
 
 
-def limit(limits: dict[str, Any], processes: int) -> None:
+def limit(limits: dict[str, Any]) -> None:
     memory, files = limits["memory_mb"] << 20, limits["files_mb"] << 20
     seconds = int(limits["seconds"]) + 2
+    processes = limits["processes"] + 4  # init, its parent, the judge, the candidate
     for what, value in (
         (resource.RLIMIT_AS, memory),
         (resource.RLIMIT_CPU, seconds),
@@ -138,7 +140,7 @@ def limit(limits: dict[str, Any], processes: int) -> None:
 # System calls that no answer needs and that reach round the limits: other programs, other processes' memory, memory that
 # belongs to no process, new namespaces, kernel features. (x86_64, aarch64); elsewhere namespaces and limits stand alone.
 DENIED = {
-    "execve": (59, 221), "execveat": (322, 281),
+    "execve": (59, 221), "execveat": (322, 281), "socket": (41, 198),
     "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "pidfd_getfd": (438, 438),
     "unshare": (272, 97), "setns": (308, 268), "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41),
     "open_tree": (428, 428), "move_mount": (429, 429), "fsopen": (430, 430), "mount_setattr": (442, 442),
@@ -148,14 +150,13 @@ DENIED = {
 }  # fmt: skip
 
 
-def filter_calls(network: bool, calls: dict[str, tuple[int, int]] = DENIED) -> None:
+def filter_calls(calls: dict[str, tuple[int, int]] = DENIED) -> None:
     """Refuse system calls for good, and new privileges (through setuid programs) too."""
     call("prctl", 38, 1, 0, 0, 0)
     machine = os.uname().machine
     if machine not in ("x86_64", "aarch64") or sys.maxsize < 1 << 32:
         return
     column = ("x86_64", "aarch64").index(machine)
-    denied = [numbers[column] for numbers in calls.values()] + ([] if network else [(41, 198)[column]])
     load, equal, at_least, has_bits, answer = 0x20, 0x15, 0x35, 0x45, 0x06
     allow, refuse, absent = 0x7FFF0000, 0x00050000 | 1, 0x00050000 | 38
     program = [
@@ -168,8 +169,8 @@ def filter_calls(network: bool, calls: dict[str, tuple[int, int]] = DENIED) -> N
         (equal, 0, 1, 435),  # clone3: its flags cannot be seen here; libc then takes clone
         (answer, 0, 0, absent),
     ]
-    for number in denied:
-        program += [(equal, 0, 1, number), (answer, 0, 0, refuse)]
+    for numbers in calls.values():
+        program += [(equal, 0, 1, numbers[column]), (answer, 0, 0, refuse)]
     program += [
         (equal, 0, 3, (56, 220)[column]),  # clone: threads and forks, no namespaces
         (load, 0, 0, 16),

@@ -25,11 +25,11 @@ from sinkscope.study.engines import P, ShouldStop, Waiting, WorkPiece, known_mod
 from sinkscope.study.engines.pool import Pool, Worker
 from sinkscope.study.engines.ray import Ray
 from sinkscope.study.schema import Study
-from sinkscope.study.unit import ModelInfo
+from sinkscope.study.units import ModelInfo
 
 logger = logging.getLogger(__name__)
 TRIES = 3  # of a unit, each on another worker
-FUNCTION = "sinkscope.study.engines.worker:answer"
+FUNCTION = "sinkscope.study.engines.local:answer"
 OnMessage = Callable[[str], object]
 Files = list[tuple[str, bytes]]
 Weigh = Callable[[Any, Any, ModelInfo | None], float]
@@ -212,7 +212,7 @@ def answering(choice: Ray, on_message: OnMessage) -> Iterator[RunBatches]:
     def weigh_batch(job: Job, batch: Batch, info: object) -> float:
         """Rows and their forwards, or the samples of its likelihoods: what makes one longer than another."""
         forwards = 1 if batch.settings is None else batch.settings.most_steps * (2 if batch.settings.guidance else 1)
-        return float(len(batch.prompts) * forwards * (batch.samples if batch.kind == "score" else 1))
+        return float(len(batch.requests) * forwards * (batch.samples if batch.kind == "score" else 1))
 
     def run(job: Job, batches: Sequence[Batch]) -> Iterator[tuple[Batch, Outcome]]:
         """Every batch with its outcome, as they are finished."""

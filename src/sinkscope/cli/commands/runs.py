@@ -1,0 +1,138 @@
+"""Finished runs: `results` is a table, `export` an entry of the atlas, `merge` joins shards, `compare` sets two side by side."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sinkscope import io
+from sinkscope.cli.commands.study import print_run
+from sinkscope.cli.groups import command
+from sinkscope.cli.options import JsonFlag, writable_file
+from sinkscope.cli.screen import print_json, print_result, progress
+from sinkscope.errors import ReportError, StudyError, printable
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+TABLES = ("cells", "claims", "answers")
+CsvOption = Annotated[Path | None, typer.Option("--csv", help="Write the table to this CSV file.")]
+
+
+@command()
+def results(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run.", show_default=False)],
+    table: Annotated[str, typer.Option(help="cells, claims or answers (one row per problem).")] = "cells",
+    csv: CsvOption = None,
+    parquet: Annotated[Path | None, typer.Option(help="Write the table to this Parquet file.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Print a table of a run as CSV, or write it to a file; the columns are the fields of results.json."""
+    if table not in TABLES:
+        raise ReportError(f"Expected a table out of {', '.join(TABLES)}, got {table!r}.")
+    writable_file(csv, ReportError)
+    writable_file(parquet, ReportError)
+    from sinkscope.study.run import Run
+
+    found: pl.DataFrame = getattr(Run.load(run), table)()
+    if csv is not None:
+        io.write(csv, csv_of(found))
+    if parquet is not None:
+        with io.whole(parquet) as partial:
+            found.write_parquet(partial)
+    if as_json:
+        print_json({"table": table, "rows": found.to_dicts()})
+    elif csv is None and parquet is None:
+        typer.echo(printable(csv_of(found)), nl=False)
+
+
+def csv_of(frame: pl.DataFrame) -> str:
+    """A frame as CSV; lists, which CSV does not know, as JSON."""
+    import polars as pl
+
+    lists = [name for name, kind in frame.schema.items() if kind.is_nested()]
+    texts = [pl.Series(name, [json.dumps(value) for value in frame[name].to_list()]) for name in lists]
+    return frame.with_columns(texts).write_csv()
+
+
+@command()
+def export(
+    run: Annotated[
+        Path, typer.Argument(help="Folder of a finished study or table1, or its results.json.", metavar="RUN")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="File to write.")] = Path("entry.json"),
+    name: Annotated[str | None, typer.Option(help="Name of the entry; by default the study's.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Write claims, table, controls, versions and checkpoint of a run as one file; no text of a benchmark is in it."""
+    from sinkscope import io
+    from sinkscope.study.atlas import entry_of, to_json
+
+    writable_file(out, StudyError)
+    entry = entry_of(run, name)
+    path, failed = io.write(out, to_json(entry)), [one for one in entry["controls"] if not one["held"]]
+    value = {"entry": str(path), "bytes": path.stat().st_size, "controls_held": not failed, "digest": entry["digest"]}
+    shown = f"{path}: {len(entry['rows'])} rows, {len(entry['claims'])} claims, {path.stat().st_size / 1000:.0f} kB"
+    told = [f"{one['model']}: {one['name']} failed in {one['failed']} of {one['rows']} rows" for one in failed]
+    print_result(as_json, value, "\n".join([shown, *told]))
+
+
+@command()
+def merge(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders that hold the shards.", metavar="RUN…")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder of the whole run. Default: the folder, if it is one.")
+    ] = None,
+    report: Annotated[bool, typer.Option(help="Write report.html at the end.")] = True,
+    as_json: JsonFlag = False,
+) -> None:
+    """Join the shards of a study or of table1 (--shard i/n), finish its tables and report; names a shard that is missing."""
+    from sinkscope.study.shards import has_table1_shards
+    from sinkscope.study.shards import merge as merged
+
+    if any(has_table1_shards(run) for run in runs):
+        _table1(runs, out, as_json)
+    else:
+        print_run(merged(runs, out), report, as_json)
+
+
+def _table1(runs: list[Path], out: Path | None, as_json: bool) -> None:
+    """The answers are there: what is left is to score them, and to trace a few problems."""
+    from sinkscope.io.progress import unit_progress
+    from sinkscope.study.shards import merge_table1
+
+    if out is None and len(runs) > 1:
+        raise StudyError(f"Expected --out, the folder for the merged run of {len(runs)} folders, got none.")
+    folder = runs[0] if out is None else out
+    with unit_progress(progress(), "answers") as shown:
+        found = merge_table1(runs, folder, on_message=shown.on_message, on_progress=shown.on_progress)
+    print_result(as_json, found, (folder / "table1.md").read_text(encoding="utf-8"))
+
+
+@command()
+def compare(
+    first: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    second: Annotated[Path, typer.Argument(help="Folder of another one, or of the same with --match-models.")],
+    match_models: Annotated[
+        str | None,
+        typer.Option(help="Models to compare, first=second with commas between, such as base=base-tuned."),
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Compare two runs of study or table1 cell by cell: the second against the first, on the problems that both have."""
+    from sinkscope.study.compare import compare as compared
+    from sinkscope.study.compare import shown
+
+    found = compared(first, second, None if match_models is None else _pairs(match_models))
+    print_result(as_json, found, shown(found))
+
+
+def _pairs(text: str) -> dict[str, str]:
+    words = [[part.strip() for part in word.split("=")] for word in text.split(",")]
+    if any(len(word) != 2 or not all(word) for word in words) or len({word[0] for word in words}) != len(words):
+        raise StudyError(f"Expected models to match as first=second with commas between, each once, got {text!r}.")
+    return dict(words)
