@@ -79,6 +79,7 @@ def header(trace: Trace, name: str, classes: bool = True) -> dict[str, Any]:
         "committedAt": trace.committed_at.tolist(),
         "vocabulary": [[text[:LONGEST_TOKEN], kind] for text, kind in shown],
         "mapHeads": [list(pair) for pair in trace.map_heads] if trace.maps is not None else [],
+        "whyHeads": [list(pair) for pair in trace.map_heads] if trace.reasons is not None else [],
         "classes": head_classes(trace) if classes else None,
         "form": trace.form,
     }
@@ -213,6 +214,10 @@ def _finish(trace: Trace, head: dict[str, Any], blob: Blob) -> tuple[dict[str, A
         blob.add("maps", map_codes(trace.maps), "planes")
     else:
         head["mapHeads"] = []
+    if trace.reasons is not None and 4 * trace.reasons.numel() <= MAP_BYTES:
+        blob.add("reasons", trace.reasons.float().numpy(), "planes")
+    else:
+        head["whyHeads"] = []
     return {**head, "lens": add_lens(trace, blob), "parts": blob.index}, blob
 
 

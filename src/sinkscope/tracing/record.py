@@ -45,6 +45,7 @@ SHAPES: dict[str, tuple[str | int, ...]] = {
     "channels": ("step", "layer", "channel"),
     "channel_values": ("step", "layer", "channel", "key"),
     "maps": ("map", "step", "key", "key"),
+    "reasons": ("map", "step", 4, "key"),
 }
 WHOLE = ("queries", "canvas", "committed_at", "edits", "blocks", "top_keys", "lens_tokens", "channels")
 
@@ -76,6 +77,7 @@ class Trace:
     hidden_norms: Tensor | None = None  # [step, layer, key]: of the hidden state that enters each layer, on request
     maps: Tensor | None = None  # [n, step, query, key]: attention of the heads in map_heads, on request
     map_heads: tuple[tuple[int, int], ...] = ()
+    reasons: Tensor | None = None  # [n, step, 4, key], with maps: score, key norm, score without positions, value norm
     lens_tokens: Tensor | None = None  # [step, layer, n, position] int32: what a layer would write there, on request
     lens_probability: Tensor | None = None  # … and how sure it is; 0 where the step computed no row for the position
     edits: Tensor | None = None  # [position] int32: how often a token that stood there was replaced; None: never
@@ -189,7 +191,7 @@ class Trace:
         if heads is not None:
             cut["value_norms"] = None  # kept by kv head, which query heads share
         return replace(
-            self, **cut, canvas=self.canvas[first : last + 1], maps=None, map_heads=(),
+            self, **cut, canvas=self.canvas[first : last + 1], maps=None, map_heads=(), reasons=None,
             committed_at=(self.committed_at - first).clamp(min=-1),
         )  # fmt: skip
 

@@ -26,12 +26,13 @@ from sinkscope.settings.decode import Decode
 from sinkscope.tracing import lens
 from sinkscope.tracing.channels import ChannelBuffer
 from sinkscope.tracing.record import SHAPES, WHOLE
+from sinkscope.tracing.why import measure, rotary_of
 
 Form = Literal["auto", "full", "summary"]
 TOP = 16  # keys kept per head and group in summary form
 FORMS = {"full": ("received",), "summary": ("layer_mean", "top_keys", "top_scores")}
 EXTRAS = {  # tensor of a trace → what asks for it in `Keep`
-    "value_norms": "value_norms", "hidden_norms": "hidden_norms", "maps": "maps", "lens_tokens": "lens",
+    "value_norms": "value_norms", "hidden_norms": "hidden_norms", "maps": "maps", "reasons": "maps", "lens_tokens": "lens",
     "lens_probability": "lens", "channels": "channels", "channel_values": "channels",
 }  # fmt: skip
 
@@ -124,11 +125,12 @@ class Recorder(Tap):
         self.blocks = torch.zeros(shapes["blocks"][1:], dtype=torch.int32)
         # Name in a trace → [batch, …], as `SHAPES` has it.
         names = ["queries", "canvas", "confidence", "committed_at", *FORMS[self.form]]
-        names += [name for name in ("value_norms", "hidden_norms", "maps") if getattr(keep, name)]
+        names += [name for name in ("value_norms", "hidden_norms", "maps", "reasons") if getattr(keep, EXTRAS[name])]
         self.kept = {name: _zeros(*shapes[name], dtype=dtype_of(name, keep)) for name in names}
         self.kept["confidence"].fill_(torch.nan)
         self.kept["committed_at"].fill_(-1)
         self.kept["canvas"][:, 0] = first.cpu()
+        self.rotary = {layer: rotary_of(model, layer, settings, width) for layer in {one for one, _ in keep.maps}}
         _, steps, layers, _ = shapes["hidden_norms"]
         self.lens = lens.LensBuffer(model, batch, steps, layers, width, self.to_host) if keep.lens else None
         self.channels = ChannelBuffer(model, batch, steps, layers, width, keep.channels) if keep.channels else None
@@ -168,6 +170,14 @@ class Recorder(Tap):
             if of_layer == layer:
                 window = slice(call.start, call.start + call.queries)
                 self._send("maps", (slot, step, window), _map(call, outcome, head, rows))
+                self._send("reasons", (slot, step), measure(call, head, self._counts(call, rows), self.rotary[layer]))
+
+    def _counts(self, call: Call, rows: int) -> Tensor:
+        """bool [batch, query]: over which a reason is a mean; of a causal prompt only the last query writes a token."""
+        counts = call.labels[:rows] >= 0
+        if self.model.causal:
+            counts = counts & (torch.arange(call.queries, device=counts.device) == call.queries - 1)
+        return counts
 
     def _send(self, name: str, at: tuple[int | slice, ...], found: Tensor) -> None:
         """Write `found` to the beginning of a part of a buffer; cast on its device, and copied with all else of the step."""
