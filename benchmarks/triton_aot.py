@@ -346,10 +346,10 @@ def page(command: str, built: dict[tuple[Variant, int], Built]) -> str:
         "The aim is 1.5 × traced and 2 × masked of FlashAttention-2's floor at [16, 32, 1280, 128]. It is met on A100, L4 and "
         "H100, and missed on B200. The floor is stricter than FlashAttention-2 on H100 and B200: it takes the rate of wgmma and "
         "tcgen05, and FlashAttention-2 has neither. Others measured it at 35 % of an H100's peak "
-        "([FlashAttention-3](https://arxiv.org/abs/2407.08608)) and at 300 to 380 TFLOP/s, a sixth of the peak, on a B200 "
+        "([FlashAttention-3](https://arxiv.org/abs/2407.08608)). On a B200 they measured 300 to 380 TFLOP/s, a sixth of the peak "
         "([head size 64](https://github.com/Dao-AILab/flash-attention/issues/1589)).", "",
         "On a B200 a second pass over the exponentials alone takes as long as two products, so tracing costs at least 2 × of "
-        "that floor. Masking costs more there because Triton moves scores between tensor memory and registers.", "",
+        "that floor. Masking costs more there: see the instructions of the output kernel below.", "",
         "## Errors", "",
         "Largest difference from float64, [2, 4, 160, 64], three groups, in Triton's interpreter; there bf16 is widened to "
         "float32. The output is rounded to its dtype.", "", *errors(), "",

@@ -9,7 +9,7 @@ import torch
 
 import precision_cases
 import sinkscope as sk
-from sinkscope.models.load import FAMILIES
+from sinkscope.models.family import FAMILIES
 
 
 def test_the_cover_is_small_and_whole() -> None:
