@@ -267,11 +267,11 @@ def page(points: Points, costs: dict[str, Any], runs: list[Path]) -> str:
         f"{'; '.join(asked)}; then `python benchmarks/cache.py {' '.join(f'runs/{run.name}' for run in runs)} --cost "
         f"--batch {costs.get('batch', 10)} --write`. "
         f"Costs on {costs.get('machine', 'no machine')}.", "",
-        "The whole canvas is computed at the start of each block of 8, where not said otherwise; in between only the block, "
-        "against its own keys and a kept share of all others, chosen for each head by what that head did at the last look. "
-        "A token per step. "
+        "The whole canvas is computed at the start of each block of 8, unless a row says otherwise. In between only the block is "
+        "computed, against its own keys and a kept share of all others. Each head's share is chosen by what that head did at "
+        "the last look. One token per step. "
         "Answers are compared with those without a cache, problem by problem, over the tasks that a model can do "
-        "(≥ 10 % right without a cache); intervals are 95 %, p is McNemar's with Holm's correction over a model's conditions.",
+        "(≥ 10 % right without a cache). Intervals are 95 %, and p is McNemar's with Holm's correction over a model's conditions.",
         "", "![Right answers against the share of keys that is kept](cache/cache.png)", "",
         "What it means: [speed from sinks](../explanation/speed-from-sinks.md). Data: `docs/results/cache`.", "",
         "## Ways of choosing, at the same share", "", "Points of accuracy, first less second, with p.", "",

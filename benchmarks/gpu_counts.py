@@ -120,6 +120,49 @@ def family_step(name: str, mode: str) -> dict[str, Any]:
     return step(model, mode, 2, 12, False, settings)
 
 
+# The first table of the review that began this work, batch 1 (padded: 2), 320 positions; MB were not counted.
+BEFORE = {
+    "plain": (1350, 3, 0), "traced": (1478, 39, 36), "masked": (2278, 131, 0), "masked and traced, padded": (2452, 201, 37),
+}  # fmt: skip
+
+
+def before(large: dict[str, dict[str, Any]]) -> list[str]:
+    """Kernels, host waits and copies to the host, then and now."""
+    lines = ["| mode | kernels | now | host waits | now | copies to the host | now |", "|---" * 7 + "|"]
+    for mode, then in BEFORE.items():
+        shape, plain = ("small padded", mode.removesuffix(", padded")) if "padded" in mode else ("small", mode)
+        if (one := large.get(shape, {}).get(plain)) is None:
+            continue
+        now = one["kernels"], one["waits"], one["to_host"]
+        lines.append(f"| {mode} | " + " | ".join(f"{old} | {new}" for old, new in zip(then, now, strict=True)) + " |")
+    return [*lines, ""]
+
+
+def two_devices() -> list[str]:
+    """Tokens of a model whose layers are split over two pretend GPUs, against those of one."""
+    import test_pretend_gpu as cases
+
+    def found(name: str, mode: str, **words: Any) -> str:
+        one, two = (cases.Ran(name, mode, place, **words).tokens for place in ("one", "two"))
+        return "equal" if torch.equal(one, two) else "different"
+
+    caches = {"none": None, "prefix": "prefix", "dual": "dual", "sparse": sk.SparseCache(keep=0.5)}
+    modes = ("plain", "traced", "masked", "random")
+    with ExitStack() as stack:
+        for name, compute in (("output_kernel", pretend.output), ("received_kernel", pretend.received)):
+            stack.callback(setattr, kernels, name, getattr(kernels, name))
+            setattr(kernels, name, pretend.Kernel(getattr(kernels, name), compute))
+        lines = [
+            f"| tiny-llada, cache {kind} | " + " | ".join(found("tiny-llada", mode, cache=cache, block=4) for mode in modes) + " |"
+            for kind, cache in caches.items()
+        ]  # fmt: skip
+        lines += [
+            f"| {name} | " + " | ".join(found(name, mode, block=None if name == "tiny-dream" else 8) for mode in modes) + " |"
+            for name in ("tiny-dream", "tiny-sdar", "tiny-llama")
+        ]  # fmt: skip
+    return ["| tokens on two against one | plain | traced | masked | random keys |", "|---" * 5 + "|", *lines, ""]
+
+
 def line(head: str, found: dict[str, dict[str, Any]]) -> str:
     cells = [
         f"{one['kernels']} | {one['waits']} | {one['to_host']} | {one['to_device']} | {one['bytes_to_host'] / 1e6:.2f}"
@@ -136,9 +179,10 @@ def page(command: str, large: dict[str, dict[str, Any]], families: dict[str, dic
         "is one operation of ATen or one launch of Triton; a host wait is anything that stops Python until the device has caught "
         "up. The third denoising step, bfloat16.", "",
         "## A model of LLaDA-8B's shape", "",
-        "32 layers, 32 heads, 126464 tokens. No wait and no copy is made per layer: what is left are the commit rule's and the "
-        "recorder's, once per step. noise=\"reference\" draws on the CPU, noise=\"counter\" on the device.", "",
+        "32 layers, 32 heads, 126464 tokens. No layer waits or copies: what is left are the commit rule's and the "
+        "recorder's, once per step. `noise=\"reference\"` draws on the CPU, `noise=\"counter\"` on the device.", "",
     ]  # fmt: skip
+    lines += ["### Before and now, 320 positions", "", *before(large)]
     for shape, found in large.items():
         batch, positions, padded = SHAPES[shape]
         lines += [f"### Batch {batch}, {positions} positions{', padded' if padded else ''}", ""]
@@ -154,7 +198,14 @@ def page(command: str, large: dict[str, dict[str, Any]], families: dict[str, dic
         "|---" * 6 + "|",
         *(line(name, {"": one}) for name, one in families.items()),
     ]
-    return "\n".join([*lines, ""])
+    lines += [
+        "",
+        "## Two pretend GPUs",
+        "",
+        "Half of the layers on each, as a device map puts them; padded batches of two.",
+        "",
+    ]
+    return "\n".join([*lines, *two_devices()])
 
 
 def main() -> None:

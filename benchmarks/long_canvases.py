@@ -138,16 +138,16 @@ def cache_page(canvases: Sequence[int]) -> list[str]:
     return [
         "## Long canvases, every kind of cache", "",
         f"`python benchmarks/decode.py --only caches` on {machine()}.", "",
-        "A random model of 98 M parameters (12 layers × 12 heads of 64, float32); a quarter of the canvas is the answer, in "
-        f"blocks of {BLOCK}, a token per step. Timed are the first {TIMED + 1} steps of the first block (2 without a "
+        "A random model of 98 M parameters (12 layers × 12 heads of 64, float32). A quarter of the canvas is the answer, in "
+        f"blocks of {BLOCK}, one token per step. The first {TIMED + 1} steps of the first block are timed (2 without a "
         "cache), not whole answers: "
-        "its first step, over the whole canvas, and the median of the later ones; seconds per token are what they make of a "
-        f"block of {BLOCK}, or of the blocks that share a look (there the first step of the second block "
-        "was timed too). For the prefix cache the first block is the dearest: later ones compute fewer columns. "
+        "its first step, over the whole canvas, and the median of the later ones. Seconds per token follow from these for a "
+        f"block of {BLOCK}, or for the blocks that share a look (there the first step of the second block "
+        "was timed too). For the prefix cache the first block is the most expensive, since later ones compute fewer columns. "
         "`traced` is traced against untraced, per token, each in a process of its own.", "",
         *cache_lines(canvases), "",
         *([f"Not run yet: canvas {', '.join(missing)}.", ""] if missing else []),
-        "Exactness: " + "; ".join(f"**{name}** {told}" for name, (_, told) in CACHES.items()) + ". A sparse cache that keeps "
+        "How exact each is:", "", *(f"- **{name}**: {told}" for name, (_, told) in CACHES.items()), "", "A sparse cache that keeps "
         "all keys is the dual cache, token for token; one that is refreshed at every step is decoding without a cache.", "",
     ]  # fmt: skip
 

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from sinkscope.study.cost import Size, weigh
 from sinkscope.study.engines import Engine, ShouldStop, Waiting
 from sinkscope.study.schema import Study
-from sinkscope.study.unit import Unit
+from sinkscope.study.units import Unit
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 TIMES = RESULTS / "scheduling-units.json"
@@ -166,7 +166,7 @@ def empty(with_ray: bool = True) -> list[str]:
         {"name": "empty", "models": ["tiny-llada"], "tasks": tasks, "chunk": 1, "conditions": ["none"]}
     )
     nodes = _cluster() if with_ray else None
-    nothing = "sinkscope.study.engines.worker:nothing"
+    nothing = "sinkscope.study.engines.local:nothing"
     engine: Engine = Cluster(Ray(workers=2), print, nothing) if with_ray else Empty()
     lines = ["| 20,000 empty units | on the clock (s) | units per second | CPU time of the driver (s) | units per CPU second |",
              "|---|---|---|---|---|"]  # fmt: skip
@@ -181,7 +181,7 @@ def empty(with_ray: bool = True) -> list[str]:
             pass  # the workers are started
         work = Work(study, store, facts, units, {}, engine, lambda line: None, lambda done, total: None)
         first = "through Ray, checked and stored" if with_ray else "checked and stored, without Ray"
-        for what in (first, "found stored, when the run is begun again"):
+        for what in (first, "found stored, when the run is resumed"):
             _timed(lines, what, lambda: work.through(units))
         assert sum(1 for _ in store.units.iterdir()) == EMPTY
     engine.close()
@@ -233,12 +233,12 @@ def main() -> None:
         "With loading: taking up another model costs as much as a mean unit, which the bound does not count.", "",
         *simulation(), "",
         "## What the driver costs", "",
-        "What is timed: the plan, the queue, Ray with two workers on the same machine, the controls and the store "
-        "are those of any study; only the work itself is empty. CPU time is all of the driver's process, Ray's threads in "
+        "The plan, the queue, Ray with two workers on the same machine, the controls and the store "
+        "are those of any study. Only the work itself is empty. CPU time is all of the driver's process, Ray's threads in "
         f"it included; the load on the machine's {os.cpu_count()} cores was {os.getloadavg()[0]:.1f} when it began.", "",
         *empty(with_ray=False), "", *empty(), "",
-        "The aim was 500 units per second. The driver waits for the disk ten times a second at most; a file that a loss of "
-        "power left empty or cut is seen when the run goes on, and its unit is run again.",
+        "The aim was 500 units per second. The driver waits for the disk ten times a second at most. A loss of power may leave "
+        "a file empty or cut. That is seen when the run is resumed, and the unit is run again.",
     ]  # fmt: skip
     print("\n".join(text))
     if asked.write:

@@ -1,4 +1,4 @@
-"""`table1` killed and begun again, in shards, and with --fast: what is the same, and what is saved.
+"""`table1` killed and resumed, in shards, and with --fast: what is the same, and what is saved.
 
     python benchmarks/table1.py [--data FOLDER] [--problems 200] [--models tiny-llada,…] [--only bytes|fast]
 
@@ -81,7 +81,7 @@ def same_bytes(data: Path, folder: Path) -> None:
     print("| run | answers kept when it ended | files equal to the whole run's |\n|---|---|---|")
     state = "each time before its end" if unfinished else "once after its end"
     for name, count, found in (
-        (f"killed with −9 {KILLS} times, {state}, then begun again", ", ".join(map(str, kept)), files_of(broken)),
+        (f"killed with −9 {KILLS} times, {state}, then resumed", ", ".join(map(str, kept)), files_of(broken)),
         ("`--shard 1/2` and `--shard 2/2` in folders of their own, then `merge`",
          ", ".join(str(answers(part)) for part in parts), files_of(folder / "merged")),
     ):  # fmt: skip

@@ -132,6 +132,10 @@ def names_of_others() -> str:
     parts += [
         '(`[{"role": "user", "content": "…"}]`, written with the chat template) or as token ids, and a list of prompts.'
     ]
+    parts += [
+        "On the command line, `sinkscope generate MODEL @FILE.json` and `sinkscope trace MODEL @FILE.json` read one prompt: "
+        "messages or ids as JSON."
+    ]
     return "\n".join(parts)
 
 

@@ -20,7 +20,9 @@ WIDTH = 76  # of a signature
 SHOWN = 6  # optional parameters of a signature
 # Names of types that say less than the type itself.
 PLAIN = {"Text": "str", "ModelName": "str", "Whole0": "int", "Whole1": "int", "Whole2": "int", "Truth": "bool",
-         "StepsField": "Steps"}  # fmt: skip
+         "Layers": "tuple[int, ...]", "Channels": "tuple[int, ...]", "Heads": "tuple[tuple[int, int], ...]", "SinkRule": "Rule",
+         "Count": "int", "FromZero": "int", "Position": "int", "TokenId": "int", "Seed": "int", "Number": "float", "Share": "float",
+         "NonNegative": "float", "At": "str", "Commit": "str", "StepsField": "Steps"}  # fmt: skip
 GROUPS = {
     "Load and generate": ("load", "Model", "wrap", "register", "Decode", "decode", "SparseCache", "checkup"),
     "Look": ("trace", "Trace", "Keep", "Threshold", "ZScore", "HeadShare", "observe", "attend", "lens", "activations", "hook",

@@ -1,1 +1,1 @@
-"""How the zoo was made, and what was measured once. It imports sinkscope, and nothing in sinkscope imports it."""
+"""How the zoo was made, and what was measured once; it imports sinkscope, and nothing in sinkscope imports it."""

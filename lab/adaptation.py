@@ -26,8 +26,8 @@ class Adaptation:
     `frozen`: dtype of the frozen products while training. `keep`: steps whose adapters stay beside the last one.
     `canvas` in data: positions beyond the longest answer of a chunk, drawn for each chunk; a negative one stands for a
     canvas of that many positions after the prompt. `decode`: settings that the exported adapter asks for.
-    `prefix`: chat = every prompt begins with the user's header; varied = it begins with the problem itself, or, every
-    second time, with one to eight random words and one of a few ends, so that no token and no position is constant.
+    `prefix`: chat = every prompt begins with the user's header; varied = it begins with the problem itself. Every second
+    varied prompt has one to eight random words and one of a few ends before it: no token and no position is constant.
     """
 
     name: Name

@@ -10,15 +10,17 @@ import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, Literal
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sinkscope import paper
 from sinkscope.errors import StudyError
 from sinkscope.io.reading import read_object, short
 from sinkscope.study import vocabulary
 from sinkscope.study.analysis.claims import TEXT, Test
-from sinkscope.study.atlas import SCHEMA, Entry, EntryClaim, EntryModel, EntryRow, controls_of, digest_of, figures
+from sinkscope.study.atlas import SCHEMA, controls_of, digest_of, figures
+from sinkscope.study.results import ClaimVerdict
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "atlas"
@@ -30,6 +32,94 @@ FROM_ROWS = ("strong_sink", "one_sink", "arm_sink")  # claims about a row of the
 DECIMALS = 500  # problems from which on a tenth of a point is shown
 KS = (1, 5, 10)  # of the paper
 SIZES = {100e6: "miniature", 1e9: "small", float("inf"): "full size"}  # up to so many parameters
+
+
+# ---- the schema of an entry
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class EntryModel(_Part):
+    """The checkpoint: `fingerprint` is the hash of its weights, `revision` the commit that was asked for."""
+
+    name: str
+    family: str
+    causal: bool
+    parameters: int
+    layers: int
+    heads: int
+    dtype: str
+    fingerprint: str
+    revision: str | None
+    settings: dict[str, dict[str, Any]]  # of decoding, by point of the sweep or by benchmark
+
+
+class EntryRow(_Part):
+    """One model, task and condition; rates and differences are shares, `control` is the label of its random control."""
+
+    model: str
+    task: str
+    setting: str
+    label: str
+    condition: dict[str, Any]
+    n: int
+    right: int
+    rate: float
+    low: float
+    high: float
+    lost: int
+    won: int
+    difference: float
+    difference_low: float
+    difference_high: float
+    p: float
+    mass_share: float | None
+    leak: float
+    hides: bool  # the condition hides keys, which must then receive nothing
+    control: str | None
+
+
+class EntryClaim(_Part):
+    name: str
+    model: str
+    paper_model: str | None
+    condition: str
+    verdict: ClaimVerdict
+    estimate: float
+    low: float
+    high: float
+    limit: float
+    unit: str
+    n: int
+
+
+class EntryControl(_Part):
+    """no-op: answers that changed; took effect: rows in which hidden keys received attention; random keys: rows without."""
+
+    name: Literal["no-op", "took effect", "random keys"]
+    model: str
+    rows: int
+    failed: int
+    held: bool
+
+
+class Entry(_Part):
+    schema_number: Literal[1] = Field(alias="schema")
+    kind: Literal["study", "table1"]
+    name: str
+    models: list[EntryModel]
+    protocol: dict[str, Any]
+    versions: dict[str, str]
+    device: dict[str, Any]
+    claims: list[EntryClaim]
+    controls: list[EntryControl]
+    rows: list[EntryRow]
+    digest: str
+
+    def plain(self) -> dict[str, Any]:
+        return self.model_dump(by_alias=True)
 
 
 # ---- what is refused
@@ -65,7 +155,8 @@ def problems(entry: Entry) -> list[str]:
 
 
 def _whole(entry: Entry) -> Iterator[str]:
-    if entry.digest != digest_of(entry.model_dump(exclude={"digest"}, by_alias=True)):
+    content = entry.plain()
+    if content.pop("digest") != digest_of(content):
         yield "the digest is not that of the content"
     names = [one.name for one in entry.models]
     if not entry.rows or len(set(names)) < len(names):
@@ -74,7 +165,7 @@ def _whole(entry: Entry) -> Iterator[str]:
     asked = {key[0] for key in keys}
     if len(set(keys)) < len(keys) or not asked <= set(names):
         yield "a row is a duplicate, or its model is not listed"
-    if entry.controls != [one for name in names for one in controls_of(name, entry.rows)]:
+    if content["controls"] != [one for name in names for one in controls_of(name, content["rows"])]:
         yield "the controls are not those that follow from the rows"
     if without := sorted(asked - {one.model for one in entry.controls}):
         yield f"{without[0]} was run without any control"

@@ -68,7 +68,7 @@ class BlockRecipe:
         return plain
 
     def fingerprint(self) -> dict[str, Any]:
-        """What must be equal for a run to go on: all but how often it saves and logs. The rate depends on the length."""
+        """What must be equal to resume a run: all but how often it saves and logs (the rate depends on the length)."""
         left_out = ("save_every", "log_every", "decode", *(["family"] if self.family == "sdar" else []))
         return {key: value for key, value in self.to_dict().items() if key not in left_out}
 

@@ -1,7 +1,7 @@
 """Training under block-causal attention: a model goes on as a block-diffusion model in SDAR's format.
 
-Every block of the answer is learned at once from a second, noised copy of the row: a noised block sees itself and the
-clean blocks before it, as it does when it is decoded; the clean copy is block-causal.
+Every block of the answer is learned at once from a second, noised copy of the row. A noised block sees itself and the
+clean blocks before it, as it does when it is decoded. The clean copy is block-causal.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from lab.objectives import Rows
 from lab.optimiser import TorchAdamW
 from lab.progress import Progress
 from sinkscope.models.base import Model
-from sinkscope.models.load import find_folder, load
-from sinkscope.models.zoo import find as find_in_zoo
+from sinkscope.models.hub import find_folder
+from sinkscope.models.load import load
 
 
 def noised(
@@ -161,7 +161,7 @@ class BlockRun(Run):
         save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
         (folder / "model.safetensors").chmod(0o644)
         (folder / "config.json").write_text(json.dumps(self.config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-        source = find_in_zoo(self.source.name) or find_folder(self.source.name)
+        source = find_folder(self.source.name)
         for path in source.glob("*token*.json"):
             shutil.copyfile(path, folder / path.name)
         return folder

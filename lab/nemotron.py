@@ -1,7 +1,7 @@
 """One set of weights for both ways of decoding, in Nemotron's format: next tokens and masked blocks are learned together.
 
 A row is read twice in one forward. The clean copy is causal and learns next tokens. In the noised copy blocks begin at the
-prompt's end; a block sees itself and the clean text before it, and its first token is known, as when it is decoded.
+prompt's end. A block sees itself and the clean text before it, and its first token is known, as when it is decoded.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ STILL = 7  # a pair that hardly turns over 128 positions: for scores that depend
 
 @dataclass(frozen=True)
 class Head:
-    """One attention head. Without `offset` and `drawn_to` it looks at all keys alike."""
+    """One attention head, which looks at all keys alike without `offset` and `drawn_to`."""
 
     offset: int | None = None  # looks at the key so many positions to its left
     drawn_to: tuple[tuple[int, float], ...] = ()  # (feature of a key, logit)

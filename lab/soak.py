@@ -8,7 +8,7 @@ the clock jumps by hours. A run that ended starts again until it is finished. Th
 twice, and the bytes of the undisturbed run. Memory of drivers and workers is sampled. Writes soak.json,
 soak.md and soak.svg.
 
-The disk is a tmpfs of its own that is filled up, where this process may mount one; else files may not grow beyond a
+The disk is a tmpfs of its own that is filled up, where this process may mount one. Else files may not grow beyond a
 kilobyte (RLIMIT_FSIZE) in the process that starts next. The clock is `time.time` of every Python process, replaced at
 its start: nothing else of the machine is touched, and only processes that were started here are killed.
 """

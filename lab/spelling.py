@@ -4,6 +4,7 @@ bare: a tokenizer that reads the same problems without punctuation, line breaks,
 carry meaning become words of the vocabulary ("+" is read as " plus"), and those that a checker looks for are written back
 when an answer is decoded ("####" is the token " goal"). What stays of structure is what masked diffusion itself needs: the
 mask, and the end-of-turn and end-of-text tokens behind an answer.
+
 letters: every character is a token, so that no whole word, number or mark can be one.
 """
 

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
 
 class TinyRun(Run):
-    """A recipe that starts from another one takes that run's model from the folder of its name beside `out`, or else from
-    the zoo; `start` names another checkpoint folder.
+    """A recipe that starts from another one takes that run's model from the folder of its name beside `out`.
+
+    Where there is none, it takes the zoo's. `start` names another checkpoint folder.
     """
 
     def __init__(self, recipe: Recipe, out: Path, start: Path | None = None) -> None:

@@ -1,6 +1,7 @@
 """Half precision × family × cache × trace × mask × padding: a pairwise cover for the tests, and all of it by a command.
 
-python tests/precision_cases.py        # every combination; prints what fails, and ends with 1 if anything does
+python tests/precision_cases.py            # every combination; prints what fails, and ends with 1 if anything does
+python tests/precision_cases.py --write    # … and writes docs/results/precision.md
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import itertools
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -17,17 +19,22 @@ from pathlib import Path
 import torch
 
 import sinkscope as sk
-from golden_sets import newer
+from golden_sets import NEWER, newer, newest
 from made_models import make_fast_dllm, make_llada_moe, make_open_dcoder
 from sinkscope.decoding import resolve_settings
 
+RESULTS = Path(__file__).parents[1] / "docs" / "results" / "precision.md"
 SPARSE = sk.SparseCache(keep=0.5)
-WHOLE: tuple[object, ...] = (None, "prefix", "dual", SPARSE)
-BLOCKS: tuple[object, ...] = (None, "exact")
+CANVAS: tuple[object, ...] = (None, "prefix", "dual")
+WHOLE: tuple[object, ...] = (*CANVAS, SPARSE)
+BLOCKS: tuple[object, ...] = (*CANVAS, "exact")
+# Every family with the caches that it takes; the others are refused in a sentence (test_the_others_are_refused).
 CACHES: dict[str, tuple[object, ...]] = {
     "tiny-llada": WHOLE, "tiny-mmada": WHOLE, "tiny-dream": WHOLE, "tiny-llama": (None,), "tiny-sdar": BLOCKS,
-    "llada_moe": WHOLE, "open_dcoder": WHOLE, "fast_dllm": BLOCKS, "llada2": BLOCKS, "a2d": (None,),
+    "llada_moe": WHOLE, "open_dcoder": WHOLE, "fast_dllm": BLOCKS, "llada2": BLOCKS, "a2d": CANVAS, "illada": WHOLE,
+    "tiny-nemotron": (None, "exact"), "wedlm": (None,), "rnd1": CANVAS, "diffusion_gemma": ("exact",),
 }  # fmt: skip
+EVERY: tuple[object, ...] = (*CANVAS, SPARSE, "exact")
 MADE: dict[str, Callable[..., Path]] = {
     "llada_moe": make_llada_moe, "open_dcoder": make_open_dcoder, "fast_dllm": make_fast_dllm,
 }  # fmt: skip
@@ -43,7 +50,7 @@ class Case:
     padded: bool
 
     def __str__(self) -> str:
-        kind = self.cache if isinstance(self.cache, str) or self.cache is None else "sparse"
+        kind = "sparse" if self.cache is SPARSE else self.cache
         words = [name for name in ("traced", "masked", "padded") if getattr(self, name)]
         return "-".join([self.family, self.dtype, str(kind), *words])
 
@@ -77,12 +84,14 @@ def loaded(family: str, dtype: str) -> sk.Model:
             return sk.load(MADE[family](Path(folder)), dtype=dtype)
     if family.startswith("tiny"):
         return sk.load(family, dtype=dtype)
-    golden = newer(family)
+    golden = (newer if family in NEWER else newest)(family)
     return sk.load(golden.folder, dtype=dtype, mask_id=golden.model.mask_id)
 
 
 def settings_of(model: sk.Model, kind: object) -> sk.Decode:
     if kind in ("prefix", "dual"):
+        if "tiny" not in model.name:  # random weights may choose the mask token again and again
+            return sk.Decode.llada(length=8, block=4, steps=4, cache=kind)
         return sk.Decode.parallel(length=8, block=4, threshold=0.9, cache=kind)
     words: dict[str, object] = {"length": 8, "temperature": 0.0}
     if model.defaults.steps is not None and model.defaults.layout == "answer":
@@ -93,7 +102,7 @@ def settings_of(model: sk.Model, kind: object) -> sk.Decode:
 def run(case: Case) -> None:
     """Decode eight tokens of two prompts, and look at what came."""
     model = loaded(case.family, case.dtype)
-    ids = torch.tensor([[5, 6, 7, 8, 9, 10], [11, 6, 7, 8, 9, 10]])
+    ids = torch.tensor([[20, 21, 22, 23, 24, 25], [31, 21, 22, 23, 24, 25]])
     mask = torch.tensor([[0, 0, 1, 1, 1, 1] if case.padded else [1] * 6, [1] * 6])
     settings = settings_of(model, case.cache)
     made = sk.MaskSinks(k=1, rows="last" if model.causal else "all")
@@ -102,7 +111,8 @@ def run(case: Case) -> None:
         for trace in found:
             paid = trace.received.float().sum((3, 4))  # [step, layer, head]
             queries = trace.queries.sum(1).float()[:, None, None].expand_as(paid)
-            torch.testing.assert_close(paid, queries, rtol=0.02, atol=0.1)
+            lost = queries - paid  # where the only key that a query sees is masked, it pays nothing
+            torch.testing.assert_close(lost, lost.round().clamp(0, int(case.masked)), rtol=0, atol=0.2)
         return
     with sk.intervene(model, made) if case.masked else nullcontext() as active:
         done = sk.decode(model, ids, settings, attention_mask=mask)
@@ -111,15 +121,35 @@ def run(case: Case) -> None:
 
 
 def main() -> int:
-    failed = 0
+    failed: Counter[tuple[str, object]] = Counter()
     for case in every():
         try:
             run(case)
         except Exception as error:
-            failed += 1
+            failed[case.family, case.cache] += 1
             print(f"{case}: {type(error).__name__}: {error}", flush=True)
-    print(f"{len(list(every()))} cases, {failed} failed")
-    return int(failed > 0)
+    said = f"{len(list(every()))} cases, {failed.total()} failed"
+    print(said)
+    if "--write" in sys.argv:
+        RESULTS.write_text(page(said, failed))
+    return int(failed.total() > 0)
+
+
+def page(said: str, failed: Counter[tuple[str, object]]) -> str:
+    cells = {
+        family: [f"{16 - failed[family, kind]} of 16" if kind in CACHES[family] else "refused" for kind in EVERY]
+        for family in CACHES
+    }
+    return "\n".join([
+        "# Half precision with every family and every cache", "",
+        f"`python tests/precision_cases.py --write` on a CPU, torch {torch.__version__.split('+')[0]}: {said}.", "",
+        "A cell counts the cases that passed: bfloat16 and float16 × traced or not × masked (top key) or not × padded or not. Each "
+        "decodes eight tokens of two prompts. A traced case checks that every query's attention adds up to 1; a masked one that "
+        "keys were masked, and received nothing. The models are small: those of the package, and random weights in a family's own "
+        "format. The tests run a part in which every two properties meet.", "",
+        "| family | no cache | prefix | dual | sparse | exact |", "|---|---|---|---|---|---|",
+        *(f"| {family} | {' | '.join(row)} |" for family, row in cells.items()), "",
+    ])  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ It fills the empty CUDA device guard of a CPU build of torch through a symbol of
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import sys
 import weakref
@@ -344,7 +345,7 @@ def output(given: dict[str, Any]) -> None:
 def received(given: dict[str, Any]) -> None:
     """What received_kernel computes, by the formula."""
     scores, dropped = _scores(given), _dropped(given)
-    labels = given["labels"].expand(len(scores), -1)
+    order, starts = given["order"].expand(len(scores), -1).split([given["row_count"], given["group_count"] + 1], 1)
     kept = scores.masked_fill(dropped, -torch.inf)
     for which, into, peaks, shares in (
         (kept, "received", "peaks", "shares"), (scores, "clean", "clean_peaks", "clean_shares"),
@@ -354,9 +355,9 @@ def received(given: dict[str, Any]) -> None:
         peak = given[peaks] / LN2 if given["LSE"] else given[peaks]
         share = torch.ones_like(peak) if given["LSE"] else given[shares]
         paid = (which - peak[..., None]).exp2() * share[..., None]
-        first = given["first_group"]
-        for group in range(first, min(first + 3, given["group_count"])):
-            given[into][:, :, group] = (paid * (labels == group)[:, None, :, None]).sum(2)
+        for row, group in itertools.product(range(len(scores)), range(given["group_count"])):
+            counted = order[row, starts[row, group] : starts[row, group + 1]]
+            given[into][row, :, group] = paid[row, :, counted].sum(1)
 
 
 LN2 = 0.6931471805599453

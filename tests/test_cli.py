@@ -69,7 +69,7 @@ def test_check_of_a_broken_model(tmp_path: Path, capsys: pytest.CaptureFixture[s
     captured = capsys.readouterr()
     said = json.loads(captured.out)
     assert [check["status"] for check in said["checks"]] == ["failed"]
-    assert "cut short" in captured.err
+    assert "is not a whole safetensors file" in captured.err
 
 
 BAD = [
@@ -115,6 +115,58 @@ def test_generate_plain_when_piped(talking: Path, capsys: pytest.CaptureFixture[
     assert plain.err == ""
     assert said["text"] == load(talking).generate("Tom has", length=8)
     assert (said["forwards"], len(said["tokens"]), said["settings"]["length"]) == (8, 8, 8)
+
+
+def test_chat_messages_and_token_ids_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    chat = [
+        {"role": "user", "content": "Add 5 and 6."},
+        {"role": "assistant", "content": "11"},
+        {"role": "user", "content": "How many?"},
+    ]
+    model = load("tiny-llada")
+    ids = model.encode(chat)
+    assert not torch.equal(ids, model.encode(chat[-1:]))  # the turns before are not lost
+    for name, prompt in (("chat", chat), ("ids", ids[0].tolist())):
+        file = tmp_path / f"{name}.json"
+        file.write_text(json.dumps(prompt))
+        assert run(["generate", "tiny-llada", f"@{file}", "--length", "8", "--json"]) == 0
+        said = json.loads(capsys.readouterr().out)
+        assert said["prompt"] == prompt and said["text"] == model.generate(chat, length=8)
+        assert run(["trace", "tiny-llada", f"@{file}", "--length", "8", "-o", str(tmp_path / "a.trace"), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["text"] == said["text"]
+        assert run(["generate", "tiny-llada", f"@{file}", "--no-chat"]) == 2
+        assert "--no-chat would have no effect" in capsys.readouterr().err
+    file.write_text("[5, 9]")  # of a model that has no tokenizer
+    assert run(["trace", str(HERE / "llada"), f"@{file}", "--length", "8", "-o", str(tmp_path / "a.trace")]) == 0
+    assert run(["generate", "tiny-llada", "@home", "--length", "8"]) == 0  # text all the same
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("[", "Expected chat messages"),
+        ("{}", "Expected chat messages"),
+        ("[]", "Expected chat messages"),
+        ('["Tom has"]', "Expected chat messages"),
+        ('[{"role": "user"}]', "Expected chat messages"),
+        ("[true]", "Expected chat messages"),
+        ("[" * 100_000, "Expected chat messages"),
+        ('[{"role": "user", "content": " "}]', "empty"),
+        ('[{"role": "user", "content": 5}]', "as text"),
+        ("[99999]", "token ids from 0"),
+        (None, "cannot be read"),
+    ],
+)
+@pytest.mark.parametrize("command", ["generate", "trace"])
+def test_a_bad_file_of_a_prompt_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, content: str | None, words: str
+) -> None:
+    file = tmp_path / "chat.json"
+    if content is not None:
+        file.write_text(content)
+    assert run([command, "tiny-llada", f"@{file}", *(["-o", str(tmp_path / "a")] if command == "trace" else [])]) == 2
+    captured = capsys.readouterr()
+    assert words in captured.err and captured.err.count("\n") == 1
 
 
 def test_generate_in_parallel_from_stdin(

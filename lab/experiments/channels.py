@@ -4,7 +4,7 @@
 
 Every problem is traced untouched, without its largest channel (and with as much taken from a random one), and without its
 top key in every head (and without random keys of their mass). Writes MODEL.json for each model: per layer the largest channel, its
-size at sinks and at other positions; per condition the change, paired over problems with a 95 % bootstrap interval, of
+size at sinks and at other positions. Per condition it has the change, paired over problems with a 95 % bootstrap interval, of
   top key      share of a head's attention on its top key, mean over steps, layers and heads
   strong       share of heads and steps whose top key has more than 0.3
   channel      size (root mean square) of the largest channel over that of the whole state, mean over steps and layers

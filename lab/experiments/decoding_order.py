@@ -1,4 +1,6 @@
-"""Does a sink that moves follow the frontier of commits? Dream-like decoding at T = 0.1, at T = 0, and in random order.
+"""Does a sink that moves follow the frontier of commits?
+
+Dream-like decoding at T = 0.1, at T = 0, and in random order:
 
     python -m lab.experiments.decoding_order > docs/results/decoding-order.md
 

@@ -78,9 +78,9 @@ def main() -> None:
     page = [
         "# Error types of the committed answers to sums", "",
         "Made by `python -m lab.experiments.error_types`. Percent of the answers of a condition [95 %, Wilson], by the *first*",
-        "error of each answer (`lab.experiments.grading`): other numbers or another sign than the step needs, a wrong result, all",
-        "steps right and then one more, steps or the final line missing, no step at all. Last column: right, with answers",
-        "forgiven that only had a step too many.", "",
+        "error of each answer (`lab.experiments.grading`). Kinds of error: Other numbers or sign than the step needs; a wrong",
+        "result; all steps right and then one more; steps or the final line missing; no step at all. Last column: right, with",
+        "answers forgiven that only had a step too many.", "",
     ]  # fmt: skip
     left_out, frames = [], []
     table_of_all = given.out.with_suffix(".parquet")
@@ -100,7 +100,7 @@ def main() -> None:
     page += [
         "## Left out",
         "",
-        "No graded kind of problem, or problems of another draw: " + ", ".join(left_out) + ".",
+        "No graded kind of problem, or problems of another draw: " + ", ".join(f"`{one}`" for one in left_out) + ".",
         "",
     ]
     given.out.write_text("\n".join(page), encoding="utf-8")

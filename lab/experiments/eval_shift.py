@@ -1,8 +1,8 @@
 """What conditions changed in benchmark answers: `python -m lab.experiments.eval_shift UNMASKED CONDITION… --out FILE`.
 
 Each folder is what `sinkscope eval … -o FOLDER` left: the answers of one model to one task under one condition. The first one
-is unmasked. Prints and writes, of each condition against it on the same problems: right answers with the paired difference, the
-share of tokens that changed, where the first change stands, and how many answers changed at all. Intervals are 95 %.
+is unmasked. Each condition is compared with it on the same problems. Prints and writes right answers with the paired difference,
+the share of tokens that changed, where the first change stands, and how many answers changed at all. Intervals are 95 %.
 """
 
 from __future__ import annotations

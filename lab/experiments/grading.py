@@ -23,10 +23,12 @@ class Grade(NamedTuple):
 def grade(problem: Problem, text: str) -> Grade:
     """Compare the steps of an answer with those of the worked one.
 
-    right: the final line is (whatever the steps are). wrong operand: the first step that differs takes other numbers or
-    another sign. wrong value: the same numbers, with another result; or all steps are right and the final line is not. one
-    step too many: every step is right, and more follows than the final line, be it well-formed or not. cut short: what is
-    there is right, and steps or the final line are missing. malformed: the first line that differs is no step.
+    - right: the final line is (whatever the steps are).
+    - wrong operand: the first step that differs takes other numbers or another sign.
+    - wrong value: the same numbers, with another result; or all steps are right and the final line is not.
+    - one step too many: every step is right, and more follows than the final line, be it well-formed or not.
+    - cut short: what is there is right, and steps or the final line are missing.
+    - malformed: the first line that differs is no step.
     """
     if problem.kind not in GRADED:
         raise TaskError(f"Expected a problem of {' or '.join(GRADED)}, whose steps can be graded, got {problem.kind}.")

@@ -1,12 +1,15 @@
-"""Are sink heads idle heads? How likely answers are without each head, against how much of its attention goes to a sink.
+"""Are sink heads idle heads?
+
+How likely answers are without each head, against how much of its attention goes to a sink:
 
     python -m lab.experiments.heads tiny-llada tiny-llama -n 32 --out FOLDER [--heads 8]
 
 A head's importance is what the log-likelihood of the worked answers of n problems (nats per token) loses when the head puts
-out nothing (`ZeroAttention`). An autoregressive model reads the answer token by token; of a diffusion model's answer half of
-the tokens are masked, in --maskings fixed ways that are the same for every head. Its sink share is the share of its
-attention on its top key. Writes MODEL.json with every head, the rank correlation of the two with a bootstrap interval over
-heads, and MODEL.yaml, a study that confirms the ten most and the ten least important heads by answers (n = 100).
+out nothing (`ZeroAttention`). An autoregressive model reads the answer token by token. Half of the tokens of a diffusion
+model's answer are masked, in --maskings fixed ways that are the same for every head. A head's sink share is the share of its
+attention on its top key. Writes MODEL.json with every head, and the rank correlation of the two with a bootstrap interval
+over heads. The same is given within layers, since late layers differ from early ones in both. MODEL.yaml is a study that
+confirms the most and the least important heads by answers (n = 100), each with its random control.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 import yaml
-from scipy.stats import spearmanr
+from scipy.stats import rankdata, spearmanr
 from torch import Tensor
 
 import sinkscope as sk
@@ -99,26 +102,57 @@ def study(name: str, given: Any) -> dict[str, Any]:
             }
         )
     minutes = (time.process_time() - start) / 60
-    losses, sinks = (np.array([row[what] for row in rows]) for what in ("loss", "sink"))
-    draws = np.random.default_rng(0).integers(0, len(rows), (2000, len(rows)))
-    drawn = [spearmanr(losses[draw], sinks[draw]).statistic for draw in draws] if len(rows) > 3 else [np.nan]
     return {
-        "model": model.identity(), "task": given.task, "problems": given.n, "likelihood": float(plain.mean()), "heads": rows,
-        "correlation": float(spearmanr(losses, sinks).statistic) if len(rows) > 3 else None,
-        "interval": [float(x) for x in np.nanpercentile(drawn, [2.5, 97.5])] if len(rows) > 3 else None,
-        "core minutes": minutes,
+        "model": model.identity(), "task": given.task, "problems": given.n, "maskings": len(answers.hidden),
+        "likelihood": float(plain.mean()), "heads": rows, **correlations(rows), "core minutes": minutes,
     }  # fmt: skip
 
 
+def correlations(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Spearman's correlation of loss and sink share over heads, and within layers, each with a 95 % bootstrap interval."""
+    layers, losses, sinks = (np.array([row[what] for row in rows]) for what in ("layer", "loss", "sink"))
+
+    def ranked(values: np.ndarray[Any, Any], drawn: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """From 0 to 1 within each layer."""
+        found = np.zeros(len(values))
+        for layer in set(drawn.tolist()):
+            found[drawn == layer] = (rankdata(values[drawn == layer]) - 0.5) / (drawn == layer).sum()
+        return found
+
+    def both(at: np.ndarray[Any, Any]) -> tuple[float, float]:
+        within = (ranked(values[at], layers[at]) for values in (losses, sinks))
+        return spearmanr(losses[at], sinks[at]).statistic, spearmanr(*within).statistic
+
+    if len(rows) < 4:
+        return {"correlation": None, "interval": None, "within layers": None, "within layers interval": None}
+    draws = [both(draw) for draw in np.random.default_rng(0).integers(0, len(rows), (2000, len(rows)))]
+    (over, within), bounds = both(np.arange(len(rows))), np.nanpercentile(np.array(draws), [2.5, 97.5], axis=0)
+    return {
+        "correlation": float(over), "interval": bounds[:, 0].tolist(),
+        "within layers": float(within), "within layers interval": bounds[:, 1].tolist(),
+    }  # fmt: skip
+
+
+def group(order: list[dict[str, Any]], heads: int, count: int) -> list[list[int]]:
+    """The first `count` heads of an order, but at most half of a layer's, so that as many others are left for the control."""
+    taken: list[list[int]] = []
+    for row in order:
+        if len(taken) < count and sum(layer == row["layer"] for layer, _ in taken) < heads // 2:
+            taken.append([row["layer"], row["head"]])
+    return taken
+
+
 def confirmation(name: str, found: dict[str, Any], task: str) -> dict[str, Any]:
-    """A study file: the ten most and the ten least important heads, each ten at once, and as many others of the same layers."""
-    order = sorted(found["heads"], key=lambda row: -row["loss"])
-    most, least = ([[row["layer"], row["head"]] for row in part] for part in (order[:10], order[-10:]))
+    """A study file: the ten (at most a quarter of all) most and least important heads at once, and as many others each."""
+    order, heads = sorted(found["heads"], key=lambda row: -row["loss"]), found["model"]["heads"]
+    count = min(10, len(order) // 4)
+    groups = [group(one, heads, count) for one in (order, order[::-1])]
+    conditions = [{"name": "zero_attention", "heads": taken, **of} for taken in groups for of in ({}, {"of": "random"})]
     return {
         "name": f"heads-{Path(name).name}", "models": [name], "seed": 0, "split": "test",
-        "about": "Are the heads that likelihood calls important the ones that answers need? Ten most and ten least important.",
+        "about": "Are the heads that likelihood calls important the ones that answers need? The most and the least important.",
         "tasks": [{"name": task, "problems": 100}],
-        "conditions": ["none", "noop", *({"name": "zero_attention", "heads": heads} for heads in (most, least))],
+        "conditions": ["none", "noop", *conditions],
     }  # fmt: skip
 
 
@@ -137,7 +171,10 @@ def main() -> None:
         path = given.out / f"{Path(name).name}.json"
         path.write_text(json.dumps(found, indent=1) + "\n")
         path.with_suffix(".yaml").write_text(yaml.safe_dump(confirmation(name, found, given.task), sort_keys=False))
-        print(f"{name}: rank correlation of loss and sink share {found['correlation']} {found['interval']}")
+        print(
+            f"{name}: rank correlation of loss and sink share {found['correlation']} {found['interval']}, "
+            f"within layers {found['within layers']} {found['within layers interval']}"
+        )
         print(f"{name}: {found['core minutes']:.2f} core minutes for {len(found['heads'])} heads")
 
 

@@ -1,12 +1,12 @@
 """Is confidence a buffer, on a model with sinks? `python -m lab.experiments.order_mechanism`.
 
-smol-dream decodes with its strong sinks hidden, with its top keys hidden, with a random key in their place and with nothing
-hidden, under four orders of commits: by confidence, at random, left to right (one token per step each), and by a threshold.
+smol-dream decodes with its strong sinks hidden, its top keys, a random key in their place, and nothing. There are four orders
+of commits: by confidence, at random, left to right (one token per step each), and by a threshold.
 Of every run: right answers, the probability of the token that was committed, and the step at which each position was. The
 second forward sees the same canvas with and without masking, so that the change of confidence there is the effect of masking
 alone. A position depended on a sink by what it paid, in the clean run, to the keys that masking takes; the positions of one
 problem are split at their median. If confidence were a buffer, it would fall more, and commits would come later, in the half
-that depended more, and random order would lose more answers than order by confidence.
+that depended more. Random order would lose more answers than order by confidence.
 """
 
 from __future__ import annotations

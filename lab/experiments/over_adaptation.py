@@ -1,7 +1,7 @@
 """Sinks while a language model is adapted: `python -m lab.experiments.over_adaptation RUN… --out FOLDER`.
 
-Every adapter that a run kept is merged into the base and looked at on the same few unseen problems, in the same states:
-the prompt and the true answer up to one block after another, with masks behind it in a diffusion model. So what
+Every adapter that a run kept is merged into the base and looked at on the same few unseen problems, in the same states.
+A state is the prompt and the true answer up to one block after another, with masks behind it in a diffusion model. So what
 changes from checkpoint to checkpoint is the model alone. A key's share is what it receives per row that sees it.
 """
 
@@ -24,6 +24,7 @@ from lab.checks import read_yaml
 from lab.errors import TrainingError
 from sinkscope.errors import SinkscopeError
 from sinkscope.models import adapters
+from sinkscope.models.weights import set_direction
 
 if TYPE_CHECKING:
     from sinkscope.models.base import Model
@@ -163,7 +164,7 @@ def over_run(run: Path, base: Model, known: Sequence[Look] = (), before: int = 0
         merged = adapters.merge(replace(base), adapter, str(folder))
         yield look(converted(merged, adapter), asked, recipe["name"], before + step)
     base.module.load_state_dict(start)
-    adapters.set_direction(base.module, base.causal)
+    set_direction(base.module, base.causal)
 
 
 def markdown(found: Sequence[Look]) -> str:

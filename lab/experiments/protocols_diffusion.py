@@ -3,7 +3,7 @@
     python -m lab.experiments.protocols_diffusion --write
 
 Generation in blocks of 8, one commit per step. The first forward of a block is over the whole canvas with nothing hidden; the
-keys that it ranks are hidden in the other seven. They differ in which rows are computed under the masking:
+keys that it ranks are hidden in the other seven. They differ in which rows are computed under the masking.
 (a) recomputation: all rows at every step, as a diffusion model is run, so that prompt and later blocks lose the key, too.
 (b) prefix cache: keys and values of all that stands before the block are those of the clean first forward.
 (c) dual cache: those of what stands behind the block, too; only the block itself is computed again.

@@ -31,8 +31,8 @@ from sinkscope import io
 from sinkscope.attention.context import seeded
 from sinkscope.decoding import resolve_settings
 from sinkscope.models.base import Model, pad
-from sinkscope.models.memory import unpacked
 from sinkscope.models.quantize import SCHEMES
+from sinkscope.models.weights import unpacked
 from sinkscope.statistics import bootstrap, paired, wilson
 from sinkscope.tasks.problem import Problem
 from sinkscope.tracing.drift import FEWEST_ROWS, drift
@@ -117,7 +117,7 @@ class Cell:
 
 
 def answers(model: Model, change: Any, asked: list[tuple[int, Problem]]) -> list[dict[str, Any]]:
-    """One batch. A diffusion model commits whatever it is sure of and stops at its end, as in the study `pair`."""
+    """One batch, where a diffusion model commits whatever it is sure of and stops at its end, as in the study `pair`."""
     ids, mask = pad([model.encode(problem.prompt) for _, problem in asked], model)
     words: dict[str, Any] = {"noise": "per_row"}
     if not model.causal:
@@ -164,6 +164,7 @@ def page(names: list[str], kinds: list[str], count: int, texts: int, folder: Pat
         "",
         f"Made by `{command}`.",
         "",
+        *(_conclusions(names, kinds, count, texts, folder) if "float32" in kinds else ()),
         *(__doc__ or "").strip().split("\n")[2:],
         "",
     ]
@@ -187,6 +188,33 @@ def page(names: list[str], kinds: list[str], count: int, texts: int, folder: Pat
     lines += _header("model", "weights", "masked", "right", "against nothing masked", "against float32")
     lines += list(_answers(names, kinds, count, folder))
     return "\n".join(lines) + "\n"
+
+
+def _conclusions(names: list[str], kinds: list[str], count: int, texts: int, folder: Path) -> Iterator[str]:
+    """What stays, model by model: strong sinks, and what each masking costs, against float32 on the same problems."""
+    yield from ("What stays under packed weights, with 95 % intervals:", "")
+    for name, weights in ((name, weights) for name in names for weights in kinds if weights in SCHEMES):
+        kept = _mean(Cell(folder, name, weights, "sinks").column("sinks_kept", texts), 100)
+        costs = []
+        for condition in (one for one in CONDITIONS if one != "none"):
+            cost = {
+                kind: [
+                    float(after) - float(before)
+                    for before, after in zip(
+                        *(Cell(folder, name, kind, one).column("correct", count) for one in ("none", condition)),
+                        strict=True,
+                    )
+                ]
+                for kind in ("float32", weights)
+            }
+            change = [after - before for before, after in zip(cost["float32"], cost[weights], strict=True)]
+            points = [f"{100 * sum(cost[kind]) / count:+.0f}" for kind in (weights, "float32")]
+            what = {"top key": "top keys"}.get(condition, condition)
+            costs.append(
+                f"Masking {what} changes {points[0]} points, and {points[1]} with float32 (difference {_mean(change, 100)})."
+            )
+        yield f"- **{name}, {weights}.** {kept} % of the strong sinks stay. {' '.join(costs)}"
+    yield ""
 
 
 def _answers(names: list[str], kinds: list[str], count: int, folder: Path) -> Iterator[str]:

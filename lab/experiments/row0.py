@@ -1,9 +1,9 @@
-"""Row 0 alone decides? Surgery on the mask of a model: `python -m lab.experiments.row0 MODEL…`.
+"""Does row 0 alone decide, by surgery on the mask of a model: `python -m lab.experiments.row0 MODEL…`.
 
 Four masks for one set of weights: causal; causal with row 0 seeing all; bidirectional; bidirectional with row 0 seeing only itself.
-If a sink stands at position 0 because that row cannot be told apart (it sees only itself), then the third mask's sink comes back
+A sink may stand at position 0 because that row cannot be told apart (it sees only itself). Then the third mask's sink comes back
 under the fourth, and the first one's goes under the second. Measured of every mask: the share of attention on position 0, heads
-with a key above 0.3, the largest key's share, and the mean log-likelihood per token of true answers behind their questions.
+with a key above 0.3, the largest key's share. Also the mean log-likelihood per token of true answers behind their questions.
 
 The likelihood of a causal mask is the chain rule, each token behind its own prefix: row 0 sees all tokens so far and none of those
 that are asked for. Of a bidirectional one it is that of single masked tokens of the answer, all

@@ -39,7 +39,7 @@ class Sinks:
 def sinks_of(name: str | Path, per_kind: int = 3, seed: int = 5) -> list[Sinks]:
     """Trace `per_kind` test problems of each kind with the model's own decode settings.
 
-    A causal model is also counted in multiples of the uniform share: after the first step it has one query, whose column
+    A causal model is also counted in multiples of the uniform share. After the first step it has one query, whose column
     sums are at most 1, so that a threshold on sums finds nothing there.
     """
     from sinkscope.models.load import load

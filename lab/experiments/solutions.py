@@ -1,8 +1,8 @@
 """How likely natural solutions are to a model that was trained on small problems: `python -m lab.experiments.solutions`.
 
 Reads lines of {"question", "answer"} (GSM8K's form). Log-likelihood of the answer behind the question, per token: exact for an
-autoregressive model; for a diffusion model the bound over random orders, so the two are not to be compared with each
-other, only each with what it was before.
+autoregressive model, the bound over random orders for a diffusion model. Compare each with what it was before, not the two with
+each other.
 """
 
 from __future__ import annotations

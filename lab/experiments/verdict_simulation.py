@@ -1,6 +1,6 @@
 """How often each verdict comes out where the truth is known: `python -m lab.experiments.verdict_simulation --write`.
 
-Outcomes are drawn in worlds in which a claim is true, in which it is false, and in which the model has no sink; the rules
+Outcomes are drawn in worlds in which a claim is true, in which it is false, and in which the model has no sink. The rules
 of `sinkscope.study.analysis.claims` judge them as they judge a run. Sizes are those of our committed runs.
 """
 

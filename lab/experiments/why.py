@@ -1,10 +1,12 @@
-"""Why are keys sinks? The strongest sinks of each layer, each against its matched keys, over many problems.
+"""Why are keys sinks?
+
+The strongest sinks of each layer, each against its matched keys, over many problems:
 
     python -m lab.experiments.why smol-llama smol-dream -n 16 --out FOLDER
 
 Of every problem one step is looked at (--at, a share of the generation), and in each layer the --top strongest sinks. Writes
-MODEL.json: per layer the means, with 95 % bootstrap intervals over problems, of the lead in score (nats), what of it is by
-angle and by norm, what is content (positions removed) and what the rotary embedding, the norms of values, and which parts
+MODEL.json: means per layer, with 95 % bootstrap intervals over problems. They are of the lead in score (nats), what of it is by
+angle and by norm, what is content (positions removed) and what the rotary embedding, and the norms of values. Then which parts
 below made the key, summed over layers into embedding, attention, MLP and bias.
 """
 

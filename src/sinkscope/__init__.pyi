@@ -9,7 +9,6 @@ from .evals.harness import HarnessLM as HarnessLM
 from .interventions.ablate import AblateChannels as AblateChannels
 from .interventions.ablate import ZeroAttention as ZeroAttention
 from .interventions.active import intervene as intervene
-from .interventions.attenuate import Attenuate as Attenuate
 from .interventions.control import AddSinkToken as AddSinkToken
 from .interventions.control import HoldSinks as HoldSinks
 from .interventions.control import PenaliseSinks as PenaliseSinks
@@ -25,6 +24,7 @@ from .interventions.positions import MaskPositions as MaskPositions
 from .interventions.positions import Window as Window
 from .interventions.random import MaskRandom as MaskRandom
 from .interventions.ranked import MaskSinks as MaskSinks
+from .interventions.selected import Attenuate as Attenuate
 from .interventions.selected import MaskInstead as MaskInstead
 from .interventions.selected import MeanValues as MeanValues
 from .interventions.selected import ZeroValues as ZeroValues

@@ -16,7 +16,7 @@ DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 @dataclass(frozen=True)
 class Alias:
-    """One name of theirs. With neither `translate` nor `refused` it is only renamed: the value is handed on."""
+    """One name of theirs; with neither `translate` nor `refused` it is only renamed: the value is handed on."""
 
     theirs: str
     origin: str

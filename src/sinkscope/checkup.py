@@ -16,12 +16,14 @@ from sinkscope.attention.observe import observe
 from sinkscope.decoding import Decode, Decoded, decode, resolve_settings
 from sinkscope.errors import CheckpointError, DecodeError, SinkscopeError, TokenizerError, UnknownFamilyError
 from sinkscope.interventions import MaskSinks, intervene
-from sinkscope.models import Model, load, pad, zoo
+from sinkscope.models import Model, load, pad
+from sinkscope.models.assemble import looks_ahead
 from sinkscope.models.boundary import checked_name, one_sentence
-from sinkscope.models.load import checked_options, find_folder, looks_ahead
-from sinkscope.models.memory import is_finite
+from sinkscope.models.hub import find_folder
+from sinkscope.models.load import checked_options
+from sinkscope.models.weights import is_finite
 from sinkscope.settings import SparseCache
-from sinkscope.settings.choices import CHOICES
+from sinkscope.settings.choices import CACHES
 from sinkscope.tracing.drift import drift
 
 SENTENCE = "Tom has 12 apples and gives 5 away."
@@ -61,8 +63,9 @@ def checkup(
     revision: str | None = None,
     quantization: Any = None,
 ) -> Iterator[Check]:
-    """Check a model, loaded by its name or as it is; yields each result as it is known. Nothing follows a failed load.
+    """Check a model, loaded by its name or as it is; yields each result as it is known.
 
+    Nothing follows a failed load.
     everything: also what depends on the machine: backends, caches in half precision, several GPUs, memory.
     quantization: as in `load`; how far logits and attention drift from the plain weights is then measured too.
 
@@ -75,7 +78,7 @@ def checkup(
     else:
         checked_options(dtype, device, mask_id)
         with one_sentence(checked_name(name)):
-            _ = zoo.find(name) or find_folder(name, revision)
+            find_folder(name, revision)
         try:
             model = load(name, quantization=quantization, **options)
         except (CheckpointError, UnknownFamilyError, TokenizerError) as error:
@@ -198,7 +201,7 @@ def _tokenizer(examined: _Examined) -> str:
     if str(back).strip() != SENTENCE:
         raise _FailedError(f"{SENTENCE!r} comes back as {back!r}")
     chat = "with a chat template" if model.chat_template else "no chat template"
-    return f"{len(model.tokenizer):,} tokens, text comes back whole, {chat}"
+    return f"{len(model.tokenizer):,} tokens, text round-trips, {chat}"
 
 
 def _attention(examined: _Examined) -> str:
@@ -215,7 +218,7 @@ def _attention(examined: _Examined) -> str:
     off = float((total - ids.shape[1]).abs().max())
     if off > 0.05 * ids.shape[1]:
         raise _FailedError(f"attention of {ids.shape[1]} queries sums to {float(total.max()):.3f}")
-    return f"seen in {layers} layers, every query pays 1 in all ({set(seen.backends).pop()})"
+    return f"captured in {layers} layers, each query's attention sums to 1 (backend {set(seen.backends).pop()})"
 
 
 def _decodes(examined: _Examined) -> str:
@@ -240,7 +243,7 @@ def _padding(examined: _Examined) -> str:
         if model.dtype != torch.float32:
             raise _SkippedError(f"a padded row differs from the row alone; {model.dtype} rounds too coarsely to tell")
         raise _FailedError("a padded row gives other tokens than the row alone")
-    return "a padded row gives what it gives alone"
+    return "a row of a padded batch decodes as it does alone"
 
 
 def _no_op(examined: _Examined) -> str:
@@ -262,7 +265,7 @@ def _took_effect(examined: _Examined) -> str:
         raise _FailedError("masking 1 sink masked no key")
     if active.effect.leak > 0:
         raise _FailedError(f"a masked key still received {active.effect.leak:.2g}")
-    return f"1 sink per head masked: {active.effect.mass_share:.0%} of the attention, and nothing reached it"
+    return f"1 key per head masked, {active.effect.mass_share:.0%} of the attention; masked keys received exactly 0"
 
 
 def _speed(examined: _Examined) -> str:
@@ -272,7 +275,7 @@ def _speed(examined: _Examined) -> str:
         _generate(examined.model, examined.ids)
         seconds = time.perf_counter() - started
     where = f"{done.tokens.shape[1]} positions on {examined.model.device}"
-    return f"{seconds / done.forwards * 1000:.1f} ms a forward over {where}"
+    return f"{seconds / done.forwards * 1000:.1f} ms per forward over {where}"
 
 
 CHECKS: dict[str, Callable[[_Examined], str]] = {
@@ -314,7 +317,8 @@ def _caches(examined: _Examined) -> str:
         model = examined.again(dtype="bfloat16", device=str(model.device))
     settings = _settings(model, examined.ids)
     tried = []
-    for cache in (*CHOICES["cache"], SparseCache(keep=0.5)):
+    caches: tuple[Any, ...] = (None, *CACHES, "exact", SparseCache(keep=0.5))
+    for cache in caches:
         try:
             chosen = replace(settings, cache=cache)
         except DecodeError:  # not with this family's decoder

@@ -93,8 +93,9 @@ class ReadingError(SinkscopeError):
 
 
 def error_envelope(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What the work gives, or why it gave nothing: an error of the user's, or a bug of ours. A worker answers with it.
+    """What the work gives, or why it gave nothing: an error of the user's, or a bug of ours.
 
+    A worker answers with it.
     lacking: the model could not be loaded on this machine.
     """
     try:

@@ -18,7 +18,7 @@ from sinkscope.attention.calls import Call, Change
 from sinkscope.decoding.canvas import Block, Picks
 from sinkscope.decoding.commit import CommitRule
 from sinkscope.decoding.commit import register as register_commit_rule
-from sinkscope.decoding.commit.ranking import most_confident
+from sinkscope.decoding.commit.rule import most_confident
 from sinkscope.errors import InterventionError, RuleError, TaskError
 from sinkscope.evals.protocol import Protocol
 from sinkscope.evals.protocol import register as register_protocol
@@ -26,9 +26,8 @@ from sinkscope.fields import TRUTH, among, maybe, number, whole
 from sinkscope.interventions import Condition, Intervention, Selector, Setting
 from sinkscope.interventions import register as register_intervention
 from sinkscope.interventions.memory import Map, Memory
-from sinkscope.interventions.settings import REQUIRED, Registered
+from sinkscope.interventions.settings import REQUIRED, K, Registered, of_random
 from sinkscope.interventions.settings import add as register_condition
-from sinkscope.interventions.words import K, of_random
 from sinkscope.models import Family, Model
 from sinkscope.models import register as register_family
 from sinkscope.settings import Decode

@@ -1,12 +1,16 @@
-"""What a field may hold: a test, and the words that an error has for it. Settings, interventions and studies share these."""
+"""What a field may hold: a test, and the words that an error has for it; settings, interventions and studies share these."""
 
 from __future__ import annotations
 
+import inspect
 import math
+import sys
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cache
 from numbers import Real
-from typing import Any
+from types import SimpleNamespace, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from sinkscope.errors import SinkscopeError
 
@@ -48,11 +52,71 @@ def maybe(inner: Allowed) -> Allowed:
 
 
 TRUTH = Allowed("true or false", lambda value: isinstance(value, bool))
+NUMBERS = Allowed(
+    "a list of whole numbers from 0 on, such as (0, 1), or left out for all of them",
+    lambda value: isinstance(value, list | tuple) and bool(value) and all(map(whole(0), value)),
+)
+
+
+FromZero = Annotated[int, whole(0)]
 
 
 def need(name: str, value: object, allowed: Allowed, error: type[SinkscopeError]) -> None:
     if not allowed(value):
         raise error(f"Expected {name} to be {allowed.expected}, got {shown(value, 60)}.")
+
+
+def check_fields(made: Any, error: type[SinkscopeError]) -> None:
+    """Refuse a value that the type of its field does not allow: what may stand there is said by the annotation, once."""
+    kind: type = type(made)
+    allowed = allowed_fields(kind)
+    for one in fields(made):
+        if one.name in allowed:
+            need(one.name, getattr(made, one.name), allowed[one.name], error)
+
+
+@cache
+def allowed_fields(kind: type) -> dict[str, Allowed]:
+    """What the fields of a dataclass may hold, where their types say it."""
+    found: dict[str, Allowed] = {}
+    for one in fields(kind):
+        owner = next(owner for owner in kind.__mro__ if one.name in inspect.get_annotations(owner))
+        alone = SimpleNamespace(__annotations__={one.name: one.type})
+        try:
+            hint = get_type_hints(alone, vars(sys.modules[owner.__module__]), include_extras=True)[one.name]
+        except (NameError, TypeError):  # a type that only the type checker imports
+            continue
+        if allowed := _allowed(hint):
+            found[one.name] = allowed
+    return found
+
+
+def _allowed(hint: Any) -> Allowed | None:
+    """`Annotated` says it itself; choices, truths and numbers are what their types are; of all else nothing is said."""
+    origin, inside = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return next((one for one in inside[1:] if isinstance(one, Allowed)), None)
+    if origin is Literal:
+        return among(inside)
+    if origin in (Union, UnionType):
+        kinds = [_allowed(one) for one in inside if one is not type(None)]
+        known = [one for one in kinds if one is not None]
+        if len(known) < len(kinds):
+            return None
+        expected = " or ".join(one.expected for one in known)
+        return Allowed(
+            expected, lambda value: (value is None and len(known) < len(inside)) or any(one(value) for one in known)
+        )
+    return {bool: TRUTH, int: Allowed("a whole number", _is_whole), float: Allowed("a number", _is_number)}.get(hint)
+
+
+def frozen(value: Any) -> Any:
+    """Several values as a tuple, all the way down: what can be compared and hashed."""
+    return tuple(map(frozen, value)) if isinstance(value, list | tuple | set | frozenset | range) else value
+
+
+def thawed(value: Any) -> Any:
+    return list(map(thawed, value)) if isinstance(value, tuple) else value
 
 
 def refuse_huge(what: str, values: Iterable[Any], error: type[SinkscopeError]) -> None:
@@ -81,8 +145,12 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
 def _is_finite(value: Any) -> bool:
     try:
-        return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(float(value))
+        return _is_number(value) and math.isfinite(float(value))
     except OverflowError:  # a whole number that no float can hold
         return False

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -58,17 +59,21 @@ def ahead_of_time() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize(
-    ("kernel", "mask", "drop", "dim", "architecture"),
-    [
-        ("received", "none", "none", 128, 80), ("output", "none", "drop", 128, 90), ("received", "none", "drop", 128, 90),
-        ("received", "keys", "drop", 256, 89), ("output", "keys", "drop", 256, 89), ("received", "none", "none", 128, 100),
-    ],
-)  # fmt: skip
-def test_kernels_build_without_a_gpu(
-    ahead_of_time: ModuleType, kernel: str, mask: str, drop: str, dim: int, architecture: int
-) -> None:
-    variant = ahead_of_time.Variant(kernel, "bf16", mask, drop=drop, dim=dim)
+@pytest.mark.parametrize("architecture", [80, 89, 90, 100])
+@pytest.mark.parametrize("index", range(8))
+def test_what_is_launched_builds_without_a_gpu(ahead_of_time: ModuleType, index: int, architecture: int) -> None:
+    launched = list(ahead_of_time.launched())
+    assert len(launched) == 8
+    check_build(ahead_of_time, launched[index], architecture)
+
+
+@pytest.mark.parametrize("kernel", ["output", "received"])
+@pytest.mark.parametrize("architecture", [89, 90])
+def test_large_heads_fit(ahead_of_time: ModuleType, kernel: str, architecture: int) -> None:
+    check_build(ahead_of_time, ahead_of_time.Variant(kernel, "bf16", "keys", drop="drop", dim=256), architecture)
+
+
+def check_build(ahead_of_time: ModuleType, variant: Any, architecture: int) -> None:
     launch = ahead_of_time.launch_of(variant, architecture)
     built = ahead_of_time.build(variant, architecture)
     assert built.bytes > 1000

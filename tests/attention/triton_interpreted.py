@@ -35,6 +35,14 @@ def test_several_tiles_each_way(keys: int, first: int | None, block: int) -> Non
         torch.testing.assert_close(other, one, atol=5e-5, rtol=1e-5)
 
 
+def test_more_groups_than_rows_and_rows_of_none() -> None:
+    q, k, v = torch.randn(2, 2, 9, 16), torch.randn(2, 2, 30, 16), torch.randn(2, 2, 30, 16)
+    groups = torch.tensor([[4, 4, -1, 0, 0, 2, 4, 0, -1], [-1] * 9])
+    words: dict[str, Any] = {"groups": groups, "group_count": 6, "causal": True}
+    for one, other in zip(*(attend(q, k, v, backend=name, **words) for name in ("reference", "triton")), strict=True):
+        torch.testing.assert_close(other, one, atol=5e-5, rtol=1e-5)
+
+
 def test_two_runs_give_the_same_bits() -> None:
     q, k, v = torch.randn(1, 2, 30, 16), torch.randn(1, 2, 30, 16), torch.randn(1, 2, 30, 16)
     one, other = (attend(q, k, v, backend="triton") for _ in range(2))
@@ -46,6 +54,8 @@ def test_nan_is_not_hidden() -> None:
     q, k, v = torch.randn(1, 1, 6, 4), torch.randn(1, 1, 6, 4), torch.randn(1, 1, 6, 4)
     q[0, 0, 2, 1] = torch.nan
     assert attend(q, k, v, backend="triton")[0].isnan().any(-1).flatten().tolist() == [i == 2 for i in range(6)]
+    received = attend(q, k, v, groups=torch.arange(6) % 2, backend="triton")[1]  # row 2 is of group 0
+    assert received[0, 0].isnan().all(1).tolist() == [True, False]
     q, v[0, 0, 3] = torch.randn(1, 1, 6, 4), torch.nan
     assert attend(q, k, v, backend="triton")[0].isnan().all()
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import sinkscope as sk
-from golden_sets import NEWER, golden, newer
+from golden_sets import NEWER, NEWEST, golden, newer, newest
 from made_models import make_causal, make_llada
 from sinkscope.attention.places import PLACES
 from sinkscope.errors import InterventionError
@@ -35,6 +35,10 @@ DECODERS = [
     ("llada2", D.llada21(length=8, block=4)),
     ("a2d", D.mdlm(length=8, block=4, steps=8)),
     ("a2d", D.bd3lm(length=8, block=4, steps=8)),
+    ("nemotron_labs_diffusion", D.nemotron(length=8, block=4, stop="never")),
+    ("nemotron_labs_diffusion", D.nemotron(length=8, block=4, mode="self_speculation", stop="never")),
+    ("wedlm", D.wedlm(length=8, block=4, threshold=0.6)),
+    ("rnd1", D.rnd1(length=8, steps=8)),
     ("causal", D.autoregressive(length=8)),
 ]  # fmt: skip
 NAMED = [pytest.param(*each, id=f"{each[0]}-{number}") for number, each in enumerate(DECODERS)]
@@ -47,7 +51,8 @@ def causal(tmp_path_factory: pytest.TempPathFactory) -> sk.Model:
 
 @pytest.fixture(scope="module")
 def models(causal: sk.Model) -> Any:
-    return lambda name: causal if name == "causal" else newer(name).model if name in NEWER else golden(name).model
+    sets = {**dict.fromkeys(NEWER, newer), **dict.fromkeys(NEWEST, newest)}
+    return lambda name: causal if name == "causal" else sets.get(name, golden)(name).model
 
 
 def batch(model: sk.Model) -> tuple[Tensor, Tensor]:
@@ -70,7 +75,7 @@ def same(activation: Tensor, context: sk.HookContext) -> Tensor:
 @pytest.mark.parametrize(("name", "settings"), NAMED)
 def test_writing_its_own_input_back_is_the_identity(models: Any, name: str, settings: sk.Decode) -> None:
     model = models(name)
-    ids, mask = batch(model)
+    ids, mask = (part[-1:] if settings.mode == "self_speculation" else part for part in batch(model))  # it takes one
     before, plain = untouched(model), sk.decode(model, ids, settings, attention_mask=mask)
     steps: list[tuple[int, int]] = []
 

@@ -48,18 +48,18 @@ def test_the_donors_are_the_keys_that_the_selector_takes_in_the_source(of: Selec
     source = sk.trace(model, OTHER.prompt)
     change = sk.PatchValues(of, source=source)
     with sk.intervene(model, change) as active:
-        steps = active.memory.given[id(change)]
+        found = active.memory.given[id(change)]
     with sk.intervene(model, of, record=True) as masking:
         model.generate(OTHER.prompt)
-    layers = len(steps[0])
+    layers = model.config.num_hidden_layers
     assert masking.masked is not None
     for layer in range(layers):
-        donors = steps[0][layer].picked
+        donors = found[0, layer].picked
         hidden = masking.masked[layer]
         assert torch.equal(hidden, torch.zeros_like(hidden) if donors is None else donors)
     # The first layer of the second forward: the canvas and the map before it are still those of the source.
     if not isinstance(of, sk.MaskPositions | sk.CutContext):
-        assert torch.equal(masking.masked[layers], steps[1][0].picked)
+        assert torch.equal(masking.masked[layers], found[1, 0].picked)
 
 
 def test_sinks_and_positions_may_be_said_in_short() -> None:

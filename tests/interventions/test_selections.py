@@ -29,7 +29,7 @@ MAKERS: list[Callable[..., Intervention]] = [
 @pytest.mark.parametrize("field", ["layers", "heads"])
 @pytest.mark.parametrize("wrong", [(-1,), ("a",), (1.0,), (True,), (), 3, "01", (0, None), {0: 1.5}.values()], ids=repr)
 def test_layers_and_heads_that_are_none(make: Callable[..., Intervention], field: str, wrong: Any) -> None:
-    with pytest.raises(InterventionError, match=f"Expected {field} as a list of whole numbers"):
+    with pytest.raises(InterventionError, match=f"Expected {field} to be a list of whole numbers"):
         make(**{field: wrong})
 
 
@@ -48,7 +48,7 @@ def test_layers_and_heads_that_the_model_does_not_have(
 
 
 def test_the_window_names_layers_too() -> None:
-    with pytest.raises(InterventionError, match="Expected layers as"):
+    with pytest.raises(InterventionError, match="Expected layers to be"):
         sk.Window(3, layers=("a",))  # type: ignore[arg-type]
     with (
         pytest.raises(InterventionError, match="Expected layers from"),
@@ -79,7 +79,7 @@ def test_observe_checks_its_layers() -> None:
         with pytest.raises(CaptureError, match="Expected layers from 0 to 2"), sk.observe(model, layers=wrong):
             pass
     for wrong in ([-1], ["a"], [], "0"):
-        with pytest.raises(CaptureError, match="Expected layers as a list"), sk.observe(model, layers=wrong):
+        with pytest.raises(CaptureError, match="Expected layers to be a list"), sk.observe(model, layers=wrong):
             pass
     for every in (0, -1, 1.5, "2", True):
         with pytest.raises(CaptureError, match="every"), sk.observe(model, every=every):  # type: ignore[arg-type]

@@ -41,6 +41,7 @@ def test_cells_are_kept_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert {path.name: path.read_text() for path in folder.glob("*.json")} == first
     written = folder.with_suffix(".md").read_text()
     assert written.count("| tiny-llada | int4 |") == 4 and written.count("| tiny-llama | float32 |") == 4
+    assert written.count("of the strong sinks stay. Masking strong sinks changes") == 2  # int4 of both models
     monkeypatch.undo()
     same = quantised.Cell(folder, "tiny-llada", "float32", "sinks").rows[0]
     assert same["logit_max"] == 0 and same["sinks_new"] == 0

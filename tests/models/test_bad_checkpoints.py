@@ -204,7 +204,7 @@ CASES: list[tuple[Callable[[Path], None], type[SinkscopeError], str]] = [
     (keys_missing, CheckpointError, r"1 missing keys.*layers\.1\.self_attn\.q_proj"),
     (keys_extra, CheckpointError, r"1 unexpected keys.*lora"),
     (wrong_shape, CheckpointError, r"\(32,\).*\(31,\)"),
-    (truncated, CheckpointError, "cut short"),
+    (truncated, CheckpointError, "not a whole safetensors file.*not fully covered"),
     (truncated_in_the_header, CheckpointError, "not a whole safetensors file"),
     (empty_file, CheckpointError, "not a whole safetensors file"),
     (not_a_number, CheckpointError, r"NaN.*mlp\.down_proj"),
@@ -229,8 +229,8 @@ CASES: list[tuple[Callable[[Path], None], type[SinkscopeError], str]] = [
     (template_is_a_pipe, CheckpointError, "plain file"),
     (links_in_a_circle, CheckpointError, "symbolic links"),
     (header_of_many_gigabytes, CheckpointError, "not a whole safetensors file"),
-    (header_is_deep, CheckpointError, "too deep"),
-    (header_without_places, CheckpointError, "no dtype, shape and place"),
+    (header_is_deep, CheckpointError, "not a whole safetensors file.*recursion limit"),
+    (header_without_places, CheckpointError, "not a whole safetensors file.*dtype"),
     (shard_elsewhere, CheckpointError, "Expected shards inside"),
     (index_of_numbers, CheckpointError, "weight_map"),
 ]
@@ -297,16 +297,16 @@ def test_float32_that_memory_does_not_hold_is_told_before_anything_is_read(
     (file,) = folder.glob("*.safetensors")
     save_file({name: part.to(torch.bfloat16) for name, part in load_file(file).items()}, file, {"format": "pt"})
     numbers = sum(part.numel() for part in load_file(file).values())
-    monkeypatch.setattr("sinkscope.models.memory.available", lambda: 4 * numbers - 1)
+    monkeypatch.setattr("sinkscope.models.sizes.available", lambda: 4 * numbers - 1)
     loader = importlib.import_module("sinkscope.models.load")
     monkeypatch.setattr(loader, "load_weights", lambda *_: pytest.fail("it was read all the same"))
     with pytest.raises(CheckpointError, match=r"GB in float32, and .* available; .*dtype=bfloat16") as caught:
         load(folder)
     assert "\n" not in str(caught.value)
     monkeypatch.undo()
-    monkeypatch.setattr("sinkscope.models.memory.available", lambda: 0)
+    monkeypatch.setattr("sinkscope.models.sizes.available", lambda: 0)
     assert load(folder, dtype="bfloat16").dtype == torch.bfloat16
-    monkeypatch.setattr("sinkscope.models.memory.available", lambda: 4 * numbers)
+    monkeypatch.setattr("sinkscope.models.sizes.available", lambda: 4 * numbers)
     assert load(folder).dtype == torch.float32
 
 

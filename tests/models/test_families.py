@@ -24,7 +24,8 @@ from made_models import (
 )
 from sinkscope.errors import UnknownFamilyError
 from sinkscope.models import Family, load, zoo
-from sinkscope.models.load import FAMILIES, looks_ahead
+from sinkscope.models.assemble import looks_ahead
+from sinkscope.models.family import FAMILIES
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import torch
 import sinkscope as sk
 from made_models import make_causal, make_dream, make_llada
 from sinkscope.errors import CheckpointError
-from sinkscope.models.memory import is_finite, unpacked
+from sinkscope.models.weights import is_finite, unpacked
 from sinkscope.tracing.drift import drift
 
 pytest.importorskip("torchao")
@@ -107,13 +107,24 @@ def test_what_cannot_be_packed_by_transformers_is_refused(tmp_path: Path) -> Non
     for name in (make_llada(tmp_path / "a"), "tiny-llada"):
         with pytest.raises(CheckpointError, match="int8"):
             sk.load(name, quantization=config)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"quant_method": "gptq", "bits": 4},
+        {"quant_method": "awq", "bits": 4, "group_size": 32},
+        {"quant_method": "compressed-tensors", "config_groups": {}},
+    ],
+    ids=lambda config: config["quant_method"],
+)
+def test_a_packed_checkpoint_whose_package_is_missing_says_so(tmp_path: Path, config: dict[str, Any]) -> None:
     folder = make_causal(tmp_path / "b")
-    changed = json.loads((folder / "config.json").read_text()) | {
-        "quantization_config": {"quant_method": "gptq", "bits": 4}
-    }
+    changed = json.loads((folder / "config.json").read_text()) | {"quantization_config": config}
     (folder / "config.json").write_text(json.dumps(changed))
-    with pytest.raises(CheckpointError, match="transformers cannot load the quantised weights"):
-        sk.load(folder)  # gptqmodel is not installed
+    with pytest.raises(CheckpointError, match="transformers cannot load the quantised weights") as raised:
+        sk.load(folder)
+    assert "pip install" in str(raised.value) and "\n" not in str(raised.value)
 
 
 def test_bitsandbytes_in_memory(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from sinkscope.interventions.conditions import Condition
 from sinkscope.report import write
 from sinkscope.sinks import head_dynamics, notable
 from sinkscope.study.schema import Study
-from sinkscope.study.unit import ModelInfo, Unit
+from sinkscope.study.units import ModelInfo, Unit
 from sinkscope.study.units.facts import FactsKind
 from sinkscope.study.units.trace import TraceKind
 from sinkscope.tracing import Trace

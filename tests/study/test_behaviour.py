@@ -11,7 +11,7 @@ from sinkscope.interventions.conditions import Condition
 from sinkscope.statistics import bootstrap
 from sinkscope.study.analysis.readings import mechanisms
 from sinkscope.study.schema import Study
-from sinkscope.study.unit import Unit
+from sinkscope.study.units import Unit
 
 
 def test_gaps_are_compared_with_those_under_random_keys_problem_by_problem() -> None:

@@ -10,8 +10,7 @@ import pytest
 import sinkscope as sk
 from sinkscope.interventions.conditions import Condition, condition_from_dict
 from sinkscope.settings.decode import Decode
-from sinkscope.study.unit import ModelInfo, Unit
-from sinkscope.study.units import kinds, units_of
+from sinkscope.study.units import ModelInfo, Unit, kinds, units_of
 
 
 def study(conditions: list[Any], **more: Any) -> sk.Study:

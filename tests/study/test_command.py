@@ -8,7 +8,7 @@ import pytest
 
 from sinkscope.cli.app import run
 from sinkscope.study import forecast
-from sinkscope.study.forecast import Estimate
+from sinkscope.study.forecast import Forecast
 from sinkscope.study.schema import Study
 
 
@@ -17,11 +17,13 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[Study]:
     """The plans that `study --show` was asked to show."""
     found: list[Study] = []
 
-    def estimated(plan: Study, workers: int | None) -> Estimate:
-        found.append(plan)
-        return Estimate(units=0, kinds={}, workers=1, seconds=0.0, memory=0, disk=0, models={}, left_out=())
+    real = forecast.forecast(Study.load("quick"))
 
-    monkeypatch.setattr(forecast, "estimate", estimated)
+    def estimated(plan: Study) -> Forecast:
+        found.append(plan)
+        return real
+
+    monkeypatch.setattr(forecast, "here", estimated)
     return found
 
 

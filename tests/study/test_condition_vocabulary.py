@@ -16,8 +16,7 @@ from sinkscope.interventions import settings
 from sinkscope.interventions.base import Intervention
 from sinkscope.interventions.conditions import Condition
 from sinkscope.interventions.memory import Memory
-from sinkscope.interventions.settings import Setting, register
-from sinkscope.interventions.words import OF, K, of_random
+from sinkscope.interventions.settings import OF, K, Setting, of_random, register
 from sinkscope.report.overview import overview
 from sinkscope.study import vocabulary
 from sinkscope.study.analysis.accuracy import AnswerSet, cells, pooled, pooled_cells
@@ -25,7 +24,7 @@ from sinkscope.study.analysis.verdicts import verdicts
 from sinkscope.study.results import Results, RunFacts
 from sinkscope.study.schema import Study
 from sinkscope.study.summary import summary
-from sinkscope.study.unit import ModelInfo
+from sinkscope.study.units import ModelInfo
 
 FACTOR = Setting("factor", 0.5, number(0, 1), "a share", label=lambda factor: f"factor {factor:g}")
 MODEL = ModelInfo("m", "m", False, "llada", {}, {})
@@ -58,15 +57,15 @@ def results(*right: tuple[Condition, int]) -> Results:
     """A run of one model: so many of 100 answers are right under each condition."""
     answers = {}
     for condition, count in right:
-        answers["m", "", "arithmetic", condition] = AnswerSet()
         rows = [{"problem": i, "correct": i < count, "confidence": 0.5} for i in range(100)]
-        answers["m", "", "arithmetic", condition].add({"rows": rows, "effect": {"mass": 1.0, "mass_seen": 10.0}})
+        chunk = {"rows": rows, "effect": {"mass": 1.0, "mass_seen": 10.0}}
+        answers["m", "", "arithmetic", condition] = AnswerSet({"arithmetic": [chunk]})
     study = Study.load("quick")
     traced = [dynamics(moving=0.4, absorption=0.4)] + [
         dynamics(condition=one.label, moving=0.4, absorption=0.1) for one, _ in right[1:]
     ]
     made = tables(
-        cells=cells(study, [MODEL], answers), pooled=pooled_cells(study, [MODEL], pooled(answers, ["arithmetic"])),
+        cells=cells(study, [MODEL], answers), pooled=pooled_cells(study, [MODEL], pooled(answers)),
         dynamics=traced,
     )  # fmt: skip
     about = RunFacts("s", 0, [{"name": "m", "family": "llada"}], {}, "reference", "", 1, len(right), 5.0)

@@ -12,11 +12,10 @@ import torch
 from sinkscope.models.outline import outline
 from sinkscope.study import cost
 from sinkscope.study.engines.local import Local
-from sinkscope.study.forecast import estimate, forecast
+from sinkscope.study.forecast import forecast, here
 from sinkscope.study.run import models_of
 from sinkscope.study.schema import Study
-from sinkscope.study.unit import ModelInfo, Unit
-from sinkscope.study.units import mechanism, perform, units_of
+from sinkscope.study.units import ModelInfo, Unit, kind_of, mechanism, perform, units_of
 from sinkscope.study.units.facts import model_info
 from sinkscope.study.units.given import model_for
 
@@ -65,7 +64,9 @@ def test_units_forward_as_often_as_their_kind_says(
     units = units_of(every_kind, list(models.values()))
     assert {unit.kind for unit in units} == {"answers", "mechanism", "trace", "likelihood", "forced"}
     for unit in units:
-        planned = sum(part.forwards for part in cost.workload(every_kind, unit, models[unit.model]))
+        planned = sum(
+            part.forwards for part in kind_of(unit).workload(every_kind, unit, models[unit.model], cost.TYPICAL_PROMPT)
+        )
         made = forwards_of(every_kind, unit, tmp_path)
         if unit.kind == "mechanism":  # three decodes of all steps, and three that end when the model is sure
             steps = unit.decoder.most_steps
@@ -87,11 +88,12 @@ def test_the_mechanism_decodes_six_times(
     assert len(calls) == 6
 
 
-def test_plan_and_show_count_the_same_units(every_kind: Study) -> None:
-    planned, shown = forecast(every_kind), estimate(every_kind, workers=1)
-    assert sum(model.units for model in planned.models) == shown.units == sum(shown.kinds.values())
-    assert planned.disk == shown.disk and set(shown.models) == {model.model for model in planned.models}
-    assert all(seconds > 0 for seconds in shown.models.values())
+def test_plan_and_show_count_the_same_units(every_kind: Study, models: dict[str, ModelInfo]) -> None:
+    planned, shown = forecast(every_kind), here(every_kind)
+    units = units_of(every_kind, list(models.values()))
+    assert planned.kinds == shown.kinds and sum(shown.kinds.values()) == len(units) and shown.measured
+    assert planned.disk == shown.disk and [one.model for one in shown.models] == [one.model for one in planned.models]
+    assert all(model.seconds > 0 for model in shown.models) and f"{len(units)} units (" in shown.brief(2)
 
 
 @pytest.mark.parametrize("name", ["tiny-llama", "tiny-llada", "tiny-dream", "tiny-mmada", "tiny-sdar"])

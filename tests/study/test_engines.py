@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 from sinkscope.errors import StudyError
 from sinkscope.interventions.conditions import Condition
 from sinkscope.study.engines import Waiting, engine_of
+from sinkscope.study.engines.local import command
 from sinkscope.study.engines.ray import Ray
-from sinkscope.study.engines.worker import command
 from sinkscope.study.schema import Study
-from sinkscope.study.unit import Unit
+from sinkscope.study.units import Unit
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 

@@ -12,7 +12,7 @@ from sinkscope.study.analysis import accuracy
 from sinkscope.study.analysis.accuracy import AnswerSet, Key
 from sinkscope.study.results import SolvableTasks
 from sinkscope.study.schema import Study
-from sinkscope.study.unit import ModelInfo
+from sinkscope.study.units import ModelInfo
 
 NONE = Condition("none")
 FACTS = [ModelInfo("m", "m", False, "llada", {}, {})]
@@ -22,14 +22,11 @@ def answered(
     condition: Condition, right: set[int], n: int = 10, task: str = "t", setting: str = "", mass: float = 0.0
 ) -> Any:
     """Key and answers: problems `right` are right, a share `mass` of the attention was taken."""
-    one = AnswerSet()
-    one.add(
-        {
-            "rows": [{"problem": i, "correct": i in right, "confidence": 0.5} for i in range(n)],
-            "effect": {"mass": mass * n, "mass_seen": float(n)},
-        }
-    )
-    return ("m", setting, task, condition), one
+    chunk = {
+        "rows": [{"problem": i, "correct": i in right, "confidence": 0.5} for i in range(n)],
+        "effect": {"mass": mass * n, "mass_seen": float(n)},
+    }
+    return ("m", setting, task, condition), AnswerSet({task: [chunk]})
 
 
 def cells(*made: tuple[Key, AnswerSet]) -> dict[str, dict[str, Any]]:
@@ -37,8 +34,8 @@ def cells(*made: tuple[Key, AnswerSet]) -> dict[str, dict[str, Any]]:
     return {row.label: row.to_dict() for row in accuracy.cells(Study.load("quick"), FACTS, dict(made))}
 
 
-def pooled(tasks: list[str], *made: tuple[Key, AnswerSet]) -> dict[Key, AnswerSet]:
-    return accuracy.pooled(dict(made), tasks)
+def pooled(*made: tuple[Key, AnswerSet]) -> dict[Key, AnswerSet]:
+    return accuracy.pooled(dict(made))
 
 
 def test_holm_is_over_k_within_one_kind_of_masking() -> None:
@@ -73,7 +70,7 @@ def test_pooled_cells_are_also_told_without_weak_tasks() -> None:
     easy = [answered(NONE, set(range(10)), task="easy"), answered(sinks, {0, 1}, task="easy", mass=0.5)]
     hard = [answered(NONE, {0}, 20, "hard"), answered(sinks, {0}, 20, "hard", mass=0.1)]
     study = Study.load("quick")
-    both = accuracy.pooled_cells(study, FACTS, pooled(["hard", "easy"], *easy, *hard))
+    both = accuracy.pooled_cells(study, FACTS, pooled(*easy, *hard))
     whole = {row.label: row.to_dict() for row in both}
     row, alone = whole[sinks.label], cells(*easy)[sinks.label]
     assert row["n"] == 30 and row["difference"] == pytest.approx(-8 / 30)  # as before
@@ -81,7 +78,7 @@ def test_pooled_cells_are_also_told_without_weak_tasks() -> None:
         name: alone[name] for name in SolvableTasks.__dataclass_fields__
     }
     assert "able" not in alone
-    none = accuracy.pooled_cells(study, FACTS, pooled(["hard"], *hard))
+    none = accuracy.pooled_cells(study, FACTS, pooled(*hard))
     assert [row.able for row in none] == [None, None] and none[0].weak == {"hard": 0.05}
 
 
@@ -89,7 +86,7 @@ def test_points_of_a_sweep_are_corrected_together_and_weak_tasks_left_out() -> N
     right = {"a": range(10, 20), "b": range(20), "c": range(18)}  # of 20; against the first: 10, 8 more
     made = [answered(NONE, set(numbers), 20, "easy", setting) for setting, numbers in right.items()]
     made += [answered(NONE, {0}, 20, "hard", setting) for setting in right]
-    compared = accuracy.sweep_points(pooled(["easy", "hard"], *made))
+    compared = accuracy.sweep_points(pooled(*made))
     rows = [row.to_dict() for row in compared]
     assert [row["setting"] for row in rows] == ["b", "c"] and [row["difference"] for row in rows] == [0.25, 0.2]
     for row, numbers in zip(rows, (range(20), range(18)), strict=True):
@@ -102,5 +99,5 @@ def test_points_of_a_sweep_are_corrected_together_and_weak_tasks_left_out() -> N
 
 def test_a_task_that_one_point_of_a_sweep_can_do_counts() -> None:
     made = [answered(NONE, set(), 20, "t", "a"), answered(NONE, set(range(10)), 20, "t", "b")]
-    (row,) = accuracy.sweep_points(pooled(["t"], *made))
+    (row,) = accuracy.sweep_points(pooled(*made))
     assert row.weak == {} and row.able is not None and row.able.difference == 0.5

@@ -12,8 +12,7 @@ import sinkscope as sk
 from sinkscope.errors import StudyError
 from sinkscope.interventions.conditions import Condition
 from sinkscope.study.schema import Study
-from sinkscope.study.unit import Unit
-from sinkscope.study.units import perform
+from sinkscope.study.units import Unit, perform
 from sinkscope.study.units.forced import _ids
 from sinkscope.study.units.given import asked
 

@@ -12,8 +12,7 @@ import pytest
 import sinkscope as sk
 from sinkscope.cli.app import run as command
 from sinkscope.errors import StudyError
-from sinkscope.study.frames import to_frame
-from sinkscope.study.results import SCHEMA, Claim
+from sinkscope.study.results import SCHEMA, Claim, to_frame
 
 PAPER = Path(__file__).parents[2] / "docs" / "results" / "paper"
 

@@ -25,8 +25,7 @@ from sinkscope.sinks.columns import CumulativeColumns
 from sinkscope.study.analysis import traces
 from sinkscope.study.run import run
 from sinkscope.study.schema import Study
-from sinkscope.study.unit import Unit
-from sinkscope.study.units import perform
+from sinkscope.study.units import Unit, perform
 from sinkscope.study.units.given import asked, batch_of, row_seeds
 from sinkscope.study.units.likelihood import first_key_shares, held_out, windows
 from sinkscope.study.units.mechanism import Dependence, Watch, freely

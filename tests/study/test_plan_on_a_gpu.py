@@ -19,6 +19,7 @@ from sinkscope.study.cost import KERNELS, Size, device_of
 from sinkscope.study.forecast import forecast
 from sinkscope.study.schema import Study
 from sinkscope.study.units import Workload
+from sinkscope.tracing.lens import AT_A_TIME
 
 kernels = pytest.importorskip("sinkscope.attention.triton", reason="triton is there on Linux only")
 pytestmark = pytest.mark.skipif(bool(pretend.REASON), reason=pretend.REASON)
@@ -110,6 +111,36 @@ def test_memory_and_operations_within_ten_percent(name: str, rows: int, prompt: 
     if not model.causal:  # launches of a step: the layers', and those around them
         launched = found[1][2]["kernels"]
         assert LAYERS * KERNELS[mode] <= launched <= LAYERS * (KERNELS[mode] + 8) + 80
+
+
+@pytest.mark.usefixtures("_kernels")
+def test_a_lens_takes_little_beside_what_it_gives(tmp_path: Path) -> None:
+    """LLaDA-8B's shape, 16 rows of 1280 positions: all logits of one layer at once would be 5 GB, as probabilities 26 GB."""
+    (tmp_path / "config.json").write_text(json.dumps(CONFIGS["LLaDA-8B"]))
+    model, gpu = outline(tmp_path, layers=LAYERS, dtype=torch.bfloat16), pretend.PretendCuda(attends=False)
+    ids, part = torch.full((16, 1280), 5), 2 * AT_A_TIME
+    settings, peaks = replace(model.defaults, length=LENGTH, block=BLOCK, steps=8), {}
+
+    def on_step(_: object) -> None:
+        raise EnoughError
+
+    with gpu:
+        pretend.put(model.module)
+        weights = gpu.held
+        found = sk.lens(model, ids)
+        assert found.shape == (LAYERS, 16, 1280, 126464) and found.device.type == "cuda"
+        states = LAYERS * 16 * 1280 * 4096 * 2
+        assert gpu.most - weights <= found.nbytes + states + part + 0.2e9
+        del found
+        gpu.forget()
+        sk.lens(model, ids, layers=[-1], positions=[-1])
+        assert gpu.most - weights <= 3e9  # the forward's own
+        for kept in (False, True):
+            gpu.forget()
+            with pytest.raises(EnoughError):
+                sk.trace(model, ids[:, LENGTH:], settings, on_step=on_step, keep=sk.Keep(budget=1 << 40, lens=kept))
+            peaks[kept] = gpu.most
+    assert peaks[True] - peaks[False] <= 3 * part  # logits, and their probabilities in float32
 
 
 def test_traces_and_masks_cost_time_that_is_told(tmp_path: Path) -> None:

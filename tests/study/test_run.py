@@ -20,7 +20,7 @@ from sinkscope.interventions.conditions import Condition
 from sinkscope.study.run import Run, run
 from sinkscope.study.schema import Study, shipped
 from sinkscope.study.store import Store, digest
-from sinkscope.study.unit import Unit
+from sinkscope.study.units import Unit
 from sinkscope.tracing import Trace
 
 
@@ -310,7 +310,7 @@ def test_a_lock_that_is_no_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_study_whose_models_are_all_left_out_is_refused(small: dict[str, Any], tmp_path: Path) -> None:
-    from sinkscope.study.forecast import estimate
+    from sinkscope.study.forecast import here
 
     missing = {**small["likelihood"], "models": [str(tmp_path / "nowhere")]}
     study = Study.from_dict({**small, "models": [], "likelihood": missing})
@@ -318,7 +318,7 @@ def test_a_study_whose_models_are_all_left_out_is_refused(small: dict[str, Any],
         run(study, tmp_path / "run", workers=1)
     assert not (tmp_path / "run" / "run.json").exists()  # the folder is free for when the model is there
     with pytest.raises(StudyError, match=r"all were left out .*nowhere"):
-        estimate(study)
+        here(study)
 
 
 def test_a_condition_with_many_positions_runs(study: Study, family: dict[str, str], tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from sinkscope.study.run import run
 from sinkscope.study.schema import Study
 from sinkscope.study.shards import Shard, merge, run_shard
 from sinkscope.study.store import Store, digest
-from sinkscope.study.unit import ModelInfo, Unit
+from sinkscope.study.units import ModelInfo, Unit
 
 SAME = ("results.json", "results.parquet", "study.yaml")
 

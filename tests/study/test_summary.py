@@ -57,11 +57,8 @@ def test_many_k_and_long_names_stay_within_the_width() -> None:
     cells += [cell(Condition("mask_sinks", k, "clean", "all"), 1.0, **long) for k in (1, 2, 5, 10, 20, 50, 100)]
     lines = list(table_1(cells))
     assert max(map(len, lines)) <= WIDTH
-    assert [line.split() for line in lines if "K=" in line] == [
-        ["K=1", "K=2", "K=5"],
-        ["K=10", "K=20", "K=50"],
-        ["K=100"],
-    ]
+    shown = [line.split("K=")[1].split()[0] for line in lines if "K=" in line]
+    assert shown == ["1", "2", "5", "10", "20", "50", "100"]
     assert not any("]*" in line for line in lines)
 
 
@@ -89,13 +86,13 @@ def test_conditions_have_the_names_of_the_pages_and_no_two_share_one() -> None:
     assert [*strong.values()] == ["strong sink > 0.3"]
 
 
-def test_the_effect_per_percent_of_attention_stands_under_the_accuracy() -> None:
+def test_the_effect_per_percent_of_attention_stands_beside_the_accuracy() -> None:
     cells = [
         cell(Condition("none"), 0.9),
         replace(cell(Condition("mask_sinks", 1, "clean", "all"), 0.8), per_percent=-1.25),
     ]
     lines = list(table_1(cells))
-    assert any(line.strip() == "-1.25/%" for line in lines) and max(map(len, lines)) <= WIDTH
+    assert any("-1.25/%" in line.split() for line in lines) and max(map(len, lines)) <= WIDTH
 
 
 @pytest.mark.parametrize(

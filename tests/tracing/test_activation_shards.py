@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import runpy
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -81,3 +84,18 @@ def test_stopped_and_resumed_gives_the_same(model: sk.Model, tmp_path: Path) -> 
     for wrong in ({"at": "sinks"}, {"steps": (1,)}, {"batch": 0}, {"shard": 0}):
         with pytest.raises(ReadingError):
             sk.activations(model, PROMPTS, out=tmp_path / "c", **{**words, **wrong})
+
+
+def test_the_example_reconstructs_held_out_vectors_of_every_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--model", "tiny-llada", "--prompts", "12", "--epochs", "2", "--out", str(tmp_path / "vectors")]
+    monkeypatch.setattr(sys, "argv", ["train_sae.py", *words])
+    runpy.run_path(str(Path(__file__).parents[2] / "examples" / "train_sae.py"), run_name="__main__")
+    left = re.findall(
+        r"step (\d+): \d+ held-out vectors, share of variance not reconstructed ([\d.]+)", capsys.readouterr().out
+    )
+    assert [int(step) for step, _ in left] == list(range(len(left))) and len(left) >= 8
+    assert all(
+        float(share) < 0.9 for _, share in left
+    )  # 1 is the mean of the vectors, which an untrained one does not beat

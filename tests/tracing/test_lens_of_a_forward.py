@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from importlib import import_module
 
 import pytest
 import torch
@@ -44,6 +45,19 @@ def test_every_layer_as_by_hand_and_the_last_one_exactly(name: str) -> None:
     assert found.shape == (model.config.num_hidden_layers, 2, 19, model.vocabulary)
     assert torch.equal(found[-1], model.logits(ids))
     torch.testing.assert_close(found, by_hand(model, ids).detach(), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("logits", [1, 700, 5000])
+def test_parts_of_the_positions_are_the_whole(logits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = sk.load("tiny-dream")
+    ids = torch.randint(0, model.vocabulary, (2, 19), generator=torch.Generator().manual_seed(1))
+    expected, trace = by_hand(model, ids).detach(), sk.trace(model, ids, length=4, steps=4, keep=sk.Keep(lens=True))
+    monkeypatch.setattr(import_module("sinkscope.tracing.lens"), "AT_A_TIME", logits)
+    torch.testing.assert_close(lens(model, ids), expected, atol=1e-4, rtol=1e-4)
+    for one, other in zip(trace, sk.trace(model, ids, length=4, steps=4, keep=sk.Keep(lens=True)), strict=True):
+        assert one.lens_probability is not None and other.lens_probability is not None
+        torch.testing.assert_close(one.lens_probability, other.lens_probability, atol=1e-3, rtol=1e-3)
+        assert float((one.lens_tokens == other.lens_tokens).float().mean()) > 0.99  # type: ignore[union-attr]
 
 
 def test_any_other_module_is_told_in_one_sentence() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import sinkscope as sk
 from golden_sets import golden, newer
 from made_models import make_causal, make_llada
 from sinkscope.errors import TraceError
+from sinkscope.tracing.why import rotary_of
 
 PROMPT = torch.randint(8, 60, (1, 7), generator=torch.Generator().manual_seed(1))
 
@@ -35,7 +37,6 @@ def traced(name: str, tmp_path: Path, keep: sk.Keep | None = None) -> tuple[sk.M
 @pytest.mark.parametrize("name", ["llada", "dream", "sdar", "causal"])
 def test_the_parts_add_up_to_the_score(name: str, tmp_path: Path) -> None:
     model, trace = traced(name, tmp_path)
-    states: dict[str, torch.Tensor] = {}
     for layer, head in ((0, 1), (1, 2)):
         found = trace.why(step=2, layer=layer, head=head, key=3, model=model)
         lead = found.score - found.matched_score
@@ -47,7 +48,68 @@ def test_the_parts_add_up_to_the_score(name: str, tmp_path: Path) -> None:
         assert found.received == pytest.approx(float(trace.scores()[2, layer, head, 3])) and str(found).startswith(
             "Key 3"
         )
-    assert not states
+
+
+@pytest.mark.parametrize("name", ["llada", "dream", "sdar", "causal"])
+def test_what_a_trace_keeps_of_a_head_is_what_why_computes(name: str, tmp_path: Path) -> None:
+    """Of the heads with maps: the four numbers of every key, and the split into norm and angle that follows from them."""
+    model, trace = traced(name, tmp_path, sk.Keep(dtype=torch.float32, maps=((1, 2), (0, 1))))
+    trace.save(tmp_path / "kept.safetensors")
+    assert torch.equal(sk.Trace.load(tmp_path / "kept.safetensors").reasons, trace.reasons)
+    assert trace.reasons.shape == (2, trace.steps, 4, trace.positions) and trace.select(layers=[1]).reasons is None
+    for (slot, (layer, head)), step in itertools.product(enumerate(trace.map_heads), (0, trace.steps - 1)):
+        found, kept = trace.why(step, layer, head, 3, model=model), trace.reasons[slot, step].double()
+        others = list(found.matched)
+        expected = [found.score, found.key_norm, found.content, found.value_norm]
+        assert kept[:, 3].tolist() == pytest.approx(expected, abs=1e-4)
+        matched = [found.matched_score, found.matched_key_norm, found.matched_content, found.matched_value_norm]
+        assert kept[:, others].mean(1).tolist() == pytest.approx(matched, abs=1e-4)
+        states = states_of(model, trace, step, layer, head)  # the definition, query by query
+        lengths, norms, cosines = states
+        by_norm = lengths * (norms[3] - norms[others]) * (cosines[:, [3]] + cosines[:, others]) / 2
+        by_angle = lengths * (cosines[:, [3]] - cosines[:, others]) * (norms[3] + norms[others]) / 2
+        assert [found.by_norm, found.by_angle] == pytest.approx(
+            [float(by_norm.mean()), float(by_angle.mean())], abs=1e-4
+        )
+
+
+def states_of(model: sk.Model, trace: sk.Trace, step: int, layer: int, head: int) -> tuple[torch.Tensor, ...]:
+    """|q|/√d [query, 1], |k| [key] and cosines [query, key] of one head, from the step's canvas computed once more."""
+    from sinkscope.attention.calls import EachCall
+    from sinkscope.attention.capture import listening
+    from sinkscope.tracing.why import _canvas
+
+    ids, queries = _canvas(trace, step)
+    calls: dict[int, Any] = {}
+    with torch.inference_mode(), listening(model.module, EachCall(lambda call: calls.update({call.layer: call}))):
+        model.logits(ids, block=trace.settings.block if trace.settings.block_causal else None)
+    call = calls[layer]
+    q, k = call.q[0, head, queries], call.k[0, head * call.k.shape[1] // call.q.shape[1]]
+    cosines = torch.nn.functional.cosine_similarity(q[:, None], k[None], dim=-1)
+    return q.norm(dim=-1)[:, None] * q.shape[-1] ** -0.5, k.norm(dim=-1), cosines
+
+
+def test_reasons_do_not_depend_on_padding_or_batch() -> None:
+    model, keep = sk.load("tiny-llada"), sk.Keep(dtype=torch.float32, maps=((2, 1),))
+    texts = ["Tom has 3 apples. Then Tom finds 4.\nHow many apples are left?", "1 + 2 ="]
+    settings = sk.Decode.llada(length=8, block=8, steps=4)
+    for text, padded in zip(texts, sk.trace(model, texts, settings, keep=keep), strict=True):
+        alone = sk.trace(model, text, settings, keep=keep)
+        assert torch.allclose(padded.reasons, alone.reasons, atol=1e-3)
+
+
+def test_a_model_whose_positions_cannot_be_taken_off_keeps_the_rest(tmp_path: Path) -> None:
+    model = sk.load(make_llada(tmp_path / "made"))
+    module: Any = model.module
+    embedding, dropped = module.model.rotary_emb, sk.Keep(maps=((0, 0),))
+    module.model.rotary_emb = None
+    assert rotary_of(model, 0, sk.Decode.llada(length=4, block=4, steps=4), 11) is None
+    module.model.rotary_emb = embedding
+    assert rotary_of(model, 0, sk.Decode.llada(length=4, block=4, steps=4), 11) is not None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sinkscope.tracing.recorder.rotary_of", lambda *_: None)
+        trace: Any = sk.trace(model, PROMPT, sk.Decode.llada(length=4, block=4, steps=4), keep=dropped)
+    assert bool(trace.reasons[:, :, 2].isnan().all()) and bool(trace.reasons[:, :, [0, 1, 3]].isfinite().all())
 
 
 def test_what_is_made_by_one_part_alone_is_found(tmp_path: Path) -> None:
@@ -142,6 +204,8 @@ def test_a_planted_channel_is_the_outlier_of_every_layer(tmp_path: Path) -> None
             and first["steps"] == 1.0
             and max(first["at_sinks"] or 0, first["elsewhere"] or 0) > 30
         )
+    others = table.filter(table["channel"] != 7).select("at_sinks", "elsewhere").fill_null(0)
+    assert len(others) and max(others.max().row(0)) < 10  # and no other is made out to be one
     with pytest.raises(TraceError, match="channels=8"):
         sk.trace(model, PROMPT, sk.Decode.llada(length=4, block=4, steps=4)).outliers()  # type: ignore[union-attr]
     for wrong in (-1, 1.5, True):

@@ -1,4 +1,4 @@
-"""Linear probes in closed form: can a number be read off a state? Cross-validated, beside the same with shuffled labels."""
+"""Linear probes in closed form, cross-validated, beside the same with shuffled labels: can a number be read off a state?"""
 
 from __future__ import annotations
 

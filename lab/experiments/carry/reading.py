@@ -35,8 +35,8 @@ CHUNK = 256  # rows of logits at once: a vocabulary of 150,000 takes 150 MB
 class Reading:
     """Of one trace: its pairs, and every measure as [pair, (sink, other), layer]; NaN where it cannot be read.
 
-    probability, rank (log10: 0 is the top) of a target's final token; norms of the hidden state behind each layer, and of
-    keys and values in the heads that make the position a sink, the matched one in the same heads.
+    probability, rank (log10: 0 is the top) of a target's final token; norms of the hidden state behind each layer. Norms
+    of keys and values are of the heads that make the position a sink, for the matched position too.
     """
 
     pairs: list[Pair]

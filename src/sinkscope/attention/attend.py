@@ -38,9 +38,9 @@ def attend(
     q: [batch, head, query, dim]; k, v: [batch, kv head, key, dim], where head is a multiple of kv head.
     mask: bool (True = may attend) or additive, [batch or 1, head or 1, query or 1, key].
     causal: query i sits at position first + i and sees no later key; goes together with mask.
-    block: block-causal: the query at position p sees the keys j with j // block ≤ p // block, its own block to the end;
+    block: block-causal. The query at position p sees the keys j with j // block ≤ p // block, its own block to the end;
     blocks are counted from key 0. Goes together with everything but causal, which is block = 1.
-    first: position of query 0 among the keys, for causal, block and keep_self; key − query unless given: a window of
+    first: position of query 0 among the keys, for causal, block and keep_self; key − query unless given. A window of
     queries in the middle has keys after it too.
     groups: an integer label per query, [query] or [batch, query]; −1 counts nowhere. None: one group of all.
     group_count: how many groups there are, where not every label need occur.
@@ -76,7 +76,7 @@ def choose_backend(q: Tensor, backend: str = "auto") -> str:
     if backend == "triton":
         if not _has_triton():
             raise AttentionError(
-                "backend 'triton' needs the package triton: install sinkscope[triton], or use 'tiled'."
+                "backend 'triton' needs the package triton: pip install -e '.[triton]', or use 'tiled'."
             )
         if q.device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
             raise AttentionError(f"backend 'triton' needs tensors on CUDA, but q is on {q.device}: use 'tiled'.")

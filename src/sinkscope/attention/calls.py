@@ -42,6 +42,16 @@ class Call:
         return self.k.shape[2]
 
     @property
+    def rows(self) -> int:
+        """Rows of the batch that count; with guidance the second half is the unconditional copy."""
+        return self.q.shape[0] if self.forward is None else self.forward.rows
+
+    @property
+    def scaling(self) -> float:
+        """What scores are multiplied by."""
+        return float(self.q.shape[-1] ** -0.5) if self.scale is None else self.scale
+
+    @property
     def start(self) -> int:
         """Column of the first query: what is cached stands before it, unless the decoder says otherwise."""
         return self.keys - self.queries if self.forward is None else self.forward.start
@@ -78,9 +88,26 @@ class Call:
 
     def once(self, key: object, make: Callable[[], Tensor]) -> Tensor:
         """What does not differ from layer to layer of one forward, made once on each device."""
-        return (
-            make() if self.forward is None else self.forward.once((key, self.keys, self.queries), self.q.device, make)
-        )
+        if self.forward is None:
+            return make()
+        return self.forward.once((key, self.keys, self.queries), self.q.device, make)
+
+    def per_head(self, tensor: Tensor) -> Tensor:
+        """[batch, kv head or head, …] → [batch, head, …]."""
+        share = self.q.shape[1] // tensor.shape[1]
+        return tensor.repeat_interleave(share, dim=1) if share > 1 else tensor
+
+    def scores(self) -> Tensor:
+        """What goes into the softmax, −∞ where a query may not look, [batch, head, query, key]: held whole, so for few heads."""
+        dtype = torch.float64 if self.q.dtype == torch.float64 else torch.float32
+        scores = self.q.to(dtype) @ self.per_head(self.k.to(dtype)).mT * self.scaling
+        if self.mask is not None and self.visible is not None:
+            scores = scores if self.mask.dtype == torch.bool else scores + self.mask
+            scores = scores.masked_fill(~self.visible, -torch.inf)
+        if self.causal:
+            places = torch.arange(self.queries, device=scores.device)[:, None] + self.keys - self.queries
+            scores = scores.masked_fill(torch.arange(self.keys, device=scores.device) > places, -torch.inf)
+        return scores
 
     @property
     def group_count(self) -> int:
@@ -136,7 +163,7 @@ class Outcome:
 
 
 class Tap:
-    """Listens to calls. Subclasses override what they need."""
+    """Listens to calls; subclasses override what they need."""
 
     def change(self, call: Call) -> list[Change]:
         """What to change in this call; nothing by default."""
@@ -155,6 +182,16 @@ class Tap:
 
     def done(self, call: Call) -> None:
         """Called when the call is over, whether or not column sums were made."""
+
+
+@dataclass
+class EachCall(Tap):
+    """Hands every call that is over to a function."""
+
+    function: Callable[[Call], None]
+
+    def done(self, call: Call) -> None:
+        self.function(call)
 
 
 def perform(call: Call, taps: Sequence[Tap]) -> Tensor:
@@ -279,16 +316,16 @@ def merged(call: Call, changes: Sequence[Change]) -> Merged:
         if change.hide is not None:
             mask = _hidden(mask, change.hide)
         if change.values is not None:
-            values = change.values(_per_head(values, call))
+            values = change.values(call.per_head(values))
         if change.keys is not None:
-            keys = change.keys(_per_head(keys, call))
+            keys = change.keys(call.per_head(keys))
         if change.bias is not None:
             mask = change.bias if mask is None else _additive(mask, change.bias) + change.bias
         if change.temperature != 1:
-            scale = (call.q.shape[-1] ** -0.5 if scale is None else scale) / change.temperature
+            scale = (call.scaling if scale is None else scale) / change.temperature
     extras = [Extra(*change.extra) for change in changes if change.extra is not None]
     if values.shape[1] != keys.shape[1] or extras:
-        keys, values = _per_head(keys, call), _per_head(values, call)
+        keys, values = call.per_head(keys), call.per_head(values)
     made = Merged(drop, mask, keys, values, scale, 0)
     for extra in extras:
         made = _with_extra(made, extra, call)
@@ -314,12 +351,6 @@ def _additive(mask: Tensor, like: Tensor) -> Tensor:
     if mask.dtype != torch.bool:
         return mask
     return torch.zeros(mask.shape, dtype=like.dtype, device=mask.device).masked_fill(~mask, -torch.inf)
-
-
-def _per_head(tensor: Tensor, call: Call) -> Tensor:
-    """[batch, kv head or head, …] → [batch, head, …]."""
-    share = call.q.shape[1] // tensor.shape[1]
-    return tensor.repeat_interleave(share, dim=1) if share > 1 else tensor
 
 
 def touched(changes: Sequence[Change]) -> Tensor | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
@@ -17,7 +18,7 @@ from sinkscope.attention.calls import Tap
 from sinkscope.attention.interface import attention_layers, is_native, is_transformers, through_interface
 from sinkscope.attention.listeners import Caught, Listener, listed
 from sinkscope.attention.sdpa import through_sdpa
-from sinkscope.errors import CaptureError
+from sinkscope.errors import CaptureError, SinkscopeError
 
 
 def module_of(model: Any) -> nn.Module:
@@ -74,3 +75,40 @@ def _complain(listener: Listener, layers: Collection[int] | None) -> None:
             f"Expected an attention call from each of {len(expected)} layers of {name}, and layers {skipped[:8]} made none; "
             "a layer without softmax attention cannot be observed: name the others with layers=…"
         )
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How many layers and heads a module has, as far as its config says; None where it does not."""
+
+    name: str
+    layers: int | None
+    heads: int | None
+
+    @classmethod
+    def of(cls, root: nn.Module) -> Shape:
+        config: Any = getattr(root, "config", None)
+        if hasattr(config, "get_text_config"):
+            config = config.get_text_config()
+        layers, heads = (getattr(config, name, None) for name in ("num_hidden_layers", "num_attention_heads"))
+        whole = [number if isinstance(number, int) else None for number in (layers, heads)]
+        return cls(type(root).__name__, whole[0], whole[1])
+
+    def check(self, layers: Collection[int] | None, heads: Collection[int] | None, error: type[SinkscopeError]) -> None:
+        """Refuse a choice that the model does not have."""
+        for kind, chosen, there in (("layers", layers, self.layers), ("heads", heads, self.heads)):
+            if there is not None and (missing := sorted(one for one in chosen or () if one >= there)):
+                raise error(
+                    f"Expected {kind} from 0 to {there - 1}, which {self.name} has, got {missing[0]}; choose among them."
+                )
+
+    def check_seen(
+        self, caught: Caught, layers: Collection[int] | None, heads: Collection[int] | None, error: type[SinkscopeError]
+    ) -> None:
+        """For modules without a config: what was chosen must have been there when the module ran."""
+        if not caught.calls:
+            return
+        if missing := sorted(set(layers or ()) - caught.layers):
+            there = ", ".join(map(str, sorted(caught.layers)))
+            raise error(f"Expected layers that {self.name} has (it ran {there}), got {missing[0]}; choose among them.")
+        Shape(self.name, None, caught.heads).check(None, heads, error)

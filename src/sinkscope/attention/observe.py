@@ -10,10 +10,10 @@ from typing import Any
 from torch import Tensor
 
 from sinkscope.attention.calls import Call, Outcome, Tap
-from sinkscope.attention.capture import listening, module_of
-from sinkscope.attention.selection import Shape, check, check_seen, numbers
+from sinkscope.attention.capture import Shape, listening, module_of
 from sinkscope.attention.transfer import ToHost
 from sinkscope.errors import CaptureError
+from sinkscope.fields import NUMBERS, frozen, need
 
 Keep = Callable[[int, Tensor], Tensor]
 
@@ -44,20 +44,14 @@ class Seen(Tap):
         self.calls[call.layer] = self.calls.get(call.layer, 0) + 1
 
     def take(self, call: Call, outcome: Outcome) -> None:
-        if self.watches(call):
-            if self.keep is not None:
-                self.kept.append(self.keep(call.layer, outcome.received))
-            elif outcome.received.device.type == "cpu":
-                self.kept.append(outcome.received)
-            else:
-                self._send(outcome.received)
-            self.layers.append(call.layer)
-            self.backends.append(call.backend)
-
-    def _send(self, received: Tensor) -> None:
-        place = len(self.kept)
-        self.kept.append(None)
-        self.to_host.put(received, lambda arrived: self.kept.__setitem__(place, arrived.clone()))
+        if not self.watches(call):
+            return
+        place, received = len(self.kept), outcome.received
+        self.kept.append(received if self.keep is None else self.keep(call.layer, received))
+        if self.keep is None and received.device.type != "cpu":
+            self.to_host.put(received, lambda arrived: self.kept.__setitem__(place, arrived.clone()))
+        self.layers.append(call.layer)
+        self.backends.append(call.backend)
 
 
 @contextmanager
@@ -72,10 +66,12 @@ def observe(
     """
     if type(every) is not int or every < 1:
         raise CaptureError(f"Expected `every` to be a whole number of at least 1, got {every!r}.")
-    chosen, root = numbers("layers", layers, CaptureError), module_of(module)
+    chosen, root = frozen(layers), module_of(module)
+    if chosen is not None:
+        need("layers", chosen, NUMBERS, CaptureError)
     shape = Shape.of(root)
-    check("layers", chosen, shape.layers, shape.name, CaptureError)
+    shape.check(chosen, None, CaptureError)
     seen = Seen(every, None if chosen is None else frozenset(chosen), keep)
     with listening(root, seen, chosen) as caught:
         yield seen
-    check_seen(caught, chosen, None, shape.name, CaptureError)
+    shape.check_seen(caught, chosen, None, CaptureError)

@@ -1,7 +1,7 @@
 """Where activations are in a transformers decoder: the name of a place, and the part whose input or output it is.
 
-resid_pre, resid_post: what enters and leaves a layer; attn_out, mlp_out: what is added to it; all [batch, position, width].
-q, k, v: what the projections put out, before any rotary embedding; z: what the heads hand to the output projection; all
+resid_pre, resid_post: what enters and leaves a layer. attn_out, mlp_out: what is added to it. All [batch, position, width].
+q, k, v: what the projections put out, before any rotary embedding. z: what the heads hand to the output projection. All
 [batch, position, head, dim]. The names are TransformerLens's, whose "blocks.3.hook_resid_post" is understood too.
 """
 
@@ -21,7 +21,7 @@ _NAMED = re.compile(r"(?:layers\.(\d+)\.|blocks\.(\d+)\.(?:attn\.)?hook_)?(\w+)"
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class HookPlace:
     """One place of one layer."""
 
     layer: int
@@ -35,7 +35,7 @@ class Place:
         return activation if self.dim is None else activation.unflatten(-1, (-1, self.dim))
 
 
-def find_places(root: nn.Module, where: str | Sequence[str]) -> list[Place]:
+def find_places(root: nn.Module, where: str | Sequence[str]) -> list[HookPlace]:
     """The places that `where` names: of all layers ("resid_post"), of one ("layers.3.resid_post"), or a list of these."""
     names: Any = [where] if isinstance(where, str) else where
     if not isinstance(names, Sequence) or not names or not all(isinstance(name, str) for name in names):
@@ -43,7 +43,7 @@ def find_places(root: nn.Module, where: str | Sequence[str]) -> list[Place]:
             f'Expected a place such as "resid_post" or "layers.3.q", or a list of them, got {where!r}.'
         )
     layers = layers_of(root)
-    found: dict[tuple[int, str], Place] = {}
+    found: dict[tuple[int, str], HookPlace] = {}
     for name in names:
         numbers, place = _parse(name, len(layers), type(root).__name__)
         for number in numbers:
@@ -82,9 +82,9 @@ def _parse(name: str, layers: int, owner: str) -> tuple[Sequence[int], str]:
     return [int(number)], parsed[3]
 
 
-def _place(layer: nn.Module, number: int, name: str) -> Place:
+def _place(layer: nn.Module, number: int, name: str) -> HookPlace:
     if name in ("resid_pre", "resid_post"):
-        return Place(number, name, layer, name == "resid_pre", None)
+        return HookPlace(number, name, layer, name == "resid_pre", None)
     # Where a layer norms what it adds (Gemma, OLMo 2), the place is behind that norm.
     normed = hasattr(layer, "post_feedforward_layernorm")
     paths = {
@@ -101,4 +101,4 @@ def _place(layer: nn.Module, number: int, name: str) -> Place:
             f"Expected {paths[name]} in each layer for the place {name}, and layer {number} "
             f"({type(layer).__name__}) has none; choose another place."
         )
-    return Place(number, name, part, name == "z", dim)
+    return HookPlace(number, name, part, name == "z", dim)

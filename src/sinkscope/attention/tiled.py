@@ -2,8 +2,8 @@
 
 A tile is some query rows × all the keys that they may see, so its softmax is the plain one and its probabilities are
 final when they are summed. The sums are a small matrix product, one-hot [group, row] × tile [row, key]: that costs less
-than a pass over the tile. Large calls go a head at a time, whole heads to each thread; small ones put several heads, or
-several whole batch items, into one tile, so that every operation is worth its call; where that tile is the whole call,
+than a pass over the tile. Large calls go a head at a time, whole heads to each thread. Small ones put several heads, or
+several whole batch items, into one tile, so that every operation is worth its call. Where that tile is the whole call,
 nothing is cut at all.
 """
 
@@ -74,7 +74,7 @@ def tiled(call: Inputs) -> Result:
 
 
 def head_at_a_time(call: Inputs) -> bool:
-    """Whether heads are worked off one by one. Else query heads that read the same key head are stacked as rows."""
+    """Whether heads are worked off one by one; else query heads that read the same key head are stacked as rows."""
     large = call.queries >= WHOLE_HEAD and call.keys >= WHOLE_HEAD and call.queries * call.keys > WHOLE_SCORES
     return large and call.q.device.type == "cpu"
 
@@ -90,7 +90,7 @@ def tile_rows(call: Inputs) -> int:
 
 
 def tiles(call: Inputs, rows: int) -> Iterator[Tile]:
-    """Cut the queries into tiles. What they hide is row × (row + block) pairs at most, and the same in most tiles."""
+    """Cut the queries into tiles; what they hide is row × (row + block) pairs at most, and the same in most tiles."""
     made: dict[tuple[int, int, int], Tensor] = {}
     for start in range(0, call.queries, rows):
         stop = min(start + rows, call.queries)

@@ -4,13 +4,14 @@
 Two passes, neither holds query × key. The first is the usual online softmax: a program has some query rows, walks over
 the keys, and keeps each row's maximum and 1 / sum of 2^(score − maximum); scores are in base 2. Where nothing is masked, torch's
 own flash attention does it, and hands over its log-sum-exp: the output then has the bits of the untraced call. The second
-pass turns that round: a program has some keys, walks over the queries, and adds up the probabilities of each group, element by
-element; rows are added together once, at its end. Every sum has one owner and one order, so there are no atomic adds and
+pass turns that round. A program has some keys, walks over the queries of one group, and adds up their probabilities, element by
+element. Rows are added together once, at its end. Every sum has one owner and one order, so there are no atomic adds and
 two runs give the same bits. (Maximum and sum are kept apart: their log-sum-exp would lose the sum's digits next to a large
 maximum, as under an additive mask of −1e4.)
 
-With dropped keys both passes also work out the sums without the drop, at one exponential per score: what is kept is measured
-from the largest kept score, what is dropped from the largest of all, so nothing overflows however strong the dropped keys are.
+With dropped keys both passes also work out the sums without the drop, at one exponential per score. What is kept is measured
+from the largest kept score, what is dropped from the largest of all. So nothing overflows however strong the dropped keys are.
+The first pass visits the few tiles with a dropped key a second time, so that its main loop has no branch.
 """
 
 from functools import cache
@@ -22,42 +23,50 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
+from sinkscope.attention.context import running
 from sinkscope.attention.inputs import Inputs, Result, masked_below
 from sinkscope.errors import AttentionError
 
 NO_MASK, BOOL_MASK, ADDITIVE_MASK, KEY_MASK = 0, 1, 2, 3  # KEY_MASK: bool, the same for every query, as padding is
 # tl.dot wants at least 16 on every side.
 SMALLEST = 16
-GROUPS = 3  # groups that the received kernel adds up at a time
 LOG2E = 1.4426950408889634
 # A size that is 1, or a multiple of 16, would compile each kernel once more. Strides and head sizes may tell: loads are wider then.
 SIZES = (
     "heads", "share", "row_count", "key_count", "offset", "block", "group_count",
-    "first_group", "labels_batch", "mask_batch", "mask_head", "drop_batch", "drop_head",
+    "order_batch", "mask_batch", "mask_head", "drop_batch", "drop_head",
 )  # fmt: skip
 
 
 @triton.jit
-def load_rows(pointer, rows, stride_row, columns, stride_column, row_count, column_count, WIDEN: tl.constexpr):
-    """A block [row, column], zeros beyond the edges."""
-    inside = (rows[:, None] < row_count) & (columns[None, :] < column_count)
-    block = tl.load(pointer + rows[:, None] * stride_row + columns[None, :] * stride_column, mask=inside, other=0.0)
+def load_rows(
+    pointer, rows, stride_row, columns, stride_column, row_count, column_count, WHOLE: tl.constexpr, WIDEN: tl.constexpr
+):
+    """A block [row, column]; beyond the last row it again, beyond the columns zeros; WHOLE: there are as many columns."""
+    at = pointer + tl.minimum(rows, row_count - 1)[:, None] * stride_row + columns[None, :] * stride_column
+    block = tl.load(at) if WHOLE else tl.load(at, mask=columns[None, :] < column_count, other=0.0)
     return block.to(tl.float32) if WIDEN else block
 
 
 @triton.jit
+def seen_keys(keys, key_count, mask, mask_key, MASK: tl.constexpr):
+    """bool [key]: which keys there are, and a mask of keys shows."""
+    seen = keys < key_count
+    if MASK == 3:
+        seen = tl.load(mask + keys * mask_key, mask=seen, other=0) != 0
+    return seen
+
+
+@triton.jit
 def scores_of(
-    q, k, scale2, rows, keys, row_count, key_count, offset, block,
+    q, k, scale2, rows, keys, seen, row_count, key_count, offset, block,
     mask, mask_row, mask_key, masked_at,
     MASK: tl.constexpr, ORDER: tl.constexpr, EDGE: tl.constexpr,
 ):  # fmt: skip
-    """Scores [row, key] of one block in base 2, −∞ where mask, the order of blocks or (EDGE) the last key bar one."""
+    """Scores [row, key] of one block in base 2, −∞ where mask, the order of blocks or (EDGE) `seen` bars one."""
     scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale2
-    if MASK == 3:
-        kept = tl.load(mask + keys * mask_key, mask=keys < key_count, other=0) != 0
-        scores = tl.where(kept[None, :], scores, float("-inf"))
-    elif EDGE:
-        scores = tl.where(keys[None, :] < key_count, scores, float("-inf"))
+    if EDGE:
+        scores = tl.where(seen[None, :], scores, float("-inf"))
     inside = (rows[:, None] < row_count) & (keys[None, :] < key_count)
     where = mask + rows[:, None] * mask_row + keys[None, :] * mask_key
     if MASK == 1:
@@ -92,7 +101,7 @@ def output_kernel(  # noqa: PLR0915
     q_batch, q_head, q_row, q_dim, k_batch, k_head, k_key, k_dim, v_batch, v_head, v_key, v_dim,
     out_batch, out_head, out_row, out_dim, mask_batch, mask_head, mask_row, mask_key, drop_batch, drop_head, drop_key,
     heads, share, row_count, key_count, offset, block, dim_count, value_count, scale2, masked_at,
-    MASK: tl.constexpr, ORDER: tl.constexpr, DROP: tl.constexpr, KEEP_SELF: tl.constexpr,
+    MASK: tl.constexpr, ORDER: tl.constexpr, DROP: tl.constexpr, KEEP_SELF: tl.constexpr, WHOLE: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, DIM: tl.constexpr, VALUE: tl.constexpr, WIDEN: tl.constexpr,
 ):  # fmt: skip
     """Output of some rows of one head, and what makes their scores probabilities, with and without dropped keys."""
@@ -105,7 +114,9 @@ def output_kernel(  # noqa: PLR0915
     v += batch * v_batch + head // share * v_head
     mask += batch * mask_batch + head * mask_head
     drop += batch * drop_batch + head * drop_head
-    q_block = load_rows(q + batch * q_batch + head * q_head, rows, q_row, dims, q_dim, row_count, dim_count, WIDEN)
+    q_block = load_rows(
+        q + batch * q_batch + head * q_head, rows, q_row, dims, q_dim, row_count, dim_count, WHOLE, WIDEN
+    )
 
     largest = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
@@ -117,28 +128,41 @@ def output_kernel(  # noqa: PLR0915
         stop = tl.maximum(0, tl.minimum(key_count, (offset + first + ROWS - 1 + block) // block * block))
     for start in range(0, stop, KEYS):
         keys = start + tl.arange(0, KEYS)
-        k_block = load_rows(k, keys, k_key, dims, k_dim, key_count, dim_count, WIDEN)
+        k_block = load_rows(k, keys, k_key, dims, k_dim, key_count, dim_count, WHOLE, WIDEN)
+        seen = seen_keys(keys, key_count, mask, mask_key, MASK)
+        if DROP and not KEEP_SELF:
+            seen = seen & (tl.load(drop + keys * drop_key, mask=keys < key_count, other=0) == 0)
         scores = scores_of(
-            q_block, k_block, scale2, rows, keys, row_count, key_count, offset, block,
+            q_block, k_block, scale2, rows, keys, seen, row_count, key_count, offset, block,
             mask, mask_row, mask_key, masked_at, MASK, ORDER, True,
         )  # fmt: skip
-        if DROP:
+        if DROP and KEEP_SELF:
             dropped = dropped_pairs(rows, keys, key_count, offset, drop, drop_key, KEEP_SELF)
-            if tl.max(dropped.to(tl.int32)) != 0:  # few tiles have a dropped key
-                lost = tl.where(dropped, scores, float("-inf"))
-                higher = tl.maximum(lost_largest, tl.max(lost, 1))
-                base = finite(higher)
-                lost_total = lost_total * tl.exp2(lost_largest - base) + tl.sum(tl.exp2(lost - base[:, None]), 1)
-                lost_largest = higher
-                scores = tl.where(dropped, float("-inf"), scores)
+            scores = tl.where(dropped, float("-inf"), scores)
         higher = tl.maximum(largest, tl.max(scores, 1))
         base = finite(higher)
         weights = tl.exp2(scores - base[:, None])
         shrink = tl.exp2(largest - base)
         total = total * shrink + tl.sum(weights, 1)
-        v_block = load_rows(v, keys, v_key, values, v_dim, key_count, value_count, WIDEN)
+        v_block = load_rows(v, keys, v_key, values, v_dim, key_count, value_count, WHOLE, WIDEN)
         sums = sums * shrink[:, None] + tl.dot(weights.to(v_block.dtype), v_block, input_precision="ieee")
         largest = higher
+
+    if DROP:  # once more over the few tiles with a dropped key, for what it would have drawn
+        for start in range(0, stop, KEYS):
+            keys = start + tl.arange(0, KEYS)
+            if tl.max(tl.load(drop + keys * drop_key, mask=keys < key_count, other=0).to(tl.int32), 0) != 0:
+                k_block = load_rows(k, keys, k_key, dims, k_dim, key_count, dim_count, WHOLE, WIDEN)
+                scores = scores_of(
+                    q_block, k_block, scale2, rows, keys, seen_keys(keys, key_count, mask, mask_key, MASK), row_count,
+                    key_count, offset, block, mask, mask_row, mask_key, masked_at, MASK, ORDER, True,
+                )  # fmt: skip
+                dropped = dropped_pairs(rows, keys, key_count, offset, drop, drop_key, KEEP_SELF)
+                lost = tl.where(dropped, scores, float("-inf"))
+                higher = tl.maximum(lost_largest, tl.max(lost, 1))
+                base = finite(higher)
+                lost_total = lost_total * tl.exp2(lost_largest - base) + tl.sum(tl.exp2(lost - base[:, None]), 1)
+                lost_largest = higher
 
     share_of_row = tl.where(total == 0.0, 0.0, 1.0 / total)  # a row with nothing to attend to: zeros
     inside = (rows[:, None] < row_count) & (values[None, :] < value_count)
@@ -157,17 +181,18 @@ def output_kernel(  # noqa: PLR0915
 
 
 @triton.jit(do_not_specialize=SIZES)
-def received_kernel(  # noqa: PLR0912, PLR0915
-    q, k, peaks, shares, clean_peaks, clean_shares, labels, received, clean, mask, drop,
-    q_batch, q_head, q_row, q_dim, k_batch, k_head, k_key, k_dim, labels_batch,
+def received_kernel(  # noqa: PLR0915
+    q, k, peaks, shares, clean_peaks, clean_shares, order, received, clean, mask, drop,
+    q_batch, q_head, q_row, q_dim, k_batch, k_head, k_key, k_dim, order_batch,
     mask_batch, mask_head, mask_row, mask_key, drop_batch, drop_head, drop_key,
-    heads, share, row_count, key_count, offset, block, dim_count, group_count, first_group, scale2, masked_at,
+    heads, share, row_count, key_count, offset, block, dim_count, group_count, scale2, masked_at,
     MASK: tl.constexpr, ORDER: tl.constexpr, DROP: tl.constexpr, KEEP_SELF: tl.constexpr, LSE: tl.constexpr,
-    SUMS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, DIM: tl.constexpr, WIDEN: tl.constexpr,
+    WHOLE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, DIM: tl.constexpr, WIDEN: tl.constexpr,
 ):  # fmt: skip
-    """What some keys of one head received from up to three groups of queries, with and without dropped keys."""
+    """What some keys of one head received from one group of queries, with and without dropped keys."""
     batch = (tl.program_id(1) // heads).to(tl.int64)
     head = (tl.program_id(1) % heads).to(tl.int64)
+    group = tl.program_id(2)
     first = tl.program_id(0) * KEYS
     keys = first + tl.arange(0, KEYS)
     dims = tl.arange(0, DIM)
@@ -175,40 +200,39 @@ def received_kernel(  # noqa: PLR0912, PLR0915
     mask += batch * mask_batch + head * mask_head
     drop += batch * drop_batch + head * drop_head
     row = (batch * heads + head) * row_count
-    labels += batch * labels_batch
+    order += batch * order_batch
+    begin, end = tl.load(order + row_count + group), tl.load(order + row_count + group + 1)
     k_block = load_rows(
-        k + batch * k_batch + head // share * k_head, keys, k_key, dims, k_dim, key_count, dim_count, WIDEN
+        k + batch * k_batch + head // share * k_head, keys, k_key, dims, k_dim, key_count, dim_count, WHOLE, WIDEN
     )
 
     some = False  # whether any of these keys is dropped: for most programs none is
     if DROP:
         some = tl.max(tl.load(drop + keys * drop_key, mask=keys < key_count, other=0).to(tl.int32), 0) != 0
-    sums0 = tl.zeros([ROWS, KEYS], tl.float32)
-    sums1 = tl.zeros([ROWS, KEYS], tl.float32)
-    sums2 = tl.zeros([ROWS, KEYS], tl.float32)
-    clean0 = tl.zeros([ROWS, KEYS], tl.float32)
-    clean1 = tl.zeros([ROWS, KEYS], tl.float32)
-    clean2 = tl.zeros([ROWS, KEYS], tl.float32)
-    begin = 0
-    if ORDER:  # rows before the block of the first key see none of these keys; stay on a multiple of ROWS
-        begin = tl.maximum(0, first // block * block - offset) // ROWS * ROWS
-    for start in range(begin, row_count, ROWS):
-        rows = start + tl.arange(0, ROWS)
-        q_block = load_rows(q, rows, q_row, dims, q_dim, row_count, dim_count, WIDEN)
+    if ORDER:  # rows before the block of the first key see none of these keys
+        sees = first // block * block - offset
+        for start in range(begin, end, 256):
+            numbers = start + tl.arange(0, 256)
+            begin += tl.sum((tl.load(order + numbers, mask=numbers < end, other=row_count) < sees).to(tl.int32))
+    sums = tl.zeros([ROWS, KEYS], tl.float32)
+    clean_sums = tl.zeros([ROWS, KEYS], tl.float32)
+    for start in range(begin, end, ROWS):
+        numbers = start + tl.arange(0, ROWS)
+        there = numbers < end
+        rows = tl.load(order + tl.minimum(numbers, end - 1))
+        q_block = load_rows(q, rows, q_row, dims, q_dim, row_count, dim_count, WHOLE, WIDEN)
         scores = scores_of(
-            q_block, k_block, scale2, rows, keys, row_count, key_count, offset, block,
-            mask, mask_row, mask_key, masked_at, MASK, ORDER, False,
+            q_block, k_block, scale2, rows, keys, seen_keys(keys, key_count, mask, mask_key, MASK), row_count, key_count,
+            offset, block, mask, mask_row, mask_key, masked_at, MASK, ORDER, MASK == 3,
         )  # fmt: skip
-        there = rows < row_count
-        label = tl.load(labels + rows, mask=there, other=-1).to(tl.int32) - first_group
-        peak = tl.load(peaks + row + rows, mask=there, other=0.0)
+        peak = tl.load(peaks + row + rows, mask=there, other=float("inf"))
         weight = tl.full([ROWS], 1.0, tl.float32)
         if LSE:
             peak = peak * 1.4426950408889634
         else:
             weight = tl.load(shares + row + rows, mask=there, other=0.0)
         if DROP:
-            clean_peak = tl.load(clean_peaks + row + rows, mask=there, other=0.0)
+            clean_peak = tl.load(clean_peaks + row + rows, mask=there, other=float("inf"))
             clean_share = tl.load(clean_shares + row + rows, mask=there, other=0.0)
             # What kept keys get under the larger total; a row whose every kept key is barred has no peak of its own.
             under = tl.where(weight == 0.0, 0.0, clean_share * tl.exp2(peak - clean_peak))
@@ -216,37 +240,18 @@ def received_kernel(  # noqa: PLR0912, PLR0915
                 dropped = dropped_pairs(rows, keys, key_count, offset, drop, drop_key, KEEP_SELF)
                 shown = tl.exp2(scores - tl.where(dropped, clean_peak[:, None], peak[:, None]))
                 kept = tl.where(dropped, 0.0, shown)
-                shown = shown * tl.where(dropped, clean_share[:, None], under[:, None])
-                clean0 += tl.where((label == 0)[:, None], shown, 0.0)
-                if SUMS > 1:
-                    clean1 += tl.where((label == 1)[:, None], shown, 0.0)
-                    clean2 += tl.where((label == 2)[:, None], shown, 0.0)
+                clean_sums += shown * tl.where(dropped, clean_share[:, None], under[:, None])
             else:
                 kept = tl.exp2(scores - peak[:, None])
-                clean0 += kept * tl.where(label == 0, under, 0.0)[:, None]
-                if SUMS > 1:
-                    clean1 += kept * tl.where(label == 1, under, 0.0)[:, None]
-                    clean2 += kept * tl.where(label == 2, under, 0.0)[:, None]
+                clean_sums += kept * under[:, None]
         else:
             kept = tl.exp2(scores - peak[:, None])
-        sums0 += kept * tl.where(label == 0, weight, 0.0)[:, None]
-        if SUMS > 1:
-            sums1 += kept * tl.where(label == 1, weight, 0.0)[:, None]
-            sums2 += kept * tl.where(label == 2, weight, 0.0)[:, None]
+        sums += kept * weight[:, None]
 
-    at = ((batch * heads + head) * group_count + first_group) * key_count + keys
-    inside = keys < key_count
-    tl.store(received + at, tl.sum(sums0, 0), mask=inside)
+    at = ((batch * heads + head) * group_count + group) * key_count + keys
+    tl.store(received + at, tl.sum(sums, 0), mask=keys < key_count)
     if DROP:
-        tl.store(clean + at, tl.sum(clean0, 0), mask=inside)
-    if SUMS > 1:
-        second = keys < tl.where(first_group + 1 < group_count, key_count, 0)
-        third = keys < tl.where(first_group + 2 < group_count, key_count, 0)
-        tl.store(received + at + key_count, tl.sum(sums1, 0), mask=second)
-        tl.store(received + at + 2 * key_count, tl.sum(sums2, 0), mask=third)
-        if DROP:
-            tl.store(clean + at + key_count, tl.sum(clean1, 0), mask=second)
-            tl.store(clean + at + 2 * key_count, tl.sum(clean2, 0), mask=third)
+        tl.store(clean + at, tl.sum(clean_sums, 0), mask=keys < key_count)
 
 
 @torch.no_grad()
@@ -275,8 +280,7 @@ def _attention(call: Inputs, rows: int | None, keys: int | None) -> Result:
     shape = (call.batch, call.heads, call.group_count, call.keys)
     received = call.q.new_empty(shape, dtype=torch.float32)
     clean = torch.empty_like(received) if call.drop_keys is not None else None
-    for first in range(0, call.group_count, GROUPS):
-        launch_received(call, by_row, received, clean, first, rows, keys)
+    launch_received(call, by_row, received, clean, rows, keys)
     return Result(out, received, clean if call.clean else None)
 
 
@@ -315,19 +319,35 @@ def own_output(call: Inputs, rows: int | None, keys: int | None) -> tuple[Tensor
 
 
 def launch_received(
-    call: Inputs, by_row: Rows, received: Tensor, clean: Tensor | None, first: int, rows: int | None, keys: int | None
+    call: Inputs, by_row: Rows, received: Tensor, clean: Tensor | None, rows: int | None, keys: int | None
 ) -> None:
-    """Three groups of queries, from `first` on, by the second kernel."""
-    q, labels = call.q, call.labels if call.labels.stride(-1) == 1 else call.labels.contiguous()
+    """Sums of every group of queries by the second kernel."""
+    q, order = call.q, rows_by_group(call.labels, call.group_count)
     launch = fitted(launches("received", q.dtype.itemsize, fitting(q.shape[3]), clean is not None), call, rows, keys)
     (mask, drop), strides, words = common(call, launch)
-    received_kernel[(triton.cdiv(call.keys, launch.keys), call.batch * call.heads)](
+    received_kernel[(triton.cdiv(call.keys, launch.keys), call.batch * call.heads, call.group_count)](
         q, call.k, *(by_row.peaks if one is None else one for one in by_row),
-        labels, received, received if clean is None else clean, mask, drop,
-        *q.stride(), *call.k.stride(), labels.stride(0) if len(labels) > 1 else 0, *strides,
-        *sizes(call), call.group_count, first, call.scale * LOG2E, masked_at(call),
-        LSE=by_row.shares is None, SUMS=1 if call.group_count == 1 else GROUPS, **words,
+        order, received, received if clean is None else clean, mask, drop,
+        *q.stride(), *call.k.stride(), order.stride(0) if len(order) > 1 else 0, *strides,
+        *sizes(call), call.group_count, call.scale * LOG2E, masked_at(call), LSE=by_row.shares is None, **words,
     )  # fmt: skip
+
+
+def rows_by_group(labels: Tensor, groups: int) -> Tensor:
+    """[batch | 1, query + group + 1]: rows in the order of their groups, and where each group begins and the last one ends.
+
+    Every layer of a forward has the same labels: they are sorted once.
+    """
+
+    def made() -> Tensor:
+        by_group, order = labels.sort(dim=-1, stable=True)
+        edges = torch.arange(groups + 1, device=labels.device).expand(len(labels), -1).contiguous()
+        return torch.cat([order, torch.searchsorted(by_group, edges)], 1).int()
+
+    forward = running()
+    if forward is None or labels is not forward.made.get(("labels", labels.device), forward.labels):
+        return made()
+    return forward.once(("rows", groups), labels.device, made)
 
 
 def common(call: Inputs, launch: "Launch") -> tuple[tuple[Tensor, Tensor], tuple[int, ...], dict[str, Any]]:
@@ -339,7 +359,8 @@ def common(call: Inputs, launch: "Launch") -> tuple[tuple[Tensor, Tensor], tuple
     constants: dict[str, Any] = {
         "ORDER": call.block is not None, "MASK": kind, "ROWS": launch.rows, "KEYS": launch.keys,
         "DROP": call.drop_keys is not None, "KEEP_SELF": call.drop_keys is not None and call.keep_self,
-        "DIM": fitting(call.q.shape[3]), "WIDEN": widen, "num_warps": launch.warps, "num_stages": launch.stages,
+        "DIM": fitting(call.q.shape[3]), "WHOLE": all(fitting(one.shape[3]) == one.shape[3] for one in (call.q, call.v)),
+        "WIDEN": widen, "num_warps": launch.warps, "num_stages": launch.stages,
     }  # fmt: skip
     return (mask, drop), (*mask_strides, *drop_strides), constants
 
@@ -372,14 +393,14 @@ def launches(kernel: str, itemsize: int, dim: int, dropped: bool) -> tuple[Launc
     """
     if itemsize > 2:
         return (Launch(32, 32, 8, 1, 96 * KB),)
+    small = Launch(32, 32, 4, 1, 64 * KB)
+    if kernel == "received" and dim > 128:
+        return Launch(64, 64, 4, 2, 112 * KB), Launch(64, 32, 4, 2, 96 * KB), small
     if kernel == "received":
-        return (
-            Launch(64, 32, 4, 2, 96 * KB) if dropped else Launch(64, 64, 4, 2, 96 * KB),
-            Launch(32, 32, 4, 1, 48 * KB),
-        )
+        return Launch(64, 64, 4, 3, 96 * KB) if dropped else Launch(64, 128, 4, 2, 96 * KB), small
     if dim > 128:
-        return Launch(64, 64, 8, 2, 176 * KB), Launch(64, 32, 8, 2, 96 * KB), Launch(32, 32, 4, 1, 64 * KB)
-    return Launch(64, 64, 4, 2, 96 * KB), Launch(32, 32, 4, 1, 48 * KB)
+        return Launch(64, 64, 8, 2, 176 * KB), Launch(64, 32, 8, 2, 96 * KB), small
+    return Launch(128, 64, 8, 2, 99 * KB), small
 
 
 def fitted(choices: tuple[Launch, ...], call: Inputs, rows: int | None, keys: int | None) -> Launch:

@@ -1,4 +1,4 @@
-"""The command line: parse, call, print. Work happens elsewhere, and nothing here imports torch before a command runs."""
+"""The command line: parse, call, print; work happens elsewhere, and nothing here imports torch before a command runs."""
 
 from sinkscope.cli.app import main
 

@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code. What a user can fix is one sentence, what we must fix is a traceback."""
+    """Run one command and give its exit code; a mistake of the user's is one sentence, a bug of ours a traceback."""
     asked = list(sys.argv[1:] if arguments is None else arguments)
     try:
         command: Any = typer.main.get_command(build())

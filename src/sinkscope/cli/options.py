@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -43,6 +44,9 @@ MOST = 2**32 - 1  # of a seed: what every library takes
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 ModelArgument = Annotated[
     str, typer.Argument(help="Zoo name, folder, GGUF file or Hub id.", metavar="MODEL", autocompletion=model_names)
+]
+PromptArgument = Annotated[
+    str, typer.Argument(help="Text; - reads stdin; @FILE.json: chat messages or token ids.", metavar="PROMPT")
 ]
 ModelsOption = Annotated[
     list[str] | None,
@@ -112,8 +116,13 @@ def _value(text: str) -> Any:
     return text
 
 
-def read_prompt(asked: str) -> str:
-    """The prompt of a command line; - reads stdin. Bytes that are no text are refused, and so is no text at all."""
+def read_prompt(asked: str) -> str | list[Any]:
+    """The prompt of a command line: text, - for stdin, or @FILE.json with chat messages or token ids.
+
+    Bytes that are no text are refused, and so is no text at all.
+    """
+    if asked.startswith("@") and asked.endswith(".json"):
+        return _json_prompt(Path(asked[1:]))
     if asked == "-":
         try:
             asked = sys.stdin.read()
@@ -124,6 +133,22 @@ def read_prompt(asked: str) -> str:
     if not asked.strip():
         raise PromptError("Expected a prompt with some text, got an empty one; give the model something to answer.")
     return asked
+
+
+def _json_prompt(path: Path) -> list[Any]:
+    from sinkscope.io.reading import MB, read_text, short
+    from sinkscope.models.base import is_ids, is_messages
+
+    try:
+        found = json.loads(read_text(path, 16 * MB, PromptError))
+    except (ValueError, RecursionError):
+        found = None
+    if not is_messages(found) and not is_ids(found):
+        raise PromptError(
+            'Expected chat messages ([{"role": "user", "content": "…"}, …]) or token ids ([1, 2, …]) as JSON '
+            f"in {short(str(path))}; fix the file, or type the prompt as text."
+        )
+    return list(found)
 
 
 def refuse_together(

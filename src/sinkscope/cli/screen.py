@@ -53,7 +53,7 @@ def tell_shard(folder: Path, shard: str, as_json: bool) -> None:
 def table_of(
     titles: Sequence[str], rows: Iterable[Sequence[object]], right: Sequence[str] = (), title: str = ""
 ) -> Table:
-    """Rows under titles. Cells may be a file's or a model's text: never markup, nor anything that steers the terminal."""
+    """Rows under titles; cells may be a file's or a model's text: never markup, nor anything that steers the terminal."""
     from rich.table import Table
     from rich.text import Text
 

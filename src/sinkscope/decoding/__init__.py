@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sinkscope.decoding.delete import delete_positions
+from sinkscope.decoding.canvas import delete_positions
 from sinkscope.decoding.fit import check_kinds, refuse_unused, resolve_settings
 from sinkscope.decoding.run import Decoded, History, OnStep, Step
 from sinkscope.errors import PromptError
@@ -26,8 +26,9 @@ def decode(
     history: bool = True,
     on_step: OnStep | None = None,
 ) -> Decoded:
-    """Generate from ids [batch, position]; attention_mask has 0 where a prompt is padded: at its left, or (for decoders
-    of other layouts than LLaDA's) at its right.
+    """Generate from ids [batch, position]; attention_mask has 0 where a prompt is padded.
+
+    That is at its left, or (for decoders of other layouts than LLaDA's) at its right.
     """
     from sinkscope.decoding.autoregressive import continue_text
     from sinkscope.decoding.diffusion import denoise
@@ -45,10 +46,10 @@ def decode(
         )
     mask = checked_mask(attention_mask, prompt, settings)
     prompt, mask = delete_positions(prompt, mask, settings.delete)
-    run = History(history)
+    run = History(history, on_step)
     ways = {"autoregressive": continue_text, "native": generate_natively, "nemotron": speculate}
     way = denoise if settings.mode == "diffusion" else ways.get(settings.family, denoise)
-    return run.finish(*way(model, prompt, settings, mask, run, on_step))
+    return run.finish(*way(model, prompt, settings, mask, run))
 
 
 def checked_mask(mask: Any, prompt: Tensor, settings: Decode) -> Tensor | None:

@@ -11,21 +11,20 @@ from transformers import DynamicCache
 from sinkscope.attention.context import COMMITTED, PROMPT, Forward, forward_context
 from sinkscope.decoding.choose import choice_of
 from sinkscope.decoding.noise import noise_of
-from sinkscope.decoding.run import History, OnStep, Step
+from sinkscope.decoding.run import History, Step
 from sinkscope.errors import DecodeError
 from sinkscope.models.base import Model
 from sinkscope.settings import Decode
 
 
 def continue_text(
-    model: Model, prompt: Tensor, settings: Decode, attention_mask: Tensor | None, run: History, on_step: OnStep | None
+    model: Model, prompt: Tensor, settings: Decode, attention_mask: Tensor | None, run: History
 ) -> tuple[Tensor, list[Tensor]]:
     """prompt [batch, position] → tokens [batch, position + length], and each row's answer; after its end, padding."""
     if not model.causal:
         raise DecodeError(f"{model.name} is a diffusion model; use Decode.{model.defaults.family} or Decode.parallel.")
     batch, width = prompt.shape
-    fill = next((token for token in (model.pad_id, model.eos_id) if token is not None), 0)
-    blank = torch.full((batch, settings.length), fill, device=prompt.device)
+    blank = torch.full((batch, settings.length), model.fill_id, device=prompt.device)
     canvas = torch.cat([prompt, blank], dim=1)
     real = torch.ones_like(canvas, dtype=torch.bool)
     if attention_mask is not None:
@@ -61,7 +60,7 @@ def continue_text(
         ids, sure = chooser.choose(output.logits[:, -1], where)
         run.forwards += 1
         ids = _thinking_ended(ids, canvas[:, width:column], settings)
-        ids = ids.masked_fill(finished, fill)
+        ids = ids.masked_fill(finished, model.fill_id)
         canvas = canvas.index_put(
             (torch.arange(batch, device=prompt.device), torch.tensor(column, device=prompt.device)), ids
         )
@@ -69,9 +68,7 @@ def continue_text(
         committed[:, column] = ~finished
         confidence = torch.full(canvas.shape, torch.nan, device=canvas.device)
         confidence[:, column] = sure.float().masked_fill(finished, torch.nan)
-        step = Step(index, canvas, confidence, committed, (column, column + 1))
-        if on_step is not None:
-            on_step(step)
+        run.tell(Step(index, canvas, confidence, committed, (column, column + 1)))
         over = torch.isin(ids, ends)
         # Nemotron's own rule (batch_eos): rows go on until all of them write end-of-text at once.
         finished = finished | (over.all() if settings.stop == "batch_eos" else over)

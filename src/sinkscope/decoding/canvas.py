@@ -1,11 +1,17 @@
-"""The canvas: which positions are open, and what a step may change."""
+"""The canvas: how prompts become one (a function per layout), its blocks, what is open, and what a step may change."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from math import ceil
 
 import torch
 from torch import Tensor
+
+from sinkscope.errors import DecodeError, PromptError
+from sinkscope.models.base import Model
+from sinkscope.settings import Decode
 
 
 @dataclass
@@ -19,7 +25,7 @@ class Picks:
 
 @dataclass
 class Canvas:
-    """A canvas of masks. All tensors are [batch, position]."""
+    """A canvas of masks; all tensors are [batch, position]."""
 
     tokens: Tensor
     real: Tensor  # bool: not padding
@@ -67,3 +73,169 @@ class Block:
     span: tuple[int, int]  # first column over all rows, and the one after the last
     inside: Tensor  # bool [batch, position]
     until: Tensor  # bool [batch, position]: everything up to the block's end
+
+
+def delete_positions(
+    prompt: Tensor, attention_mask: Tensor | None, positions: tuple[int, ...]
+) -> tuple[Tensor, Tensor | None]:
+    """Ids and mask [batch, position] without the tokens at these positions; each row counts its own real tokens.
+
+    It is what a model does without the tokens, not without attention to them: what follows one moves one place to the
+    left. Negative positions count from the end of the prompt.
+    """
+    if not positions:
+        return prompt, attention_mask
+    real = torch.ones_like(prompt, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
+    lengths = real.sum(1, keepdim=True)  # [batch, 1]
+    wanted = torch.tensor(positions, device=prompt.device)
+    own = (real.cumsum(1) - 1).masked_fill(~real, -1)
+    wanted = torch.where(wanted < 0, lengths + wanted, wanted)  # [batch, position]
+    hit = (own[:, :, None] == wanted[:, None]).any(-1) & real
+    counts = hit.sum(1)
+    if bool((counts != len(positions)).any()) or bool((lengths[:, 0] <= counts).any()):
+        raise PromptError(
+            f"Expected {len(positions)} different positions of every prompt to delete, and a token that stays, got "
+            f"{positions} and a prompt of {int(lengths.min())} tokens; choose others."
+        )
+    shape = (len(prompt), prompt.shape[1] - len(positions))
+    kept = ~hit
+    return prompt[kept].view(shape), None if attention_mask is None else attention_mask[kept].view(shape)
+
+
+def lay_out(model: Model, prompt: Tensor, settings: Decode, attention_mask: Tensor | None) -> Canvas:
+    """prompt [batch, position] and its mask → the canvas before the first step."""
+    device, mask_id = prompt.device, model.require_mask()
+    real = torch.ones_like(prompt, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
+    # Row by row on the CPU: on a GPU every look at a row would make the host wait.
+    canvas = LAYOUTS[settings.layout](model, prompt.cpu(), real.cpu(), settings, mask_id)
+    placed = {name: getattr(canvas, name).to(device) for name in ("tokens", "real", "given")}
+    return replace(canvas, **placed)
+
+
+def blocks(canvas: Canvas, settings: Decode) -> Iterator[Block]:
+    """The blocks of a canvas, left to right."""
+    size = settings.block or canvas.length
+    columns = torch.arange(canvas.width, device=canvas.tokens.device)
+    if settings.layout == "grid":
+        first = min(canvas.answers) // size * size
+        starts = torch.full((canvas.batch,), first)
+        ends = torch.full((canvas.batch,), canvas.width)
+    else:
+        starts = torch.tensor(canvas.answers)
+        ends = starts + canvas.length
+    for number in range(ceil(int((ends - starts).max()) / size)):
+        begin = starts + number * size
+        end = torch.minimum(begin + size, ends)
+        left, right = (edge.unsqueeze(1).to(columns.device) for edge in (begin, end))
+        inside = (columns >= left) & (columns < right)
+        yield Block((int(begin.min()), int(end.max())), inside, columns < right)
+
+
+def _answer(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id: int) -> Canvas:
+    """Left-padded prompts, then the answer: all rows end in the same column."""
+    batch, width = prompt.shape
+    blank = torch.full((batch, settings.length), mask_id)
+    real = torch.cat([real, torch.ones_like(blank, dtype=torch.bool)], dim=1)
+    given = torch.cat([torch.ones_like(prompt), torch.zeros_like(blank)], dim=1).bool()
+    return Canvas(torch.cat([prompt, blank], dim=1), real, given, mask_id, [width] * batch, settings.length)
+
+
+def _aligned(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id: int) -> Canvas:
+    """As `_answer`, with padding that stood at the right of a prompt moved to its left."""
+    order = real.to(torch.int8).argsort(dim=1, stable=True)  # padding first, and each part in its order
+    return _answer(model, prompt.gather(1, order), real.gather(1, order), settings, mask_id)
+
+
+def _ahead(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id: int) -> Canvas:
+    """As `_aligned`, with room for the last draft, which begins before the length is reached."""
+    longer = replace(settings, length=settings.length + (settings.block or 0))
+    return _aligned(model, prompt, real, longer, mask_id)
+
+
+def _total(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id: int) -> Canvas:
+    """Prompt, masks, suffix; what is left of the width is padding that every position sees, or one end-of-text."""
+    order = real.to(torch.int8).argsort(dim=1, stable=True)
+    prompt, real = prompt.gather(1, order), real.gather(1, order)
+    batch, start = prompt.shape
+    suffix, reserved = len(settings.suffix), int(settings.eos_id is not None)
+    width = settings.total_length or start + settings.length + suffix + reserved
+    room = width - start - suffix - reserved
+    if room < 1:
+        raise DecodeError(
+            f"Expected total_length above the {width - room} columns of prompt, suffix and end token, got {width}."
+        )
+    masks = min(settings.infill_length or room, room)
+    fill = next((token for token in (settings.pad_id, model.pad_id) if token is not None), 0)
+    tokens = torch.full((batch, width), fill, device=prompt.device)
+    if settings.eos_at_end and settings.eos_id is not None:
+        tokens[:, -1] = settings.eos_id
+    tokens[:, :start], tokens[:, start : start + masks] = prompt, mask_id
+    tokens[:, start + masks : start + masks + suffix] = torch.tensor(settings.suffix, device=prompt.device).long()
+    given = torch.ones_like(tokens, dtype=torch.bool)
+    given[:, start : start + masks] = False
+    kept = torch.ones_like(given)
+    kept[:, :start] = real
+    return Canvas(tokens, kept, given, mask_id, [start] * batch, masks)
+
+
+def _rows(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id: int) -> Canvas:
+    """Each answer follows its own prompt; what a shorter row leaves at the right is filled with end-of-text."""
+    ends = [int(row.nonzero().max()) + 1 for row in real]
+    if min(ends) == prompt.shape[1]:
+        return _answer(model, prompt, real, settings, mask_id)
+    fill = next((token for token in (settings.eos_id, model.eos_id, model.pad_id) if token is not None), 0)
+    rows = [tokens[:end] for tokens, end in zip(prompt, ends, strict=True)]
+    canvas = _placed(rows, [0] * len(rows), [end + settings.length for end in ends], fill, mask_id, settings)
+    canvas.real[:, : prompt.shape[1]] &= real | ~canvas.given[:, : prompt.shape[1]]
+    return canvas
+
+
+def _grid(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id: int) -> Canvas:
+    """Blocks from each row's first token; rows are padded by whole blocks, so that they all begin to work in one column."""
+    assert settings.block is not None
+    size = settings.block
+    rows = [tokens[keep] for tokens, keep in zip(prompt, real, strict=True)]
+    most = max(len(row) // size for row in rows)
+    padding = [(most - len(row) // size) * size for row in rows]
+    ends = [first + ceil((len(row) + settings.length) / size) * size for first, row in zip(padding, rows, strict=True)]
+    return _placed(rows, padding, ends, model.fill_id, mask_id, settings)
+
+
+def _left(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id: int) -> Canvas:
+    """Prompts padded at the left to whole blocks; padding is known by its id, wherever it stands."""
+    assert settings.block is not None
+    pad = padding_id(model, prompt, real, settings)
+    rows = [tokens[keep] for tokens, keep in zip(prompt, real, strict=True)]
+    width = ceil(max(map(len, rows)) / settings.block) * settings.block
+    starts, ends = [width - len(row) for row in rows], [width + settings.length] * len(rows)
+    canvas = _placed(rows, starts, ends, pad, mask_id, settings)
+    return replace(canvas, real=canvas.tokens != pad, pad=pad)
+
+
+def _placed(
+    rows: list[Tensor], starts: list[int], ends: list[int], fill: int, mask_id: int, settings: Decode
+) -> Canvas:
+    """Each row's prompt from its own column on, and masks behind it up to its end; the rest is filled, and not real."""
+    tokens = torch.full((len(rows), max(ends)), fill)
+    real, given = torch.zeros_like(tokens, dtype=torch.bool), torch.zeros_like(tokens, dtype=torch.bool)
+    answers = [start + len(row) for start, row in zip(starts, rows, strict=True)]
+    for number, (row, start, answer, end) in enumerate(zip(rows, starts, answers, ends, strict=True)):
+        tokens[number, start:answer], tokens[number, answer:end] = row, mask_id
+        real[number, start:end], given[number, start:answer] = True, True
+    return Canvas(tokens, real, given, mask_id, answers, settings.length)
+
+
+def padding_id(model: Model, prompt: Tensor, real: Tensor, settings: Decode) -> int:
+    """The id that stands for padding: as asked for, else what the prompts are padded with, else the model's."""
+    if settings.pad_id is not None:
+        return settings.pad_id
+    found = prompt[~real].unique().tolist()
+    own = [token for token in (model.pad_id, model.eos_id) if token is not None]
+    if len(found) != 1 and not own:
+        raise DecodeError("These settings need pad_id, and the model names no such token; pass pad_id=… to Decode.")
+    return int(found[0]) if len(found) == 1 else own[0]
+
+
+LAYOUTS: dict[str, Callable[[Model, Tensor, Tensor, Decode, int], Canvas]] = {
+    "answer": _answer, "rows": _rows, "grid": _grid, "left": _left, "aligned": _aligned, "ahead": _ahead, "total": _total,
+}  # fmt: skip

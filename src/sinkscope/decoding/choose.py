@@ -10,7 +10,7 @@ from sinkscope.settings import Decode
 
 
 class Chooser:
-    """Chooses tokens in one generation. A subclass writes `choose`."""
+    """Chooses tokens in one generation; a subclass writes `choose`."""
 
     def __init__(self, settings: Decode, noise: Noise, eos_id: int | None, eot_id: int | None) -> None:
         self.settings, self.noise = settings, noise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
@@ -10,18 +9,18 @@ from torch import Tensor
 
 from sinkscope.attention.context import COMMITTED, MASKED, PROMPT, Forward, forward_context
 from sinkscope.decoding.cache import Forwards
-from sinkscope.decoding.canvas import Block, Picks
+from sinkscope.decoding.canvas import Block, Picks, blocks, lay_out
 from sinkscope.decoding.choose import choice_of
 from sinkscope.decoding.commit import rule_named
 from sinkscope.decoding.exact import BlockForwards, ReorderedForwards, TextForwards
-from sinkscope.decoding.layout import blocks, lay_out
 from sinkscope.decoding.noise import noise_of
-from sinkscope.decoding.run import History, OnStep, Step
+from sinkscope.decoding.run import History, Step
 from sinkscope.decoding.sparse import SparseForwards
 from sinkscope.decoding.stop import STOPS
 from sinkscope.errors import DecodeError
 from sinkscope.models.base import Model
 from sinkscope.settings import Decode, SparseCache
+from sinkscope.settings.choices import CACHES
 
 # Logits are made for as many positions at a time as fit here; a GPU reads the whole head for each lot.
 HEAD_BYTES, GPU_HEAD_BYTES = 1 << 26, 1 << 30
@@ -64,9 +63,6 @@ class Denoiser:
             return SparseForwards(self.model, mask, settings.cache, self.shift)
         doubled = mask if mask is None or not self.guided else torch.cat([mask, mask])
         return Forwards(self.model, doubled, settings.cache, self.shift)
-
-    def blocks(self) -> Iterator[Block]:
-        return blocks(self.canvas, self.settings)
 
     def forward(self, block: Block) -> tuple[Tensor, int]:
         """Hidden states [batch (doubled with guidance), window, width] and the window's first column."""
@@ -151,21 +147,24 @@ class Denoiser:
             confidence[rows, columns] = self.noise.canvas_uniform(where).to(confidence)
         return chosen, confidence
 
-    def commit(self, chosen: Tensor, confidence: Tensor, picks: Picks, block: Block) -> Step:
+    def commit(self, chosen: Tensor, confidence: Tensor, picks: Picks, block: Block) -> None:
         edited = self.canvas.apply(chosen, picks)
-        reopened = picks.reopen
         step = Step(
             self.step, self.canvas.tokens, confidence.to(torch.float32), picks.commit, block.span,
-            edited if picks.edit is not None else None, reopened,
+            edited if picks.edit is not None else None, picks.reopen,
         )  # fmt: skip
         self.step += 1
         self.ask_to_stop(block, finished=False)
-        return step
+        self.run.tell(step)
 
     def ask_to_stop(self, block: Block, finished: bool) -> None:
         rows = STOPS[self.settings.stop](self, block, finished)
         if rows is not None:
             self.done = self.done | rows
+
+    def ends(self, tokens: Tensor) -> Tensor:
+        """Where end-of-text stands, bool of the same shape; nowhere if the model names none."""
+        return torch.eq(tokens, -1 if self.eos_id is None else self.eos_id)
 
     def returned(self, row: int, reached: int) -> Tensor:
         """The answer of a row, up to the column that was reached; some authors' code cuts it after the first end-of-text."""
@@ -173,34 +172,37 @@ class Denoiser:
         answer = self.canvas.tokens[row, start : min(start + self.canvas.length, reached)]
         settings = self.settings
         if settings.stop == "batch_eos":  # Nemotron's cuts all rows behind the latest, once all have one
-            ends = torch.eq(self.canvas.tokens[:, start:reached], -1 if self.eos_id is None else self.eos_id)
+            ends = self.ends(self.canvas.tokens[:, start:reached])
             return answer[: int(ends.int().argmax(1).max()) + 1] if bool(ends.any(1).all()) else answer
         if settings.family in ("llada2", "llada21") or (settings.family, settings.stop) == ("nemotron", "early_eos"):
-            found = torch.eq(answer, -1 if self.eos_id is None else self.eos_id).nonzero().flatten()
+            found = self.ends(answer).nonzero().flatten()
             answer = answer[: int(found[0]) + 1] if len(found) else answer
         return answer
 
 
 def denoise(
-    model: Model, prompt: Tensor, settings: Decode, attention_mask: Tensor | None, run: History, on_step: OnStep | None
+    model: Model, prompt: Tensor, settings: Decode, attention_mask: Tensor | None, run: History
 ) -> tuple[Tensor, list[Tensor]]:
     """prompt [batch, position] → the last canvas [batch, position], and each row's answer."""
     state = Denoiser(model, prompt, settings, attention_mask, run)
+    real = prompt if attention_mask is None else prompt[attention_mask.bool()]
+    if settings.cache in CACHES and bool(real.eq(model.require_mask()).any()):
+        raise DecodeError(
+            "The prompt holds the mask token, and a cache leaves prompts as they are; decode without a cache."
+        )
     reached = state.canvas.width
-    for block in state.blocks():
+    for block in blocks(state.canvas, settings):
         if bool(state.done.all()):
             break
         # dllm appends blocks as it goes: those that it does not reach are not there.
         reached = block.span[1] if settings.layout == "left" else reached
-        for step in _block_steps(state, block):
-            if on_step is not None:
-                on_step(step)
+        _denoise_block(state, block)
     run.note(state.canvas.tokens)
     run.cut(reached)
     return state.canvas.tokens[:, :reached], [state.returned(row, reached) for row in range(state.canvas.batch)]
 
 
-def _block_steps(state: Denoiser, block: Block) -> Iterator[Step]:
+def _denoise_block(state: Denoiser, block: Block) -> None:
     cached = state.settings.cache == "exact"
     if cached or state.settings.family == "nemotron":  # whose blocks begin with what the text before them goes on with
         state.fill_cache(block.span[0])
@@ -214,7 +216,7 @@ def _block_steps(state: Denoiser, block: Block) -> Iterator[Step]:
         hidden, start = state.forward(block)
         chosen, confidence = state.candidates(hidden, start, rule.wanted(), block)
         picks = rule.pick(chosen, confidence.nan_to_num(nan=-torch.inf))
-        yield state.commit(chosen, confidence, picks, block)
+        state.commit(chosen, confidence, picks, block)
         rule.step += 1
     state.ask_to_stop(block, finished=True)
     if cached and state.settings.family in ("sdar", "nemotron"):  # as the authors' code does, after the last block too

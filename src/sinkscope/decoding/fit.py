@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from operator import index
-from typing import Any, SupportsIndex
+from typing import Any
 
 from sinkscope.aliases import DECODE, translated
 from sinkscope.errors import DecodeError
 from sinkscope.fields import need
 from sinkscope.models.base import Model
 from sinkscope.settings import Decode
-from sinkscope.settings.choices import ALLOWED, DREAM_ALGORITHMS, LONGEST
+from sinkscope.settings.choices import DREAM_ALGORITHMS, allowed_fields
 
 
 def resolve_settings(settings: Decode, model: Model, prompt_length: int, words: dict[str, Any]) -> Decode:
     """Settings with single words changed, and with what the words leave open made to fit them.
 
-    Left-to-right decoding has no steps or blocks, and editing takes as many steps as it needs, so those words are
+    Left-to-right decoding has no steps or blocks, and editing takes as many steps as it needs. Those words are
     dropped there, as `recompute` is in a diffusion model without a cache: one call serves all families. Their values are
     checked all the same.
     """
@@ -27,15 +26,14 @@ def resolve_settings(settings: Decode, model: Model, prompt_length: int, words: 
         raise DecodeError(
             f"Expected decode settings such as length, steps, block, temperature or seed, got {', '.join(strange)}."
         )
-    for name in sorted(set(words) & set(ALLOWED) - {"length"}):
+    allowed = allowed_fields(Decode)
+    for name in sorted(set(words) & set(allowed) - {"commit"}):
         if words[name] is not None:
-            need(name, words[name], ALLOWED[name], DecodeError)
+            need(name, words[name], allowed[name], DecodeError)
     words = _used(settings, words)
     if "algorithm" in words:
         return _with_algorithm(settings, model, prompt_length, words)
-    length = _length(words.get("length"), settings, model.context - prompt_length)
-    if length > LONGEST:
-        raise DecodeError(f"Expected length to be at most {LONGEST}, got {length}.")
+    length = words.get("length") or min(settings.length, max(model.context - prompt_length, 1))  # as there is room for
     if settings.family == "native":  # the canvas has the checkpoint's length
         words.pop("block", None)
         return replace(settings, **{**words, "length": length})
@@ -90,15 +88,6 @@ def _sizes(settings: Decode, length: int, words: dict[str, Any]) -> dict[str, An
         most, steps = block or length, words.get("steps")
         return {"length": length, "block": block, "steps": steps if isinstance(steps, int) and steps < most else most}
     return {"length": length, "block": block, "steps": length if words.get("steps") is None else words["steps"]}
-
-
-def _length(asked: Any, settings: Decode, room: int) -> int:
-    """The length that was asked for, or as much of the default as there is room for."""
-    if asked is None:
-        return min(settings.length, max(room, 1))
-    if not isinstance(asked, SupportsIndex) or isinstance(asked, bool) or index(asked) < 1:
-        raise DecodeError(f"Expected length to be a whole number of at least 1, got {asked!r}.")
-    return index(asked)
 
 
 def _with_algorithm(settings: Decode, model: Model, prompt_length: int, words: dict[str, Any]) -> Decode:

@@ -1,6 +1,6 @@
 """DiffusionGemma's own `generate`, told step by step: its decoder's forwards are the steps of this decoder.
 
-It has no mask token: a canvas begins as random tokens, and what is not accepted is drawn again at every step, so that an
+It has no mask token. A canvas begins as random tokens, and what is not accepted is drawn again at every step, so that an
 accepted position can be lost again. An encoder reads what is finished into a cache, causally; it belongs to no step and is
 neither watched nor changed.
 """
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.attention.context import MASKED, Forward, forward_context
-from sinkscope.decoding.run import History, OnStep, Step
+from sinkscope.decoding.run import History, Step
 from sinkscope.errors import DecodeError
 from sinkscope.models.base import Model
 from sinkscope.settings import Decode
@@ -25,16 +25,8 @@ from sinkscope.settings import Decode
 class _Watched:
     """Says what each forward inside `generate` is, and makes a Step of each forward of the decoder."""
 
-    def __init__(
-        self,
-        model: Model,
-        prompt: Tensor,
-        settings: Decode,
-        padding: Tensor | None,
-        run: History,
-        on_step: OnStep | None,
-    ) -> None:
-        self.model, self.settings, self.padding, self.run, self.on_step = model, settings, padding, run, on_step
+    def __init__(self, model: Model, prompt: Tensor, settings: Decode, padding: Tensor | None, run: History) -> None:
+        self.model, self.settings, self.padding, self.run = model, settings, padding, run
         self.text = prompt[:, :0]  # [batch, position]: what the encoder has read
         self.prompt, self.width = prompt.shape[1], prompt.shape[1] + settings.answer_length
         self.blank = model.pad_id or 0  # stands where no canvas is yet
@@ -108,8 +100,8 @@ class _Watched:
 
     def emit(self) -> None:
         step, self.pending = self.pending, None
-        if step is not None and self.on_step is not None:
-            self.on_step(step)
+        if step is not None:
+            self.run.tell(step)
 
     @contextmanager
     def hooked(self, generation: Any) -> Iterator[None]:
@@ -126,7 +118,7 @@ class _Watched:
 
 
 def generate_natively(
-    model: Model, prompt: Tensor, settings: Decode, attention_mask: Tensor | None, run: History, on_step: OnStep | None
+    model: Model, prompt: Tensor, settings: Decode, attention_mask: Tensor | None, run: History
 ) -> tuple[Tensor, list[Tensor]]:
     """prompt [batch, position], padded at the left → text of whole canvases, and each row's answer."""
     from transformers.models.diffusion_gemma.generation_diffusion_gemma import EntropyBoundSamplerConfig
@@ -142,7 +134,7 @@ def generate_natively(
     words |= {"max_new_tokens": settings.length, "pad_token_id": model.pad_id, "return_dict_in_generate": False}
     words |= {"eos_token_id": None if settings.stop == "never" else ends, "cache_implementation": None}
     padding = None if attention_mask is None else (attention_mask == 0).sum(1).cpu()
-    watched = _Watched(model, prompt, settings, padding, run, on_step)
+    watched = _Watched(model, prompt, settings, padding, run)
     devices = [] if prompt.device.type == "cpu" else [prompt.device]
     try:
         generation = module._prepare_generation_config(None, **words)[0]

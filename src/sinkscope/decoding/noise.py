@@ -1,6 +1,6 @@
 """Random numbers of a decoder: the authors' stream to the last bit, or one that no other row can disturb.
 
-`reference` and `per_row` draw on the CPU, whatever the device of the model: the authors' code draws on the GPU it runs on,
+`reference` and `per_row` draw on the CPU, whatever the device of the model. The authors' code draws on the GPU it runs on,
 so `reference` gives their tokens on a CPU only. `counter` draws on the device of the model, the same numbers everywhere.
 """
 
@@ -34,14 +34,17 @@ class Noise(ABC):
     def end_step(self, vocabulary: int) -> None:  # noqa: B027
         pass
 
+    def draw(self, probabilities: Tensor, where: Tensor) -> Tensor:
+        """[n, vocabulary] → [n]: the largest of p / Exponential(1) is a draw from p, the same in any chunk."""
+        waiting = exponential(self.token_uniform(where.to(probabilities.device), probabilities.shape[-1]))
+        return (probabilities.to(waiting.device, torch.float64) / waiting).argmax(-1)
+
     @abstractmethod
     def token_uniform(self, where: Tensor, vocabulary: int) -> Tensor: ...  # [n, vocabulary] float64
     @abstractmethod
     def canvas_uniform(self, where: Tensor) -> Tensor: ...  # [n] float32, of a draw over the whole canvas
     @abstractmethod
     def uniform(self, where: Tensor) -> Tensor: ...  # [n] float32
-    @abstractmethod
-    def draw(self, probabilities: Tensor, where: Tensor) -> Tensor: ...  # [n, vocabulary] → [n]
     @abstractmethod
     def subset(self, weights: Tensor, count: int) -> Tensor: ...  # [batch, position] → [batch, count]
     @abstractmethod
@@ -51,7 +54,7 @@ class Noise(ABC):
 class ReferenceNoise(Noise):
     """One CPU generator for the whole batch, used in the order of the authors' code.
 
-    LLaDA's code draws a number for every entry of [batch, position, vocabulary]; the stream is walked in
+    LLaDA's code draws a number for every entry of [batch, position, vocabulary]. The stream is walked in
     chunks here and only the rows that are needed are kept, so memory stays that of the needed rows.
     """
 
@@ -125,11 +128,6 @@ class RowNoise(Noise):
     def uniform(self, where: Tensor) -> Tensor:
         return self._by_row(where.cpu(), dtype=torch.float32)
 
-    def draw(self, probabilities: Tensor, where: Tensor) -> Tensor:
-        # The largest of p / Exponential(1) is a draw from p; exponentials made from uniforms are the same in any chunk.
-        waiting = -torch.log1p(-self.token_uniform(where, probabilities.shape[-1]))
-        return (probabilities.to("cpu", torch.float64) / waiting.clamp(min=1e-300)).argmax(-1)
-
     def subset(self, weights: Tensor, count: int) -> Tensor:
         rows = [
             padded + torch.multinomial(row[padded:], count, generator=generator)
@@ -177,15 +175,14 @@ class CounterNoise(Noise):
     def uniform(self, where: Tensor) -> Tensor:
         return uniform64(self._at(where, PLACE)).to(torch.float32)
 
-    def draw(self, probabilities: Tensor, where: Tensor) -> Tensor:
-        waiting = self.token_uniform(where.to(probabilities.device), probabilities.shape[-1]).neg_().log1p_().neg_()
-        return (probabilities.to(torch.float64) / waiting.clamp_(min=1e-300)).argmax(-1)
-
     def subset(self, weights: Tensor, count: int) -> Tensor:
         where = torch.arange(weights.numel(), device=weights.device)
         drawn = uniform64(self._at(where + where // weights.shape[1] * (self.positions - weights.shape[1]), SUBSET))
-        waiting = drawn.view(weights.shape).neg_().log1p_().neg_().clamp_(min=1e-300)
-        order = (weights.to(torch.float64) / waiting).sort(dim=-1, descending=True, stable=True).indices
+        order = (
+            (weights.to(torch.float64) / exponential(drawn.view(weights.shape)))
+            .sort(dim=-1, descending=True, stable=True)
+            .indices
+        )
         return order[:, :count]
 
     def binomial(self, row: int, count: Tensor, share: Tensor) -> Tensor:
@@ -193,6 +190,11 @@ class CounterNoise(Noise):
         tries = torch.arange(1, int(count) + 1, device=count.device) * GOLDEN
         key = mix(self.keys[row] + signed(self.binomials * 2**32 + BINOMIAL)).to(count.device)
         return (uniform64(mix(key + tries)) < share.to(count.device)).sum().to(count.dtype)
+
+
+def exponential(uniform: Tensor) -> Tensor:
+    """Uniform numbers as exponential ones, in place."""
+    return uniform.neg_().log1p_().neg_().clamp_(min=1e-300)
 
 
 def noise_of(settings: Decode, shape: Sequence[int], padding: Tensor, device: torch.device) -> Noise:

@@ -37,9 +37,10 @@ class Decoded:
 
 @dataclass
 class History:
-    """Collects the canvases of a run (on the CPU) if they are wanted."""
+    """Collects the canvases of a run (on the CPU) if they are wanted, and hands on its steps."""
 
     keep: bool
+    on_step: OnStep | None = None
     forwards: int = 0
     canvases: list[Tensor] = field(default_factory=list)
 
@@ -47,6 +48,10 @@ class History:
         """Called before every denoising forward, and at the end."""
         if self.keep:
             self.canvases.append(canvas.cpu().clone())
+
+    def tell(self, step: Step) -> None:
+        if self.on_step is not None:
+            self.on_step(step)
 
     def cut(self, width: int) -> None:
         """Leave out the columns of the canvas that were never reached."""

@@ -14,14 +14,14 @@ from sinkscope.decoding.canvas import Block
 from sinkscope.decoding.commit.continued import Continued, next_token
 from sinkscope.decoding.diffusion import Denoiser
 from sinkscope.decoding.exact import BlockForwards
-from sinkscope.decoding.run import History, OnStep
+from sinkscope.decoding.run import History
 from sinkscope.errors import DecodeError
 from sinkscope.models.base import Model
 from sinkscope.settings import Decode
 
 
 def speculate(
-    model: Model, prompt: Tensor, settings: Decode, attention_mask: Tensor | None, run: History, on_step: OnStep | None
+    model: Model, prompt: Tensor, settings: Decode, attention_mask: Tensor | None, run: History
 ) -> tuple[Tensor, list[Tensor]]:
     """prompt [1, position] → the text with whatever stands behind it, and the answer, which may exceed the length."""
     if len(prompt) != 1:
@@ -38,7 +38,7 @@ def speculate(
     while len(answer) < settings.length and not _ended(state, settings, answer):
         place = state.forwards.kept
         block = _block(state, place, fed, settings.block)
-        _draft(state, block, on_step)
+        _draft(state, block)
         written = _verified(state, block)
         answer += written
         state.forwards.cut(place + len(written))
@@ -71,7 +71,7 @@ def _block(state: Denoiser, place: int, first: int, size: int) -> Block:
     return Block((place, place + size), inside, columns < place + size)
 
 
-def _draft(state: Denoiser, block: Block, on_step: OnStep | None) -> None:
+def _draft(state: Denoiser, block: Block) -> None:
     assert isinstance(state.forwards, BlockForwards)
     rule = Continued(state, block)
     while rule.unfinished() and rule.step < state.forwards.size:  # a model that chooses its mask token does not end
@@ -83,10 +83,8 @@ def _draft(state: Denoiser, block: Block, on_step: OnStep | None) -> None:
         if state.settings.threshold is None:
             picks.commit = rule.open() | picks.commit
         chosen = torch.where(rule.open(), chosen, state.canvas.tokens)
-        step = state.commit(chosen, confidence, picks, block)
+        state.commit(chosen, confidence, picks, block)
         rule.step += 1
-        if on_step is not None:
-            on_step(step)
 
 
 def _verified(state: Denoiser, block: Block) -> list[int]:

@@ -1,4 +1,4 @@
-"""Stop rules: which rows are done. Each is asked after every step, and again when a block is finished."""
+"""Stop rules: which rows are done; each is asked after every step, and again when a block is finished."""
 
 from __future__ import annotations
 

@@ -198,8 +198,9 @@ class Asked:
         settings: Decode | Mapping[str, Any] | None = None,
         on_progress: OnProgress | None = None,
     ) -> tuple[dict[str, Any], HarnessLM]:
-        """Answer and score; the summary, and the adapter that still has every answer. A part is not scored.
+        """Answer and score; the summary, and the adapter that still has every answer.
 
+        A part is not scored.
         order: numbers of problems, of which the first `limit` are taken; by default the benchmark's own order.
         """
         from sinkscope.evals.batches import job_of

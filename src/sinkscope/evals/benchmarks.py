@@ -260,7 +260,7 @@ def _harness_config(folder: str, file: str) -> dict[str, Any]:
 def _task(
     config: dict[str, Any], note: dict[str, Any], splits: Mapping[str, Path | list[Any] | None], benchmark: str = ""
 ) -> Any:
-    """A task of the harness; splits: rows, or the file that they are in. Without any, the data are the harness's own."""
+    """A task of the harness; splits: rows, or the file that they are in; without any, the data are the harness's own."""
     from datasets import Dataset, DatasetDict  # type: ignore[import-untyped]
     from lm_eval.api.task import ConfigurableTask
 

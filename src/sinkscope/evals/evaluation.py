@@ -36,8 +36,8 @@ def evaluate(
     """Score a model on harness tasks; with `out`, a killed run is resumed, and its score is the same.
 
     tasks: gsm8k and humaneval, as the protocol has them; forms of them (gsm8k_cot, gsm8k_cot_zeroshot, gsm8k_cot_llama,
-    humaneval_instruct), sinkscope (our suite, or sinkscope_arithmetic, …), or any task of the harness, as they are.
-    limit: the first so many problems. engine: a `Ray`, whose workers answer the requests in place of this process; the
+    humaneval_instruct). Also sinkscope (our suite, or sinkscope_arithmetic, …), or any task of the harness, as they are.
+    limit: the first so many problems. engine: a `Ray`, whose workers answer the requests in place of this process. The
     model is then a name, which this process loads too, on its CPU, for its tokenizer and its settings. on_message: is
     given one line for each thing worth printing; on_progress: how many answers are there, of how many. choices: protocol,
     settings and the other fields of `Choices`.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -27,7 +26,7 @@ from sinkscope.evals.batches import (
 from sinkscope.evals.masking import described, made_of_words
 from sinkscope.evals.protocol import Protocol, settings_for, setup_for
 from sinkscope.fields import Allowed, need, whole
-from sinkscope.io.progress import request_bar
+from sinkscope.io.progress import StepBar
 from sinkscope.models.base import Model
 from sinkscope.models.template import rendered
 
@@ -37,8 +36,7 @@ try:
     from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 except ImportError as error:  # pragma: no cover - the environment of the tests has it
     raise TaskError(
-        f"Benchmarks need lm-evaluation-harness, which is not here ({error}); install it with: "
-        "pip install sinkscope[eval]"
+        f"Benchmarks need lm-evaluation-harness, which is not here ({error}); install it with: pip install -e '.[eval]'"
     ) from error
 
 if TYPE_CHECKING:
@@ -280,8 +278,8 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         if self.elsewhere is not None:
             run, job = self.elsewhere
             outcomes = run(job, batches)
-        counting = nullcontext(self.on_answers) if self.on_answers else request_bar(total, silent, f"{kind[:-1]}ing")
-        with counting as advance:
+        with StepBar(total, f"{kind[:-1]}ing", asked=not silent) as bar:
+            advance = self.on_answers or bar.tick
             for batch, outcome in outcomes:
                 names, effect = [one.name for one in batch.requests], outcome["effect"]
                 taken = [] if effect is None else [(f"{prefix}{batch.id}", effect)]

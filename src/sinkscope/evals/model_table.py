@@ -237,7 +237,9 @@ class ModelTable:
             found["tokens"] += [{**own, **row} for row in record["shares"]]
             found["dynamics"] += [{**own, **row} for row in record["heads"]]
             found["order"] += [{**own, "problem": number, **row} for number, row in enumerate(record["order"])]
-        for condition in {one.condition.key: one.condition for one in done if one.condition.name != "none"}.values():
+        masked = {one.condition.key: one for one in done if one.condition.name != "none"}
+        for number, condition in enumerate((one.condition for one in masked.values()), 1):
+            self.message(f"{self.model.name}: divergence {number} of {len(masked)}, {condition.label}")
             batches = {task: self._batch("divergence", task, one.prompts[:count]) for task, one in plain.items()}
             for task, records in self._outcomes(condition, batches):
                 cell = next(one.cell for one in done if one.condition == condition and one.cell["task"] == task)

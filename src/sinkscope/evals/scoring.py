@@ -1,7 +1,7 @@
 """How likely a text is: the exact chain rule for autoregressive models, a masked estimate for diffusion models.
 
 A diffusion model has no order of its own. With m of the n answer tokens masked at random, m uniform in 1…n, the mean of
-n/m · Σ log p(masked token | the rest) is the chain rule averaged over all orders: a lower bound of log p, and what the
+n/m · Σ log p(masked token | the rest) is the chain rule averaged over all orders. That is a lower bound of log p, and what the
 published evaluations report. Where all 2ⁿ − 1 maskings are no more than the samples asked for, all are taken: exact.
 """
 

@@ -2,8 +2,8 @@
 
 The logits are compared at the commits of the unmasked run: KL divergence on the same canvases.
 Two free runs soon have different canvases, whose logits say little about the intervention. Here the intervened model is
-led along the unmasked run's path: before each step it sees the canvas that the unmasked model saw, and what it remembers
-of the step before (which keys were sinks) is of that path too.
+led along the unmasked run's path: before each step it sees the canvas that the unmasked model saw. What it remembers of the
+step before (which keys were sinks) is of that path too.
 """
 
 from __future__ import annotations
@@ -68,8 +68,10 @@ def _reordered(before: Sequence[int] | None, after: Sequence[int] | None) -> flo
 
 @torch.inference_mode()
 def divergences(model: Model, intervention: Any, prompts: list[list[int]], settings: Decode) -> list[dict[str, Any]]:
-    """Per prompt KL(unmasked ‖ intervened) in nats, averaged over the commits, how often the likeliest token is another,
-    and the number of commits; None where decoding has no canvas of its own (guidance, caches, block-causal models)."""
+    """Per prompt KL(unmasked ‖ intervened) in nats over the commits, how often the likeliest token differs, and commits.
+
+    None where decoding has no canvas of its own (guidance, caches, block-causal models).
+    """
     if not model.causal and (settings.guidance or settings.cache or settings.layout != "answer"):
         return [{"kl": None, "flipped": None, "commits": 0} for _ in prompts]
     threads = torch.get_num_threads()

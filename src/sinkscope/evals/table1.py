@@ -51,7 +51,7 @@ def table1(
     is used, humaneval where none is. conditions: further ones, behind the grid. fast: commit all that is surer than 0.9,
     if that agrees with the protocol's decoding on so many unmasked problems. sequential: stop a comparison early.
     Every request is kept as soon as it is answered: a killed run is resumed. `traced` problems per task are run
-    once more with a recorder, for sink tokens, dynamics of the heads and the order of decoding, and once under every
+    once more with a recorder, for sink tokens, dynamics of the heads and the order of decoding. They also run under every
     condition along the unmasked path, for the divergence of the logits. part: (i, n), answer every n-th batch alone, and
     score nothing. The other words are `evaluate`'s; more: the fields of `Choices`.
     """

@@ -3,77 +3,56 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
+from sinkscope.attention.capture import Shape
 from sinkscope.attention.listeners import Caught
-from sinkscope.attention.selection import Shape, check, numbers
 from sinkscope.errors import InterventionError
-from sinkscope.fields import among, whole
-from sinkscope.interventions.activations import (
-    LAYERS,
-    ActivationIntervention,
-    drawn,
-    listed,
-    numbers_setting,
-    positions,
-    thawed,
-)
-from sinkscope.interventions.base import at_least, chosen, one_of
+from sinkscope.fields import NUMBERS, Allowed, FromZero, whole
+from sinkscope.interventions.activations import LAYERS, ActivationIntervention, drawn, positions
+from sinkscope.interventions.base import Layers, within
 from sinkscope.interventions.hooks import HookContext
 from sinkscope.interventions.memory import Memory
-from sinkscope.interventions.settings import REQUIRED, Setting, register
-from sinkscope.interventions.steps import within
-from sinkscope.interventions.words import of_random
+from sinkscope.interventions.settings import REQUIRED, Setting, of_random, register
+
+Channels = Annotated[tuple[int, ...], Allowed(NUMBERS.expected, lambda some: some == () or NUMBERS(some))]
 
 
 @register(
     "ablate_channels",
-    numbers_setting("channels", None, 10, lambda channels: ",".join(map(str, channels))),
-    Setting("top", None, whole(1), "a whole number of at least 1", place=11, quiet=True, label=lambda top: f"top {top}"),
-    Setting("of", "channels", among(("channels", "random")), "channels or random", place=12, quiet=True, label=str),
+    Setting("channels", None, NUMBERS, place=10, quiet=True, sweeps=False, label=lambda some: ",".join(map(str, some))),
+    Setting("top", None, whole(1), place=11, quiet=True, label="top {}".format),
+    Setting("of", "channels", place=12, quiet=True),
     LAYERS,
     controls=of_random,
-)  # fmt: skip
+)
 @dataclass(frozen=True)
 class AblateChannels(ActivationIntervention):
     """These channels of what leaves each of `layers` are 0 at every position.
 
-    top: instead of `channels`, the n largest by root mean square over the positions of a row, found in each layer at the
-    first forward of a generation and kept. of="random": the control, matched in norm. What the ablation would take from its
+    top: instead of `channels`, the n largest by root mean square over the positions of a row. They are found in each layer at
+    the first forward of a generation and kept. of="random": the control, matched in norm. What the ablation would take from its
     channels is taken from as many random others, the same in all layers: the same change, in another place. The residual
     stream keeps a change, so that in each layer only what was not yet taken is.
     """
 
-    channels: tuple[int, ...] | None = None
-    top: int | None = None
-    layers: tuple[int, ...] | None = None
+    channels: Channels | None = None
+    top: FromZero | None = None
+    layers: Layers | None = None
     of: Literal["channels", "random"] = "channels"
-    seed: int = 0
+    seed: FromZero = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if (self.channels is None) == (self.top is None):
             raise InterventionError(f"Expected either channels or top, got {self.channels!r} and {self.top!r}.")
-        object.__setattr__(self, "channels", numbers("channels", self.channels, InterventionError, empty=True))
-        if self.top is not None:
-            at_least("top", self.top, 0)
-        one_of("of", self.of, ("channels", "random"))
-        at_least("seed", self.seed, 0)
-        chosen(self, "layers")
-
-    @staticmethod
-    def contradiction(values: dict[str, Any]) -> tuple[str, str] | None:
-        both = values.get("channels") is None, values.get("top") is None
-        return ("top", "must stand alone or be left out for channels") if both[0] == both[1] else None
 
     @property
     def is_noop(self) -> bool:
         return not self.channels and not self.top
-
-    def where(self, shape: Shape) -> list[str]:
-        return ["resid_post"] if self.layers is None else [f"layers.{layer}.resid_post" for layer in self.layers]
 
     def act(self, activation: Tensor, context: HookContext, memory: Memory) -> Tensor | None:
         removed = self._removed_below(activation, context, memory)
@@ -135,19 +114,19 @@ def largest(activation: Tensor, real: Tensor | None, count: int) -> Tensor:
 
 
 def is_pairs(value: Any) -> bool:
-    return isinstance(value, list | tuple) and all(
-        isinstance(pair, list | tuple) and len(pair) == 2 and all(type(one) is int and one >= 0 for one in pair)
-        for pair in value
-    )
+    return isinstance(value, list | tuple) and all(NUMBERS(pair) and len(pair) == 2 for pair in value)
+
+
+Heads = Annotated[tuple[tuple[int, int], ...], Allowed("pairs of layer and head, such as ((3, 0),)", is_pairs)]
 
 
 @register(
     "zero_attention",
     Setting(
-        "heads", REQUIRED, lambda value: bool(value) and is_pairs(value), "a list of [layer, head]", sweeps=False, freeze=listed,
-        thaw=thawed, place=10, label=lambda heads: ",".join(f"{layer}.{head}" for layer, head in heads),
+        "heads", REQUIRED, lambda value: bool(value) and is_pairs(value), "a list of [layer, head]", sweeps=False, place=10,
+        label=lambda heads: ",".join(f"{layer}.{head}" for layer, head in heads),
     ),
-    Setting("of", "heads", among(("heads", "random")), "heads or random", place=12, quiet=True, label=str),
+    Setting("of", "heads", place=12, quiet=True),
     controls=of_random,
 )  # fmt: skip
 @dataclass(frozen=True)
@@ -157,28 +136,18 @@ class ZeroAttention(ActivationIntervention):
     heads: pairs of layer and head, such as ((3, 0), (4, 1)). of="random": as many other heads of the same layers, the control.
     """
 
-    heads: tuple[tuple[int, int], ...]
+    heads: Heads
     of: Literal["heads", "random"] = "heads"
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not is_pairs(self.heads):
-            raise InterventionError(
-                f"Expected heads as pairs of layer and head, such as ((3, 0),), got {self.heads!r}."
-            )
-        object.__setattr__(self, "heads", listed(self.heads))
-        one_of("of", self.of, ("heads", "random"))
-        at_least("seed", self.seed, 0)
+    seed: FromZero = 0
 
     @property
     def is_noop(self) -> bool:
         return not self.heads
 
     def check(self, shape: Shape) -> None:
-        check("layers", [layer for layer, _ in self.heads], shape.layers, shape.name, InterventionError)
-        check("heads", [head for _, head in self.heads], shape.heads, shape.name, InterventionError)
+        shape.check([layer for layer, _ in self.heads], [head for _, head in self.heads], InterventionError)
 
-    def check_seen(self, caught: Caught, name: str) -> None:
+    def check_seen(self, caught: Caught, shape: Shape) -> None:
         """Places are looked up when the `with` is entered: nothing is left to find out."""
 
     def where(self, shape: Shape) -> list[str]:

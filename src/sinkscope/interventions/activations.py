@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from sinkscope.attention.calls import Call, Change
-from sinkscope.attention.selection import Shape
+from sinkscope.attention.capture import Shape
 from sinkscope.errors import InterventionError
-from sinkscope.fields import among
 from sinkscope.interventions.base import Intervention
 from sinkscope.interventions.hooks import HookContext
 from sinkscope.interventions.memory import Memory
 from sinkscope.interventions.settings import Setting
 
 PRIME = 1_000_003
-AT = ("all", "masked", "committed", "prompt", "sinks")
+At = Literal["all", "masked", "committed", "prompt", "sinks"]
 
 
 class ActivationIntervention(Intervention):
@@ -27,42 +26,24 @@ class ActivationIntervention(Intervention):
     def change(self, call: Call, memory: Memory) -> Change | None:
         return None  # attention itself is left alone
 
-    @abstractmethod
     def where(self, shape: Shape) -> list[str]:
-        """The places, as `hook` takes them."""
+        """The places, as `hook` takes them: behind each of `layers`, unless a subclass says otherwise."""
+        layers = getattr(self, "layers", None)
+        return ["resid_post"] if layers is None else [f"layers.{layer}.resid_post" for layer in layers]
 
     @abstractmethod
     def act(self, activation: Tensor, context: HookContext, memory: Memory) -> Tensor | None:
         """What stands in the activation's place; None leaves it."""
 
 
-def listed(value: Any) -> Any:
-    """Lists as tuples, all the way down: a value that can be compared and hashed."""
-    return tuple(map(listed, value)) if isinstance(value, list | tuple) else value
+def _layers(layers: tuple[int, ...]) -> str:
+    return f"layers {','.join(map(str, layers))}"
 
 
-def thawed(value: Any) -> Any:
-    return list(map(thawed, value)) if isinstance(value, tuple) else value
+LAYERS = Setting("layers", None, place=60, quiet=True, sweeps=False, label=_layers)
 
 
-def numbers_setting(name: str, default: Any, place: int, label: Any) -> Setting:
-    """A list of whole numbers, which is one value and no sweep."""
-
-    def fits(value: Any) -> bool:
-        return isinstance(value, list) and bool(value) and all(type(one) is int and one >= 0 for one in value)
-
-    return Setting(
-        name, default, fits, "a list of whole numbers from 0 on", sweeps=False,
-        quiet=default is None, freeze=listed, thaw=thawed, place=place,
-        label=label,
-    )  # fmt: skip
-
-
-LAYERS = numbers_setting("layers", None, 60, lambda layers: f"layers {','.join(map(str, layers))}")
-AT_SETTING = Setting("at", "all", among(AT), ", ".join(AT), place=55, quiet=True, label=lambda at: f"at {at}")
-
-
-def positions(at: str, activation: Tensor, context: HookContext) -> Tensor | None:
+def positions(at: At, activation: Tensor, context: HookContext) -> Tensor | None:
     """bool [batch, position]: where to act; None for nowhere."""
     if context.groups is None:
         if at != "all":

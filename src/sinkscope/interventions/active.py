@@ -12,15 +12,13 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.calls import Call, Change, Outcome, Tap
-from sinkscope.attention.capture import listening, module_of
-from sinkscope.attention.selection import Shape
+from sinkscope.attention.capture import Shape, listening, module_of
 from sinkscope.errors import InterventionError
 from sinkscope.interventions.activations import ActivationIntervention
-from sinkscope.interventions.base import Intervention
+from sinkscope.interventions.base import Intervention, within
 from sinkscope.interventions.effect import Effect, Tally
 from sinkscope.interventions.hooks import HookContext, hook
 from sinkscope.interventions.memory import Memory
-from sinkscope.interventions.steps import within
 from sinkscope.sinks.tokens import KindsOf
 
 
@@ -41,28 +39,19 @@ class Active(Tap):
     def change(self, call: Call) -> list[Change]:
         self.memory.open(call)
         # Every intervention is asked at every step: what it keeps must not depend on when it acts.
-        changes = [
-            (
-                each.change(call, self.memory),
-                within(each.steps, self.memory.step(call), None if call.forward is None else call.forward.share),
-            )
-            for each in self.interventions
-            if not each.is_noop
-        ]
-        found = [change for change, acts in changes if acts and change is not None]
+        step, share = self.memory.step(call), None if call.forward is None else call.forward.share
+        asked = [(each.change(call, self.memory), each.steps) for each in self.interventions if not each.is_noop]
+        found = [change for change, steps in asked if within(steps, step, share) and change is not None]
         for removed in (change.removed for change in found if change.removed is not None):
-            rows = slice(None) if call.forward is None else slice(call.forward.rows)
-            self.tally.count(keys=(removed[rows] > 0).sum(), mass=removed[rows].sum())
+            counted = removed[: call.rows]
+            self.tally.count(keys=(counted > 0).sum(), mass=counted.sum())
         return found
 
     def act(self, each: ActivationIntervention, activation: Tensor, context: HookContext) -> Tensor | None:
         """What an intervention on activations makes of one, counted."""
-        forward = (
-            self.memory.steps.get(context.layer, 1) - 1
-        )  # places are behind the attention, which is counted already
-        made = each.act(
-            activation, context, self.memory
-        )  # at every step: what it keeps must not depend on when it acts
+        # Places are behind the attention, which is counted already.
+        forward = self.memory.steps.get(context.layer, 1) - 1
+        made = each.act(activation, context, self.memory)  # at every step, as above
         if made is None or not within(each.steps, forward, context.share):
             return None
         with torch.no_grad():
@@ -79,11 +68,8 @@ class Active(Tap):
             self.memory.keep(call, outcome, wanted)
         self.tally.add(call, outcome)
         if self.masked is not None:
-            rows = call.q.shape[0] if call.forward is None else call.forward.rows
-            clean = outcome.clean_by_all[:rows]
-            self.masked.append(
-                torch.zeros_like(clean, dtype=torch.bool) if outcome.drop is None else outcome.drop[:rows].clone()
-            )
+            none = torch.zeros_like(outcome.clean_by_all, dtype=torch.bool)
+            self.masked.append((none if outcome.drop is None else outcome.drop)[: call.rows].clone())
 
     def done(self, call: Call) -> None:
         self.memory.close(call)
@@ -116,7 +102,7 @@ def intervene(model: Any, *interventions: Intervention, record: bool = False) ->
         caught = stack.enter_context(listening(root, active))
         yield active
     for each in interventions:
-        each.check_seen(caught, shape.name)
+        each.check_seen(caught, shape)
 
 
 def _kinds_of(model: Any) -> KindsOf:

@@ -4,35 +4,60 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection
-from dataclasses import KW_ONLY, asdict, dataclass
-from typing import Any, Self
+from dataclasses import KW_ONLY, asdict, dataclass, fields
+from typing import Annotated, Any, Self
 
 import torch
 from torch import Tensor
 
 from sinkscope.attention.calls import Call, Change
+from sinkscope.attention.capture import Shape
 from sinkscope.attention.listeners import Caught
-from sinkscope.attention.selection import Shape, check, check_seen, numbers
 from sinkscope.errors import InterventionError
-from sinkscope.fields import TRUTH, among, need, refuse_huge, whole
+from sinkscope.fields import NUMBERS, Allowed, check_fields, frozen, refuse_huge
 from sinkscope.interventions.memory import Map, Memory
-from sinkscope.interventions.steps import StepsField
+
+End = int | float | None  # None is open
+Steps = tuple[End, End]
+Layers = Annotated[tuple[int, ...], NUMBERS]
+
+
+def is_steps(value: Any) -> bool:
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        return False
+    if not all(
+        end is None or (type(end) is int and end >= 0) or (type(end) is float and 0 <= end <= 1) for end in value
+    ):
+        return False
+    first, last = value
+    return type(first) is not type(last) or first is None or bool(first < last)
+
+
+WINDOW = Allowed("two forwards or shares of the generation, [from, to), either of them null for open", is_steps)
 
 
 @dataclass(frozen=True)
 class Intervention(ABC):
-    """One way to change attention. Settings are fields; what it remembers of a run lives in `Memory`.
+    """One way to change attention.
 
+    Settings are fields; what it remembers of a run lives in `Memory`.
+    What a field may hold follows from its type, and is checked here: a choice (`Literal`), a truth, a number, or what
+    `Annotated` says. A subclass with checks of its own begins them with `super().__post_init__()`.
     steps: when it acts, (from, to), half-open: whole numbers are forwards (0 is the prefill or the first forward), floats
     shares of the generation, None is open. What is remembered and ranked is so at every step, whether or not it acts there.
     """
 
     _: KW_ONLY
-    steps: StepsField = StepsField()  # noqa: RUF009 - a descriptor, which is what checks it
+    steps: Annotated[Steps, WINDOW] | None = None
 
     def __new__(cls, *given: Any, **words: Any) -> Self:
         refuse_huge(cls.__name__, (*given, *words.values()), InterventionError)  # before a subclass reads them
         return super().__new__(cls)
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            object.__setattr__(self, one.name, frozen(getattr(self, one.name)))
+        check_fields(self, InterventionError)
 
     @property
     @abstractmethod
@@ -57,12 +82,11 @@ class Intervention(ABC):
 
     def check(self, shape: Shape) -> None:
         """Refuse what the model does not have, when the `with` is entered. `layers` and `heads` are checked here."""
-        check("layers", getattr(self, "layers", None), shape.layers, shape.name, InterventionError)
-        check("heads", getattr(self, "heads", None), shape.heads, shape.name, InterventionError)
+        shape.check(getattr(self, "layers", None), getattr(self, "heads", None), InterventionError)
 
-    def check_seen(self, caught: Caught, name: str) -> None:
+    def check_seen(self, caught: Caught, shape: Shape) -> None:
         """Refuse, when the `with` ends, what was chosen and never ran."""
-        check_seen(caught, getattr(self, "layers", None), getattr(self, "heads", None), name, InterventionError)
+        shape.check_seen(caught, getattr(self, "layers", None), getattr(self, "heads", None), InterventionError)
 
     def to_dict(self) -> dict[str, Any]:
         return {"name": type(self).__name__, **self.settings()}
@@ -85,6 +109,23 @@ class Selector(Intervention):
         """bool [batch, head, key]; None for nothing."""
 
 
+def within(steps: Steps | None, forward: int, share: float | None) -> bool:
+    """Whether an intervention acts in this forward; forward: how many came before, share: how far the generation is.
+
+    0 is the prefill or the first forward. A share is the decoder's step over the most steps that its settings can take: the
+    tokens of a left-to-right generation, the steps of a schedule. With commits by a threshold a generation is over before.
+    """
+    if steps is None:
+        return True
+    if share is None and any(isinstance(end, float) for end in steps):
+        raise InterventionError(
+            "Steps as shares of the generation need a decoder that knows its steps; generate with sk.decode, sk.trace or "
+            "model.generate, or give whole numbers of forwards."
+        )
+    first, last = ((share if isinstance(end, float) else forward) or 0 for end in steps)
+    return (steps[0] is None or first >= steps[0]) and (steps[1] is None or last < steps[1])
+
+
 def top(scores: Tensor, k: int) -> Tensor:
     """The k largest of [..., key] as bool, lowest position first where equal; never a key that scores 0 or less."""
     order = scores.sort(dim=-1, descending=True, stable=True).indices[..., :k]
@@ -103,21 +144,3 @@ def limited(picked: Tensor, call: Call, layers: Collection[int] | None, heads: C
         )
         picked = picked & wanted[None, :, None]
     return picked
-
-
-def chosen(intervention: Intervention, *names: str) -> None:
-    """Layers and heads of a frozen dataclass: checked, and made tuples."""
-    for name in names or ("layers", "heads"):
-        object.__setattr__(intervention, name, numbers(name, getattr(intervention, name), InterventionError))
-
-
-def at_least(name: str, value: object, least: int) -> None:
-    need(name, value, whole(least), InterventionError)
-
-
-def one_of(name: str, value: object, choices: Collection[str]) -> None:
-    need(name, value, among(choices), InterventionError)
-
-
-def true_or_false(name: str, value: object) -> None:
-    need(name, value, TRUTH, InterventionError)

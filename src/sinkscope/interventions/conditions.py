@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -41,23 +41,18 @@ class Condition:
     def __init__(
         self, name: str, k: int = 0, rank: str | None = None, rows: str | None = None, match: str | None = None, **more: Any
     ) -> None:  # fmt: skip
-        given = {"k": k or None, "rank": rank, "rows": rows, "match": match, **more}
-        entry = registered().get(name)
-        order = [*given] if entry is None else [one.name for one in entry.settings]
-        if strange := [word for word, value in given.items() if value is not None and word not in order]:
+        words = {"k": k or None, "rank": rank, "rows": rows, "match": match, **more}
+        given = {word: value for word, value in words.items() if value is not None}
+        settings = _entry(name, given).settings
+        order = [one.name for one in settings]
+        if strange := [word for word in given if word not in order]:
             raise InterventionError(
                 f"The condition {name} takes {', '.join(order) or 'no settings'}, not {strange[0]}."
             )
-        kept = []
-        for word in order:
-            value, setting = given.get(word), entry and entry.setting(word)
-            if setting and value is not None:
-                value = setting.freeze(value)
-                value = None if setting.quiet and value == setting.default else value
-            if value is not None:
-                kept.append((word, value))
+        found = [(one, one.freeze(given[one.name])) for one in settings if one.name in given]
+        kept = tuple((one.name, value) for one, value in found if not (one.quiet and value == one.default))
         object.__setattr__(self, "name", name)
-        object.__setattr__(self, "settings", tuple(kept))
+        object.__setattr__(self, "settings", kept)
 
     def get(self, setting: str, default: Any = None) -> Any:
         return dict(self.settings).get(setting, default)
@@ -68,23 +63,20 @@ class Condition:
 
     def __getattr__(self, name: str) -> Any:
         """A setting by its name; None where this condition leaves it out, an error where no intervention has it."""
-        if name.startswith("_") or all(entry.setting(name) is None for entry in registered().values()):
+        if name.startswith("_") or all(name not in entry for entry in registered().values()):
             raise AttributeError(f"a condition has no setting {name!r}")
         return self.get(name)
 
     @property
     def label(self) -> str:
         """Name and settings in a few words, the same for every K only in its number."""
-        entry = registered().get(self.name)
+        entry = self._entry
         words = [(0, self.name.replace("_", " "))]
-        own = entry is not None and entry.label is not None
-        if entry is not None and entry.label is not None:
+        if entry.label is not None:
             words.append((1, entry.label(dict(self.settings))))
         for name, value in self.settings:
-            if own and name != "steps":  # which every intervention has, and no label of its own says
-                continue
-            setting = entry and entry.setting(name)
-            words.append((setting.place, setting.label(value)) if setting else (50, f"{name}={value}"))
+            if entry.label is None or name == "steps":  # which every intervention has, and no label of its own says
+                words.append((entry.setting(name).place, entry.setting(name).label(value)))
         return " ".join(word for _, word in sorted(words, key=lambda pair: pair[0]) if word)
 
     @property
@@ -95,16 +87,12 @@ class Condition:
     @property
     def must_take_effect(self) -> bool:
         """Whether masked keys must receive exactly nothing."""
-        entry = registered().get(self.name)
-        return entry is not None and entry.masks and not self.get("keep_self")
+        return self._entry.masks and not self.get("keep_self")
 
     @property
     def decode(self) -> dict[str, Any]:
         """Words that this condition puts over the decode settings, as plain data; none for what changes attention."""
-        entry = registered().get(self.name)
-        if entry is None or entry.decode is None:
-            return {}
-        return entry.decode({name: _setting(entry, name).build(value) for name, value in self.settings})
+        return {} if self._entry.decode is None else self._entry.decode(self._built())
 
     def series(self) -> Condition:
         """The condition without its K: tests over K are corrected together."""
@@ -120,27 +108,36 @@ class Condition:
         """The condition as an entry of a study file, for these kinds of models."""
         return {"name": self.name, **self._plain(), **({} if models == MODELS[0] else {"for": models})}
 
+    @property
+    def _entry(self) -> Registered:
+        return _entry(self.name, dict(self.settings))
+
     def _plain(self) -> dict[str, Any]:
-        entry = registered().get(self.name)
-        found = {}
-        for name, value in self.settings:
-            setting = entry and entry.setting(name)
-            found[name] = setting.thaw(value) if setting else value
-        return found
+        entry = self._entry
+        return {name: entry.setting(name).thaw(value) for name, value in self.settings}
+
+    def _built(self) -> dict[str, Any]:
+        entry = self._entry
+        return {name: entry.setting(name).build(value) for name, value in self.settings}
 
     def intervention(self, seed: int, causal: bool = False) -> Intervention | None:
         """What to put into the model; None for none.
 
         causal is accepted for callers that know it; an intervention sees from each call which way the model reads.
         """
-        entry = known(self.name)
-        return entry.make({name: _setting(entry, name).build(value) for name, value in self.settings}, seed)
+        return known(self.name).make(self._built(), seed)
 
 
-def _setting(entry: Registered, name: str) -> Setting:
-    found = entry.setting(name)
-    assert found is not None
-    return found
+def _entry(name: str, given: Iterable[str]) -> Registered:
+    """The intervention of that name; of one that is not installed here, what its condition gives away."""
+    there = registered().get(name)
+    if there is not None:
+        return there
+    return Registered(name, tuple(map(_strange, given)), lambda values, seed: None)
+
+
+def _strange(name: str) -> Setting:
+    return Setting(name, None, label=lambda value: f"{name}={value}")
 
 
 def known(name: str) -> Registered:
@@ -156,7 +153,7 @@ def condition_from_dict(data: Mapping[str, Any]) -> Condition:
     words = {name: value for name, value in data.items() if name != "name"}
     entry = registered().get(data["name"])
     if entry is not None:
-        words = {name: value for name, value in words.items() if entry.setting(name) is not None}
+        words = {name: value for name, value in words.items() if name in entry}
     return Condition(data["name"], **words)
 
 
@@ -179,7 +176,7 @@ def read_entry(entry: Mapping[str, Any]) -> list[Condition]:
         value = given.pop(setting.name)
         values = value if isinstance(value, list) and setting.sweeps else [value]
         for one in values:
-            if not setting.check(one):
+            if not setting.allows(one):
                 raise SettingError(setting.name, f"must be {setting.expected}, not {shown(one)}")
         if not values:
             raise SettingError(setting.name, f"must be {setting.expected}, not an empty list")
@@ -194,7 +191,7 @@ def _made(entry: Registered, values: dict[str, Any]) -> Condition:
     frozen: dict[str, Any] = {}
     for name, value in values.items():
         try:
-            setting = _setting(entry, name)
+            setting = entry.setting(name)
             frozen[name] = value if value is None else setting.freeze(setting.read(value))
         except (RuleError, TypeError) as error:
             raise SettingError(name, f"is no sink rule: {str(error).rstrip('.')}") from None

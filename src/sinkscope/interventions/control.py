@@ -4,41 +4,30 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from sinkscope.attention.calls import Call, Change, Extra, Outcome, Tap
+from sinkscope.attention.calls import Call, Change, EachCall, Extra
 from sinkscope.attention.capture import listening, module_of
 from sinkscope.errors import InterventionError
-from sinkscope.fields import need, number, whole
+from sinkscope.fields import FromZero, number
 from sinkscope.interventions.base import Intervention, top
 from sinkscope.interventions.memory import Memory
 from sinkscope.interventions.ranked import Ranked
-from sinkscope.interventions.settings import REQUIRED, Setting, register
-from sinkscope.interventions.words import ABOVE, BELOW, RANK, ROWS, WHICH, K
+from sinkscope.interventions.settings import RANK, REQUIRED, ROWS, WHICH, K, Setting, register
 
-WEIGHT = Setting("weight", 1.0, number(0, 1e6), "a number of at least 0", place=11, label=lambda weight: f"{weight:g}")
-TEMPERATURE = Setting("temperature", REQUIRED, number(0.01, 100), place=11, label=lambda heat: f"{heat:g}")
-PENALTY, BONUS = (
-    Setting(name, REQUIRED, number(0, 1e6), "a number of at least 0", place=11, label=lambda nats: f"by {nats:g}")
-    for name in ("penalty", "bonus")
-)
-TOKEN = Setting(
-    "token", None, whole(0), "a token id of at least 0", place=12, quiet=True, label=lambda token: f"of token {token}"
-)
+NonNegative = Annotated[float, number(0, 1e6)]
+RANKED = (RANK, ROWS, *WHICH)
 
 
-@register("off_by_one", WEIGHT, aim="weaken")
+@register("off_by_one", Setting("weight", 1.0, place=11, label="{:g}".format), aim="weaken")
 @dataclass(frozen=True)
 class SoftmaxOffByOne(Intervention):
     """`weight` is added to the denominator of every softmax, so that a head may attend to nothing; 0 is the plain softmax."""
 
-    weight: float = 1.0
-
-    def __post_init__(self) -> None:
-        need("weight", self.weight, number(0), InterventionError)
+    weight: NonNegative = 1.0
 
     @property
     def is_noop(self) -> bool:
@@ -50,15 +39,12 @@ class SoftmaxOffByOne(Intervention):
         return Change(extra=Extra(*nothing, bias=math.log(self.weight)))
 
 
-@register("soften", TEMPERATURE, aim="weaken")
+@register("soften", Setting("temperature", REQUIRED, number(0.01, 100), place=11, label="{:g}".format), aim="weaken")
 @dataclass(frozen=True)
 class Soften(Intervention):
     """Scores are divided by `temperature` before the softmax: above 1 attention spreads out, below it gathers."""
 
-    temperature: float
-
-    def __post_init__(self) -> None:
-        need("temperature", self.temperature, number(0.01), InterventionError)
+    temperature: Annotated[float, number(0.01)]
 
     @property
     def is_noop(self) -> bool:
@@ -68,7 +54,7 @@ class Soften(Intervention):
         return Change(temperature=self.temperature)
 
 
-@register("add_sink_token", TOKEN, aim="weaken")
+@register("add_sink_token", Setting("token", None, place=12, quiet=True, label="of token {}".format), aim="weaken")
 @dataclass(frozen=True)
 class AddSinkToken(Intervention):
     """One more key that every query sees: a token that stands at position 0 and sees nothing but itself.
@@ -77,12 +63,8 @@ class AddSinkToken(Intervention):
     unless given. count: 0 adds nothing.
     """
 
-    token: int | None = None
-    count: int = 1
-
-    def __post_init__(self) -> None:
-        if self.count not in (0, 1) or isinstance(self.count, bool):
-            raise InterventionError(f"Expected count to be 0 or 1, got {self.count!r}.")
+    token: FromZero | None = None
+    count: Literal[0, 1] = 1
 
     @property
     def is_noop(self) -> bool:
@@ -90,28 +72,18 @@ class AddSinkToken(Intervention):
 
     def prepare(self, model: Any, memory: Memory) -> None:
         token = _sink_token(model) if self.token is None else self.token
-        states = _OwnStates()
-        with listening(module_of(model), states):
+        states: dict[int, tuple[Tensor, Tensor]] = {}  # layer → key and value, [1, head, 1, dim]
+
+        def keep(call: Call) -> None:
+            states[call.layer] = call.per_head(call.k), call.per_head(call.v)
+
+        with listening(module_of(model), EachCall(keep)):
             model.logits(torch.tensor([[token]]))
-        memory.given[id(self)] = states.found
+        memory.given[id(self)] = states
 
     def change(self, call: Call, memory: Memory) -> Change | None:
         key, value = memory.given[id(self)][call.layer]
         return Change(extra=Extra(key, value))
-
-
-class _OwnStates(Tap):
-    """Key and value of a sequence of one token, layer by layer."""
-
-    def __init__(self) -> None:
-        self.found: dict[int, tuple[Tensor, Tensor]] = {}  # [1, head, 1, dim]
-
-    def ranks(self, call: Call) -> bool:
-        return True
-
-    def take(self, call: Call, outcome: Outcome) -> None:
-        share = call.q.shape[1] // call.k.shape[1]
-        self.found[call.layer] = call.k.repeat_interleave(share, dim=1), call.v.repeat_interleave(share, dim=1)
 
 
 def _sink_token(model: Any) -> int:
@@ -139,10 +111,6 @@ class _Scored(Ranked):
         gain = call.q.new_zeros(()) + self._gain
         return Change(bias=picked[:, :, None].to(call.q.dtype) * gain, touched=picked)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        need(self._by, getattr(self, self._by), number(0), InterventionError)
-
     @property
     def _gain(self) -> float:
         """What is added to the scores of the picked keys, in nats."""
@@ -153,23 +121,32 @@ class _Scored(Ranked):
         return self.k == 0 or self._gain == 0
 
 
-@register("penalise_sinks", K, PENALTY, RANK, ROWS, ABOVE, BELOW, *WHICH, masks=False, aim="weaken")
+@register(
+    "penalise_sinks",
+    K,
+    Setting("penalty", REQUIRED, place=11, label="by {:g}".format),
+    *RANKED,
+    masks=False,
+    aim="weaken",
+)
 @dataclass(frozen=True)
 class PenaliseSinks(_Scored):
     """The scores of the top keys are lowered by `penalty` (nats) before the softmax: e^penalty times less, not nothing."""
 
     _by: ClassVar[str] = "penalty"
     _sign: ClassVar[int] = -1
-    penalty: float = field(default=1.0, kw_only=True)
+    penalty: NonNegative = field(default=1.0, kw_only=True)
 
 
-@register("hold_sinks", K, BONUS, RANK, ROWS, ABOVE, BELOW, *WHICH, masks=False, aim="hold")
+@register(
+    "hold_sinks", K, Setting("bonus", REQUIRED, place=11, label="by {:g}".format), *RANKED, masks=False, aim="hold"
+)
 @dataclass(frozen=True)
 class HoldSinks(_Scored):
     """The keys that were on top after the first forward keep `bonus` (nats) on their scores: sinks that do not move."""
 
     _by: ClassVar[str] = "bonus"
-    bonus: float = field(default=4.0, kw_only=True)
+    bonus: NonNegative = field(default=4.0, kw_only=True)
 
     def select(self, call: Call, memory: Memory) -> Tensor | None:
         held: Tensor | None = memory.own.get((id(self), call.layer))
@@ -180,7 +157,7 @@ class HoldSinks(_Scored):
         return None if held is None else torch.nn.functional.pad(held, (0, call.keys - held.shape[-1]))
 
 
-@register("rotate_sinks", K, RANK, ROWS, ABOVE, BELOW, *WHICH, masks=False)
+@register("rotate_sinks", K, *RANKED, masks=False)
 @dataclass(frozen=True)
 class RotateSinks(Ranked):
     """A sink's scores go to another key: the nearest of the same kind that is no top key; that one's scores come back.

@@ -60,7 +60,7 @@ SUMMED = ("keys", "mass", "mass_seen", "leak", "moved", "moved_seen")
 
 @dataclass
 class Tally:
-    """Adds up effects. On a CPU at once; elsewhere the layers of a forward together, when the next forward begins."""
+    """Adds up effects; on a CPU at once; elsewhere the layers of a forward together, when the next forward begins."""
 
     effect: Effect = field(default_factory=Effect)
     waiting: list[TalliedLayer] = field(default_factory=list)
@@ -69,7 +69,7 @@ class Tally:
     real: list[Tensor] = field(default_factory=list)  # keys seen, where the device knows how many are padding
 
     def add(self, call: Call, outcome: Outcome) -> None:
-        rows = call.q.shape[0] if call.forward is None else call.forward.rows
+        rows = call.rows
         drop = None if outcome.drop is None else outcome.drop[:rows]
         layer = TalliedLayer(
             outcome.clean_by_all[:rows].detach(), None if outcome.touched is None else outcome.touched[:rows],
@@ -84,7 +84,7 @@ class Tally:
             real = call.real_keys[:rows]
             self.real.append(call.once(("real count", rows, heads), lambda: real.sum() * heads))
         if on_cpu:
-            self._add_now(layer)
+            self._add([layer])
             return
         if call.forward is not self.forward or call.forward is None:
             self._add_waiting()
@@ -95,22 +95,15 @@ class Tally:
         """Add numbers that are counted already, by their names in `Effect`."""
         for name, value in found.items():
             if value.device.type == "cpu":
-                setattr(self.effect, name, getattr(self.effect, name) + value.item())
+                self._put(name, value.item())
             else:
-                sums, place = self._sums(value), SUMMED.index(name)
-                sums[place] = sums[place] + value
+                zeros = [value.new_zeros((), dtype=torch.float64)] * len(SUMMED)
+                sums, place = self.sums.setdefault(value.device, zeros), SUMMED.index(name)
+                sums[place] = torch.maximum(sums[place], value) if name == "leak" else sums[place] + value
 
-    def _sums(self, like: Tensor) -> list[Tensor]:
-        return self.sums.setdefault(like.device, [like.new_zeros((), dtype=torch.float64)] * len(SUMMED))
-
-    def _add_now(self, layer: TalliedLayer) -> None:
-        effect = self.effect
-        effect.mass_seen += float(layer.clean.sum())
-        if layer.touched is not None:
-            effect.keys += int(layer.touched.sum())
-            effect.mass += float((layer.clean * layer.touched).sum())
-        if layer.left is not None and layer.drop is not None:
-            effect.leak = max(effect.leak, float((layer.left * layer.drop).max()))
+    def _put(self, name: str, value: float) -> None:
+        before = getattr(self.effect, name)
+        setattr(self.effect, name, max(before, value) if name == "leak" else before + value)
 
     def _add_waiting(self) -> None:
         groups: dict[tuple[object, ...], list[TalliedLayer]] = {}
@@ -118,30 +111,33 @@ class Tally:
             groups.setdefault(layer.alike(), []).append(layer)
         self.waiting = []
         for layers in groups.values():
-            self._add_stack(layers)
+            self._add(layers)
 
-    def _add_stack(self, layers: list[TalliedLayer]) -> None:
-        clean = torch.stack([layer.clean for layer in layers])  # [layer, batch, head, key]
-        sums = self._sums(clean)
-        touched = [layer.touched for layer in layers if layer.touched is not None]
-        if touched:
-            picked = torch.stack(touched)
-            sums[0] = sums[0] + picked.sum()
-            sums[1] = sums[1] + (clean * picked).sum(dtype=torch.float64)
-        sums[2] = sums[2] + clean.sum(dtype=torch.float64)
-        left = [layer.left for layer in layers if layer.left is not None]
-        if left:
-            dropped = torch.stack([layer.drop for layer in layers if layer.drop is not None])
-            sums[3] = torch.maximum(sums[3], (torch.stack(left) * dropped).amax())
+    def _add(self, layers: list[TalliedLayer]) -> None:
+        """Layers that are alike."""
+        clean = _together([layer.clean for layer in layers])
+        touched = _together([layer.touched for layer in layers if layer.touched is not None])
+        left = _together([layer.left for layer in layers if layer.left is not None])
+        drop = _together([layer.drop for layer in layers if layer.drop is not None])
+        assert clean is not None
+        wide = None if clean.device.type == "cpu" else torch.float64
+        if touched is not None:
+            self.count(keys=touched.sum(), mass=(clean * touched).sum(dtype=wide))
+        self.count(mass_seen=clean.sum(dtype=wide))
+        if left is not None and drop is not None:
+            self.count(leak=(left * drop).amax())
 
     def read(self) -> Effect:
         """All that was added so far; waits for the device."""
         self._add_waiting()
         for sums in self.sums.values():
             for name, value in zip(SUMMED, torch.stack(sums).tolist(), strict=True):
-                before = getattr(self.effect, name)
-                added = max(before, value) if name == "leak" else before + (int(value) if name == "keys" else value)
-                setattr(self.effect, name, added)
+                self._put(name, int(value) if name == "keys" else value)
         self.effect.keys_seen += sum(int(count) for count in self.real)
         self.sums, self.real = {}, []
         return self.effect
+
+
+def _together(parts: list[Tensor]) -> Tensor | None:
+    """[layer, batch, head, key], or of one layer [batch, head, key]."""
+    return parts[0] if len(parts) == 1 else torch.stack(parts) if parts else None

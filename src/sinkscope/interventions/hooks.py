@@ -16,7 +16,7 @@ from sinkscope.attention.capture import listening, module_of
 from sinkscope.attention.context import COMMITTED, MASKED, PROMPT, Forward, running
 from sinkscope.attention.interface import is_native
 from sinkscope.attention.listeners import Counted, listeners_of
-from sinkscope.attention.places import Place, find_places
+from sinkscope.attention.places import HookPlace, find_places
 from sinkscope.errors import InterventionError
 from sinkscope.interventions.memory import Memory
 from sinkscope.sinks.rules import Threshold
@@ -28,7 +28,7 @@ _inputs, _outputs = Counted(), Counted()
 
 @dataclass(frozen=True, eq=False)
 class HookContext:
-    """What a hook's function knows beside the activation. Outside sinkscope's decoders only place and layer are known."""
+    """What a hook's function knows beside the activation; outside sinkscope's decoders only place and layer are known."""
 
     place: str
     layer: int
@@ -112,13 +112,13 @@ class Hooked(Tap):
     """One `with` of `hook`."""
 
     function: Function
-    places: dict[tuple[int, bool], Place]  # by the id of the part, and whether it is the part's input
+    places: dict[tuple[int, bool], HookPlace]  # by the id of the part, and whether it is the part's input
     memory: Memory = field(default_factory=Memory)
     # Layer → bool [batch, head, column] by step, of the last two: behind the attention, this step's are there already.
     marks: dict[int, dict[int, Tensor]] = field(default_factory=dict)
     run: object = None  # the generation in which someone asked for sinks
 
-    def act(self, place: Place, activation: Tensor) -> Tensor | None:
+    def act(self, place: HookPlace, activation: Tensor) -> Tensor | None:
         """What stands in the activation's place; None for itself."""
         given = place.split(activation)
         made: Any = self.function(given, HookContext(place.name, place.layer, running(), self))
@@ -198,43 +198,32 @@ def hook(model: Any, where: str | Sequence[str], function: Function) -> Iterator
         yield hooked
 
 
-def _put(place: Place) -> Callable[[], None]:
-    part = place.part
-    hooked = part.register_forward_pre_hook(_before, with_kwargs=True) if place.before else None
-    return (hooked or part.register_forward_hook(_after)).remove
+def _put(place: HookPlace) -> Callable[[], None]:
+    if place.before:
+        return place.part.register_forward_pre_hook(_before, with_kwargs=True).remove
+    return place.part.register_forward_hook(_after).remove
 
 
-def _before(part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
-    """A torch hook stands in the module for all threads; it does nothing where nobody listens."""
-    taps = _taps(part, True)
-    if not taps:
-        return None
-    words = kwargs or {}
-    first = args[0] if args else words["hidden_states"]
-    made = _through(taps, part, True, first)
+def _before(part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    first = args[0] if args else kwargs.get("hidden_states")
+    made = _through(part, True, first)
     if made is first:
         return None
-    return ((made, *args[1:]), words) if args else (args, {**words, "hidden_states": made})
+    return ((made, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": made})
 
 
 def _after(part: nn.Module, args: Any, output: Any) -> Any:
-    taps = _taps(part, False)
-    if not taps:
-        return None
     first = output[0] if isinstance(output, tuple) else output
-    made = _through(taps, part, False, first)
+    made = _through(part, False, first)
     if made is first:
         return None
     return (made, *output[1:]) if isinstance(output, tuple) else made
 
 
-def _taps(part: nn.Module, before: bool) -> list[Hooked]:
-    taps = (one.tap for one in listeners_of(part))
-    return [tap for tap in taps if isinstance(tap, Hooked) and (id(part), before) in tap.places]
-
-
-def _through(taps: list[Hooked], part: nn.Module, before: bool, activation: Tensor) -> Tensor:
-    for tap in taps:
-        made = tap.act(tap.places[id(part), before], activation)
-        activation = activation if made is None else made
+def _through(part: nn.Module, before: bool, activation: Any) -> Any:
+    """What all who listen here make of it; where nobody listens (a torch hook stands there for all threads), it stays itself."""
+    for one in listeners_of(part):
+        if isinstance(one.tap, Hooked) and (place := one.tap.places.get((id(part), before))) is not None:
+            made = one.tap.act(place, activation)
+            activation = activation if made is None else made
     return activation

@@ -1,7 +1,7 @@
 """What interventions remember of a generation: the attention that each key of each head received so far.
 
 A bidirectional model makes a whole map at every forward: the last one counts. A causal model with a key-value cache adds a
-row per forward, so there the columns of all rows so far count; rows that are computed again replace what they were.
+row per forward, so there the columns of all rows so far count. Rows that are computed again replace what they were.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Memory:
     kinds_of: Callable[[Tensor], Tensor] | None = None  # ids [batch, position] → kinds; None where nobody knows them
     own: dict[object, Any] = field(
         default_factory=dict
-    )  # what an intervention keeps of this generation, by its own key
+    )  # what interventions keep of this generation, by their own keys
     given: dict[object, Any] = field(default_factory=dict)  # … and of the model, found when the `with` was entered
     _whole: dict[Map, tuple[int, Tensor]] = field(default_factory=dict)  # sums over layers, and the step they are for
     _kinds: tuple[Forward, Tensor] | None = None

@@ -1,33 +1,31 @@
 """Move what a sink carries: values or keys of one sink take the place of another's.
 
-The source is another row of the batch at the same step ("next": row i takes from row i + 1, the last from the first), the
-same row one forward earlier ("previous") or at its first forward ("first"), or a trace of another generation, whose steps
-are computed once more; there the same selector picks, as if it had been at work in that generation. In study files
+The source is another row of the batch at the same step ("next": row i takes from row i + 1, the last from the first), or the
+same row one forward earlier ("previous") or at its first forward ("first"). Or it is a trace of another generation, whose steps
+are computed once more. There the same selector picks, as if it had been at work in that generation. In study files
 `of: random` moves as many random keys instead: the control.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from sinkscope.attention.calls import Call, Change, Outcome, Tap
-from sinkscope.attention.capture import listening, module_of
+from sinkscope.attention.calls import Call, Change
 from sinkscope.attention.context import COMMITTED, MASKED, PROMPT, Forward, forward_context
 from sinkscope.errors import InterventionError
 from sinkscope.fields import among
+from sinkscope.interventions.active import intervene
 from sinkscope.interventions.base import Selector
 from sinkscope.interventions.memory import Memory
 from sinkscope.interventions.positions import MaskPositions
 from sinkscope.interventions.ranked import MaskSinks
-from sinkscope.interventions.selected import SelectorIntervention, selector
-from sinkscope.interventions.settings import Setting, register
-from sinkscope.interventions.words import ABOVE, BELOW, OF, RANK, ROWS, WHICH, K, of_random
+from sinkscope.interventions.selected import SelectorIntervention
+from sinkscope.interventions.settings import OF, RANK, ROWS, WHICH, K, Setting, of_random, register
 
 if TYPE_CHECKING:
     from sinkscope.sinks.columns import TraceLike
@@ -36,8 +34,7 @@ SOURCES = ("next", "previous", "first")
 SOURCE = Setting(
     "source", "next", among(SOURCES), "next, previous or first", place=35, label=lambda source: f"from {source}"
 )
-OF_RANDOM = replace(OF, quiet=True)  # sinks unless said otherwise
-WORDS = (K, RANK, ROWS, OF_RANDOM, SOURCE, ABOVE, BELOW, *WHICH)
+WORDS = (K, RANK, ROWS, replace(OF, quiet=True), SOURCE, *WHICH)
 
 
 class Donor(NamedTuple):
@@ -51,6 +48,7 @@ class Donor(NamedTuple):
 class _Patched(SelectorIntervention):
     """of: an intervention that picks keys, "sinks" for MaskSinks(1), or positions for MaskPositions(positions)."""
 
+    _part: ClassVar[Literal["values", "keys"]]  # what is moved
     of: Selector  # what __post_init__ makes of the other forms
     source: Literal["next", "previous", "first"] | TraceLike = "next"
 
@@ -68,10 +66,7 @@ class _Patched(SelectorIntervention):
             object.__setattr__(self, "of", MaskSinks(1))
         elif isinstance(given, list | tuple) and given:
             object.__setattr__(self, "of", MaskPositions(tuple(given)))
-        if not isinstance(self.of, Selector):
-            raise InterventionError(
-                f"Expected of='sinks', a list of positions, MaskSinks(…) or another intervention that picks keys, got {given!r}."
-            )
+        super().__post_init__()
         if isinstance(self.source, str):
             if self.source not in SOURCES:
                 raise InterventionError(f"Expected source to be next, previous, first or a trace, got {self.source!r}.")
@@ -80,11 +75,6 @@ class _Patched(SelectorIntervention):
                 f"Expected source to be next, previous, first or a full trace, got {type(self.source).__name__}."
             )
 
-    @classmethod
-    def from_settings(cls, values: dict[str, Any], seed: int) -> Self:
-        words = {name: value for name, value in values.items() if name != "source"}
-        return cls(selector(words, seed), values.get("source", "next"))
-
     def to_dict(self) -> dict[str, Any]:
         source = self.source if isinstance(self.source, str) else "trace"
         steps = {} if self.steps is None else {"steps": self.steps}
@@ -92,7 +82,7 @@ class _Patched(SelectorIntervention):
 
     def prepare(self, model: Any, memory: Memory) -> None:
         if not isinstance(self.source, str):
-            memory.given[id(self)] = _recorded(model, self.source, self.of, self._states, memory)
+            memory.given[id(self)] = _recorded(model, self.source, _Donors(self.of, self._states))
 
     def change(self, call: Call, memory: Memory) -> Change | None:
         picked = self.of.select(call, memory)
@@ -103,7 +93,9 @@ class _Patched(SelectorIntervention):
         moved, touched = _moved(own, picked, donor.states, donor.picked)
         if torch.equal(moved, own):  # its own values: nothing is changed, to the last bit
             return None
-        return self._change(moved, touched)
+        if self._part == "values":
+            return Change(values=lambda values: moved, touched=touched)
+        return Change(keys=lambda keys: moved, touched=touched)
 
     def _donor(self, call: Call, memory: Memory, own: Tensor, picked: Tensor | None) -> Donor | None:
         if self.source == "next":
@@ -116,19 +108,16 @@ class _Patched(SelectorIntervention):
                 return None
             there = torch.arange(own.shape[2], device=own.device) < before.shape[2]
             return Donor(torch.nn.functional.pad(before, (0, 0, 0, own.shape[2] - before.shape[2])), picked & there)
-        steps: list[dict[int, Donor]] = memory.given[id(self)]
-        found = steps[memory.step(call)].get(call.layer) if memory.step(call) < len(steps) else None
+        found: Donor | None = memory.given[id(self)].get((memory.step(call), call.layer))
         if found is None or found.picked is None:
             return None
         return Donor(found.states.expand(len(own), -1, -1, -1), found.picked.expand(len(own), -1, -1))
 
-    @abstractmethod
-    def _states(self, call: Call) -> Tensor:
-        """[batch, head, key, dim]: what is moved."""
-
-    @abstractmethod
-    def _change(self, moved: Tensor, touched: Tensor) -> Change:
-        """What the call is asked for, given what was moved."""
+    @classmethod
+    def _states(cls, call: Call) -> Tensor:
+        """[batch, head, key, dim]: what is moved, as it is now."""
+        states = call.v if cls._part == "values" else call.k
+        return states.repeat_interleave(call.q.shape[1] // states.shape[1], dim=1)
 
 
 @register("patch_values", *WORDS, controls=of_random)
@@ -138,11 +127,7 @@ class PatchValues(_Patched):
     of: an intervention that picks keys, in both runs; "sinks" is MaskSinks(1), a list of positions MaskPositions(positions).
     """
 
-    def _states(self, call: Call) -> Tensor:
-        return call.v.repeat_interleave(call.q.shape[1] // call.v.shape[1], dim=1)
-
-    def _change(self, moved: Tensor, touched: Tensor) -> Change:
-        return Change(values=lambda values: moved, touched=touched)
+    _part = "values"
 
 
 @register("patch_keys", *WORDS, controls=of_random)
@@ -153,11 +138,7 @@ class PatchKeys(_Patched):
     PatchValues.
     """
 
-    def _states(self, call: Call) -> Tensor:
-        return call.k.repeat_interleave(call.q.shape[1] // call.k.shape[1], dim=1)
-
-    def _change(self, moved: Tensor, touched: Tensor) -> Change:
-        return Change(keys=lambda keys: moved, touched=touched)
+    _part = "keys"
 
 
 def _moved(own: Tensor, picked: Tensor, states: Tensor, donors: Tensor) -> tuple[Tensor, Tensor]:
@@ -180,45 +161,30 @@ def _places(picked: Tensor, most: int) -> tuple[Tensor, Tensor]:
     return torch.nn.functional.pad(order, short), torch.nn.functional.pad(found, short)
 
 
-class _Recorder(Tap):
-    """States and picked keys of every forward of one generation, in which nothing is changed."""
+@dataclass(frozen=True)
+class _Donors(SelectorIntervention):
+    """Changes nothing, and keeps the states and picked keys of every forward of one generation."""
 
-    def __init__(self, of: Selector, read: Callable[[Call], Tensor], memory: Memory) -> None:
-        self.of, self.read, self.memory = of, read, memory
-        self.steps: list[dict[int, Donor]] = []
+    read: Callable[[Call], Tensor]
 
-    def change(self, call: Call) -> list[Change]:
-        self.memory.open(call)
-        self.steps[-1][call.layer] = Donor(self.read(call), self.of.select(call, self.memory))
-        return []
-
-    def ranks(self, call: Call) -> bool:
-        return bool(self.of.maps())
-
-    def take(self, call: Call, outcome: Outcome) -> None:
-        self.memory.keep(call, outcome, self.of.maps())
-
-    def done(self, call: Call) -> None:
-        self.memory.close(call)
+    def change(self, call: Call, memory: Memory) -> None:
+        memory.own[memory.step(call), call.layer] = Donor(self.read(call), self.of.select(call, memory))
 
 
-def _recorded(
-    model: Any, trace: TraceLike, of: Selector, read: Callable[[Call], Tensor], live: Memory
-) -> list[dict[int, Donor]]:
-    """Every step of a trace, layer by layer: its canvases are computed once more, as the decoder would, one row alone."""
+def _recorded(model: Any, trace: TraceLike, donors: _Donors) -> dict[object, Donor]:
+    """(step, layer) → what stands there in a trace: its canvases are computed once more, as the decoder would, one row alone."""
     if not hasattr(model, "logits") or trace.causal or getattr(model, "block", None) is not None:
         raise InterventionError(
             "A trace as the source of a patch needs a loaded diffusion model that sees its whole canvas at every step, so that "
             "it can be computed again; use source='next', 'previous' or 'first'."
         )
-    recorder, run = _Recorder(of, read, Memory(kinds_of=live.kinds_of)), object()
-    with listening(module_of(model), recorder):
+    run = object()
+    with intervene(model, donors) as active:
         for step, canvas in enumerate(trace.canvas[:-1]):
             ids = canvas[None].to(model.device, torch.int64)
             blank = -1 if trace.mask_id is None else trace.mask_id
             labels = torch.full_like(ids, COMMITTED).masked_fill(ids == blank, MASKED)
             labels[:, : trace.prompt_length] = PROMPT
-            recorder.steps.append({})
             with forward_context(Forward(run, step, labels, 1, 0, None, trace.prompt_length, ids=ids)):
                 model.logits(ids)
-    return recorder.steps
+    return active.memory.own

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isfinite
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
 from sinkscope.attention.calls import Call, Change
+from sinkscope.attention.capture import Shape
 from sinkscope.attention.context import Forward
 from sinkscope.attention.listeners import Caught
 from sinkscope.errors import InterventionError
-from sinkscope.fields import among, number, shown, whole
-from sinkscope.interventions.base import Intervention, Selector, at_least, chosen, limited, one_of, true_or_false
+from sinkscope.fields import Allowed, FromZero, number, whole
+from sinkscope.interventions.base import Intervention, Layers, Selector, limited
 from sinkscope.interventions.memory import Memory
 from sinkscope.interventions.settings import REQUIRED, Setting, register
 
@@ -39,12 +39,11 @@ def own_prompt(forward: Forward, device: torch.device) -> Tensor:
     return (forward.prompt - padding)[:, None].to(device)
 
 
-def _positions(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(map(whole(-(10**9)), value))
-
-
+POSITION_LIST = Allowed(
+    "a list of whole numbers", lambda value: isinstance(value, list | tuple) and all(map(whole(-(10**9)), value))
+)
 POSITIONS = Setting(
-    "positions", REQUIRED, _positions, "a list of whole numbers", sweeps=False, freeze=tuple, thaw=list,
+    "positions", REQUIRED, Allowed(POSITION_LIST.expected, lambda value: bool(value) and POSITION_LIST(value)), sweeps=False,
     label=lambda positions: ",".join(map(str, positions)),
 )  # fmt: skip
 
@@ -61,53 +60,42 @@ def _short_name(given: Mapping[str, Any], causal: bool) -> str | None:
 @register(
     "mask_positions",
     POSITIONS,
-    Setting(
-        "since", "first", among(("first", "second")), "first or second",
-        label=lambda since: "since the second forward" if since == "second" else "",
-    ),
+    Setting("since", "first", label=lambda since: "since the second forward" if since == "second" else ""),
     short=_short_name,
-)  # fmt: skip
+)
 @dataclass(frozen=True)
 class MaskPositions(Selector):
     """Hide the keys at these positions from every query; negative ones count from the end.
 
     since: from the "first" forward on, or from the "second", as sinks are: then a causal model reads its prompt undisturbed;
     "second" is the same as steps=(1, None).
-    From the first on, key 0 of a causal model is the only key of row 0, which then attends to nothing and gets an output of
-    0 from the attention of that layer.
+    From the first on, row 0 of a causal model, whose only key is key 0, attends to nothing. It gets an output of 0 from the
+    attention of that layer.
     """
 
-    positions: tuple[int, ...]
+    positions: Annotated[tuple[int, ...], POSITION_LIST]
     keep_self: bool = False
-    layers: tuple[int, ...] | None = None
-    heads: tuple[int, ...] | None = None
+    layers: Layers | None = None
+    heads: Layers | None = None
     since: Literal["first", "second"] = "first"
 
     def __post_init__(self) -> None:
-        given: Any = self.positions
-        if not isinstance(given, Collection) or not all(type(position) is int for position in given):
-            raise InterventionError(f"Expected positions as whole numbers, got {shown(self.positions)}.")
-        object.__setattr__(self, "positions", tuple(self.positions))
-        one_of("since", self.since, ("first", "second"))
+        super().__post_init__()
         if self.since == "second" and self.steps is not None:
             raise InterventionError(
                 f"Expected since='second' or steps={self.steps}, got both; since is steps=(1, None)."
             )
-        true_or_false("keep_self", self.keep_self)
-        chosen(self)
 
     @property
     def is_noop(self) -> bool:
         return not self.positions
 
-    def check_seen(self, caught: Caught, name: str) -> None:
-        super().check_seen(caught, name)
+    def check_seen(self, caught: Caught, shape: Shape) -> None:
+        super().check_seen(caught, shape)
         far = [one for one in self.positions if not -caught.keys <= one < caught.keys]
-        if (
-            caught.calls and self.positions and len(far) == len(self.positions)
-        ):  # prompts differ in length: some may be beyond
+        if caught.calls and far and len(far) == len(self.positions):  # prompts differ in length: some may be beyond
             raise InterventionError(
-                f"Expected positions among the {caught.keys} keys that {name} had at most, got {far[0]}; choose among them."
+                f"Expected positions among the {caught.keys} keys that {shape.name} had at most, got {far[0]}; choose among them."
             )
 
     def select(self, call: Call, memory: Memory) -> Tensor | None:
@@ -139,28 +127,20 @@ SHARE = "a share of the prompt from 0 to 1"
 class CutContext(Selector):
     """Hide a stretch of the context from every query: [start, stop) in positions, or in shares of the prompt (0.0 … 1.0)."""
 
-    start: int | float
-    stop: int | float
+    start: Annotated[int | float, number(0)]
+    stop: Annotated[int | float, number(0)]
     keep_self: bool = False
-    layers: tuple[int, ...] | None = None
-    heads: tuple[int, ...] | None = None
+    layers: Layers | None = None
+    heads: Layers | None = None
 
     def __post_init__(self) -> None:
-        for end in (self.start, self.stop):
-            if type(end) not in (int, float) or not isfinite(end):
-                raise InterventionError(
-                    f"Expected two positions or two shares of the prompt, got {self.start!r} and {self.stop!r}."
-                )
-        if self.start < 0 or self.stop < self.start:
-            raise InterventionError(f"Expected 0 ≤ start ≤ stop, got {self.start} and {self.stop}.")
-        if isinstance(self.start, float) != isinstance(self.stop, float) or (
-            isinstance(self.stop, float) and self.stop > 1
-        ):
+        super().__post_init__()
+        if type(self.start) is not type(self.stop) or (isinstance(self.stop, float) and self.stop > 1):
             raise InterventionError(
                 f"Expected two positions or two shares of the prompt, got {self.start} and {self.stop}."
             )
-        true_or_false("keep_self", self.keep_self)
-        chosen(self)
+        if self.stop < self.start:
+            raise InterventionError(f"Expected 0 ≤ start ≤ stop, got {self.start} and {self.stop}.")
 
     @staticmethod
     def label(values: dict[str, Any]) -> str:
@@ -195,21 +175,13 @@ class CutContext(Selector):
         return (own >= start) & (own < stop)
 
 
-@register(
-    "window",
-    Setting("radius", REQUIRED, whole(0), "a whole number of at least 0", label=lambda radius: f"radius {radius}"),
-)
+@register("window", Setting("radius", REQUIRED, whole(0), label="radius {}".format))
 @dataclass(frozen=True)
 class Window(Intervention):
     """Attention limited to a band: a query sees keys at most `radius` positions away; None: no limit."""
 
-    radius: int | None
-    layers: tuple[int, ...] | None = None
-
-    def __post_init__(self) -> None:
-        if self.radius is not None:
-            at_least("radius", self.radius, 0)
-        chosen(self, "layers")
+    radius: FromZero | None
+    layers: Layers | None = None
 
     @property
     def is_noop(self) -> bool:

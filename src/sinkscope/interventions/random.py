@@ -11,24 +11,11 @@ from torch import Tensor
 
 from sinkscope.attention.calls import Call
 from sinkscope.attention.counter import GOLDEN, key_of, mix, uniform64
-from sinkscope.interventions.base import at_least, limited, one_of, true_or_false
+from sinkscope.fields import FromZero
+from sinkscope.interventions.base import limited
 from sinkscope.interventions.memory import Memory, received_now
 from sinkscope.interventions.ranked import Ranked
-from sinkscope.interventions.settings import register
-from sinkscope.interventions.words import (
-    ABOVE,
-    ALIGNED,
-    AVOID,
-    BELOW,
-    KEEP_SELF,
-    MATCH,
-    PERSIST,
-    RANK,
-    ROWS,
-    WHICH,
-    K,
-    ranked_keys,
-)  # fmt: skip
+from sinkscope.interventions.settings import DRAWN, KEEP_SELF, MATCH, RANK, ROWS, WHICH, K, ranked_keys, register
 
 PRIME = 1_000_003
 
@@ -43,48 +30,36 @@ def _short_name(given: Mapping[str, Any], causal: bool) -> str | None:
     return ", ".join(["random" if keys == "top key" else f"random for {keys}", match, *rows])
 
 
-@register(
-    "mask_random", K, RANK, ROWS, MATCH, KEEP_SELF, ABOVE, BELOW, *WHICH, PERSIST, ALIGNED, AVOID, short=_short_name
-)
+@register("mask_random", K, RANK, ROWS, MATCH, KEEP_SELF, *WHICH, *DRAWN, short=_short_name)
 @dataclass(frozen=True)
 class MaskRandom(Ranked):
     """Hide random keys with the budget of MaskSinks of the same settings, head by head, from the second forward on.
 
     The keys are drawn among those that MaskSinks would not take but that compete with them: of the same kinds and value
     norms, where those are given. match: "count" hides as many keys (the count-matched control); "mass" hides keys in random
-    order until they draw, at this very forward, what the sinks draw there (the mass-matched control; where all other keys
+    order until they draw, at this very forward, what the sinks draw there (the mass-matched control: where all other keys
     draw less, all). A key cannot be hidden by halves: the last one is hidden with the chance that makes the mean right.
     avoid_sinks: never the sinks themselves: the top `avoid` keys, as many as k unless given.
-    persist: one draw per generation: keys are taken in the same random order at every step, avoiding the sinks of the first
+    persist: one draw per generation. Keys are taken in the same random order at every step, avoiding the sinks of the first
     ranking, so that count-matched keys stay the same. aligned: one draw for all heads of all layers. Each head avoids its own
     sinks; with per="model" all avoid the same ones, and hide the same keys: as a sink does that is one token for all heads.
     noise: "reference" draws by torch's CPU generator, "counter" on the device; both give the same keys on every device.
     All rows of a batch share a draw, unless the decoder names a seed per row (`Forward.row_seeds`).
     """
 
-    seed: int = 0
+    seed: FromZero = 0
     match: Literal["count", "mass"] = "count"
     avoid_sinks: bool = True
     persist: bool = False
     aligned: bool = False
-    avoid: int | None = None
+    avoid: FromZero | None = None
     noise: Literal["reference", "counter"] = "reference"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least("seed", self.seed, 0)
-        one_of("match", self.match, ("count", "mass"))
-        for name in ("avoid_sinks", "persist", "aligned"):
-            true_or_false(name, getattr(self, name))
-        if self.avoid is not None:
-            at_least("avoid", self.avoid, 0)
-        one_of("noise", self.noise, ("reference", "counter"))
-
     def select(self, call: Call, memory: Memory) -> Tensor | None:
-        found = self.together(call, memory)
+        found = self.ranking(call, memory)
         if found is None:
             return None
-        place = found.layers.index(call.layer)
+        place = found.place(call)
         if self.match == "count" and not self.persist and self.avoid is None:  # layers need nothing of their own
             known, picked = memory.own.get(("random", self), (None, None))
             if known is not found or picked is None:
@@ -118,7 +93,7 @@ class MaskRandom(Ranked):
         """bool [batch, head, key]: the sinks of this step, or of the first one that was ranked."""
         if self.avoid is not None:
             ranking = replace(self, k=self.avoid).ranking(call, memory)
-            sinks = sinks if ranking is None else ranking.sinks
+            sinks = sinks if ranking is None else ranking.sinks[ranking.place(call)]
         if not self.persist:
             return sinks
         first: Tensor = memory.own.setdefault((id(self), call.layer), sinks)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,43 +12,58 @@ from torch import Tensor
 from sinkscope.attention.calls import Call
 from sinkscope.attention.context import Forward
 from sinkscope.errors import InterventionError
-from sinkscope.fields import shown
-from sinkscope.interventions.base import Selector, at_least, chosen, limited, one_of, top, true_or_false
+from sinkscope.fields import Allowed, FromZero
+from sinkscope.interventions.base import Layers, Selector, limited, top
 from sinkscope.interventions.conditions import Condition
 from sinkscope.interventions.memory import Map, Memory, Rank, Rows
-from sinkscope.interventions.settings import Registered, add, register
-from sinkscope.interventions.words import ABOVE, BELOW, KEEP_SELF, RANK, ROWS, WHICH, K, ranked_keys
+from sinkscope.interventions.settings import (
+    ABOVE,
+    KEEP_SELF,
+    KIND_NAMES,
+    RANK,
+    ROWS,
+    WHICH,
+    K,
+    Registered,
+    add,
+    ranked_keys,
+    register,
+)
 from sinkscope.sinks.rules import Rule
 from sinkscope.sinks.tokens import KINDS, kinds_named
 
-Kinds = Literal["structural", "content"] | Sequence[str]
+Kinds = Annotated[Literal["structural", "content"] | Sequence[str], KIND_NAMES]
+SinkRule = Annotated[
+    Rule,
+    Allowed(
+        "a sink rule of all queries (one of a group has no effect here), such as HeadShare(0.3)",
+        lambda rule: isinstance(rule, Rule) and rule.group == "all",
+    ),
+]
 LEAST_ROWS = 4  # score="per_row": a key that fewer rows of a causal model have seen does not compete
 
 
 class Ranking(NamedTuple):
-    """What a ranking came to."""
-
-    sinks: Tensor  # bool [batch, head, key]: the picked keys
-    eligible: Tensor  # bool [batch, head, key]: keys that are there, of the kinds and value norms asked for
-
-
-class Together(NamedTuple):
-    """One layer, or several ranked at once."""
+    """What a ranking came to, of one layer or of several at once."""
 
     forward: Forward | None
     layers: tuple[int, ...]
-    sinks: Tensor  # bool [layer, batch, head, key]
-    eligible: Tensor
+    sinks: Tensor  # bool [layer, batch, head, key]: the picked keys
+    eligible: Tensor  # … keys that are there, of the kinds and value norms asked for
+
+    def place(self, call: Call) -> int:
+        return self.layers.index(call.layer)
 
 
 @dataclass(frozen=True)
 class Ranked(Selector):
-    """Ranks the keys of the last forward. Every head picks its own, unless `per` says otherwise.
+    """Ranks the keys of the last forward.
 
+    Every head picks its own, unless `per` says otherwise.
     k: how many keys. rank: "clean" ranks unmasked attention (what the same queries and keys would have given), "as_run"
     the applied attention (a masked key scores 0 there and is free again at the next step). rows: "all" queries vote, or
     only the "last" one. A causal model with a key-value cache makes one row per forward; there "all" means all rows so far.
-    score: "sum" ranks column sums; "per_row" divides them by the rows that see the key, since the early keys of a causal
+    score: "sum" ranks column sums. "per_row" divides them by the rows that see the key, since the early keys of a causal
     model are seen by more (for a bidirectional model that is a constant; keys that fewer than 4 rows of a causal model
     have seen are left out).
     kinds: only keys of these kinds of token compete: "structural" (mask, begin, end, template, newline, punctuation,
@@ -59,53 +74,24 @@ class Ranked(Selector):
     where *no* key is marked. keep_self: a hidden key may still attend to itself.
     """
 
-    k: int
+    k: FromZero
     rank: Rank = "clean"
     rows: Rows = "all"
     keep_self: bool = False
-    above: Rule | None = None
-    layers: tuple[int, ...] | None = None
-    heads: tuple[int, ...] | None = None
-    below: Rule | None = None
+    above: SinkRule | None = None
+    layers: Layers | None = None
+    heads: Layers | None = None
+    below: SinkRule | None = None
     kinds: Kinds | None = None
     value_norm: Literal["low", "high"] | None = None
     per: Literal["head", "layer", "model"] = "head"
     score: Literal["sum", "per_row"] = "sum"
 
     def __post_init__(self) -> None:
-        at_least("k", self.k, 0)
-        one_of("rank", self.rank, ("clean", "as_run"))
-        one_of("rows", self.rows, ("all", "last"))
-        one_of("per", self.per, ("head", "layer", "model"))
-        one_of("score", self.score, ("sum", "per_row"))
-        true_or_false("keep_self", self.keep_self)
-        if self.value_norm is not None:
-            one_of("value_norm", self.value_norm, ("low", "high"))
+        super().__post_init__()
         if self.score == "per_row" and self.rows == "last":
             raise InterventionError(
                 "Expected score='per_row' with rows='all', got rows='last', where it has no effect."
-            )
-        if self.kinds is not None:
-            given: object = self.kinds
-            kinds = given if isinstance(given, str) else tuple(given) if isinstance(given, Collection) else ()
-            if not kinds_named(kinds):
-                raise InterventionError(
-                    f"Expected kinds to be structural, content, or a list of {', '.join(KINDS)}, got {shown(given)}."
-                )
-            object.__setattr__(self, "kinds", kinds)
-        for name in ("above", "below"):
-            self._check_rule(name, getattr(self, name))
-        chosen(self)
-
-    @staticmethod
-    def _check_rule(name: str, rule: object) -> None:
-        if rule is None:
-            return
-        if not isinstance(rule, Rule):
-            raise InterventionError(f"Expected {name} to be a sink rule such as HeadShare(0.3), got {rule!r}.")
-        if rule.group != "all":
-            raise InterventionError(
-                f"Expected a rule of all queries for {name}, got one of group {rule.group!r}, which has no effect here."
             )
 
     @property
@@ -120,22 +106,17 @@ class Ranked(Selector):
         return self.kinds is not None
 
     def select(self, call: Call, memory: Memory) -> Tensor | None:
-        ranking = self.ranking(call, memory)
-        return None if ranking is None else limited(ranking.sinks, call, self.layers, self.heads)
+        found = self.ranking(call, memory)
+        return None if found is None else limited(found.sinks[found.place(call)], call, self.layers, self.heads)
 
     def ranking(self, call: Call, memory: Memory) -> Ranking | None:
-        """The top keys of the last forward; None where there was none."""
-        found = self.together(call, memory)
-        if found is None:
-            return None
-        place = found.layers.index(call.layer)
-        return Ranking(found.sinks[place], found.eligible[place])
+        """The top keys of the last forward, of this layer and in one go with it of others that need nothing but what that left.
 
-    def together(self, call: Call, memory: Memory) -> Together | None:
-        """This layer ranked, and in one go with it others that need nothing but what the last forward left."""
+        None where there was no forward.
+        """
         if call.layer not in memory.layers:
             return None
-        found: Together | None = memory.own.get(("ranked", self, call.layer))
+        found: Ranking | None = memory.own.get(("ranked", self, call.layer))
         if found is not None and found.forward is call.forward:
             return found
         rules = self.above is not None or self.below is not None
@@ -162,7 +143,7 @@ class Ranked(Selector):
             picked &= self._marked(self.above, own[0], call, memory)
         if self.below is not None:
             picked &= ~self._marked(self.below, own[0], call, memory).any(-1, keepdim=True)
-        found = Together(call.forward, tuple(layers), picked, eligible)
+        found = Ranking(call.forward, tuple(layers), picked, eligible)
         if not alone:
             memory.own |= {("ranked", self, layer): found for layer in layers}
         return found
@@ -197,7 +178,7 @@ class Ranked(Selector):
         norms = call.v.float().norm(dim=-1)  # [batch, kv head, key]
         real = torch.ones_like(norms, dtype=torch.bool) if call.real_keys is None else call.real_keys[:, None]
         median = norms.masked_fill(~real, torch.nan).nanmedian(-1, keepdim=True).values
-        low: Tensor = (norms <= median).repeat_interleave(call.q.shape[1] // norms.shape[1], dim=1)
+        low = call.per_head(norms <= median)
         return low if self.value_norm == "low" else ~low
 
 
@@ -216,12 +197,12 @@ def _random_keys(condition: Condition) -> dict[Literal["count", "mass"], list[Co
     return {"count": count, "mass": mass}
 
 
-@register("mask_sinks", K, RANK, ROWS, ABOVE, KEEP_SELF, BELOW, *WHICH, short=ranked_keys, controls=_random_keys)
+@register("mask_sinks", K, RANK, ROWS, ABOVE, KEEP_SELF, *WHICH[1:], short=ranked_keys, controls=_random_keys)
 @dataclass(frozen=True)
 class MaskSinks(Ranked):
     """Hide the top-k sinks of the last forward, layer by layer and head by head (the paper's Table 1).
 
-    Which keys those are follows from k, rank, rows, score, kinds, value_norm, per, above and below (see `Ranked`); nothing is
+    Which keys those are follows from k, rank, rows, score, kinds, value_norm, per, above and below (see `Ranked`). Nothing is
     hidden at the first forward of a generation, which has no map before it.
     """
 

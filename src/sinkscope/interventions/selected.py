@@ -1,27 +1,42 @@
-"""Interventions on the keys that another one would hide: what they carry is taken away, or other keys are hidden instead.
+"""Interventions on the keys that another one would hide.
 
+What they carry is taken away, others are hidden instead, or they keep a part of the attention that they draw.
 A key whose value is taken away keeps its attention: does a sink store anything?
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
-from typing import Any, Self
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, Any, Self
 
+import torch
 from torch import Tensor
 
 from sinkscope.attention.calls import Call, Change
+from sinkscope.attention.capture import Shape
 from sinkscope.attention.listeners import Caught
-from sinkscope.attention.selection import Shape
 from sinkscope.errors import InterventionError
+from sinkscope.fields import Allowed, among, number
 from sinkscope.interventions.base import Intervention, Selector
 from sinkscope.interventions.memory import Map, Memory
 from sinkscope.interventions.positions import POSITIONS, MaskPositions
 from sinkscope.interventions.random import MaskRandom
 from sinkscope.interventions.ranked import MaskSinks
-from sinkscope.interventions.settings import register
-from sinkscope.interventions.words import ABOVE, BELOW, OF, RANK, ROWS, WHICH, K, of_random
+from sinkscope.interventions.settings import DRAWN, MATCH, OF, RANK, ROWS, WHICH, K, Setting, of_random, register
+
+
+def selector(values: dict[str, Any], seed: int) -> Selector:
+    """The keys that settings of a study file name by `of`: sinks, as many random ones, positions, or these instead of sinks."""
+    words = {name: value for name, value in values.items() if name not in ("of", "positions")}
+    of = values.get("of", "sinks")
+    if of == "random":
+        return MaskRandom(seed=seed, **words)
+    if of == "positions":
+        return MaskPositions(values.get("positions", ()))
+    drawn = {one.name for one in (*DRAWN, MATCH)}
+    sinks = MaskSinks(**{name: value for name, value in words.items() if name not in drawn})
+    return MaskInstead(sinks, values.get("positions", ())) if of == "instead" else sinks
 
 
 @dataclass(frozen=True)
@@ -31,6 +46,7 @@ class SelectorIntervention(Intervention):
     of: Selector
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not isinstance(self.of, Selector):
             raise InterventionError(
                 f"Expected of=MaskSinks(…) or another intervention that picks keys, got {self.of!r}."
@@ -39,6 +55,12 @@ class SelectorIntervention(Intervention):
             raise InterventionError(
                 f"Expected steps={self.of.steps} on {type(self).__name__}, where it has an effect, got it on its selector."
             )
+
+    @classmethod
+    def from_settings(cls, values: dict[str, Any], seed: int) -> Self:
+        """Settings that are fields of its own stay its own; the others say which keys."""
+        own = {one.name: values[one.name] for one in fields(cls) if one.name in values and one.name != "of"}
+        return cls(of=selector({name: value for name, value in values.items() if name not in own}, seed), **own)
 
     @property
     def is_noop(self) -> bool:
@@ -51,8 +73,8 @@ class SelectorIntervention(Intervention):
     def check(self, shape: Shape) -> None:
         self.of.check(shape)
 
-    def check_seen(self, caught: Caught, name: str) -> None:
-        self.of.check_seen(caught, name)
+    def check_seen(self, caught: Caught, shape: Shape) -> None:
+        self.of.check_seen(caught, shape)
 
     def maps(self) -> set[Map]:
         return self.of.maps()
@@ -61,18 +83,8 @@ class SelectorIntervention(Intervention):
         return {"name": type(self).__name__, **self.settings(), "of": self.of.to_dict()}
 
 
-def selector(values: dict[str, Any], seed: int) -> Selector:
-    """The keys that settings of a study file name: sinks, or with `of: random` as many random ones."""
-    words = {name: value for name, value in values.items() if name != "of"}
-    return MaskRandom(seed=seed, **words) if values.get("of") == "random" else MaskSinks(**words)
-
-
 @dataclass(frozen=True)
 class _ChangedValues(SelectorIntervention):
-    @classmethod
-    def from_settings(cls, values: dict[str, Any], seed: int) -> Self:
-        return cls(selector(values, seed))
-
     def change(self, call: Call, memory: Memory) -> Change | None:
         picked = self.of.select(call, memory)
         if picked is None:
@@ -84,7 +96,7 @@ class _ChangedValues(SelectorIntervention):
         """values [batch, head, key, dim], picked bool [batch, head, key] → values."""
 
 
-@register("zero_values", K, RANK, ROWS, OF, ABOVE, BELOW, *WHICH, controls=of_random)
+@register("zero_values", K, RANK, ROWS, OF, *WHICH, controls=of_random)
 class ZeroValues(_ChangedValues):
     """The picked keys carry nothing: their value is 0."""
 
@@ -92,7 +104,7 @@ class ZeroValues(_ChangedValues):
         return values.masked_fill(picked.unsqueeze(-1), 0.0)
 
 
-@register("mean_values", K, RANK, ROWS, OF, ABOVE, BELOW, *WHICH, controls=of_random)
+@register("mean_values", K, RANK, ROWS, OF, *WHICH, controls=of_random)
 class MeanValues(_ChangedValues):
     """The picked keys carry the mean value of all real keys of their head."""
 
@@ -105,7 +117,7 @@ class MeanValues(_ChangedValues):
         return values.where(~picked.unsqueeze(-1), mean)
 
 
-@register("mask_instead", K, POSITIONS, RANK, ROWS, ABOVE, BELOW, *WHICH)
+@register("mask_instead", K, POSITIONS, RANK, ROWS, *WHICH)
 @dataclass(frozen=True)
 class MaskInstead(SelectorIntervention, Selector):
     """Hide the keys at `positions` in the heads and forwards in which `of` picks a key, and not the key that it picks.
@@ -118,14 +130,8 @@ class MaskInstead(SelectorIntervention, Selector):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "positions", (masked := MaskPositions(self.positions)).positions)
-        if masked.is_noop:
+        if MaskPositions(self.positions).is_noop:
             raise InterventionError("Expected at least one position to hide instead, got none.")
-
-    @classmethod
-    def from_settings(cls, values: dict[str, Any], seed: int) -> Self:
-        words = {name: value for name, value in values.items() if name != "positions"}
-        return cls(MaskSinks(**words), values["positions"])
 
     def select(self, call: Call, memory: Memory) -> Tensor | None:
         picked = self.of.select(call, memory)
@@ -133,3 +139,69 @@ class MaskInstead(SelectorIntervention, Selector):
         if picked is None or there is None:
             return None
         return there & picked.any(-1, keepdim=True) & ~picked
+
+
+Share = Annotated[float, Allowed("a share from 0 to 1", number(0, 1))]
+TO = Setting("to", None, place=11, quiet=True, label=lambda share: f"to {100 * share:g}%")
+BY = Setting("by", None, place=11, quiet=True, label=lambda share: f"by {100 * share:g}%")
+OFS = replace(OF, check=among(("sinks", "random", "positions", "instead")), expected="")
+AT = replace(POSITIONS, default=None, quiet=True, label=lambda positions: "at " + POSITIONS.label(positions))
+
+
+@register(
+    "attenuate", replace(K, default=1), TO, BY, OFS, AT, replace(MATCH, quiet=True), replace(RANK, quiet=True),
+    replace(ROWS, quiet=True), *WHICH, *DRAWN, masks=False,
+)  # fmt: skip
+@dataclass(frozen=True)
+class Attenuate(SelectorIntervention):
+    """Lower the attention on the keys that `of` picks; every row sums to 1 again.
+
+    to: the share of each row that is left to those keys together, 0 to 1. A row that gives them more gives them exactly
+    `to`, divided among them as before. A row that gives them less stays as it is.
+    by: in place of `to`, the share of what they draw that is taken away in every row. Strong and weak rows lose alike.
+    The other keys of the row take up what is left over, in proportion to what they have.
+    to=0 and by=1 hide the keys; to=1 and by=0 change nothing. A row that sees no other key stays as it is.
+    The dose, the share of all attention that was really removed, is `effect.mass_share`.
+    It holds [query, key] maps of a call: made for canvases of some thousand positions at most.
+    """
+
+    to: Share | None = None
+    by: Share | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.to is None) == (self.by is None):
+            raise InterventionError(f"Expected to=… or by=…, got to={self.to!r} and by={self.by!r}; give one of them.")
+
+    @staticmethod
+    def contradiction(values: dict[str, Any]) -> tuple[str, str] | None:
+        of = values.get("of")
+        if (values.get("positions") is not None) != (of in ("positions", "instead")):
+            return "positions", "must be given with of: positions or of: instead, and only with them"
+        for one in (*DRAWN, MATCH):
+            if values.get(one.name, one.default) != one.default and of != "random":
+                return one.name, "has an effect with of: random only"
+        return None
+
+    @property
+    def is_noop(self) -> bool:
+        return self.of.is_noop or self.to == 1 or self.by == 0
+
+    def change(self, call: Call, memory: Memory) -> Change | None:
+        picked = self.of.select(call, memory)
+        if picked is None:
+            return None
+        scores = call.scores()  # [batch, head, query, key]
+        on = picked[:, :, None]
+        inside = scores.masked_fill(~on, -torch.inf).logsumexp(-1)  # [batch, head, query]
+        odds = inside - scores.masked_fill(on, -torch.inf).logsumexp(-1)  # of the picked keys against all others
+        share = odds.sigmoid()
+        kept = share.clamp(max=self.to) if self.to is not None else share * (1 - (self.by or 0.0))
+        lowered = (kept < share) & odds.isfinite()  # no key of the two kinds: nothing to lower, or nobody to take it up
+        if lowered.device.type == "cpu" and not bool(lowered.any()):  # a GPU would have to be waited for
+            return None
+        gain = torch.where(lowered, kept.logit() - odds, 0.0)
+        bias = torch.where(on, gain[..., None], 0.0)
+        drawn = (scores - inside[..., None]).exp() * (share - kept).masked_fill(~lowered, 0.0)[..., None]
+        counted = (call.labels >= 0)[:, None, :, None]
+        return Change(bias=bias, removed=(drawn.nan_to_num(0.0) * (on & counted)).sum(2))

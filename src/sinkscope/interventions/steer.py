@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
-from sinkscope.attention.selection import Shape
 from sinkscope.errors import InterventionError
-from sinkscope.fields import among, number
-from sinkscope.interventions.activations import (
-    AT,
-    AT_SETTING,
-    LAYERS,
-    ActivationIntervention,
-    drawn,
-    listed,
-    positions,
-    thawed,
-)
-from sinkscope.interventions.base import at_least, chosen, one_of
+from sinkscope.fields import FromZero, frozen, number
+from sinkscope.interventions.activations import LAYERS, ActivationIntervention, At, drawn, positions
+from sinkscope.interventions.base import Layers
 from sinkscope.interventions.hooks import HookContext
 from sinkscope.interventions.memory import Memory
-from sinkscope.interventions.settings import REQUIRED, Setting, register
-from sinkscope.interventions.words import of_random
+from sinkscope.interventions.settings import REQUIRED, Setting, of_random, register
 
 if TYPE_CHECKING:
     Vector = Tensor | Sequence[float] | str | Path
@@ -43,32 +31,34 @@ def _is_vector(value: Any) -> bool:
 @register(
     "steer",
     Setting(
-        "vector", REQUIRED, _is_vector, "a safetensors file or a list of numbers", sweeps=False, freeze=listed, thaw=thawed,
-        place=10, label=lambda vector: Path(vector).stem if isinstance(vector, str) else f"along {len(vector)} numbers",
+        "vector", REQUIRED, _is_vector, "a safetensors file or a list of numbers", sweeps=False, place=10,
+        label=lambda vector: Path(vector).stem if isinstance(vector, str) else f"along {len(vector)} numbers",
     ),
-    Setting("strength", 1.0, number(-1e6, 1e6), "a number", place=11, label=lambda strength: f"by {strength:g}"),
-    Setting("of", "vector", among(("vector", "random")), "vector or random", place=12, quiet=True, label=str),
-    AT_SETTING, LAYERS,
+    Setting("strength", 1.0, place=11, label="by {:g}".format),
+    Setting("of", "vector", place=12, quiet=True),
+    Setting("at", "all", place=55, quiet=True, label="at {}".format),
+    LAYERS,
     controls=of_random,
 )  # fmt: skip
 @dataclass(frozen=True)
 class Steer(ActivationIntervention):
     """`strength` × `vector` is added to what leaves each of `layers`, at the positions `at`, during `steps`.
 
-    vector: [width], or [layer, width] with a row per layer of the model; a tensor, numbers, or a safetensors file that holds
+    vector: [width], or [layer, width] with a row per layer of the model. It is a tensor, numbers, or a safetensors file that holds
     it as its only tensor. at: all, masked, committed, prompt, or the sinks of the last step. steps: (from, to), half-open;
     whole numbers are forwards, floats shares of the generation, None is open. of="random": a random direction of the same
     length instead, the control.
     """
 
     vector: Vector
-    layers: tuple[int, ...] | None = None
-    strength: float = 1.0
-    at: str = "all"
+    layers: Layers | None = None
+    strength: Annotated[float, number(-1e6, 1e6)] = 1.0
+    at: At = "all"
     of: Literal["vector", "random"] = "vector"
-    seed: int = 0
+    seed: FromZero = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         given = str(self.vector) if isinstance(self.vector, Path) else self.vector
         if isinstance(given, str):
             if not Path(given).is_file():
@@ -79,21 +69,12 @@ class Steer(ActivationIntervention):
             except (TypeError, ValueError, RuntimeError):
                 made = torch.zeros(0)
             _check_vector(made, "the numbers given")
-            given = listed(made.tolist())
+            given = frozen(made.tolist())
         object.__setattr__(self, "vector", given)
-        if type(self.strength) not in (int, float) or not math.isfinite(self.strength):
-            raise InterventionError(f"Expected strength to be a number, got {self.strength!r}.")
-        one_of("at", self.at, AT)
-        one_of("of", self.of, ("vector", "random"))
-        at_least("seed", self.seed, 0)
-        chosen(self, "layers")
 
     @property
     def is_noop(self) -> bool:
         return self.strength == 0
-
-    def where(self, shape: Shape) -> list[str]:
-        return ["resid_post"] if self.layers is None else [f"layers.{layer}.resid_post" for layer in self.layers]
 
     def prepare(self, model: Any, memory: Memory) -> None:
         memory.given[id(self)] = _read(self.vector) if isinstance(self.vector, str) else torch.tensor(self.vector)

@@ -41,7 +41,7 @@ def parse(source: str, where: str, error: type[SinkscopeError]) -> tuple[Any, di
 
 
 def written(path: Path) -> str:
-    """conditions[2].k"""
+    """A path as text, such as conditions[2].k."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)

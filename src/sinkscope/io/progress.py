@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self, TextIO
 
 from sinkscope.io.reading import plain
@@ -26,47 +24,33 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-class Elapsed:
-    """Time gone since the first unit, and time left at the pace so far."""
-
-    def __init__(self) -> None:
-        self.started = time.monotonic()
-        self.before: int | None = None
-
-    def note(self, done: int) -> None:
-        if self.before is None:  # units that were there already cost no time
-            self.before, self.started = done, time.monotonic()
-
-    @property
-    def gone(self) -> float:
-        return time.monotonic() - self.started
-
-    def left(self, done: int, total: int, seconds: float | None = None) -> str:
-        """seconds: left, where somebody knows better than that all units take as long."""
-        fresh = done - (self.before or 0)
-        if fresh <= 0 or done >= total:
-            return ""
-        return f", about {clock(self.gone / fresh * (total - done) if seconds is None else seconds)} left"
-
-
 class UnitLog:
     """Lines such as "37 of 400 units, 0:52 gone, about 8:20 left"."""
 
     def __init__(self, stream: TextIO, what: str = "units") -> None:
         self.stream, self.what = stream, what
-        self.elapsed = Elapsed()
-        self.last = time.monotonic()
+        self.started = self.last = time.monotonic()
+        self.before: int | None = None  # units that were there already cost no time
 
     def on_message(self, line: str) -> None:
         print(plain(line), file=self.stream, flush=True)  # names of models and files stand in it
 
     def on_progress(self, done: int, total: int, left: float | None = None) -> None:
-        self.elapsed.note(done)
+        """left: seconds, where somebody knows better than that all units take as long."""
+        if self.before is None:
+            self.before, self.started = done, time.monotonic()
+        fresh, gone = done - self.before, time.monotonic() - self.started
+        more = ""
+        if fresh > 0 and done < total:
+            more = f"about {clock(gone / fresh * (total - done) if left is None else left)} left"
+        self.show(done, total, gone, more)
+
+    def show(self, done: int, total: int, gone: float, left: str) -> None:
         now = time.monotonic()
         if done == total or now - self.last >= EVERY:
             self.last = now
-            gone = f"{done} of {total} {self.what}, {clock(self.elapsed.gone)} gone"
-            self.on_message(gone + self.elapsed.left(done, total, left))
+            line = f"{done} of {total} {self.what}, {clock(gone)} gone"
+            self.on_message(f"{line}, {left}" if left else line)
 
     def __enter__(self) -> Self:
         return self
@@ -75,18 +59,18 @@ class UnitLog:
         return None
 
 
-class UnitBar:
+class UnitBar(UnitLog):
     """The same as a bar of rich."""
 
     def __init__(self, console: Console, what: str = "units") -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+        super().__init__(sys.stderr, what)
         self.progress = Progress(
             TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
             TextColumn("{task.fields[left]}"), console=console, transient=True,
         )  # fmt: skip
         self.task = self.progress.add_task("loading models", total=None, left="")
-        self.elapsed, self.what = Elapsed(), what
 
     def on_message(self, line: str) -> None:
         if line.startswith(LOADING):
@@ -94,10 +78,8 @@ class UnitBar:
         else:
             self.progress.console.print(plain(line), markup=False)
 
-    def on_progress(self, done: int, total: int, left: float | None = None) -> None:
-        self.elapsed.note(done)
-        told = self.elapsed.left(done, total, left).strip(", ")
-        self.progress.update(self.task, description=self.what, completed=done, total=total, left=told)
+    def show(self, done: int, total: int, gone: float, left: str) -> None:
+        self.progress.update(self.task, description=self.what, completed=done, total=total, left=left)
 
     def __enter__(self) -> Self:
         self.progress.start()
@@ -107,14 +89,15 @@ class UnitBar:
         self.progress.stop()
 
 
-def unit_progress(console: Console, what: str = "units") -> UnitBar | UnitLog:
+def unit_progress(console: Console, what: str = "units") -> UnitLog:
     """A bar where someone is watching, and a line now and then where nobody is."""
     return UnitBar(console, what) if console.is_terminal else UnitLog(sys.stderr, what)
 
 
 class StepBar:
-    """A bar of the steps of a trace: call `tick` after each. It appears once the work has taken longer than a moment.
+    """A bar of the steps of a trace, say: call `tick` after each.
 
+    It appears once the work has taken longer than a moment.
     asked: whether to show it; None shows it in an interactive session alone. Commands and studies have a bar of their own,
     and are no interactive sessions. Only a terminal is shown a bar.
     """
@@ -126,8 +109,8 @@ class StepBar:
         self.total, self.what, self.done, self.start = total, what, 0, time.monotonic()
         self.bar: Progress | None = None
 
-    def tick(self) -> None:
-        self.done += 1
+    def tick(self, count: int = 1) -> None:
+        self.done += count
         if not self.shown or (self.bar is None and time.monotonic() - self.start < PATIENCE):
             return
         if self.bar is None:
@@ -146,16 +129,3 @@ class StepBar:
     def __exit__(self, *error: object) -> None:
         if self.bar is not None:
             self.bar.stop()
-
-
-@contextmanager
-def request_bar(total: int, disabled: bool, what: str) -> Iterator[Callable[[int], object]]:
-    """A bar on the terminal's error stream, none elsewhere; what is yielded counts so many requests."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=disabled or total == 0 or not console.is_terminal) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda count: bar.advance(task, count)

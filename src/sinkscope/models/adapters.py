@@ -179,16 +179,22 @@ def _change(model: Model, adapter: Adapter, own: str, place: str, name: str) -> 
         _untie(model)
         part = model.module.get_submodule(place)
     for key, tensor in saved.items():
-        target = getattr(part, key, None)
-        if not isinstance(target, Tensor) or target.shape != tensor.shape:
-            came = None if target is None else tuple(target.shape)
-            raise CheckpointError(
-                f"{name} holds {own}.{key} of shape {tuple(tensor.shape)}, and the base has {came}; it was made for "
-                "another base, or for a vocabulary that grew."
-            )
+        target = _target(part, key, tensor.shape, own, name)
         target.copy_(tensor.to(target.dtype))
     if held:
         _add_product(part, adapter, own, held, name)
+
+
+def _target(part: nn.Module, key: str, shape: tuple[int, ...], own: str, name: str) -> Tensor:
+    """The base's tensor that is changed, if it has that shape."""
+    found = getattr(part, key, None)
+    if not isinstance(found, Tensor) or found.shape != shape:
+        came = tuple(found.shape) if isinstance(found, Tensor) else None
+        raise CheckpointError(
+            f"{name} changes {own}.{key} as a tensor of {tuple(shape)}, and the base's is {came}; it was made for another base, "
+            "or for a vocabulary that grew."
+        )
+    return found
 
 
 def _put_rows(part: nn.Module, adapter: Adapter, own: str, rows: Tensor, name: str) -> None:
@@ -214,7 +220,7 @@ def _add_product(part: nn.Module, adapter: Adapter, own: str, held: dict[str, Te
             f"Expected {first} and {second} of {own} in {name}, got {' and '.join(sorted(held))}; "
             "save or fetch the adapter again."
         )
-    a, b, weight = held[first].float(), held[second].float(), getattr(part, "weight", None)
+    a, b = held[first].float(), held[second].float()
     rank = int(_by_pattern(adapter.config.get("rank_pattern"), own, adapter.config.get("r", 8)))
     alpha = float(_by_pattern(adapter.config.get("alpha_pattern"), own, adapter.config.get("lora_alpha", 8)))
     fits = a.ndim == b.ndim == 2 and a.shape[0] == b.shape[1]
@@ -223,12 +229,7 @@ def _add_product(part: nn.Module, adapter: Adapter, own: str, held: dict[str, Te
             f"Expected rank {rank} for {own} by {CONFIG} of {name}, got A {tuple(a.shape)} and B {tuple(b.shape)}; "
             "settings and weights are not of one adapter."
         )
-    shape = (a.shape[1], b.shape[0]) if table else (b.shape[0], a.shape[1])
-    if not isinstance(weight, Tensor) or tuple(weight.shape) != shape:
-        came = tuple(weight.shape) if isinstance(weight, Tensor) else None
-        raise CheckpointError(
-            f"{name} changes {own} as a weight of {shape}, and the base's is {came}; it was made for another base."
-        )
+    weight = _target(part, "weight", (a.shape[1], b.shape[0]) if table else (b.shape[0], a.shape[1]), own, name)
     scale = alpha / (math.sqrt(rank) if adapter.config.get("use_rslora") else rank)
     wide = torch.promote_types(weight.dtype, torch.float32)
     change = (b.to(weight.device, wide) @ a.to(weight.device, wide)) * scale
@@ -254,11 +255,3 @@ def _untie(model: Model) -> None:
     head = model.module.get_output_embeddings()  # type: ignore[operator]
     head.weight = nn.Parameter(head.weight.detach().clone(), requires_grad=head.weight.requires_grad)
     model.config.tie_word_embeddings = False
-
-
-def set_direction(module: nn.Module, causal: bool) -> None:
-    """Give every part of a module that knows a direction of attention this one."""
-    module.config.is_causal = causal  # type: ignore[union-attr]
-    for part in module.modules():
-        if hasattr(part, "is_causal"):
-            part.is_causal = causal  # type: ignore[assignment]

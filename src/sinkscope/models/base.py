@@ -65,6 +65,11 @@ class Model:
         return self.eos_ids[0] if self.eos_ids else None
 
     @property
+    def fill_id(self) -> int:
+        """What stands where nobody reads: padding, else end-of-text, else token 0."""
+        return next((token for token in (self.pad_id, self.eos_id) if token is not None), 0)
+
+    @property
     def config(self) -> Any:
         """Of the part that reads text."""
         config: Any = self.module.config
@@ -90,7 +95,7 @@ class Model:
 
     @property
     def valid_vocab_size(self) -> int | None:
-        """Rows of the head that stand for tokens; later ones must never be chosen. None where every row may be."""
+        """Rows of the head that stand for tokens; later ones must never be chosen; None where every row may be."""
         return self.recipe.valid_vocab_size(self)
 
     @property
@@ -305,8 +310,7 @@ def check_mask(mask: Any, ids: Tensor) -> Tensor:
 def pad(prompts: list[Tensor], model: Model) -> tuple[Tensor, Tensor]:
     """Left-pad prompts [1, position] to one batch; returns ids and attention mask [batch, position]."""
     longest = max(prompt.shape[1] for prompt in prompts)
-    fill = next((i for i in (model.pad_id, model.eos_id) if i is not None), 0)
-    ids = torch.full((len(prompts), longest), fill, dtype=torch.int64)
+    ids = torch.full((len(prompts), longest), model.fill_id, dtype=torch.int64)
     mask = torch.zeros_like(ids)
     for row, prompt in enumerate(prompts):
         ids[row, longest - prompt.shape[1] :] = prompt[0]

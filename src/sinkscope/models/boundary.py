@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from sinkscope.errors import CheckpointError, SinkscopeError
-from sinkscope.io import reading
-from sinkscope.io.reading import MB, read_bytes
+from sinkscope.io.reading import MB, read_bytes, short
 
 LARGEST_CONFIG = 8 * MB
 LARGEST_INDEX = 64 * MB
-LARGEST_HEADER = 100 * MB  # the bound of the safetensors format itself
 LARGEST_TEXT = 200 * MB  # tokenizer files: the largest published are about 35 MB
 LONGEST_NAME = 4096  # of a path on Linux
 LONGEST_SENTENCE = 590
@@ -29,10 +27,9 @@ def one_sentence(what: str) -> Iterator[None]:
     try:
         yield
     except SinkscopeError as error:
-        said = str(error)
-        if said == plain(said, LONGEST_SENTENCE):
+        if (said := short(str(error), LONGEST_SENTENCE)) == str(error):
             raise
-        raise type(error)(plain(said, LONGEST_SENTENCE)) from None
+        raise type(error)(said) from None
     except BaseException as error:
         # A panic on the Rust side is no Exception, and means no more than one.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
@@ -49,19 +46,12 @@ def reason(error: BaseException) -> str:
     if isinstance(error, MemoryError):
         return "it would need more memory than there is"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return plain(f"{type(error).__name__}: {' '.join(lines[:2])}".removesuffix(": "), 240).rstrip(".")
-
-
-def plain(text: str, most: int) -> str:
-    """Text without control characters, on one line, cut where it is too long."""
-    line = reading.plain(text.translate({10: " ", 9: " "}))
-    return line if len(line) <= most else f"{line[: most - 2]}…."
+    return short(f"{type(error).__name__}: {' '.join(lines[:2])}".removesuffix(": ")).rstrip(".")
 
 
 def shown(value: object) -> str:
-    """A strange value, short enough for a sentence."""
-    text = value if isinstance(value, str) else str(value) if isinstance(value, Path) else repr(value)
-    return reading.short(text[: 2 * LONGEST_NAME])
+    """A path, a name or a value, short enough for a sentence."""
+    return short(str(value))
 
 
 def checked_name(name: Any) -> str:
@@ -100,16 +90,12 @@ def refuse_odd_files(folder: Path) -> None:
 
 def read_object(path: Path, largest: int) -> dict[str, Any]:
     """The JSON object in a file."""
-    return parsed_object(read_bytes(path, largest, CheckpointError), shown(path))
-
-
-def parsed_object(data: bytes, where: str) -> dict[str, Any]:
     try:
-        read = json.loads(data.decode("utf-8"))
+        read = json.loads(read_bytes(path, largest, CheckpointError).decode("utf-8"))
     except (ValueError, RecursionError) as error:  # broken JSON, broken UTF-8, a number of 5,000 digits, depth
         raise CheckpointError(
-            f"Expected JSON in {where}, and it cannot be read ({reason(error)}); fetch the file again."
+            f"Expected JSON in {shown(path)}, and it cannot be read ({reason(error)}); fetch the file again."
         ) from None
     if not isinstance(read, dict):
-        raise CheckpointError(f"Expected a JSON object in {where}, got a {type(read).__name__}; fetch the file again.")
+        raise CheckpointError(f"Expected a JSON object in {shown(path)}, got a {type(read).__name__}; fetch it again.")
     return read

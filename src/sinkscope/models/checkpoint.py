@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from sinkscope.errors import CheckpointError
-from sinkscope.models.boundary import (
-    LARGEST_CONFIG,
-    LARGEST_HEADER,
-    LARGEST_INDEX,
-    parsed_object,
-    read_object,
-    refuse_odd_files,
-    shown,
-)
-from sinkscope.models.sizes import checked_config
+from sinkscope.models.boundary import LARGEST_CONFIG, LARGEST_INDEX, read_object, reason, refuse_odd_files, shown
+from sinkscope.models.sizes import Header, checked_config
 
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 FIRST_BYTES = 1 << 16
@@ -34,8 +27,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     return checked_config(read_object(path, LARGEST_CONFIG), shown(path))
 
 
-def weight_files(folder: Path) -> list[Path]:
-    """The .safetensors files of a checkpoint, single or sharded, each whole; pickle is refused by name."""
+def weight_files(folder: Path) -> dict[Path, Header]:
+    """The .safetensors files of a checkpoint, single or sharded, each whole, with their headers; pickle is refused by name."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         shards = read_object(index, LARGEST_INDEX).get("weight_map")
@@ -64,45 +57,23 @@ def weight_files(folder: Path) -> list[Path]:
                 "run code when opened and is refused; convert it to safetensors on a machine where you trust it."
             )
         raise CheckpointError(f"Expected .safetensors weights in {folder}, found none; is the download complete?")
-    for path in files:
-        read_header(path)
-    return files
+    return {path: read_header(path) for path in files}
 
 
-def read_header(path: Path) -> dict[str, Any]:
-    """The JSON header of a safetensors file, after checking that the file is as long as the header says."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if size < 8 or length <= 0 or length > size - 8 or length > LARGEST_HEADER:
-            raise CheckpointError(f"{path} is not a whole safetensors file ({size} bytes); fetch it again.")
-        header = parsed_object(file.read(length), f"the header of {shown(path)}")
-    entries = [(name, entry) for name, entry in header.items() if name != "__metadata__"]
-    for name, entry in entries:
-        if not _is_entry(entry):
-            raise CheckpointError(
-                f"{path} says of {shown(repr(name))} no dtype, shape and place that a tensor can have; fetch it again."
-            )
-    ends = [entry["data_offsets"][1] for _, entry in entries]
-    expected = 8 + length + max(ends, default=0)
-    if size != expected:
-        raise CheckpointError(
-            f"Expected {expected} bytes in {path}, got {size}: the file is cut short; fetch it again."
-        )
-    return header
+def read_header(path: Path) -> Header:
+    """Name → dtype and shape of every tensor; safetensors refuses a file that is not as long as its header says."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "pt") as file:
+            parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+            return {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in parts.items()}
+    except (SafetensorError, OSError) as error:
+        why = reason(error).removeprefix("SafetensorError: Error while deserializing header: ")
+        raise CheckpointError(f"{shown(path)} is not a whole safetensors file ({why}); fetch it again.") from None
 
 
-def _is_entry(entry: Any) -> bool:
-    """A dtype, a shape of few sizes, and two places in order."""
-    if not isinstance(entry, dict) or not isinstance(entry.get("dtype"), str):
-        return False
-    shape, places = entry.get("shape"), entry.get("data_offsets")
-    if not isinstance(shape, list) or len(shape) > 16 or not isinstance(places, list) or len(places) != 2:
-        return False
-    return all(type(one) is int and 0 <= one < 1 << 48 for one in (*shape, *places)) and places[0] <= places[1]
-
-
-def fingerprint(files: list[Path]) -> str:
+def fingerprint(files: Iterable[Path]) -> str:
     """sha256 of every weight file's header and first bytes: cheap at 16 GB, and it changes with the weights."""
     digest = hashlib.sha256()
     for path in files:

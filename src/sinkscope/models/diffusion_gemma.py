@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from sinkscope.attention.context import Forward, forward_context
 from sinkscope.errors import CheckpointError
 from sinkscope.models.family import Family, family
+from sinkscope.settings.decode import Decode
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
     from sinkscope.models.base import Model
-    from sinkscope.settings.decode import Decode
 
 NATIVE = "DiffusionGemmaForBlockDiffusion"
 
@@ -25,12 +25,12 @@ NATIVE = "DiffusionGemmaForBlockDiffusion"
 class DiffusionGemma(Family):
     """google/diffusiongemma-26B-A4B-it."""
 
-    name: ClassVar[str] = "diffusion_gemma"
-    decoders: ClassVar[tuple[str, ...]] = ("native",)
-    constructor: ClassVar[str] = "diffusion_gemma"
-    tested: ClassVar[str] = "golden"
-    native_class: ClassVar[str | None] = NATIVE
-    end_of_turn: ClassVar[str | None] = "<turn|>"
+    name = "diffusion_gemma"
+    decoders = ("native",)
+    constructor = "diffusion_gemma"
+    tested = "golden"
+    native_class = NATIVE
+    end_of_turn = "<turn|>"
 
     @property
     def causal_module(self) -> bool:
@@ -70,8 +70,6 @@ class DiffusionGemma(Family):
         return logits
 
     def defaults(self, model: Model) -> Decode:
-        from sinkscope.settings.decode import Decode
-
         config: Any = model.module.config
         canvas = int(config.canvas_length)
         return Decode.diffusion_gemma(length=canvas, block=canvas)
@@ -84,7 +82,7 @@ def is_native_diffusion(module: object) -> bool:
 
 def around(module: Any) -> Model:
     """A Model around such a module."""
-    from sinkscope.models.load import _assemble
+    from sinkscope.models.assemble import assemble
 
     name = str(getattr(module.config, "_name_or_path", "") or type(module).__name__)
-    return _assemble(DiffusionGemma(), module, None, name, None, "")
+    return assemble(DiffusionGemma(), module, None, name, None)

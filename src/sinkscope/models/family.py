@@ -9,21 +9,25 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope import plugins
-from sinkscope.errors import DecodeError, TokenizerError
-from sinkscope.models.qwen import qwen_config, refuse
+from sinkscope.errors import CheckpointError, DecodeError, TokenizerError
 from sinkscope.models.template import Messages, rendered
+from sinkscope.settings.decode import Decode
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
     from sinkscope.models.base import Model
-    from sinkscope.settings.decode import Decode
 
+# Fields of config.json that only the authors' code reads, or that stand elsewhere in transformers' own.
+FOREIGN = {
+    "model_type", "architectures", "auto_map", "attn_implementation", "rope_theta", "rope_scaling", "_name_or_path",
+    "transformers_version", "torch_dtype", "dtype", "is_causal", "use_mrope",
+}  # fmt: skip
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 
 
 class Family:
-    """One kind of checkpoint. Subclass, override what differs, and put `@family` above it (or call `register`)."""
+    """One kind of checkpoint; subclass, override what differs, and put `@family` above it (or call `register`)."""
 
     name: ClassVar[str]
     asked: ClassVar[int] = 50  # families are asked in this order whether they know a config.json; the catch-all is last
@@ -51,10 +55,7 @@ class Family:
 
     def native_config(self, config: dict[str, Any]) -> PretrainedConfig:
         """The native transformers configuration with every size taken from the checkpoint's config.json."""
-        import transformers
-
-        refuse(config, self.expects, self.name)
-        return qwen_config(getattr(transformers, self.native), config)
+        return qwen_config(self.native, config)
 
     def block(self, config: dict[str, Any]) -> int | None:
         """Block length of a checkpoint that was trained with block-causal attention; None: it sees everything."""
@@ -158,8 +159,6 @@ class Family:
         return None
 
     def defaults(self, model: Model) -> Decode:
-        from sinkscope.settings.decode import Decode
-
         made: Decode = getattr(Decode, self.constructor)(**{"length": 128, **self.usual})
         return made
 
@@ -188,3 +187,23 @@ def families() -> list[Family]:
 
 def has_tokenizer(folder: Path) -> bool:
     return any((folder / name).is_file() for name in TOKENIZER_FILES)
+
+
+def qwen_config(name: str, config: dict[str, Any]) -> PretrainedConfig:
+    """Transformers' configuration of that name; what only the authors' code reads is left out, the rotary base put in place."""
+    import transformers
+
+    kept = {field: value for field, value in config.items() if field not in FOREIGN}
+    rope = {"rope_type": "default", **(config.get("rope_scaling") or {}), "rope_theta": float(config["rope_theta"])}
+    made: PretrainedConfig = getattr(transformers, name)(**kept, rope_parameters=rope)
+    return made
+
+
+def refuse(config: dict[str, Any], expected: dict[str, Any], family: str) -> None:
+    """Refuse values of config.json under which the native class would compute something else."""
+    for field, value in expected.items():
+        if config.get(field, value) not in (value, None):
+            raise CheckpointError(
+                f"Expected {field} = {value!r} in config.json, got {config[field]!r}; "
+                f"this variant of {family} computes something else than transformers' class does and is not supported."
+            )

@@ -21,7 +21,7 @@ from torch import Tensor
 from sinkscope.errors import CheckpointError
 from sinkscope.models.boundary import shown
 from sinkscope.models.gguf_header import Header, StoredTensor
-from sinkscope.models.weights import Device, first_lines, placement, quiet
+from sinkscope.models.weights import Device, placement, quiet
 
 if TYPE_CHECKING:
     from transformers import LlamaConfig, PreTrainedTokenizerBase
@@ -56,19 +56,12 @@ def load_gguf(asked: str, header: Header, dtype: torch.dtype | str, device: Devi
         raise CheckpointError(
             f"{asked} is a GGUF file, and reading one needs the package gguf; install it: pip install gguf"
         ) from None
-    try:
-        # The bar of transformers' conversion is drawn by tqdm itself, past transformers' own switch.
-        with quiet(), redirect_stderr(io.StringIO()):
-            config = config_of(header)
-            if config is None:
-                return through_transformers(header, dtype, device)
-            return direct(header, config, dtype, device)
-    except CheckpointError:
-        raise
-    except Exception as error:
-        raise CheckpointError(
-            f"{header.path} cannot be read as a GGUF model: {first_lines(error)}; fetch it again."
-        ) from error
+    # The bar of transformers' conversion is drawn by tqdm itself, past transformers' own switch.
+    with quiet(), redirect_stderr(io.StringIO()):
+        config = config_of(header)
+        if config is None:
+            return through_transformers(header, dtype, device)
+        return direct(header, config, dtype, device)
 
 
 def direct(header: Header, config: LlamaConfig, dtype: torch.dtype | str, device: Device) -> Loaded:
@@ -169,7 +162,7 @@ def _unpaired(rows: Tensor, heads: int) -> Tensor:
 
 
 def packed_rows(header: Header) -> Iterator[tuple[StoredTensor, Tensor]]:
-    """Every tensor as it is stored: uint8 [row, byte]. Nothing is read of a file that is too short for all of them."""
+    """Every tensor as it is stored: uint8 [row, byte]; nothing is read of a file that is too short for all of them."""
     align = header.values.get("general.alignment", 32)
     start = -(-header.end // align) * align
     widths = [_row_bytes(entry) for entry in header.tensors]

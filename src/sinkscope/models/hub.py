@@ -1,15 +1,17 @@
-"""A Hub id becomes a folder in the Hub's cache; a Hub that falls silent is given up after a stated time."""
+"""A name becomes a folder: in the zoo, on disk, or in the Hub's cache; a Hub that falls silent is given up in time."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from sinkscope.errors import CheckpointError
+from sinkscope.models import zoo
+from sinkscope.models.boundary import shown
 
 TOKENIZER = ["*.json", "*.jinja", "*.txt", "*.model"]
 PATTERNS = [*TOKENIZER, "*.safetensors"]
@@ -26,41 +28,70 @@ def seconds() -> float:
     return float(constants.HF_HUB_ETAG_TIMEOUT)
 
 
+def find_folder(
+    asked: str, revision: str | None = None, token: str | bool | None = None, patterns: list[str] = PATTERNS
+) -> Path:
+    """The folder or GGUF file of a zoo name or on disk, else a snapshot of the Hub id, which may be written name@revision.
+
+    patterns: what is fetched from the Hub.
+    """
+    known = zoo.find(asked)
+    path = known or Path(asked).expanduser()
+    if revision is not None and path.exists():
+        raise CheckpointError(
+            f"{asked} is on this machine, so that revision={revision!r} would have no effect; leave it out."
+        )
+    if known is not None:
+        return known
+    if path.suffix == ".gguf" and path.is_file():
+        return path
+    if path.is_dir():
+        packed = sorted(path.glob("*.gguf"))
+        return packed[0] if len(packed) == 1 and not (path / "config.json").is_file() else path
+    if path.exists():
+        raise CheckpointError(f"Expected a checkpoint folder, got the file {asked}; name the folder that holds it.")
+    hub_id, at, written = asked.partition("@")
+    parts = hub_id.split("/")
+    if len(parts) != 2 or not all(parts) or parts[0] in (".", "..", "~"):
+        raise CheckpointError(
+            f"Expected a zoo name ({', '.join(zoo.names())}), a folder or a Hub id such as GSAI-ML/LLaDA-8B-Instruct, "
+            f"got {shown(repr(asked))}, which is none of them."
+        )
+    if at and (not written or revision not in (None, written)):
+        raise CheckpointError(f"Expected one revision of {hub_id}, got {shown(repr(asked))} and revision={revision!r}.")
+    return snapshot(asked, patterns, revision, token)
+
+
+def hub_commit(folder: Path) -> str | None:
+    """The commit of a snapshot in the Hub's cache; None for any other folder."""
+    return folder.name if folder.parent.name == "snapshots" and folder.parents[1].name.startswith("models--") else None
+
+
 def snapshot(
     hub_id: str, patterns: list[str] = PATTERNS, revision: str | None = None, token: str | bool | None = None
 ) -> Path:
     """The files of a repository that are safe to open, fetched unless they are there; hub_id may be written name@revision."""
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import constants, snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     hub_id, _, written = hub_id.partition("@")
     revision = revision or written or None
-
-    def fetch(local_only: bool) -> str:
-        return str(
-            snapshot_download(
-                hub_id, allow_patterns=patterns, etag_timeout=seconds(), local_files_only=local_only,
-                revision=revision, token=token,
-            )
-        )  # fmt: skip
-
-    return Path(fetched(hub_id if revision is None else f"{hub_id}@{revision}", fetch))
-
-
-def fetched(hub_id: str, fetch: Callable[[bool], str]) -> str:
-    """What `fetch` gets (its argument: from the cache alone), or one sentence."""
-    from huggingface_hub import constants
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
     try:
         with answering(hub_id):
-            return fetch(not constants.HF_HUB_OFFLINE and not _answers(hub_id.partition("@")[0]))
+            local = not constants.HF_HUB_OFFLINE and not _answers(hub_id)
+            return Path(
+                snapshot_download(
+                    hub_id, allow_patterns=patterns, etag_timeout=seconds(), local_files_only=local, revision=revision,
+                    token=token,
+                )
+            )  # fmt: skip
     except (LocalEntryNotFoundError, OSError, HfHubHTTPError, HFValidationError) as error:
         waited = f"the Hub did not answer within {seconds():.0f} seconds or refused"
         offline = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else waited
         raise CheckpointError(
-            f"{hub_id} is not a folder here, not in the Hub cache {constants.HF_HUB_CACHE}, and {offline} "
-            f"({type(error).__name__}); unset HF_HUB_OFFLINE and connect, set HF_HOME to a cache that has it, "
-            "or name a folder."
+            f"{hub_id if revision is None else f'{hub_id}@{revision}'} is not a folder here, not in the Hub cache "
+            f"{constants.HF_HUB_CACHE}, and {offline} ({type(error).__name__}); unset HF_HUB_OFFLINE and connect, set HF_HOME "
+            "to a cache that has it, or name a folder."
         ) from None
 
 
@@ -101,14 +132,14 @@ def answering(hub_id: str) -> Iterator[None]:
     logging.set_verbosity(40)  # every retry would be told, and the end of it is told by us
     hooks: dict[str, list[Any]] = getattr(session, "event_hooks", {})  # requests, in older versions, has none
     life = _Life(hub_id)
-    for name, hook in (("request", life.asked), ("response", life.answered)):
-        hooks.setdefault(name, []).append(hook)
+    hooks.setdefault("request", []).append(life.asked)
+    hooks.setdefault("response", []).append(life.answered)
     try:
         yield
     finally:
         logging.set_verbosity(level)
-        for name, hook in (("request", life.asked), ("response", life.answered)):
-            hooks[name].remove(hook)
+        hooks["request"].remove(life.asked)
+        hooks["response"].remove(life.answered)
 
 
 class _Life:

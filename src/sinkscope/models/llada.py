@@ -10,13 +10,12 @@ import torch
 from torch import nn
 
 from sinkscope.models.family import Family, family
-from sinkscope.models.qwen import refuse
+from sinkscope.settings.decode import Decode
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
     from sinkscope.models.base import Model
-    from sinkscope.settings.decode import Decode
 
 BLOCK = r"^model\.transformer\.blocks\.(\d+)\."
 
@@ -41,12 +40,12 @@ LLAMA_LIKE = {
 class LLaDA(Family):
     """GSAI-ML/LLaDA-8B-Base, -Instruct and LLaDA-1.5."""
 
-    name: ClassVar[str] = "llada"
-    model_type: ClassVar[str] = "llada"
+    name = "llada"
+    model_type = "llada"
     expects: ClassVar[dict[str, Any]] = LLAMA_LIKE
-    tested: ClassVar[str] = "golden"
-    mask_token: ClassVar[str | None] = "<|mdm_mask|>"
-    end_of_turn: ClassVar[str | None] = "<|eot_id|>"
+    tested = "golden"
+    mask_token = "<|mdm_mask|>"
+    end_of_turn = "<|eot_id|>"
     key_mapping: ClassVar[dict[str, str]] = {
         r"^model\.transformer\.wte\.": "model.embed_tokens.",
         r"^model\.transformer\.ln_f\.": "model.norm.",
@@ -70,7 +69,6 @@ class LLaDA(Family):
     def native_config(self, config: dict[str, Any]) -> PretrainedConfig:
         from transformers import LlamaConfig
 
-        refuse(config, self.expects, self.name)
         heads = int(config["n_heads"])
         kv_heads = config.get("n_kv_heads") or (1 if config.get("multi_query_attention") else heads)
         return LlamaConfig(
@@ -100,8 +98,6 @@ class LLaDA(Family):
 
     def defaults(self, model: Model) -> Decode:
         """1.5 holds end tokens back, as its authors do; nothing but its name tells it."""
-        from sinkscope.settings.decode import Decode
-
         if re.search(r"llada[-_]?1[._]5", model.name, re.IGNORECASE) and model.eot_id is not None:
             return Decode.llada(length=256, block=16, steps=256, late_eos=True)
         return super().defaults(model)
@@ -114,10 +110,10 @@ class MMaDA(LLaDA):
     The chat template has one newline after a header where LLaDA has two.
     """
 
-    name: ClassVar[str] = "mmada"
-    asked: ClassVar[int] = 40  # before LLaDA, whose type it may name
-    model_type: ClassVar[str] = "mmada"
-    constructor: ClassVar[str] = "mmada"
+    name = "mmada"
+    asked = 40  # before LLaDA, whose type it may name
+    model_type = "mmada"
+    constructor = "mmada"
 
     def knows(self, config: dict[str, Any], folder: Path) -> bool:
         built = any("mmada" in str(architecture).lower() for architecture in config.get("architectures") or ())

@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sinkscope.errors import CheckpointError
-from sinkscope.models.family import Family, family
-from sinkscope.models.qwen import refuse
+from sinkscope.models.family import Family, family, refuse
 from sinkscope.models.unsupported import BLOCK_ROUTING
+from sinkscope.settings.decode import Decode
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
     from sinkscope.models.base import Model
-    from sinkscope.settings import Decode
 
 # config.json values under which the mathematics is Glm4Moe's; its output projection, for one, has no bias.
 GLM_LIKE = {
@@ -30,18 +29,18 @@ GLM_LIKE = {
 class LLaDA2(Family):
     """inclusionAI/LLaDA2.0-mini, -flash (also -CAP) and LLaDA2.1-mini, -flash: one architecture, two decoders."""
 
-    name: ClassVar[str] = "llada2"
-    tested: ClassVar[str] = "golden"
-    mask_token: ClassVar[str | None] = "<|mask|>"
-    end_of_turn: ClassVar[str | None] = "<|role_end|>"
-    native_class: ClassVar[str | None] = "Glm4MoeForCausalLM"
-    block_length: ClassVar[tuple[str, int] | None] = ("block_size", 32)
+    name = "llada2"
+    expects: ClassVar[dict[str, Any]] = GLM_LIKE
+    tested = "golden"
+    mask_token = "<|mask|>"
+    end_of_turn = "<|role_end|>"
+    native_class = "Glm4MoeForCausalLM"
+    block_length = ("block_size", 32)
 
     def knows(self, config: dict[str, Any], folder: Path) -> bool:
         return str(config.get("model_type", "")).lower().startswith("llada2")
 
     def native_config(self, config: dict[str, Any]) -> PretrainedConfig:
-        refuse(config, GLM_LIKE, self.name)
         rope = {
             "rope_type": "default", **(config.get("rope_scaling") or {}), "rope_theta": float(config["rope_theta"]),
             "partial_rotary_factor": float(config.get("partial_rotary_factor", 0.5)),
@@ -67,15 +66,13 @@ class LLaDA2(Family):
         return found or (() if config.pad_token_id is None else (int(config.pad_token_id),))
 
     def mask_id(self, config: dict[str, Any], tokenizer: PreTrainedTokenizerBase | None) -> int | None:
-        """config.json names no mask token. Without a tokenizer: three after padding, as in the published vocabulary."""
+        """config.json names no mask token; without a tokenizer: three after padding, as in the published vocabulary."""
         if config.get("mask_token_id") is None and tokenizer is None and config.get("pad_token_id") is not None:
             return int(config["pad_token_id"]) + 3
         return super().mask_id(config, tokenizer)
 
     def defaults(self, model: Model) -> Decode:
         """2.1 decodes by editing; nothing but its name tells it from 2.0 (and 2.2, which is refused)."""
-        from sinkscope.settings import Decode
-
         block = model.block or 32
         if re.search(r"llada[-_]?2[._]?2", model.name, re.IGNORECASE):
             raise CheckpointError(BLOCK_ROUTING)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sinkscope.models.family import Family, family
-from sinkscope.models.qwen import refuse
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -24,11 +23,12 @@ QWEN_LIKE = {
 class LLaDAMoE(Family):
     """inclusionAI/LLaDA-MoE-7B-A1B-Base and -Instruct; its config.json says "llada", as dense LLaDA's does."""
 
-    name: ClassVar[str] = "llada_moe"
-    asked: ClassVar[int] = 40
-    tested: ClassVar[str] = "loads"
-    mask_token: ClassVar[str | None] = "<|mask|>"
-    end_of_turn: ClassVar[str | None] = "<|role_end|>"
+    name = "llada_moe"
+    expects: ClassVar[dict[str, Any]] = QWEN_LIKE
+    asked = 40
+    tested = "loads"
+    mask_token = "<|mask|>"
+    end_of_turn = "<|role_end|>"
 
     def knows(self, config: dict[str, Any], folder: Path) -> bool:
         kind = str(config.get("model_type", "")).lower().replace("_", "")
@@ -37,7 +37,6 @@ class LLaDAMoE(Family):
     def native_config(self, config: dict[str, Any]) -> PretrainedConfig:
         from transformers import Qwen3MoeConfig
 
-        refuse(config, QWEN_LIKE, self.name)
         layers = int(config["num_hidden_layers"])
         sparse = config.get("moe_layer_freq") or [1] * layers
         heads = int(config["num_attention_heads"])

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from sinkscope.models.family import Family, family
 from sinkscope.models.qwen_families import mask_tokens
+from sinkscope.settings.decode import Decode
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
     from sinkscope.models.base import Model
-    from sinkscope.settings.decode import Decode
 
 ADAPTED = ("qwen3", "qwen2", "llama")
 
@@ -22,15 +22,15 @@ ADAPTED = ("qwen3", "qwen2", "llama")
 class Llama(Family):
     """Any causal language model with a native transformers class; the last family to be asked."""
 
-    name: ClassVar[str] = "llama"
-    tested: ClassVar[str] = "loads"
-    asked: ClassVar[int] = 100
-    constructor: ClassVar[str] = "autoregressive"
+    name = "llama"
+    tested = "loads"
+    asked = 100
+    constructor = "autoregressive"
     usual: ClassVar[dict[str, Any]] = {}
-    shift: ClassVar[bool] = True
-    causal: ClassVar[bool] = True
-    padding_position: ClassVar[int | None] = 1
-    end_of_turn: ClassVar[str | None] = "<|eot_id|>"
+    shift = True
+    causal = True
+    padding_position = 1
+    end_of_turn = "<|eot_id|>"
 
     def knows(self, config: dict[str, Any], folder: Path) -> bool:
         from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -45,11 +45,11 @@ class Llama(Family):
 class AdaptedToDiffusion(Family):
     """The Tiny-A2D kind: an `a2d-…` model type, or a native causal type whose checkpoint names a mask token."""
 
-    name: ClassVar[str] = "a2d"
-    tested: ClassVar[str] = "golden"
-    plain_tokenizer: ClassVar[bool] = True
-    mask_token: ClassVar[str | None] = "<|mask|>"
-    end_of_turn: ClassVar[str | None] = "<|im_end|>"
+    name = "a2d"
+    tested = "golden"
+    plain_tokenizer = True
+    mask_token = "<|mask|>"
+    end_of_turn = "<|im_end|>"
 
     def knows(self, config: dict[str, Any], folder: Path) -> bool:
         kind = str(config.get("model_type", "")).lower()
@@ -67,8 +67,6 @@ class AdaptedToDiffusion(Family):
         return config.bos_token_id if found is None and tokenizer is None else found
 
     def defaults(self, model: Model) -> Decode:
-        from sinkscope.settings.decode import Decode
-
         # The files of the two are alike: only the name tells a block-causal checkpoint.
         make = Decode.bd3lm if "bd3lm" in model.name.lower() else Decode.mdlm
         return make(length=128, block=32, steps=128)

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from torch import Tensor
 
 from sinkscope.models.blocks import block_mask
-from sinkscope.models.family import Family, family
-from sinkscope.models.qwen import FOREIGN, refuse
+from sinkscope.models.family import FOREIGN, Family, family
+from sinkscope.settings.decode import Decode
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
     from sinkscope.models.base import Model
-    from sinkscope.settings import Decode
 
 
 @family
@@ -24,24 +23,22 @@ class Nemotron(Family):
     Finished text is causal, and the block at work sees all that is there: not the block-causal attention of LLaDA2 or SDAR.
     """
 
-    name: ClassVar[str] = "nemotron_labs_diffusion"
-    model_type: ClassVar[str] = name
-    padding_position: ClassVar[int | None] = 0
-    decoders: ClassVar[tuple[str, ...]] = ("nemotron", "autoregressive")
-    constructor: ClassVar[str] = "nemotron"
-    tested: ClassVar[str] = "golden"
-    modes: ClassVar[tuple[str, ...]] = ("diffusion", "autoregressive", "self_speculation")
-    end_of_turn: ClassVar[str | None] = "<|im_end|>"
+    name = "nemotron_labs_diffusion"
+    model_type = name
+    expects: ClassVar[dict[str, Any]] = {
+        "sliding_window": None, "attention_bias": False, "mlp_bias": False, "hidden_act": "silu",
+    }  # fmt: skip
+    padding_position = 0
+    decoders = ("nemotron", "autoregressive")
+    constructor = "nemotron"
+    tested = "golden"
+    modes = ("diffusion", "autoregressive", "self_speculation")
+    end_of_turn = "<|im_end|>"
     key_mapping: ClassVar[dict[str, str]] = {r"^encoder\.": "model.", r"^diffusion_head\.": "lm_head."}
 
     def native_config(self, config: dict[str, Any]) -> PretrainedConfig:
         from transformers import Ministral3Config
 
-        refuse(
-            config,
-            {"sliding_window": None, "attention_bias": False, "mlp_bias": False, "hidden_act": "silu"},
-            "Nemotron",
-        )
         rope = dict(config.get("rope_parameters") or config["rope_scaling"])
         rope.setdefault("rope_theta", config.get("rope_theta"))
         for needed in ("original_max_position_embeddings", "llama_4_scaling_beta"):  # queries are scaled by them
@@ -55,8 +52,6 @@ class Nemotron(Family):
 
     def defaults(self, model: Model) -> Decode:
         """NVIDIA's settings; each row ends by itself, where their code lets the rows of a batch wait for each other."""
-        from sinkscope.settings import Decode
-
         mode: Any = model.mode or "diffusion"
         threshold = None if mode == "self_speculation" else 0.9
         return Decode.nemotron(length=128, block=32, threshold=threshold, mode=mode, stop="early_eos")

@@ -59,7 +59,7 @@ def quantize(model: Model, scheme: str) -> Model:
             from torchao.quantization.granularity import PerGroup
     except ImportError:
         raise CheckpointError(
-            f"{scheme} weights need the package torchao; install it: pip install sinkscope[quant]"
+            f"{scheme} weights need the package torchao; install it: pip install -e '.[quant]'"
         ) from None
     ends: Any = model.module
     head = ends.get_output_embeddings()

@@ -10,14 +10,13 @@ from torch import Tensor
 
 from sinkscope.errors import DecodeError
 from sinkscope.models.blocks import reordered_mask
-from sinkscope.models.family import Family, family
-from sinkscope.models.qwen import qwen_config, refuse
+from sinkscope.models.family import Family, family, qwen_config
+from sinkscope.settings.decode import Decode
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
     from sinkscope.models.base import Model
-    from sinkscope.settings import Decode
 
 QWEN_LIKE = {"use_sliding_window": False, "hidden_act": "silu"}
 LLADA_ENDS = (126081, 126348)  # what LLaDA's sampler has in its code; unrelated tokens of iLLaDA
@@ -27,18 +26,18 @@ LLADA_ENDS = (126081, 126348)  # what LLaDA's sampler has in its code; unrelated
 class Dream(Family):
     """Dream-org/Dream-v0-Base-7B and -Instruct-7B; apple/DiffuCoder-7B and Dream-Coder are the same class."""
 
-    name: ClassVar[str] = "dream"
-    model_type: ClassVar[str] = "dream"
-    native: ClassVar[str] = "Qwen2Config"
-    constructor: ClassVar[str] = "dream"
+    name = "dream"
+    model_type = "dream"
+    native = "Qwen2Config"
+    constructor = "dream"
     usual: ClassVar[dict[str, Any]] = {
         "steps": 128, "algorithm": "entropy", "temperature": 0.0, "top_p": None, "top_k": None,
     }  # fmt: skip
-    tested: ClassVar[str] = "golden"
-    shift: ClassVar[bool] = True
-    padding_position: ClassVar[int | None] = 1  # as in Dream's own generation
-    mask_token: ClassVar[str | None] = "<|mask|>"
-    end_of_turn: ClassVar[str | None] = "<|im_end|>"
+    tested = "golden"
+    shift = True
+    padding_position = 1  # as in Dream's own generation
+    mask_token = "<|mask|>"
+    end_of_turn = "<|im_end|>"
 
     def load_tokenizer(self, folder: Path) -> PreTrainedTokenizerBase:
         from transformers import PreTrainedTokenizerFast, Qwen2Tokenizer
@@ -59,18 +58,18 @@ class Dream(Family):
 class OpenDCoder(Family):
     """fredzzp/open-dcoder-0.5B: known by Qwen2's type and a tokenizer whose mask token is `[MASK]`."""
 
-    name: ClassVar[str] = "open_dcoder"
-    asked: ClassVar[int] = 40  # before dllm's adapted models, which name another mask token
-    model_type: ClassVar[str] = "qwen2"
-    native: ClassVar[str] = "Qwen2Config"
+    name = "open_dcoder"
+    asked = 40  # before dllm's adapted models, which name another mask token
+    model_type = "qwen2"
+    native = "Qwen2Config"
     expects: ClassVar[dict[str, Any]] = QWEN_LIKE
-    constructor: ClassVar[str] = "dream"
+    constructor = "dream"
     usual: ClassVar[dict[str, Any]] = {**Dream.usual, "algorithm": "p2"}
-    tested: ClassVar[str] = "loads"
-    shift: ClassVar[bool] = True
-    plain_tokenizer: ClassVar[bool] = True
-    mask_token: ClassVar[str | None] = "[MASK]"
-    end_of_turn: ClassVar[str | None] = "<|im_end|>"
+    tested = "loads"
+    shift = True
+    plain_tokenizer = True
+    mask_token = "[MASK]"
+    end_of_turn = "<|im_end|>"
 
     def knows(self, config: dict[str, Any], folder: Path) -> bool:
         return super().knows(config, folder) and self.mask_token in mask_tokens(folder)
@@ -80,23 +79,21 @@ class OpenDCoder(Family):
 class RND1(Family):
     """radicalnumerics/RND1-Base-0910."""
 
-    name: ClassVar[str] = "rnd1"
-    model_type: ClassVar[str] = "rnd1"
-    native: ClassVar[str] = "Qwen3MoeConfig"
+    name = "rnd1"
+    model_type = "rnd1"
+    native = "Qwen3MoeConfig"
     expects: ClassVar[dict[str, Any]] = {**QWEN_LIKE, "rope_scaling": False}
-    native_class: ClassVar[str | None] = "Qwen3MoeForCausalLM"
-    tested: ClassVar[str] = "golden"
-    shift: ClassVar[bool] = True
-    padding_position: ClassVar[int | None] = 0
-    end_of_turn: ClassVar[str | None] = "<|im_end|>"
+    native_class = "Qwen3MoeForCausalLM"
+    tested = "golden"
+    shift = True
+    padding_position = 0
+    end_of_turn = "<|im_end|>"
 
     def native_config(self, config: dict[str, Any]) -> PretrainedConfig:
         return super().native_config({**config, "sliding_window": None})
 
     def defaults(self, model: Model) -> Decode:
         """The authors' schedule and end column; they draw at temperature 0.1, and here the likeliest token is taken."""
-        from sinkscope.settings import Decode
-
         return Decode.rnd1(length=128, steps=128, eos_id=model.eos_id)
 
 
@@ -104,19 +101,17 @@ class RND1(Family):
 class FastDLLM(Family):
     """Efficient-Large-Model/Fast_dLLM_v2_1.5B and _7B: block-causal."""
 
-    name: ClassVar[str] = "fast_dllm2"
-    model_type: ClassVar[str] = "fast_dllm_qwen"
-    native: ClassVar[str] = "Qwen2Config"
+    name = "fast_dllm2"
+    model_type = "fast_dllm_qwen"
+    native = "Qwen2Config"
     expects: ClassVar[dict[str, Any]] = QWEN_LIKE
-    tested: ClassVar[str] = "loads"
-    shift: ClassVar[bool] = True
-    block_length: ClassVar[tuple[str, int] | None] = ("bd_size", 32)
-    mask_token: ClassVar[str | None] = "|<MASK>|"
-    end_of_turn: ClassVar[str | None] = "<|im_end|>"
+    tested = "loads"
+    shift = True
+    block_length = ("bd_size", 32)
+    mask_token = "|<MASK>|"
+    end_of_turn = "<|im_end|>"
 
     def defaults(self, model: Model) -> Decode:
-        from sinkscope.settings import Decode
-
         block = model.block or 32
         return Decode.fast_dllm2(length=128, block=block, sub_block=min(8, block))
 
@@ -125,19 +120,17 @@ class FastDLLM(Family):
 class SDAR(Family):
     """JetLM/SDAR-1.7B-Chat, -4B-Chat, -8B-Chat; Gen-Verse/TraDo-4B-Instruct, -8B-Instruct, -8B-Thinking: block-causal."""
 
-    name: ClassVar[str] = "sdar"
-    model_type: ClassVar[str] = "sdar"
-    native: ClassVar[str] = "Qwen3Config"
+    name = "sdar"
+    model_type = "sdar"
+    native = "Qwen3Config"
     expects: ClassVar[dict[str, Any]] = QWEN_LIKE
-    tested: ClassVar[str] = "golden"
-    block_length: ClassVar[tuple[str, int] | None] = ("block_size", 4)
-    plain_tokenizer: ClassVar[bool] = True
-    mask_token: ClassVar[str | None] = "<|MASK|>"
-    end_of_turn: ClassVar[str | None] = "<|im_end|>"
+    tested = "golden"
+    block_length = ("block_size", 4)
+    plain_tokenizer = True
+    mask_token = "<|MASK|>"
+    end_of_turn = "<|im_end|>"
 
     def defaults(self, model: Model) -> Decode:
-        from sinkscope.settings import Decode
-
         block, threshold = model.block or 4, 0.9 if "trado" in model.name.lower() else 0.85
         return Decode.sdar(length=128, block=block, steps=block, threshold=threshold, stop_ids=model.eos_ids)
 
@@ -149,21 +142,18 @@ class WeDLM(Family):
     The text keeps its order here, and a mask says what each position sees: so what a key receives stands at its own place.
     """
 
-    name: ClassVar[str] = "wedlm"
-    model_type: ClassVar[str] = "wedlm"
+    name = "wedlm"
+    model_type = "wedlm"
     expects: ClassVar[dict[str, Any]] = QWEN_LIKE
-    decoders: ClassVar[tuple[str, ...]] = ("wedlm",)
-    constructor: ClassVar[str] = "wedlm"
+    decoders = ("wedlm",)
+    constructor = "wedlm"
     usual: ClassVar[dict[str, Any]] = {"block": 16, "threshold": 0.9}
-    tested: ClassVar[str] = "golden"
-    padding_position: ClassVar[int | None] = 0
-    end_of_turn: ClassVar[str | None] = "<|im_end|>"
+    tested = "golden"
+    padding_position = 0
+    end_of_turn = "<|im_end|>"
 
     def native_config(self, config: dict[str, Any]) -> PretrainedConfig:
-        from transformers import Qwen2Config, Qwen3Config
-
-        refuse(config, self.expects, self.name)
-        return qwen_config(Qwen3Config if config.get("qk_norm", True) else Qwen2Config, config)
+        return qwen_config("Qwen3Config" if config.get("qk_norm", True) else "Qwen2Config", config)
 
     def visible(self, model: Model, ids: Tensor, real: Tensor | None) -> Tensor | None:
         return reordered_mask(ids.ne(model.require_mask()), real)
@@ -173,12 +163,12 @@ class WeDLM(Family):
 class ILLaDA(Family):
     """GSAI-ML/iLLaDA-8B-Base and -Instruct; the file may hold the output head beside the embedding it is tied to."""
 
-    name: ClassVar[str] = "illada"
-    model_type: ClassVar[str] = "illada"
-    native: ClassVar[str] = "LlamaConfig"
+    name = "illada"
+    model_type = "illada"
+    native = "LlamaConfig"
     expects: ClassVar[dict[str, Any]] = {"layer_norm_eps": None, "rope_scaling": None, "hidden_act": "silu"}
-    tested: ClassVar[str] = "golden"
-    mask_token: ClassVar[str | None] = "<[MASK]>"
+    tested = "golden"
+    mask_token = "<[MASK]>"
 
     def mask_id(self, config: dict[str, Any], tokenizer: PreTrainedTokenizerBase | None) -> int | None:
         return super().mask_id({"mask_token_id": 5, **config}, tokenizer)  # config.json does not name it

@@ -1,9 +1,11 @@
-"""What config.json and the weight files say about sizes, held against each other before anything is allocated."""
+"""What config.json, the weight files and this machine say about sizes, held against each other before anything is loaded."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
     from sinkscope.models.family import Family
 
+Header = dict[str, tuple[str, tuple[int, ...]]]  # of a safetensors file: name → dtype and shape
 DEEPEST, MOST_VALUES = 32, 100_000
 LAYERS, WIDTH, VOCABULARY, POSITIONS = 4096, 1 << 20, 1 << 24, 1 << 31
 TOKEN = Allowed(f"a token id below {VOCABULARY}", whole(-1, VOCABULARY - 1))
@@ -57,6 +60,9 @@ CODE = (
     "auto_map", "attn_implementation", "_attn_implementation", "_attn_implementation_internal",
     "experts_implementation", "_experts_implementation", "use_kernels", "custom_pipelines",
 )  # fmt: skip
+GB = 1e9
+STORED = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1}  # bytes a number
+NAMES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 SPARE = 1 << 24  # numbers that a model may have beyond its files: buffers, and what the loader then names by key
 
 
@@ -99,12 +105,10 @@ def _walk(config: Any) -> Iterator[tuple[int, Any]]:
         left += [(depth + 1, one) for one in inner]
 
 
-def check_against_weights(
-    family: Family, native: PretrainedConfig, files: Sequence[Path], headers: Sequence[dict[str, Any]], asked: str
-) -> None:
+def check_against_weights(family: Family, native: PretrainedConfig, files: Mapping[Path, Header], asked: str) -> None:
     """The model that config.json describes is made on the device meta, where it has sizes and takes no memory."""
-    tensors = [entry for header in headers for name, entry in header.items() if name != "__metadata__"]
-    stored = sum(math.prod(entry["shape"]) for entry in tensors)
+    tensors = [shape for header in files.values() for _, shape in header.values()]
+    stored = sum(map(math.prod, tensors))
     layers = getattr(native, "num_hidden_layers", None)
     if isinstance(layers, int) and layers > len(tensors):
         raise CheckpointError(
@@ -127,16 +131,61 @@ def check_against_weights(
                 raise _wrong(f"config.json of {shown(asked)}", field, f"one of its {rows} tokens", one)
 
 
+def refuse_unless_fits(asked: str, headers: Iterable[Header], dtype: torch.dtype | str, on_cpu: bool) -> None:
+    """Refuse weights that would be turned into more bytes than this machine has left.
+
+    Weights that keep their dtype are mapped from their files and may be larger than what is free; those that are
+    converted are copied into memory.
+    """
+    if not on_cpu or isinstance(dtype, str):
+        return
+    numbers = Counter[str]()  # of each stored kind
+    for kind, shape in (entry for header in headers for entry in header.values()):
+        if kind in STORED:
+            numbers[kind] += math.prod(shape)
+    stored = max(numbers, key=lambda kind: numbers[kind], default="")
+    converted = sum(count for kind, count in numbers.items() if NAMES.get(kind) != str(dtype).removeprefix("torch."))
+    needed = converted * dtype.itemsize
+    free = available()
+    if free is not None and needed > free:
+        kept = sum(count * STORED.get(kind, 8) for kind, count in numbers.items())
+        raise CheckpointError(
+            f"{asked} takes {needed / GB:.1f} GB in {str(dtype).removeprefix('torch.')}, and {free / GB:.1f} GB of memory "
+            f"are available; load it as it is stored, {kept / GB:.1f} GB: dtype={NAMES.get(stored, 'bfloat16')}."
+        )
+
+
+def available() -> int | None:
+    """Bytes of memory that this process could get: the machine's, or less where its group is limited; None if unknown."""
+    found: list[int] = []
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        found += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    except (OSError, ValueError):
+        if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
+            found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    try:
+        limit, used = (Path("/sys/fs/cgroup", name).read_text().strip() for name in ("memory.max", "memory.current"))
+        cached = [
+            line.split()[1]
+            for line in Path("/sys/fs/cgroup/memory.stat").read_text().splitlines()
+            if line[:5] == "file "
+        ]
+        if limit != "max":
+            found.append(int(limit) - int(used) + sum(map(int, cached)))
+    except (OSError, ValueError):
+        pass
+    return min(found, default=None)
+
+
 def empty_module(family: Family, native: PretrainedConfig, device: str = "meta") -> torch.nn.Module:
     """The native module with random weights, or on the device meta with none."""
-    import transformers
+    from sinkscope.models.weights import native_class, quiet
 
-    from sinkscope.models.weights import quiet
-
-    auto: Any = getattr(transformers, family.native_class or "AutoModelForCausalLM")
+    made: Any = native_class(family) if family.native_class else native_class(family).from_config
     with torch.device(device), quiet():
-        made: torch.nn.Module = (auto.from_config if family.native_class is None else auto)(native)
-    return made
+        module: torch.nn.Module = made(native)
+    return module
 
 
 def _wrong(where: str, field: str, expected: str, came: object) -> CheckpointError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from sinkscope.errors import CheckpointError
 from sinkscope.models.family import Family, family
@@ -48,9 +48,9 @@ UNSUPPORTED: tuple[tuple[Callable[[dict[str, Any]], bool], str], ...] = (
 class Unsupported(Family):
     """Stable-DiffCoder, BD3-LM and LLaDA2.2."""
 
-    name: ClassVar[str] = "unsupported"
-    tested: ClassVar[str] = "refused"
-    asked: ClassVar[int] = 10
+    name = "unsupported"
+    tested = "refused"
+    asked = 10
 
     def knows(self, config: dict[str, Any], folder: Path) -> bool:
         return any(is_it(config) for is_it, _ in UNSUPPORTED)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor, nn
 
 from sinkscope.errors import CheckpointError
-from sinkscope.models.boundary import plain
-from sinkscope.models.checkpoint import read_header, weight_files
+from sinkscope.models.boundary import reason
 from sinkscope.models.family import Family
+from sinkscope.models.sizes import Header
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -28,30 +29,26 @@ def load_weights(
     native: PretrainedConfig,
     dtype: torch.dtype | str,
     device: Device,
-    packing: Any = None,
+    packing: Any,
+    files: Mapping[Path, Header],
 ) -> torch.nn.Module:
     """The module of a checkpoint folder; fails unless no key is missing, unexpected or of another shape.
 
     packing: a quantization_config of transformers, by which the weights are packed while they are loaded.
     """
-    import transformers
-
-    auto: Any = getattr(transformers, family.native_class or "AutoModelForCausalLM")
     try:
         with quiet():
-            module, info = auto.from_pretrained(
+            module, info = native_class(family).from_pretrained(
                 str(folder), config=native, key_mapping=family.key_mapping or None, output_loading_info=True,
                 dtype=dtype, trust_remote_code=False, use_safetensors=True, ignore_mismatched_sizes=True,
                 **placement(device), **({} if packing is None else {"quantization_config": packing}),
             )  # fmt: skip
     except Exception as error:  # transformers has no class of its own for these: ten kinds were seen
-        if packing is not None or getattr(native, "quantization_config", None):
-            raise CheckpointError(
-                f"transformers cannot load the quantised weights of {folder} here: {first_lines(error)}; "
-                "install what it names, or load the checkpoint that is not quantised."
-            ) from error
+        if packing is None and not getattr(native, "quantization_config", None):
+            raise
         raise CheckpointError(
-            f"The weights in {folder} do not fit its config.json: {first_lines(error)}; fetch both again."
+            f"transformers cannot load the quantised weights of {folder} here ({reason(error)}); "
+            "install what it names, or load the checkpoint that is not quantised."
         ) from error
     # Sizes that differ are let through above only because transformers' own error does not say which.
     if info["mismatched_keys"]:
@@ -68,26 +65,30 @@ def load_weights(
                 "is this the right config.json?"
             )
     if native.get_text_config().tie_word_embeddings:
-        _refuse_other_head(folder)
-    _refuse_more_layers(folder, int(native.get_text_config().num_hidden_layers))
+        _refuse_other_head(folder, files)
+    _refuse_more_layers(files, int(native.get_text_config().num_hidden_layers))
     if not family.causal_module:
-        for part in module.modules():
-            if hasattr(part, "is_causal"):
-                part.is_causal = False
+        set_direction(module, causal=False)
     ready: torch.nn.Module = module.eval()
     return ready
 
 
-def _refuse_other_head(folder: Path) -> None:
+def native_class(family: Family) -> Any:
+    """The transformers class that a family's weights are loaded into."""
+    import transformers
+
+    return getattr(transformers, family.native_class or "AutoModelForCausalLM")
+
+
+def _refuse_other_head(folder: Path, files: Mapping[Path, Header]) -> None:
     """A tied head that is stored as well is not read, so it must be what the model will use in its place."""
     from safetensors import safe_open
 
     found = {}
-    for path in weight_files(folder):
-        for key in ("lm_head.weight", "model.embed_tokens.weight"):
-            if key in read_header(path):
-                with safe_open(path, "pt") as file:
-                    found[key] = file.get_tensor(key)
+    for path, header in files.items():
+        for key in {"lm_head.weight", "model.embed_tokens.weight"} & header.keys():
+            with safe_open(path, "pt") as file:
+                found[key] = file.get_tensor(key)
     if len(found) == 2 and not torch.equal(*found.values()):
         raise CheckpointError(
             f"Expected the output head in {folder} to equal the embedding that config.json says it is tied to, and they "
@@ -95,15 +96,37 @@ def _refuse_other_head(folder: Path) -> None:
         )
 
 
-def _refuse_more_layers(folder: Path, layers: int) -> None:
+def _refuse_more_layers(files: Mapping[Path, Header], layers: int) -> None:
     """transformers drops the keys of some layer numbers without a word (Glm4Moe: 46 and 92), so they are counted here."""
-    for path in weight_files(folder):
-        for key in read_header(path):
+    for path, header in files.items():
+        for key in header:
             found = re.search(r"\.(?:layers|blocks)\.(\d+)\.", key)
             if found and int(found[1]) >= layers:
                 raise CheckpointError(
                     f"Expected {layers} layers by config.json, got {key} in {path.name}; is this the right config.json?"
                 )
+
+
+def is_finite(weights: Tensor) -> bool:
+    """Whether no number is NaN or infinite: least and largest carry either, and need no memory (isfinite: 3 copies)."""
+    if weights.numel() == 0 or not weights.is_floating_point():
+        return True
+    least, largest = torch.aminmax(unpacked(weights))
+    return bool(torch.isfinite(least)) and bool(torch.isfinite(largest))
+
+
+def unpacked(weights: Tensor) -> Tensor:
+    """The numbers that a tensor of torchao's stands for; any other tensor as it is."""
+    plain: Tensor = weights.detach()
+    return plain if type(plain) in (Tensor, nn.Parameter) or not plain.is_floating_point() else plain.dequantize()
+
+
+def set_direction(module: nn.Module, causal: bool) -> None:
+    """Give every part of a module that knows a direction of attention this one."""
+    module.config.is_causal = causal  # type: ignore[union-attr]
+    for part in module.modules():
+        if hasattr(part, "is_causal"):
+            part.is_causal = causal  # type: ignore[assignment]
 
 
 def placement(device: Device) -> dict[str, Any]:
@@ -128,8 +151,3 @@ def quiet() -> Iterator[None]:
         logging.set_verbosity(level)
         if bar:
             logging.enable_progress_bar()
-
-
-def first_lines(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return plain(" ".join(lines[:3]), 300).rstrip(".") or type(error).__name__

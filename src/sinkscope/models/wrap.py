@@ -10,11 +10,11 @@ import torch
 from sinkscope.attention.interface import is_native
 from sinkscope.errors import CheckpointError
 from sinkscope.fields import Allowed, among, maybe, need, whole
-from sinkscope.models.adapters import set_direction
+from sinkscope.models.assemble import assemble, self_tested
 from sinkscope.models.base import Model
 from sinkscope.models.family import Family, families
-from sinkscope.models.memory import unpacked
 from sinkscope.models.quantize import packed_by
+from sinkscope.models.weights import set_direction, unpacked
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -34,8 +34,6 @@ def wrap(
     model in a native class, which is made bidirectional; without it the model is autoregressive. mask_id: its mask token,
     where neither its config nor the tokenizer names one.
     """
-    from sinkscope.models.load import _assemble, _self_tested  # it imports this file, as every other here
-
     need("mask_id", mask_id, maybe(whole(0)), CheckpointError)
     tokenizes = Allowed("a tokenizer of transformers", lambda one: one is None or hasattr(one, "get_vocab"))
     need("tokenizer", tokenizer, tokenizes, CheckpointError)
@@ -48,9 +46,11 @@ def wrap(
         set_direction(module, causal=False)
     kind.adapt(module, config)
     name = str(getattr(module.config, "_name_or_path", "") or type(module).__name__)
-    made = _assemble(kind, module, tokenizer, name, mask, _fingerprint(module))
-    made.block, made.quantization = kind.block(config), packed_by(getattr(module.config, "quantization_config", None))
-    return _self_tested(made)
+    made = assemble(
+        kind, module, tokenizer, name, mask, fingerprint=_fingerprint(module), block=kind.block(config),
+        quantization=packed_by(getattr(module.config, "quantization_config", None)),
+    )  # fmt: skip
+    return self_tested(made)
 
 
 def _module(model: Any) -> Any:

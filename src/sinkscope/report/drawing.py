@@ -1,7 +1,7 @@
 """What all figures for print share: a look that is safe for colour-blind readers, and figures that notebooks show.
 
-Text stays text in PDF and SVG, no date or chance gets into a file (the same run gives the same bytes), and a `$` in the
-name of a model is a dollar sign: nothing is read as mathematics, so every axis gets a formatter that writes none.
+Text stays text in PDF and SVG, and no date or chance gets into a file (the same run gives the same bytes). A `$` in the
+name of a model is a dollar sign. Nothing is read as mathematics, so every axis gets a formatter that writes none.
 """
 
 from __future__ import annotations

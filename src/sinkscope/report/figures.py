@@ -57,7 +57,7 @@ def _columns(trace: Trace, layer: int | None, head: int | None, group: str) -> t
     """Scores [step, key] of one head, or the mean over a layer's heads, or over all.
 
     Column sums of a diffusion model. An autoregressive one reads the prompt in one step and writes one row in each later
-    one: its scores are multiples of the uniform share, which makes all its steps comparable.
+    one. Its scores are multiples of the uniform share, which makes all its steps comparable.
     """
     part = trace if layer is None else trace.select(layers=[layer])
     scores = part.scores(group)
@@ -71,8 +71,9 @@ def _columns(trace: Trace, layer: int | None, head: int | None, group: str) -> t
 def received_map(
     trace: Trace, layer: int | None = None, head: int | None = None, group: str = "all", ax: Axes | None = None
 ) -> Axes:
-    """Figure 1: attention received, step × position, with the largest key of every step; unit: column sums, × uniform
-    of an autoregressive model.
+    """Figure 1: attention received, step × position, with the largest key of every step.
+
+    Unit: column sums, or multiples of the uniform share for an autoregressive model.
     """
     ax = axes(ax)
     values = _columns(trace, layer, head, group)

@@ -18,8 +18,6 @@ from sinkscope.sinks import sweep, token_shares
 from sinkscope.sinks.classes import NAMES as CLASSES
 from sinkscope.statistics import CORRECTION
 from sinkscope.study import matrix, vocabulary
-from sinkscope.study.analysis import with_claims
-from sinkscope.study.analysis.wording import nats
 from sinkscope.study.results import (
     LARGEST,
     Cell,
@@ -32,6 +30,7 @@ from sinkscope.study.results import (
     Verdict,
     read_results,
 )
+from sinkscope.study.text import nats
 from sinkscope.tracing import Trace
 
 EPSILONS = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0)
@@ -45,8 +44,7 @@ def overview_of(run: Path, traces: Sequence[Trace]) -> dict[str, Any]:
         return overview()
     about = read_object(run / "run.json", LARGEST, ReportError) if (run / "run.json").is_file() else {}
     with damaged(f"results.json or run.json of {run}", ReportError):
-        results = read_results(run, ReportError)
-        return overview(None if results is None else with_claims(results), about, traces)
+        return overview(read_results(run, ReportError), about, traces)
 
 
 def overview(
@@ -154,7 +152,7 @@ def verdict_rows(verdicts: Sequence[Verdict]) -> Rows:
 
 
 def curve_rows(curves: Sequence[Curve]) -> Rows:
-    """Curves of the unchanged models. Sums say nothing of a single row, and equal × uniform elsewhere: left out."""
+    """Curves of the unchanged models; sums say nothing of a single row, and equal × uniform elsewhere: left out."""
     plain = [row for row in curves if row.condition == "none"]
     uniform = any(row.unit == "uniform" for row in plain)
     return [

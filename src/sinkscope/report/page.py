@@ -2,7 +2,7 @@
 
 The scripts are written as modules, one idea per file. For the page they are joined in the order of their imports, each in
 a scope of its own. Model text gets into the page
-only as JSON inside a data block, with every `<` written as an escape, and the page's policy names the hash of the one
+only as JSON inside a data block, with every `<` written as an escape. The page's policy names the hash of the one
 script that may run: text could not become code even if it broke out.
 """
 

@@ -1,10 +1,10 @@
 """One trace as the page holds it: a header of plain data and a blob of packed arrays.
 
 Two details of a sample exist. `full` keeps received attention of every head bit for bit as the trace has it (fp16 or
-fp32), together with the total of each map as the sink rules add it up; the page repeats Eq. 3 on these numbers in fp32
-and marks exactly what `trace.sinks` says. `compact` keeps the mean over the heads of each layer, quantised to a stated
-number of bits, the largest key of each head and step, and the exact columns of a few heads: those that the page opens on
-or that the trace kept attention maps of.
+fp32), and the total of each map as the sink rules add it up. The page repeats Eq. 3 on these numbers in fp32 and marks
+exactly what `trace.sinks` says. `compact` keeps the mean over the heads of each layer, quantised to a stated number of
+bits, and the largest key of each head and step. It also keeps the exact columns of the heads that the page opens on or that
+the trace kept attention maps of.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sinkscope.sinks.columns import (
     on_one_core,
     query_count,
 )
-from sinkscope.sinks.notable import FEW, notable, relocation, stability
+from sinkscope.sinks.heads import FEW, notable, relocation, stability
 from sinkscope.sinks.rules import GROUPS, Columns
 from sinkscope.tracing import Trace
 
@@ -79,6 +79,7 @@ def header(trace: Trace, name: str, classes: bool = True) -> dict[str, Any]:
         "committedAt": trace.committed_at.tolist(),
         "vocabulary": [[text[:LONGEST_TOKEN], kind] for text, kind in shown],
         "mapHeads": [list(pair) for pair in trace.map_heads] if trace.maps is not None else [],
+        "whyHeads": [list(pair) for pair in trace.map_heads] if trace.reasons is not None else [],
         "classes": head_classes(trace) if classes else None,
         "form": trace.form,
     }
@@ -103,8 +104,8 @@ def head_classes(trace: Trace) -> list[tuple[str, str | None]]:
 def first_head(traces: Sequence[Trace]) -> dict[str, Any] | None:
     """The head that a page opens on: one whose sink relocates far, else the firmest static one; None without either.
 
-    Only diffusion models as they are, and traces that hold every head. `moves` says which of both it is, `from` and `to`
-    are its sink's positions in the first and the second half of the steps with a sink, `like` of `heads` heads of its
+    Only diffusion models as they are, and traces that hold every head. `moves` says which of both it is. `from` and `to`
+    are its sink's positions in the first and the second half of the steps with a sink. `like` of `heads` heads of its
     model relocate so far, over `generations` traces.
     """
     plain = [
@@ -213,6 +214,10 @@ def _finish(trace: Trace, head: dict[str, Any], blob: Blob) -> tuple[dict[str, A
         blob.add("maps", map_codes(trace.maps), "planes")
     else:
         head["mapHeads"] = []
+    if trace.reasons is not None and 4 * trace.reasons.numel() <= MAP_BYTES:
+        blob.add("reasons", trace.reasons.float().numpy(), "planes")
+    else:
+        head["whyHeads"] = []
     return {**head, "lens": add_lens(trace, blob), "parts": blob.index}, blob
 
 

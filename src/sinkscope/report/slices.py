@@ -69,6 +69,14 @@ def attention(trace: Trace, words: Words) -> bytes:
     return map_codes(trace.maps[slot, step]).tobytes()
 
 
+def reasons(trace: Trace, words: Words) -> bytes:
+    """f4 [4, key]: what a kept head's keys score at one step, and why."""
+    if trace.reasons is None:
+        raise ReportError("This trace has no reasons of sinks; they are kept with attention maps, Keep(maps=…).")
+    slot, step = _number(words, "slot", 0, len(trace.reasons)), _number(words, "step", 0, trace.steps)
+    return trace.reasons[slot, step].numpy().tobytes()
+
+
 def _number(words: Words, name: str, low: int, stop: int) -> int:
     text = words.get(name, str(low))
     if not text.removeprefix("-").isdecimal() or not low <= int(text) < stop:
@@ -98,4 +106,5 @@ SLICES: dict[str, Callable[[Trace, Words], bytes]] = {
     "heads": heads,
     "lead": lead,
     "map": attention,
+    "reasons": reasons,
 }

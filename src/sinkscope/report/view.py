@@ -57,7 +57,7 @@ class Server(ThreadingHTTPServer):
             self.places.release()
 
     def service_actions(self) -> None:
-        """Called twice a second. A timeout per read would not end a client that sends a byte now and then."""
+        """Called twice a second; a timeout per read would not end a client that sends a byte now and then."""
         for request, since in list(self.waiting.items()):
             if time.monotonic() - since > PATIENCE:
                 with suppress(OSError):

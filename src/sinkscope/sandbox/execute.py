@@ -1,10 +1,10 @@
 """Run code that a model wrote: own process, no network, an empty file tree, hard limits, a verdict it cannot forge.
 
-What holds: user, mount, process, network and shared-memory namespaces; a file tree of its own in which only the
-system's libraries and Python's standard library exist (read-only) beside a small /tmp; no program to start; no rights;
-limits on time, memory, files, processes and output; a system-call filter on x86_64 and aarch64. Tests run in a process
-apart from the candidate's, and only plain data (numbers, text, lists, …) crosses, so that leaving early, patching
-builtins or returning an object that equals everything cannot pass.
+What holds: user, mount, process, network and shared-memory namespaces; no program to start; no rights; limits on time,
+memory, files, processes and output; a system-call filter on x86_64 and aarch64. It has a file tree of its own, in which
+only the system's libraries and Python's standard library exist (read-only) beside a small /tmp. Tests run in a process
+apart from the candidate's, and only plain data (numbers, text, lists, …) crosses. So leaving early, patching builtins
+or returning an object that equals everything cannot pass.
 
 What does not: a bug in the kernel. Memory is limited per process, so that a candidate that forks may hold
 `processes + 1` times `memory_mb`. A candidate can read the time and the kernel's version.
@@ -79,7 +79,7 @@ def require_sandbox() -> None:
 
 @functools.cache
 def _visible() -> tuple[str, ...]:
-    """Paths that exist inside: libraries, Python's standard library, harmless devices. No program, no home."""
+    """Paths that exist inside: libraries, Python's standard library, harmless devices; no program, no home."""
     libraries = ["/usr/lib", "/usr/lib64", "/usr/lib32", "/lib", "/lib64", "/lib32", "/etc/ld.so.cache", "/nix/store"]
     devices = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"]
     python = [

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 from sinkscope.errors import SinkscopeError
-from sinkscope.fields import among
+from sinkscope.fields import among, maybe
 from sinkscope.interventions.positions import POSITIONS
 from sinkscope.interventions.settings import Registered, Setting, add
-from sinkscope.settings.choices import CACHES
-from sinkscope.settings.sparse import ALLOWED, SparseCache
+from sinkscope.settings.choices import CACHES, allowed_fields
+from sinkscope.settings.sparse import SparseCache
 
 
 def _sparse(values: dict[str, Any]) -> dict[str, Any]:
@@ -29,7 +29,8 @@ def _wrong(values: dict[str, Any]) -> tuple[str, str] | None:
 
 
 def _setting(name: str, default: Any, label: Callable[[Any], str], place: int, quiet: bool = False) -> Setting:
-    return Setting(name, default, ALLOWED[name], label=label, place=place, quiet=quiet)
+    allowed = allowed_fields(SparseCache)[name]
+    return Setting(name, default, maybe(allowed) if default is None else allowed, label=label, place=place, quiet=quiet)
 
 
 KIND = Setting("kind", "dual", among(CACHES))

@@ -6,8 +6,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from sinkscope.errors import DecodeError
-from sinkscope.fields import need, shown, whole
-from sinkscope.settings.choices import ALLOWED, ALWAYS, CACHES, CHOICES, ID_LISTS, LONGEST, ONLY, READERS, TOKEN_ID
+from sinkscope.settings.choices import CACHES, COMMITS, READERS, check_fields
 from sinkscope.settings.sparse import SparseCache
 from sinkscope.viewers import view
 
@@ -16,44 +15,22 @@ if TYPE_CHECKING:
 
 
 def check(settings: Decode) -> None:
-    """Every value alone, then sizes, then what does not go together."""
-    for name, choices in CHOICES.items():
-        if name == "cache" and isinstance(settings.cache, SparseCache):
-            continue
-        if name == "commit" and settings.commit not in choices:
-            view("decode.commits", settings)  # a rule that is a file in decoding/commit adds its name when it is read
-        if getattr(settings, name) not in choices:
-            came = shown(getattr(settings, name), 60)
-            raise DecodeError(f"Expected {name} to be one of {', '.join(map(repr, choices))}, got {came}.")
-    _check_values(settings)
+    """Every value alone, then whether it has a meaning here, then sizes, then what does not go together."""
+    if settings.commit not in COMMITS:
+        view("decode.commits", settings)  # a rule that is a file in decoding/commit adds its name when it is read
+    check_fields(settings)
     _check_used(settings)
     if settings.layout == "answer":
         _check_sizes(settings)
     _check_combination(settings)
 
 
-def _check_values(settings: Decode) -> None:
-    for name in ALWAYS:
-        if getattr(settings, name) is None:
-            raise DecodeError(f"Expected {name} to be a number, got None; leave it out for the default.")
-    for name, allowed in ALLOWED.items():
-        if (value := getattr(settings, name)) is not None:
-            need(name, value, allowed, DecodeError)
-    for name in ID_LISTS:
-        value = getattr(settings, name)
-        if not isinstance(value, tuple) or not all(map(TOKEN_ID, value)):
-            raise DecodeError(f"Expected {name} to be a tuple of token ids, got {shown(value, 60)}.")
-    delete: object = settings.delete
-    if not isinstance(delete, tuple) or not all(map(whole(-LONGEST, LONGEST), delete)):
-        raise DecodeError(f"Expected delete to be a tuple of positions of the prompt, got {shown(delete, 60)}.")
-
-
 def _check_used(settings: Decode) -> None:
-    defaults = {field.name: field.default for field in fields(settings)}
-    for name, families in ONLY.items():
-        if settings.family not in families and getattr(settings, name) != defaults[name]:
+    for field in fields(settings):
+        families = field.metadata.get("only", (settings.family,))
+        if settings.family not in families and getattr(settings, field.name) != field.default:
             raise DecodeError(
-                f"{name} has no effect in {settings.family} decoding, only in {', '.join(families)}; leave it out."
+                f"{field.name} has no effect in {settings.family} decoding, only in {', '.join(families)}; leave it out."
             )
     if settings.guidance_keep and not settings.guidance:
         raise DecodeError("guidance_keep has no effect without guidance; give guidance above 0, or leave it out.")
@@ -91,6 +68,8 @@ def _check_combination(settings: Decode) -> None:
     bound = settings.family == "native" or settings.layout == "ahead" or not settings.causal_context
     if bound and settings.cache != "exact":
         raise DecodeError(f"These {settings.family} settings go over a cache (cache='exact'), got {settings.cache!r}.")
+    if settings.layout == "aligned" and settings.cache is not None:
+        raise DecodeError(f"No cache goes with {settings.family} decoding, got {settings.cache!r}; leave it out.")
     if settings.end_think_id is None and settings.max_thinking_tokens is not None:
         raise DecodeError("max_thinking_tokens needs end_think_id, the token that is written then; give it.")
     if isinstance(settings.cache, str) and (settings.cache == "exact") != settings.block_causal:

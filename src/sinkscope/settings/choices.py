@@ -1,11 +1,26 @@
-"""The words that decode settings are made of, and what each may be."""
+"""What a setting may be: the annotations of `Decode` and `SparseCache`, and the check that reads them."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from dataclasses import fields
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from sinkscope.fields import TRUTH, Allowed, number, whole
-from sinkscope.settings.sparse import SparseCache
+from sinkscope.errors import DecodeError
+from sinkscope.fields import TRUTH, Allowed, among, need, number, whole
+
+LONGEST = 1 << 24  # tokens, steps and the like: far above any context, and small enough to count with
+LAST_ID = (1 << 31) - 1
+SEEDS = 1 << 64  # what a generator of torch takes
+
+Count = Annotated[int, whole(1, LONGEST)]
+FromZero = Annotated[int, whole(0, LONGEST)]
+Position = Annotated[int, whole(-LONGEST, LONGEST)]
+TokenId = Annotated[int, Allowed(f"a token id from 0 to {LAST_ID}", whole(0, LAST_ID))]
+Seed = Annotated[int, whole(0, SEEDS - 1)]
+Number = Annotated[float, number(0)]
+Share = Annotated[float, number(0, 1)]
 
 # native: DiffusionGemma's own generate in transformers.
 Kind = Literal[
@@ -18,7 +33,6 @@ Choice = Literal["gumbel", "draw", "block_draw", "likeliest", "entropy"]
 Mode = Literal["diffusion", "autoregressive", "self_speculation"]  # of a checkpoint that decodes in several ways
 CanvasCache = Literal["prefix", "dual"]  # kinds of decoding/cache.py, for models that see the whole canvas
 CACHES: tuple[str, ...] = get_args(CanvasCache)
-Cache = CanvasCache | Literal["exact"] | SparseCache | None
 
 # answer: blocks from the end of a left-padded prompt. rows: from the end of each row's own prompt, padded on either side.
 # grid: from column 0, the first block holding the end of the prompt. left: prompts padded at the left to whole blocks.
@@ -49,65 +63,41 @@ COMMITS: list[str] = [
 
 # Settings that only these commit rules read, and cannot do without; a rule from elsewhere says so when it is registered.
 READERS: dict[str, list[str]] = {"threshold": ["threshold", "dynamic", "edit", "sub_blocks"], "factor": ["factor"]}
+Commit = Annotated[str, lambda: among(COMMITS)]  # asked anew: a rule may be registered later
 
-CHOICES: dict[str, Any] = {
-    "family": get_args(Kind),
-    "confidence": get_args(Confidence),
-    "confidence_dtype": ("model", "float32", "float64"),
-    "commit": COMMITS,
-    "stop": get_args(Stop),
-    "cache": (None, *CACHES, "exact"),
-    "noise": get_args(Noise),
-    "layout": get_args(Layout),
-    "choice": (None, *get_args(Choice)),
-    "overwrite": ("never", "reference"),
-    "mode": (None, *get_args(Mode)),
-}
-LONGEST = 1 << 24  # tokens, steps and the like: far above any context, and small enough to count with
-LAST_ID = (1 << 31) - 1
-SEEDS = 1 << 64  # what a generator of torch takes
-ALWAYS = ("length", "seed", "temperature", "guidance", "epsilon")  # None means nothing for these
-ID_LISTS = ("stop_ids", "guidance_keep", "suppress", "begin_suppress", "suffix")
-TOKEN_ID = Allowed(f"a token id from 0 to {LAST_ID}", whole(0, LAST_ID))
-COUNT = whole(1, LONGEST)
 
-# What a setting may be beside None; those of CHOICES and ID_LISTS are not here.
-ALLOWED: dict[str, Allowed] = {
-    **dict.fromkeys(("length", "block", "steps", "top_k", "minimal_topk"), COUNT),
-    **dict.fromkeys(("num_to_transfer", "steps_per_block", "sub_block", "total_length", "infill_length"), COUNT),
-    **dict.fromkeys(("max_post_steps", "max_thinking_tokens", "stability"), whole(0, LONGEST)),
-    "seed": whole(0, SEEDS - 1),
-    **dict.fromkeys(("eos_id", "eot_id", "pad_id", "end_think_id"), TOKEN_ID),
-    **dict.fromkeys(
-        ("temperature", "factor", "algorithm_temperature", "guidance", "gamma", "t_min", "t_max"), number(0)
-    ),
-    **dict.fromkeys(("top_p", "threshold", "epsilon", "editing_threshold"), number(0, 1)),
-    **dict.fromkeys(("forbid_eos", "late_eos", "block_causal", "stochastic", "shift", "recompute"), TRUTH),
-    **dict.fromkeys(("causal_context", "greedy", "eos_at_end"), TRUTH),
-}
+def check_fields(settings: Any, where: str = "") -> None:
+    """Refuse a value that its field's annotation does not allow; None is one where it is the default."""
+    allowed = allowed_fields(type(settings))
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if value is not None or field.default is not None:
+            need(f"{field.name}{where}", value, allowed[field.name], DecodeError)
 
-# Settings that have a meaning in these families only; elsewhere they would be ignored, so they are refused.
-ONLY: dict[str, tuple[str, ...]] = {
-    "minimal_topk": ("llada2",),
-    "editing_threshold": ("llada21",),
-    "max_post_steps": ("llada21",),
-    "num_to_transfer": ("llada21",),
-    "overwrite": ("sdar",),
-    "stochastic": ("mdlm", "bd3lm"),
-    "steps_per_block": ("bd3lm",),
-    "sub_block": ("fast_dllm2",),
-    "pad_id": ("bd3lm",),
-    "stop_ids": ("sdar",),
-    "guidance_keep": ("mdlm", "bd3lm"),
-    "suppress": ("mdlm", "bd3lm"),
-    "begin_suppress": ("mdlm", "bd3lm"),
-    "shift": ("mdlm", "bd3lm", "llada", "mmada", "dream", "parallel"),
-    "recompute": ("autoregressive",),
-    "mode": ("nemotron", "autoregressive"),
-    "causal_context": ("nemotron",),
-    "max_thinking_tokens": ("nemotron", "autoregressive"),
-    "end_think_id": ("nemotron", "autoregressive"),
-    **dict.fromkeys(("total_length", "suffix", "infill_length", "eos_at_end", "greedy"), ("rnd1",)),
-    "gamma": ("rnd1", "native"),
-    **dict.fromkeys(("t_min", "t_max", "stability"), ("native",)),
-}
+
+def allowed_fields(kind: type) -> dict[str, Allowed]:
+    """What the fields of a settings class may be, beside None."""
+    return {name: found if isinstance(found, Allowed) else found() for name, found in _annotated(kind).items()}
+
+
+@cache
+def _annotated(kind: type) -> dict[str, Any]:
+    return {name: _allowed(hint) for name, hint in get_type_hints(kind, include_extras=True).items()}
+
+
+def _allowed(hint: Any) -> Any:
+    origin, inside = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return hint.__metadata__[0]
+    if origin is Literal:
+        return among(inside)
+    if origin is tuple:
+        one = _allowed(inside[0])
+        return Allowed(f"a tuple, each {one.expected}", lambda value: isinstance(value, tuple) and all(map(one, value)))
+    if origin in (Union, UnionType):
+        literals = [value for one in inside if get_origin(one) is Literal for value in get_args(one)]
+        kinds = [_allowed(one) for one in inside if one is not type(None) and get_origin(one) is not Literal]
+        kinds += [among(literals)] if literals else []
+        expected = " or ".join(one.expected for one in kinds)
+        return kinds[0] if len(kinds) == 1 else Allowed(expected, lambda value: any(one(value) for one in kinds))
+    return TRUTH if hint is bool else Allowed(f"a {hint.__name__}", lambda value: isinstance(value, origin or hint))

@@ -1,112 +1,149 @@
 """`Decode`: every choice of a decoder in one frozen, serialisable dataclass, with a constructor per published sampler."""
 
+# ruff: noqa: RUF009 - what `only` makes is a field
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from math import ceil
 from typing import Any, Literal
 
 from sinkscope.errors import DecodeError
 from sinkscope.settings.checks import check
-from sinkscope.settings.choices import DREAM_ALGORITHMS, Cache, Choice, Confidence, Kind, Layout, Mode, Noise, Stop
+from sinkscope.settings.choices import (
+    DREAM_ALGORITHMS,
+    Choice,
+    Commit,
+    Confidence,
+    Count,
+    FromZero,
+    Kind,
+    Layout,
+    Mode,
+    Noise,
+    Number,
+    Position,
+    Seed,
+    Share,
+    Stop,
+    TokenId,
+)  # fmt: skip
 from sinkscope.settings.samplers import sampler
-from sinkscope.settings.sparse import SparseCache
+from sinkscope.settings.sparse import Cache, SparseCache
 
 Ids = Sequence[int] | None
 
 
+def only(*families: Kind, default: Any = None) -> Any:
+    """A setting that has a meaning in these families only; elsewhere it would be ignored, so it is refused."""
+    return field(default=default, metadata={"only": families})
+
+
 @dataclass(frozen=True)
 class Decode:
-    """How a canvas becomes text. Build one with `Decode.llada(…)` and its siblings."""
+    """How a canvas becomes text; build one with `Decode.llada(…)` and its siblings."""
 
     family: Kind
-    length: int  # tokens to generate
-    block: int | None = None  # None: the whole canvas is one block
-    steps: int | None = None  # forwards over the whole answer (grid layout: per block); None: as the commit rule needs
-    temperature: float = 0.0
-    top_p: float | None = None
-    top_k: int | None = None
-    guidance: float = 0.0
+    length: Count  # tokens to generate
+    block: Count | None = None  # None: the whole canvas is one block
+    steps: Count | None = (
+        None  # forwards over the whole answer (grid layout: per block); None: as the commit rule needs
+    )
+    temperature: Number = 0.0
+    top_p: Share | None = None
+    top_k: Count | None = None
+    guidance: Number = 0.0
     confidence: Confidence = "probability"
     confidence_dtype: Literal["model", "float32", "float64"] = "model"
-    commit: str = "quota"  # name of a registered commit rule
-    threshold: float | None = None
-    factor: float | None = None
-    algorithm_temperature: float | None = None
-    epsilon: float = 1e-3  # where Dream's schedule of times ends
+    commit: Commit = "quota"  # name of a registered commit rule
+    threshold: Share | None = None
+    factor: Number | None = None
+    algorithm_temperature: Number | None = None
+    epsilon: Share = 1e-3  # where Dream's schedule of times ends
     forbid_eos: bool = False  # end-of-text is never chosen
     late_eos: bool = False  # end-of-text and end-of-turn are committed last
-    eos_id: int | None = None  # None: the model's
-    eot_id: int | None = None
+    eos_id: TokenId | None = None  # None: the model's
+    eot_id: TokenId | None = None
     stop: Stop = "never"
     cache: Cache = None
-    seed: int = 0
+    seed: Seed = 0
     noise: Noise = "reference"
     # What came with block diffusion; left out of to_dict where it has its default, so that older files read the same.
     layout: Layout = "answer"  # where blocks are counted from, and how a batch is padded
     choice: Choice | None = None  # how a token is chosen; None: drawn for Dream and left to right, else Gumbel
     block_causal: bool = False  # a position sees its own block and those before it
-    minimal_topk: int | None = None  # LLaDA2.0: steps per block are at most length // minimal_topk
-    editing_threshold: float | None = None  # LLaDA2.1: a known token is replaced by a surer other one
-    max_post_steps: int | None = None  # LLaDA2.1: forwards over a block without masks
-    num_to_transfer: int | None = None  # LLaDA2.1: commits per step at least
-    overwrite: Literal["never", "reference"] = "never"  # SDAR: "reference" lets a quota overwrite known tokens
-    stochastic: bool = False  # dllm: the quota of a step is drawn, not rounded
-    steps_per_block: int | None = None
-    sub_block: int | None = None  # Fast-dLLM v2: a block is filled in parts of this length
-    shift: bool | None = None  # whether row i predicts token i + 1; None: as the model was trained
-    pad_id: int | None = None
-    stop_ids: tuple[int, ...] = ()  # generation ends after the block that holds one of these
-    guidance_keep: tuple[int, ...] = ()  # tokens that the unconditional copy still sees
-    suppress: tuple[int, ...] = ()  # never chosen
-    begin_suppress: tuple[int, ...] = ()  # taken out after the choice, so that only confidences change
-    recompute: bool = False  # left to right: every step computes all rows again, and keeps no cache
-    delete: tuple[int, ...] = ()  # positions of the prompt that are taken out before it is read
-    mode: Mode | None = None  # of a checkpoint that decodes in several ways; None: it knows one
-    causal_context: bool = True  # Nemotron: prompt and finished blocks are read causally
-    max_thinking_tokens: int | None = None  # after so many tokens without end_think_id it is written
-    end_think_id: int | None = None
-    total_length: int | None = None  # RND1: columns of the canvas, the prompt's included; None: as length needs
-    suffix: tuple[int, ...] = ()  # RND1: text behind the masks
-    infill_length: int | None = None  # RND1: masks; None: as many as there is room for
-    eos_at_end: bool = False  # RND1: the column reserved for end-of-text holds it, and not padding
-    greedy: bool = True  # RND1: the likeliest token, whatever the temperature
-    gamma: float | None = None  # RND1, DiffusionGemma: entropy that the commits of one step may add up to
-    t_min: float | None = None  # DiffusionGemma: temperature at the last step of a canvas
-    t_max: float | None = None  # … and at its first
-    stability: int | None = None  # DiffusionGemma: steps over which a finished canvas stays the same
+    minimal_topk: Count | None = only("llada2")  # LLaDA2.0: steps per block are at most length // minimal_topk
+    editing_threshold: Share | None = only("llada21")  # LLaDA2.1: a known token is replaced by a surer other one
+    max_post_steps: FromZero | None = only("llada21")  # LLaDA2.1: forwards over a block without masks
+    num_to_transfer: Count | None = only("llada21")  # LLaDA2.1: commits per step at least
+    # SDAR: "reference" lets a quota overwrite known tokens
+    overwrite: Literal["never", "reference"] = only("sdar", default="never")
+    stochastic: bool = only("mdlm", "bd3lm", default=False)  # dllm: the quota of a step is drawn, not rounded
+    steps_per_block: Count | None = only("bd3lm")
+    sub_block: Count | None = only("fast_dllm2")  # Fast-dLLM v2: a block is filled in parts of this length
+    # whether row i predicts token i + 1; None: as the model was trained
+    shift: bool | None = only("mdlm", "bd3lm", "llada", "mmada", "dream", "parallel")
+    pad_id: TokenId | None = only("bd3lm")
+    stop_ids: tuple[TokenId, ...] = only("sdar", default=())  # generation ends after the block that holds one of these
+    guidance_keep: tuple[TokenId, ...] = only(
+        "mdlm", "bd3lm", default=()
+    )  # tokens that the unconditional copy still sees
+    suppress: tuple[TokenId, ...] = only("mdlm", "bd3lm", default=())  # never chosen
+    # taken out after the choice, so that only confidences change
+    begin_suppress: tuple[TokenId, ...] = only("mdlm", "bd3lm", default=())
+    # left to right: every step computes all rows again, and keeps no cache
+    recompute: bool = only("autoregressive", default=False)
+    delete: tuple[Position, ...] = ()  # positions of the prompt that are taken out before it is read
+    mode: Mode | None = only(
+        "nemotron", "autoregressive"
+    )  # of a checkpoint that decodes in several ways; None: it knows one
+    causal_context: bool = only("nemotron", default=True)  # Nemotron: prompt and finished blocks are read causally
+    # after so many tokens without end_think_id it is written
+    max_thinking_tokens: FromZero | None = only("nemotron", "autoregressive")
+    end_think_id: TokenId | None = only("nemotron", "autoregressive")
+    total_length: Count | None = only(
+        "rnd1"
+    )  # RND1: columns of the canvas, the prompt's included; None: as length needs
+    suffix: tuple[TokenId, ...] = only("rnd1", default=())  # RND1: text behind the masks
+    infill_length: Count | None = only("rnd1")  # RND1: masks; None: as many as there is room for
+    eos_at_end: bool = only(
+        "rnd1", default=False
+    )  # RND1: the column reserved for end-of-text holds it, and not padding
+    greedy: bool = only("rnd1", default=True)  # RND1: the likeliest token, whatever the temperature
+    # RND1, DiffusionGemma: entropy that the commits of one step may add up to
+    gamma: Number | None = only("rnd1", "native")
+    t_min: Number | None = only("native")  # DiffusionGemma: temperature at the last step of a canvas
+    t_max: Number | None = only("native")  # … and at its first
+    stability: FromZero | None = only("native")  # DiffusionGemma: steps over which a finished canvas stays the same
+
+    # Each constructor returns what it sets beside the arguments that are settings themselves; `sampler` puts both together.
 
     @classmethod
     @sampler
     def llada(
-        cls, length: int, block: int | None = None, steps: int | None = None, temperature: float = 0.0,
+        cls, /, length: int, block: int | None = None, steps: int | None = None, temperature: float = 0.0,
         guidance: float = 0.0, confidence: Confidence = "probability", forbid_eos: bool = False, late_eos: bool = False,
         eos_id: int | None = None, eot_id: int | None = None, **more: Any,
-    ) -> Decode:  # fmt: skip
+    ) -> dict[str, Any]:  # fmt: skip
         """LLaDA's semi-autoregressive sampler: blocks left to right, the same number of commits every step."""
-        return cls("llada", length, block, length if steps is None else steps, temperature, guidance=guidance,
-                   confidence=confidence, forbid_eos=forbid_eos, late_eos=late_eos, eos_id=eos_id, eot_id=eot_id,
-                   **more)  # fmt: skip
+        return {"steps": length if steps is None else steps, **more}
 
     @classmethod
     @sampler
     def mmada(
-        cls, length: int, block: int | None = None, steps: int | None = None, temperature: float = 0.0,
+        cls, /, length: int, block: int | None = None, steps: int | None = None, temperature: float = 0.0,
         guidance: float = 0.0, confidence: Confidence = "probability", **more: Any,
-    ) -> Decode:  # fmt: skip
+    ) -> dict[str, Any]:  # fmt: skip
         """MMaDA's sampler: LLaDA's with float64 confidence; stop="eot" is its fast variant."""
-        more = {"confidence_dtype": "float64", **more}
-        return cls("mmada", length, block, length if steps is None else steps, temperature, guidance=guidance,
-                   confidence=confidence, **more)  # fmt: skip
+        return {"steps": length if steps is None else steps, "confidence_dtype": "float64", **more}
 
     @classmethod
     @sampler
     def dream(
-        cls, length: int, steps: int | None = None, algorithm: str = "origin",
+        cls, /, length: int, steps: int | None = None, algorithm: str = "origin",
         algorithm_temperature: float | None = None, temperature: float = 1.0, top_p: float | None = 1.0,
         top_k: int | None = 50, epsilon: float = 1e-3, **more: Any,
-    ) -> Decode:  # fmt: skip
+    ) -> dict[str, Any]:  # fmt: skip
         """Dream's sampler; arguments left out are what its code takes then, top_k = 50 included (None switches off).
 
         algorithm="p2" is Open-dCoder's: the least confident of all generated tokens are masked again at every step.
@@ -114,75 +151,68 @@ class Decode:
         if algorithm not in tuple(DREAM_ALGORITHMS):  # a list cannot be looked up in a mapping
             raise DecodeError(f"Expected algorithm to be one of {', '.join(DREAM_ALGORITHMS)}, got {algorithm!r}.")
         confidence, commit = DREAM_ALGORITHMS[algorithm]
-        return cls("dream", length, steps=length if steps is None else steps, temperature=temperature, top_p=top_p,
-                   top_k=top_k, confidence=confidence, commit=commit, algorithm_temperature=algorithm_temperature,
-                   epsilon=epsilon, **more)  # fmt: skip
+        return dict(steps=length if steps is None else steps, confidence=confidence, commit=commit, **more)
 
     @classmethod
     @sampler
     def parallel(
-        cls, length: int, block: int | None = None, threshold: float | None = 0.9, factor: float | None = None,
+        cls, /, length: int, block: int | None = None, threshold: float | None = 0.9, factor: float | None = None,
         cache: Cache | Literal["none"] = None, steps: int | None = None, **more: Any,
-    ) -> Decode:  # fmt: skip
+    ) -> dict[str, Any]:  # fmt: skip
         """Fast-dLLM: commit what is confident enough, by `factor` instead of `threshold`, or a quota of `steps`.
 
         As in the authors' code, `steps` may stand beside a threshold or a factor, which decide alone.
         """
         commit = "factor" if factor is not None else "threshold" if threshold is not None else "quota"
-        more = {"confidence_dtype": "float64", **more}
-        return cls("parallel", length, block, (length if steps is None else steps) if commit == "quota" else None,
-                   commit=commit, threshold=threshold if commit == "threshold" else None, factor=factor,
-                   cache=None if cache == "none" else cache, **more)  # fmt: skip
+        steps = (length if steps is None else steps) if commit == "quota" else None
+        threshold = threshold if commit == "threshold" else None
+        return dict(commit=commit, steps=steps, threshold=threshold, cache=None if cache == "none" else cache,
+                    **{"confidence_dtype": "float64", **more})  # fmt: skip
 
     @classmethod
     @sampler
     def autoregressive(
-        cls, length: int, temperature: float = 0.0, top_p: float | None = None, top_k: int | None = None,
+        cls, /, length: int, temperature: float = 0.0, top_p: float | None = None, top_k: int | None = None,
         recompute: bool = False, **more: Any,
-    ) -> Decode:  # fmt: skip
+    ) -> dict[str, Any]:  # fmt: skip
         """One token per step, left to right, with a key-value cache.
 
         recompute=True keeps no cache: every step computes all rows again, the protocol of a diffusion model. Without an
         intervention both write the same tokens (to rounding); under one, rows of the prompt are computed under it too.
         """
-        return cls("autoregressive", length, temperature=temperature, top_p=top_p, top_k=top_k, commit="next",
-                   recompute=recompute, **more)  # fmt: skip
+        return dict(commit="next", **more)
 
     @classmethod
     @sampler
     def llada2(
-        cls, length: int, block: int = 32, steps: int = 32, threshold: float = 0.95, minimal_topk: int = 1,
+        cls, /, length: int, block: int = 32, steps: int = 32, threshold: float = 0.95, minimal_topk: int = 1,
         eos_id: int | None = None, early_stop: bool = False, temperature: float = 0.0, top_p: float | None = None,
         top_k: int | None = None, **more: Any,
-    ) -> Decode:  # fmt: skip
+    ) -> dict[str, Any]:  # fmt: skip
         """LLaDA2.0: blocks from column 0, block-causal; all that are sure enough, or else a quota of the block.
 
         It ends after the block that holds end-of-text; early_stop ends inside the block, once all before it is known.
         """
-        stop: Stop = "early_eos" if early_stop else "eos"
-        return cls("llada2", length, block, steps, temperature, top_p, top_k, commit="dynamic", threshold=threshold,
-                   minimal_topk=minimal_topk, eos_id=eos_id, **{"stop": stop, **BLOCK_DIFFUSION, **more})  # fmt: skip
+        return dict(commit="dynamic", **{"stop": "early_eos" if early_stop else "eos", **BLOCK_DIFFUSION, **more})
 
     @classmethod
     @sampler
     def llada21(
-        cls, length: int, block: int = 32, threshold: float = 0.95, editing_threshold: float = 0.9,
+        cls, /, length: int, block: int = 32, threshold: float = 0.95, editing_threshold: float = 0.9,
         max_post_steps: int = 16, num_to_transfer: int = 1, eos_id: int | None = None, early_stop: bool = False,
         temperature: float = 0.0, top_p: float | None = None, top_k: int | None = None, **more: Any,
-    ) -> Decode:  # fmt: skip
+    ) -> dict[str, Any]:  # fmt: skip
         """LLaDA2.1: as 2.0, and known tokens of the block are replaced while the model is sure of others."""
-        stop: Stop = "eos" if early_stop else "never"
-        return cls("llada21", length, block, None, temperature, top_p, top_k, commit="edit", threshold=threshold,
-                   editing_threshold=editing_threshold, max_post_steps=max_post_steps, num_to_transfer=num_to_transfer,
-                   eos_id=eos_id, **{"stop": stop, **BLOCK_DIFFUSION, **more})  # fmt: skip
+        stop = "eos" if early_stop else "never"
+        return dict(commit="edit", steps=None, **{"stop": stop, **BLOCK_DIFFUSION, **more})
 
     @classmethod
     @sampler
     def sdar(
-        cls, length: int, block: int = 4, steps: int = 4, rule: str = "dynamic", threshold: float = 0.85,
+        cls, /, length: int, block: int = 4, steps: int = 4, rule: str = "dynamic", threshold: float = 0.85,
         temperature: float = 1.0, top_p: float | None = 1.0, top_k: int | None = None, stop_ids: Ids = (),
         overwrite: Literal["never", "reference"] = "never", **more: Any,
-    ) -> Decode:  # fmt: skip
+    ) -> dict[str, Any]:  # fmt: skip
         """SDAR and TraDo: block by block over an exact cache; tokens are drawn, by the rules dynamic, static, sequential.
 
         overwrite="reference" lets a quota above the masks left replace known tokens, the prompt's too, as the authors'
@@ -191,118 +221,104 @@ class Decode:
         if rule not in ("dynamic", "static", "sequential"):
             raise DecodeError(f"Expected rule to be 'dynamic', 'static' or 'sequential', got {rule!r}.")
         settings = {"cache": "exact", "stop": "ids" if stop_ids else "never", **BLOCK_DIFFUSION, **more}
-        return cls("sdar", length, block, steps, temperature, top_p, top_k or None, commit=rule,
-                   threshold=threshold if rule == "dynamic" else None, stop_ids=_ids(stop_ids),
-                   overwrite=overwrite, **settings)  # fmt: skip
+        return dict(commit=rule, threshold=threshold if rule == "dynamic" else None, top_k=top_k or None, **settings)
 
     @classmethod
     @sampler
     def mdlm(
-        cls, length: int, block: int | None = None, steps: int | None = None, confidence: Confidence = "probability",
+        cls, /, length: int, block: int | None = None, steps: int | None = None, confidence: Confidence = "probability",
         stochastic: bool = False, guidance: float = 0.0, guidance_keep: Ids = (), suppress: Ids = (),
         begin_suppress: Ids = (), shift: bool | None = None, **more: Any,
-    ) -> Decode:  # fmt: skip
+    ) -> dict[str, Any]:  # fmt: skip
         """dllm's masked sampler: blocks from each row's own prompt end, quotas rounded half to even."""
-        return cls(length=length, block=length if block is None else block, steps=length if steps is None else steps,
-                   commit="rounded", confidence=confidence, stochastic=stochastic, guidance=guidance,
-                   guidance_keep=_ids(guidance_keep), suppress=_ids(suppress),
-                   begin_suppress=_ids(begin_suppress), shift=shift,
-                   **{"family": "mdlm", "layout": "rows", **more})  # fmt: skip
+        sizes = {"block": length if block is None else block, "steps": length if steps is None else steps}
+        return dict(commit="rounded", **sizes, **{"layout": "rows", **more})
 
     @classmethod
     @sampler
     def bd3lm(
-        cls, length: int, block: int | None = None, steps: int | None = None, confidence: Confidence = "probability",
+        cls, /, length: int, block: int | None = None, steps: int | None = None, confidence: Confidence = "probability",
         stochastic: bool = False, guidance: float = 0.0, guidance_keep: Ids = (), suppress: Ids = (),
         begin_suppress: Ids = (), shift: bool | None = None, steps_per_block: int | None = None, **more: Any,
-    ) -> Decode:  # fmt: skip
+    ) -> dict[str, Any]:  # fmt: skip
         """dllm's block sampler: prompts padded at the left to whole blocks, block-causal, over an exact cache."""
+        sizes = {"block": length if block is None else block, "steps": length if steps is None else steps}
         settings = {"layout": "left", "block_causal": True, "cache": "exact", "stop": "row_eos", **more}
-        return cls.mdlm(length, block, steps, confidence, stochastic, guidance, guidance_keep, suppress, begin_suppress,
-                        shift, family="bd3lm", steps_per_block=steps_per_block, **settings)  # fmt: skip
+        return dict(commit="rounded", **sizes, **settings)
 
     @classmethod
     @sampler
     def fast_dllm2(
-        cls, length: int, block: int = 32, sub_block: int = 8, threshold: float = 1.0, temperature: float = 0.0,
+        cls, /, length: int, block: int = 32, sub_block: int = 8, threshold: float = 1.0, temperature: float = 0.0,
         top_p: float | None = 0.95, top_k: int | None = None, **more: Any,
-    ) -> Decode:  # fmt: skip
+    ) -> dict[str, Any]:  # fmt: skip
         """Fast-dLLM v2: block-causal and shifted; blocks are filled in sub-blocks, at least one token per step."""
-        settings = {"cache": "exact", "stop": "eos", **BLOCK_DIFFUSION, **more}
-        return cls("fast_dllm2", length, block, None, temperature, top_p, top_k, commit="sub_blocks",
-                   threshold=threshold, sub_block=sub_block, **settings)  # fmt: skip
+        return dict(commit="sub_blocks", steps=None, **{"cache": "exact", "stop": "eos", **BLOCK_DIFFUSION, **more})
 
     @classmethod
     @sampler
     def nemotron(
-        cls, length: int, block: int = 32, threshold: float | None = 0.9, mode: Mode = "diffusion",
+        cls, /, length: int, block: int = 32, threshold: float | None = 0.9, mode: Mode = "diffusion",
         causal_context: bool = True, temperature: float = 0.0, eos_id: int | None = None,
         max_thinking_tokens: int | None = None, end_think_id: int | None = None, **more: Any,
-    ) -> Decode:  # fmt: skip
+    ) -> dict[str, Any]:  # fmt: skip
         """Nemotron-Labs-Diffusion: blocks from the prompt's end over a causal text, one at work sees all of itself.
 
         threshold: None commits one token per step. mode="autoregressive" writes left to right (block and threshold have no
-        part in it); "self_speculation" drafts a block and keeps what a causal forward confirms: with threshold 0 or None a
+        part in it). "self_speculation" drafts a block and keeps what a causal forward confirms. With threshold 0 or None a
         draft is one forward, and the text may become up to a block longer than length. stop="batch_eos" is the authors'
         rule, in which rows of a batch wait for each other; "early_eos" ends each row by itself, "never" reads no end token.
         """
-        shared: dict[str, Any] = {"eos_id": eos_id, "max_thinking_tokens": max_thinking_tokens, "mode": mode,
-                                  "end_think_id": end_think_id, "stop": "batch_eos"}  # fmt: skip
+        more = {"stop": "batch_eos", **more}
         if mode == "autoregressive":
-            return cls.autoregressive(length, temperature, **{**shared, **more})
+            return dict(family=mode, commit="next", block=None, threshold=None, causal_context=True, **more)
         drafts = mode == "self_speculation"
-        shared |= {"layout": "ahead", "choice": "draw"} if drafts else {"confidence_dtype": "float32"}
-        return cls("nemotron", length, block, None, temperature, commit="continued",
-                   threshold=(threshold or None) if drafts else threshold, causal_context=causal_context,
-                   **{"block_causal": True, "cache": "exact", **shared, **more})  # fmt: skip
+        usual = {"layout": "ahead", "choice": "draw"} if drafts else {"confidence_dtype": "float32"}
+        return dict(commit="continued", steps=None, threshold=(threshold or None) if drafts else threshold,
+                    **{"block_causal": True, "cache": "exact", **usual, **more})  # fmt: skip
 
     @classmethod
     @sampler
     def wedlm(
-        cls, length: int, block: int = 16, threshold: float | None = None, temperature: float = 0.0, **more: Any
-    ) -> Decode:
+        cls, /, length: int, block: int = 16, threshold: float | None = None, temperature: float = 0.0, **more: Any
+    ) -> dict[str, Any]:
         """WeDLM: known tokens are read first, causally, and masks after them; all that are sure enough, else the best.
 
         threshold: 0 or None commits one token per step. The likeliest token is taken; temperature only changes how sure it is.
         """
-        return cls("wedlm", length, block, None, temperature, commit="threshold" if threshold else "best",
-                   threshold=threshold or None,
-                   **{"layout": "aligned", "block_causal": True, "choice": "likeliest", **more})  # fmt: skip
+        return dict(commit="threshold" if threshold else "best", steps=None, threshold=threshold or None,
+                    **{"layout": "aligned", "block_causal": True, "choice": "likeliest", **more})  # fmt: skip
 
     @classmethod
     @sampler
     def rnd1(
-        cls, total_length: int | None = None, steps: int = 256, temperature: float = 1.0, greedy: bool = True,
+        cls, /, total_length: int | None = None, steps: int = 256, temperature: float = 1.0, greedy: bool = True,
         top_k: int | None = None, top_p: float | None = None, gamma: float | None = None, suffix: Ids = (),
         infill_length: int | None = None, eos_id: int | None = None, eos_at_end: bool = False, **more: Any,
-    ) -> Decode:  # fmt: skip
+    ) -> dict[str, Any]:  # fmt: skip
         """RND1: positions of high entropy stay masked longest, by a schedule over steps or by the entropy bound gamma.
 
         total_length counts the prompt; length=… in its place counts new tokens alone. With an eos_id the last column is
         reserved: it holds padding, or end-of-text with eos_at_end. suffix: ids behind the masks. Unless greedy, tokens are drawn.
         """
-        length = more.pop("length", total_length)
-        return cls("rnd1", length, None, steps, temperature, top_p, top_k or None, gamma=gamma, suffix=_ids(suffix),
-                   commit="entropy" if gamma is None else "entropy_bounded", total_length=total_length, greedy=greedy,
-                   infill_length=infill_length, eos_id=eos_id, eos_at_end=eos_at_end,
-                   **{"layout": "total", "choice": "entropy", **more})  # fmt: skip
+        return dict(commit="entropy" if gamma is None else "entropy_bounded", block=None, top_k=top_k or None,
+                    **{"length": total_length, "layout": "total", "choice": "entropy", **more})  # fmt: skip
 
     @classmethod
     @sampler
     def diffusion_gemma(
-        cls, length: int, block: int = 256, steps: int = 48, gamma: float | None = None, t_min: float | None = None,
+        cls, /, length: int, block: int = 256, steps: int = 48, gamma: float | None = None, t_min: float | None = None,
         t_max: float | None = None, threshold: float | None = None, stability: int | None = None,
         eos_id: int | None = None, **more: Any,
-    ) -> Decode:  # fmt: skip
+    ) -> dict[str, Any]:  # fmt: skip
         """DiffusionGemma's own generate: canvases of `block` random tokens, each denoised in at most `steps` forwards.
 
         block is the checkpoint's canvas length; whole canvases are written. gamma is its entropy_bound, threshold
         its confidence_threshold (entropy at which a stable canvas is done), stability its stability_threshold; None: as it
         has them.
         """
-        return cls("native", length, block, steps, commit="accepted", gamma=gamma, threshold=threshold, eos_id=eos_id,
-                   t_min=t_min, t_max=t_max, stability=stability,
-                   **{"stop": "eos", "cache": "exact", "layout": "grid", "block_causal": True, **more})  # fmt: skip
+        usual = {"stop": "eos", "cache": "exact", "layout": "grid", "block_causal": True}
+        return dict(family="native", commit="accepted", **{**usual, **more})
 
     @property
     def answer_length(self) -> int:
@@ -342,20 +358,15 @@ class Decode:
         if strange := sorted(map(str, set(values) - known)):
             came = ", ".join(f"{name:.60}" for name in strange[:5])
             raise DecodeError(f"Expected decode settings among {', '.join(sorted(known))}, got {came}.")
-        made: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
-        }
-        if isinstance(made.get("cache"), Mapping):
-            made["cache"] = SparseCache.from_dict(made["cache"])
-        return cls(**made)
+        cache = values.get("cache")
+        return cls(**{**values, "cache": SparseCache.from_dict(cache) if isinstance(cache, Mapping) else cache})
 
     def __post_init__(self) -> None:
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if isinstance(item.default, tuple) and (value is None or isinstance(value, Sequence)):
+                object.__setattr__(self, item.name, tuple(value or ()))
         check(self)
-
-
-def _ids(value: Any) -> Any:
-    """A sequence as a tuple; what is none stays as it is, and is refused with the other values."""
-    return tuple(value) if isinstance(value, Sequence) else () if value is None else value
 
 
 def _plain(value: Any) -> Any:
@@ -365,8 +376,5 @@ def _plain(value: Any) -> Any:
 
 
 BLOCK_DIFFUSION: dict[str, Any] = {"layout": "grid", "block_causal": True, "choice": "block_draw"}
-LATER = {field.name for field in fields(Decode)} - {
-    "family", "length", "block", "steps", "temperature", "top_p", "top_k", "guidance", "confidence", "confidence_dtype",
-    "commit", "threshold", "factor", "algorithm_temperature", "epsilon", "forbid_eos", "late_eos", "eos_id", "eot_id",
-    "stop", "cache", "seed", "noise",
-}  # fmt: skip
+_NAMES = [field.name for field in fields(Decode)]
+LATER = set(_NAMES[_NAMES.index("layout") :])

@@ -4,52 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from sinkscope.errors import DecodeError
-from sinkscope.fields import Allowed, among, maybe, need, number, whole
+from sinkscope.fields import Allowed, number, whole
+from sinkscope.settings.choices import CanvasCache, check_fields
 
 By = Literal["received", "sinks", "no_sinks", "recent", "random"]
 Per = Literal["head", "layer"]
-ALLOWED: dict[str, Allowed] = {  # what the fields may be, in code and in study files
-    "keep": Allowed("a share from 0 to 1", number(0, 1)),
-    "by": among(get_args(By)),
-    "recent": whole(0),
-    "refresh": maybe(whole(1)),
-    "per": among(get_args(Per)),
-    "drift": maybe(number(0, 2)),
-    "seed": whole(0),
-    "blocks": Allowed("a whole number of at least 1, or all", lambda value: value == "all" or whole(1)(value)),
-}
 
 
 @dataclass(frozen=True)
 class SparseCache:
     """Between refreshes only the block is computed, against its own keys and a kept share of all others.
 
-    by: the keys that received most attention at the last refresh; what `rule` calls sinks, the strongest first, then the
-    nearest; all but the sinks, of which the strongest go first (the control); the nearest; random ones. recent: so many
-    nearest keys are kept whatever `by` says. blocks: so many blocks share one look at the whole canvas.
-    refresh: also after so many forwards. drift: also as soon as the value of the block's most attended key has turned by
-    more than this (1 − cosine, mean over layers; a batch is refreshed as a whole, by its mean).
+    by: "received" keeps the keys that received most attention at the last refresh. "sinks" keeps what `rule` calls so, the
+    strongest first, then the nearest. "no_sinks" leaves the strongest out first (the control). "recent" keeps the nearest,
+    "random" random ones. recent: so many nearest keys are kept whatever `by` says. blocks: so many blocks share one look at
+    the whole canvas. refresh: also after so many forwards. drift: also as soon as the block's most attended key's value
+    has turned by more than this (1 − cosine, mean over layers; a batch is refreshed as a whole, by its mean).
     keep = 1 is the dual cache; with refresh = 1 it is decoding without a cache.
     """
 
-    keep: float = 0.25  # share of the keys outside the block
+    keep: Annotated[float, Allowed("a share from 0 to 1", number(0, 1))] = 0.25  # share of the keys outside the block
     by: By = "received"
-    recent: int = 0
-    refresh: int | None = None
+    recent: Annotated[int, whole(0)] = 0
+    refresh: Annotated[int, whole(1)] | None = None
     per: Per = "head"
-    drift: float | None = None
-    rule: Mapping[str, Any] | None = (
-        None  # a sink rule as in study files; None: the paper's epsilon of 3, in column sums
-    )
-    seed: int = 0  # of random keys
-    blocks: int | Literal["all"] = 1
+    drift: Annotated[float, number(0, 2)] | None = None
+    # a sink rule as in study files; None: the paper's epsilon of 3, in column sums
+    rule: Mapping[str, Any] | None = None
+    seed: Annotated[int, whole(0)] = 0  # of random keys
+    blocks: Annotated[int, whole(1)] | Literal["all"] = 1
 
     def __post_init__(self) -> None:
-        for name, allowed in ALLOWED.items():
-            need(f"{name} of a sparse cache", getattr(self, name), allowed, DecodeError)
+        check_fields(self, " of a sparse cache")
         if self.rule is not None and self.by not in ("sinks", "no_sinks"):
             raise DecodeError(f"rule has no effect in a sparse cache by {self.by}; leave it out, or keep by sinks.")
         if self.blocks != 1 and self.refresh == 1:
@@ -74,3 +63,6 @@ class SparseCache:
         if strange := sorted(set(map(str, values)) - set(known)):
             raise DecodeError(f"A sparse cache takes {', '.join(known)}, not {', '.join(strange)}.")
         return cls(**values)
+
+
+Cache = CanvasCache | Literal["exact"] | SparseCache | None  # of `Decode`

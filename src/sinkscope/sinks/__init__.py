@@ -2,12 +2,10 @@
 
 from sinkscope.sinks.classes import Classes
 from sinkscope.sinks.columns import TraceLike, default_rule
-from sinkscope.sinks.curves import histogram, sweep
-from sinkscope.sinks.heads import by_layer, head_dynamics, sink_rate
-from sinkscope.sinks.notable import notable
+from sinkscope.sinks.heads import by_layer, head_dynamics, notable, sink_rate
 from sinkscope.sinks.rules import RULES, Columns, HeadShare, Rule, Threshold, ZScore, register, rule_from_dict
 from sinkscope.sinks.shares import token_shares
-from sinkscope.sinks.tables import find, lives, paths
+from sinkscope.sinks.tables import find, histogram, lives, paths, sweep
 from sinkscope.sinks.tokens import describe
 
 __all__ = [

@@ -17,7 +17,9 @@ heads many are not: their sink only vanishes and comes back, or another key stan
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -50,37 +52,27 @@ class Classes:
                 need(f.name, getattr(self, f.name), whole(1) if f.type is int else share, RuleError)
 
 
-def classify(
-    classes: Classes, steps_with_sink: Tensor, split_share: Tensor, split_steps: Tensor, one_step_share: Tensor, trend: Tensor,
-    home_share: Tensor,
-) -> list[str]:  # fmt: skip
-    """The name of each head's class; all arguments are vectors with one entry per head, NaN where not measured."""
+def judged(classes: Classes, steps_with_sink: Tensor, measures: Mapping[str, Tensor]) -> dict[str, Any]:
+    """class, direction and relocating of each head; all measures are vectors with one entry per head, NaN where not measured.
+
+    Direction is right, left or wander where a sink moves; None for other heads, and for a sink that only vanishes.
+    """
+    trend = measures["trend"]
+    trending = (trend.abs() >= classes.trend) & (steps_with_sink >= classes.trend_steps)
+    flash = (measures["one_step_share"] >= classes.flash) & ~trending
     holds = torch.stack(  # [class, head], in the order of NAMES; comparisons with NaN are False
         [
             steps_with_sink == 0,
-            (split_share >= classes.split) & (split_steps >= classes.split_steps),
-            flashes(classes, one_step_share, trend, steps_with_sink),
-            home_share >= classes.static,
-            torch.ones_like(steps_with_sink, dtype=torch.bool),
+            (measures["split_share"] >= classes.split) & (measures["split_steps"] >= classes.split_steps),
+            flash,
+            measures["home_share"] >= classes.static,
+            torch.ones_like(flash),
         ]
     )
-    return [NAMES[i] for i in holds.to(torch.int8).numpy().argmax(0)]
-
-
-def flashes(classes: Classes, one_step_share: Tensor, trend: Tensor, steps_with_sink: Tensor) -> Tensor:
-    """bool, one entry per head: mostly sinks of one step, on no path."""
-    trending = (trend.abs() >= classes.trend) & (steps_with_sink >= classes.trend_steps)
-    return (one_step_share >= classes.flash) & ~trending
-
-
-def relocates(classes: Classes, main_keys: Tensor, standing: Tensor, flash: Tensor) -> Tensor:
-    """bool, one entry per head: the largest sink changes place, and no key stands as a sink."""
-    return (main_keys >= 2) & (standing < classes.static) & ~flash
-
-
-def directions(classes: Classes, names: list[str], trend: Tensor) -> list[str | None]:
-    """Right, left or wander for heads whose sink moves; None for the others, and for a sink that only vanishes."""
-    return [_way(classes, t) if name == "moving" else None for name, t in zip(names, trend.tolist(), strict=True)]
+    names = [NAMES[i] for i in holds.to(torch.int8).numpy().argmax(0)]
+    ways = [_way(classes, one) if name == "moving" else None for name, one in zip(names, trend.tolist(), strict=True)]
+    relocating = (measures["main_keys"] >= 2) & (measures["standing"] < classes.static) & ~flash
+    return {"class": names, "direction": ways, "relocating": relocating.numpy()}
 
 
 def _way(classes: Classes, trend: float) -> str | None:

@@ -54,8 +54,8 @@ class TraceLike(Protocol):
 class CumulativeColumns:
     """An autoregressive trace seen as a whole map grows: at each step the columns of all rows so far.
 
-    One step of an ARM is one row, one step of a diffusion model is a whole map: rows alone would call any key that one row
-    looks at a flash. Early keys are seen by more rows, so each column is the mean over the rows that see its key; keys that
+    One step of an ARM is one row, one step of a diffusion model is a whole map. Rows alone would call any key that one row
+    looks at a flash. Early keys are seen by more rows, so each column is the mean over the rows that see its key. Keys that
     fewer than `least` rows have seen are not judged yet.
     """
 

@@ -1,14 +1,19 @@
-"""How sinks behave from step to step: lives, turnover, paths, drift, centroids. Tensors in, tensors out.
+"""How the sinks of each head behave from step to step, how much they draw, what they carry, and who agrees on them.
 
 `marks [step, layer, head, key]` says which keys are sinks; `main [step, layer, head]` is the largest sink's key and
-`present [step, layer, head]` says whether there is a sink at all. Results are `[layer, head]`; NaN means that there is
-nothing to measure (no sink, no second step), never zero.
+`present [step, layer, head]` says whether there is a sink at all. `there [step, 1, 1]`: the steps that count. Results are
+`[layer, head]`, by the names that they have in the table of heads; NaN means that there is nothing to measure (no sink, no
+second step), never zero.
 """
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from sinkscope.sinks.rules import Rule
+
+Measures = dict[str, Tensor]  # name → [layer, head]
 
 
 def main_key(scores: Tensor, marks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -53,18 +58,25 @@ def lives(marks: Tensor) -> Lives:
     return Lives(layer, head, key, first, ends.nonzero()[:, 3])
 
 
-def turnover(marks: Tensor) -> tuple[Tensor, Tensor]:
-    """Births and deaths: keys that become sinks after the first step, and that stop being sinks before the last."""
+def lifetimes(marks: Tensor) -> Measures:
+    """Births after the first step, deaths before the last; number, mean and longest of the lives, and how many are flashes."""
     before, after = marks[:-1], marks[1:]
-    return (after & ~before).sum((0, 3)), (before & ~after).sum((0, 3))
-
-
-def jaccard(marks: Tensor) -> Tensor:
-    """Step-to-step overlap of the set of sinks, averaged over the pairs of steps in which there is a sink."""
-    before, after = marks[:-1], marks[1:]
-    both = (before & after).sum(-1).float()
-    either = (before | after).sum(-1).float()
-    return mean_where(both / either.clamp(min=1), either > 0)
+    found = lives(marks)
+    _, layers, heads, _ = marks.shape
+    place, length = found.layer * heads + found.head, found.length
+    count = torch.bincount(place, minlength=layers * heads)
+    total = torch.bincount(place, length.double(), minlength=layers * heads)
+    flashes = torch.bincount(place[length == 1], minlength=layers * heads)
+    longest = torch.zeros(layers * heads, dtype=length.dtype).scatter_reduce_(0, place, length, "amax")
+    shape = (layers, heads)
+    return {
+        "births": (after & ~before).sum((0, 3)),
+        "deaths": (before & ~after).sum((0, 3)),
+        "lives": count.reshape(shape),
+        "lifetime": (total / count).float().reshape(shape),
+        "longest": torch.where(count > 0, longest.float(), torch.nan).reshape(shape),
+        "flashes": flashes.reshape(shape),
+    }
 
 
 def one_step(marks: Tensor, main: Tensor, present: Tensor) -> Tensor:
@@ -78,18 +90,19 @@ def one_step(marks: Tensor, main: Tensor, present: Tensor) -> Tensor:
     return mean_where((~neighbours).float(), present)
 
 
-@dataclass(frozen=True)
-class Walk:
-    """Where the largest sink goes, `[layer, head]` each."""
-
-    displacement: Tensor  # mean |change of position| between neighbouring steps, in positions per step
-    drift: Tensor  # slope of the position over the steps, in positions per step; > 0 is to the right
-    trend: Tensor  # correlation of position and step, −1 … 1; NaN if the sink never moves
-    moves: Tensor  # how often the position changed between neighbouring steps
+def jaccard(marks: Tensor) -> Tensor:
+    """Step-to-step overlap of the set of sinks, averaged over the pairs of steps in which there is a sink."""
+    before, after = marks[:-1], marks[1:]
+    both = (before & after).sum(-1).float()
+    either = (before | after).sum(-1).float()
+    return mean_where(both / either.clamp(min=1), either > 0)
 
 
-def walk(main: Tensor, present: Tensor) -> Walk:
-    """Displacement, signed drift and trend of the largest sink, over the steps that have a sink."""
+def walk(main: Tensor, present: Tensor) -> Measures:
+    """Where the largest sink goes, over the steps that have a sink: positions per step, drift > 0 to the right.
+
+    trend is the correlation of position and step, −1 … 1; NaN if the sink never moves.
+    """
     jump = (main[1:] - main[:-1]).float()
     linked = present[1:] & present[:-1]
     position = main.double()
@@ -98,31 +111,36 @@ def walk(main: Tensor, present: Tensor) -> Walk:
     place_off = (position - mean_where(position, present)).masked_fill(~present, 0)
     product = (step_off * place_off).sum(0)
     step_square, place_square = step_off.square().sum(0), place_off.square().sum(0)
-    return Walk(
-        displacement=mean_where(jump.abs(), linked),
-        drift=(product / step_square).float(),
-        trend=(product / (step_square * place_square).sqrt()).clamp(-1, 1).float(),
-        moves=((jump != 0) & linked).sum(0),
-    )
+    return {
+        "displacement": mean_where(jump.abs(), linked),
+        "moves": ((jump != 0) & linked).sum(0),
+        "drift": (product / step_square).float(),
+        "trend": (product / (step_square * place_square).sqrt()).clamp(-1, 1).float(),
+    }
 
 
-@dataclass(frozen=True)
-class Stay:
-    """Where the largest sink stands, `[layer, head]` each."""
+def stay(marks: Tensor, main: Tensor, present: Tensor) -> Measures:
+    """Where the largest sink stands: its home is the key that is it most often, home_share in which share of *all* steps.
 
-    home: Tensor  # the key that is the largest sink most often
-    home_share: Tensor  # share of *all* steps in which it is a sink
-    main_keys: Tensor  # how many different keys were the largest sink
-    standing: Tensor  # the largest share of all steps in which one key, home or not, is a sink
-
-
-def stay(marks: Tensor, main: Tensor, present: Tensor) -> Stay:
-    """The home of the largest sink, and whether it has others."""
-    counts = _counts(main, present, marks.shape[-1])
+    home_early, home_late: the home in the first and the second half of the steps that have a sink. main_keys: how many
+    different keys were the largest sink. standing: the largest share of all steps in which one key, home or not, is a sink.
+    """
+    keys, held = marks.shape[-1], marks.float().mean(0)  # [layer, head, key]
+    counts = _counts(main, present, keys)
     home = torch.from_numpy(counts.numpy().argmax(-1))
-    held = marks.float().mean(0)  # [layer, head, key]
-    share = held.gather(-1, home[..., None]).squeeze(-1)
-    return Stay(home, share, (counts > 0).sum(-1), held.amax(-1))
+    rank, total = present.cumsum(0), present.sum(0)
+    early, late = (
+        torch.where(half.any(0), torch.from_numpy(_counts(main, half, keys).numpy().argmax(-1)).float(), torch.nan)
+        for half in (present & (2 * rank <= total), present & (2 * rank > total))
+    )
+    return {
+        "home": torch.where(present.any(0), home.float(), torch.nan),
+        "home_share": held.gather(-1, home[..., None]).squeeze(-1),
+        "home_early": early,
+        "home_late": late,
+        "main_keys": (counts > 0).sum(-1),
+        "standing": held.amax(-1),
+    }
 
 
 def _counts(main: Tensor, where: Tensor, keys: int) -> Tensor:
@@ -131,14 +149,23 @@ def _counts(main: Tensor, where: Tensor, keys: int) -> Tensor:
     return counts.scatter_add_(-1, main.permute(1, 2, 0), where.permute(1, 2, 0).to(torch.int32))
 
 
-def homes(main: Tensor, present: Tensor, keys: int) -> tuple[Tensor, Tensor]:
-    """The key that is the largest sink most often in the first and in the second half of the steps that have a sink."""
-    rank, total = present.cumsum(0), present.sum(0)
-    found = []
-    for half in (present & (2 * rank <= total), present & (2 * rank > total)):
-        key = torch.from_numpy(_counts(main, half, keys).numpy().argmax(-1))
-        found.append(torch.where(half.any(0), key.float(), torch.nan))
-    return found[0], found[1]
+def centroids(scores: Tensor, marks: Tensor) -> Measures:
+    """Spatial and temporal variance of the sinks, in positions².
+
+    Spatial: how far the sinks of one step lie from their common centre, averaged over steps. Temporal: how far that
+    centre wanders over the steps. Sinks weigh in with their scores.
+    """
+    weight = scores.masked_fill(~marks, 0)
+    total = weight.sum(-1)
+    place = torch.arange(scores.shape[-1], dtype=torch.float32)
+    centre = (weight @ place) / total
+    # Around the centre rather than E[x²] − E[x]², which loses all digits for a single far sink.
+    around = (place - centre[..., None]).square_().mul_(weight).sum(-1) / total
+    there = marks.any(-1)
+    return {
+        "spatial_variance": mean_where(around, there),
+        "temporal_variance": spread_where(centre, there)[1].square(),
+    }
 
 
 def distance(main: Tensor, present: Tensor, landmark: Tensor) -> tuple[Tensor, Tensor]:
@@ -155,24 +182,93 @@ def block_distance(main: Tensor, present: Tensor, blocks: Tensor) -> tuple[Tenso
     return spread_where(off.float(), present & (stop > start))
 
 
-def centroids(scores: Tensor, marks: Tensor) -> tuple[Tensor, Tensor]:
-    """Spatial and temporal variance of the sinks, in positions².
+def mask_ends(canvas: Tensor, mask_id: int | None) -> tuple[Tensor, Tensor]:
+    """Position of the first and the last masked token before each forward, `[step]`; NaN where nothing is masked.
 
-    Spatial: how far the sinks of one step lie from their common centre, averaged over steps. Temporal: how far that
-    centre wanders over the steps. Sinks weigh in with their scores.
+    The first is where the unbroken run of known tokens ends.
     """
-    weight = scores.masked_fill(~marks, 0)
-    total = weight.sum(-1)
-    place = torch.arange(scores.shape[-1], dtype=torch.float32)
-    centre = (weight @ place) / total
-    # Around the centre rather than E[x²] − E[x]², which loses all digits for a single far sink.
-    around = (place - centre[..., None]).square_().mul_(weight).sum(-1) / total
-    there = marks.any(-1)
-    return mean_where(around, there), spread_where(centre, there)[1].square()
+    masked = canvas[:-1] == (-1 if mask_id is None else mask_id)
+    place = torch.arange(canvas.shape[-1], dtype=torch.float32)
+    ends = torch.where(masked, place, torch.inf).amin(-1), torch.where(masked, place, -torch.inf).amax(-1)
+    return ends[0].masked_fill(ends[0].isinf(), torch.nan), ends[1].masked_fill(ends[1].isinf(), torch.nan)
+
+
+def strength(received: Tensor, marks: Tensor, score: Tensor, there: Tensor, alive: Tensor) -> Measures:
+    """How many sinks; the largest key's score, mean and peak; the share of all attention that goes to sinks; its entropy.
+
+    Entropy of received attention over the keys is in nats, and relative to the most possible (1 = even).
+    score: [step, layer, head]; alive: [step, key].
+    """
+    peak = score.masked_fill(~there, -torch.inf).amax(0)
+    total = received.sum(-1)
+    entropy = torch.special.entr(received / total[..., None]).sum(-1)
+    keys = alive.sum(-1).float()[:, None, None]
+    return {
+        "sinks": mean_where(marks.sum(-1).float(), there),
+        "strength": mean_where(score, there),
+        "strength_peak": peak.masked_fill(peak.isinf(), torch.nan),
+        "absorption": mean_where(received.masked_fill(~marks, 0).sum(-1) / total, there),
+        "entropy": mean_where(entropy, there),
+        # With a single key there is nothing to be uneven about.
+        "entropy_relative": mean_where(entropy / keys.log(), there & (keys > 1)),
+    }
+
+
+def value_ratio(norms: Tensor, marks: Tensor, alive: Tensor) -> Tensor:
+    """Mean ‖v‖ of the sinks over mean ‖v‖ of the other keys, over the steps that have both; below 1 they are drains.
+
+    norms: [step, layer, kv head, key]; query heads share kv heads in the order of grouped-query attention.
+    """
+    norms = norms.float().repeat_interleave(marks.shape[2] // norms.shape[2], dim=2)
+    others = alive[:, None, None, :] & ~marks
+    at_sinks = norms.masked_fill(~marks, 0).sum(-1) / marks.sum(-1)
+    elsewhere = norms.masked_fill(~others, 0).sum(-1) / others.sum(-1)
+    return mean_where(at_sinks / elsewhere, marks.any(-1) & others.any(-1))
+
+
+def agreement(main: Tensor, present: Tensor, layer_main: Tensor) -> Tensor:
+    """Share of the *other* layers whose most attended key is this head's largest sink, over the steps with a sink.
+
+    main, present: [step, layer, head]; layer_main: [step, layer], the largest key of the layer's mean over heads.
+    """
+    layers = main.shape[1]
+    if layers == 1:
+        return torch.full(main.shape[1:], torch.nan)
+    same = main[..., None] == layer_main[:, None, None, :]  # [step, layer, head, other layer]
+    others = ~torch.eye(layers, dtype=torch.bool)[:, None, :]
+    return mean_where((same & others).sum(-1) / (layers - 1), present)
+
+
+def split(
+    rule: Rule, received: tuple[Tensor, Tensor], queries: tuple[Tensor, Tensor], least: int = 4, support: float = 2.0
+) -> Measures:
+    """Share of the steps in which two kinds of query have sinks of their own, and how many steps could show it.
+
+    In LLaDA's deepest layers masked and committed queries prefer different keys.
+
+    received: column sums `[step, layer, head, key]` of the two kinds; queries: `[step]` of each. A step can show it if
+    both kinds have at least `least` queries. It does if each kind's largest sink is none for the other kind, and gets
+    at least `support`, as much as two queries have to give. Among few queries one alone can make a key look like a sink.
+    Each kind is scaled up to a whole map first ("as if all queries were of this kind"): a sum over eight queries never
+    passes a threshold that is meant for a sum over a hundred.
+    """
+    steps = ((queries[0] >= least) & (queries[1] >= least)).nonzero().squeeze(-1)
+    keys = received[0].shape[-1]  # only bidirectional maps have masked queries, and there every key exists
+    columns = [part[steps] for part in received]
+    whole = [part * (keys / count[steps])[:, None, None, None] for part, count in zip(columns, queries, strict=True)]
+    marks = [rule.marks(part, keys) for part in whole]
+    own = torch.ones(columns[0].shape[:-1], dtype=torch.bool)
+    for this, other in ((0, 1), (1, 0)):
+        key, _, present = main_key(rule.scores(whole[this], keys), marks[this])
+        at = key[..., None]
+        drawn, shared = columns[this].gather(-1, at).squeeze(-1), marks[other].gather(-1, at).squeeze(-1)
+        own &= present & ~shared & (drawn >= support)
+    share = mean_where(own.float(), torch.ones_like(own))
+    return {"split_share": share, "split_steps": torch.full(share.shape, len(steps))}
 
 
 def mean_where(values: Tensor, where: Tensor) -> Tensor:
-    """Mean over steps of the values that count; NaN where none does."""
+    """Mean over steps of the values that count, all of a step or each by itself; NaN where none does."""
     return values.masked_fill(~where, 0).sum(0) / where.sum(0)
 
 
@@ -180,20 +276,3 @@ def spread_where(values: Tensor, where: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and (population) standard deviation over the steps that count."""
     mean = mean_where(values, where)
     return mean, mean_where((values - mean).square(), where).sqrt()
-
-
-def rightmost_mask(canvas: Tensor, mask_id: int | None) -> Tensor:
-    """Position of the last masked token before each forward, `[step]`; NaN where nothing is masked."""
-    return _extreme_mask(canvas, mask_id, last=True)
-
-
-def frontier(canvas: Tensor, mask_id: int | None) -> Tensor:
-    """Where the unbroken run of known tokens ends: the position of the first masked token before each forward."""
-    return _extreme_mask(canvas, mask_id, last=False)
-
-
-def _extreme_mask(canvas: Tensor, mask_id: int | None, last: bool) -> Tensor:
-    masked = canvas[:-1] == (-1 if mask_id is None else mask_id)
-    place = torch.arange(canvas.shape[-1], dtype=torch.float32)
-    best = torch.where(masked, place, -torch.inf).amax(-1) if last else torch.where(masked, place, torch.inf).amin(-1)
-    return best.masked_fill(best.isinf(), torch.nan)

@@ -1,11 +1,13 @@
-"""The table of heads: how the sinks of each (layer, head) behave, how strong they are, and what class that makes."""
+"""The table of heads: how the sinks of each (layer, head) behave, how strong they are, what class that makes, who is notable."""
+
+import itertools
 
 import polars as pl
 import torch
 from torch import Tensor
 
-from sinkscope.sinks import dynamics, strength
-from sinkscope.sinks.classes import Classes, classify, directions, flashes, relocates
+from sinkscope.sinks import dynamics
+from sinkscope.sinks.classes import Classes, judged
 from sinkscope.sinks.columns import (
     TraceLike,
     alive_keys,
@@ -17,9 +19,8 @@ from sinkscope.sinks.columns import (
     query_count,
     seen_by,
 )
+from sinkscope.sinks.dynamics import Measures
 from sinkscope.sinks.rules import HeadShare, Rule
-
-Measures = dict[str, Tensor]  # name -> [layer, head]
 
 
 @on_one_core
@@ -40,72 +41,30 @@ def head_dynamics(trace: TraceLike, rule: Rule | None = None, classes: Classes |
         scores, marks = rule.scores(received, queries, missing, seen), rule.marks(received, queries, missing, seen)
         main, score, present = dynamics.main_key(scores, marks)
         other = others[0] + others[1] if len(others) > 1 else others[0]
-        share, shown = strength.split(rule, (masked, other), kinds, classes.split_queries, classes.split_support)
         norms = trace.value_norms
         ratio = torch.full(marks.shape[1:3], torch.nan)
         parts.append(
             {
-                **_behaviour(marks, scores, main, present),
+                "steps_with_sink": present.sum(0),
+                "presence": present.float().mean(0),
+                **dynamics.lifetimes(marks),
+                "one_step_share": dynamics.one_step(marks, main, present),
+                "jaccard": dynamics.jaccard(marks),
+                **dynamics.walk(main, present),
+                **dynamics.stay(marks, main, present),
+                **dynamics.centroids(scores, marks),
                 **_places(trace, main, present),
-                **_strength(received, marks, score, queries > 0, alive),
-                "value_ratio": ratio if norms is None else strength.value_ratio(norms[:, layers], marks, alive),
-                "split_share": share,
-                "split_steps": shown,
+                **dynamics.strength(received, marks, score, (queries > 0)[:, None, None], alive),
+                "value_ratio": ratio if norms is None else dynamics.value_ratio(norms[:, layers], marks, alive),
+                **dynamics.split(rule, (masked, other), kinds, classes.split_queries, classes.split_support),
             }
         )
         mains.append(main)
         presents.append(present)
         layer_mains.append(torch.from_numpy(received.mean(2).numpy().argmax(-1)))  # [step, layer]
     measures = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-    measures["agreement"] = strength.agreement(torch.cat(mains, 1), torch.cat(presents, 1), torch.cat(layer_mains, 1))
+    measures["agreement"] = dynamics.agreement(torch.cat(mains, 1), torch.cat(presents, 1), torch.cat(layer_mains, 1))
     return _frame(measures, rule, classes)
-
-
-def _behaviour(marks: Tensor, scores: Tensor, main: Tensor, present: Tensor) -> Measures:
-    births, deaths = dynamics.turnover(marks)
-    walk = dynamics.walk(main, present)
-    stay = dynamics.stay(marks, main, present)
-    early, late = dynamics.homes(main, present, marks.shape[-1])
-    spatial, temporal = dynamics.centroids(scores, marks)
-    return {
-        "steps_with_sink": present.sum(0),
-        "presence": present.float().mean(0),
-        "births": births,
-        "deaths": deaths,
-        **_lifetimes(marks),
-        "one_step_share": dynamics.one_step(marks, main, present),
-        "jaccard": dynamics.jaccard(marks),
-        "displacement": walk.displacement,
-        "moves": walk.moves,
-        "drift": walk.drift,
-        "trend": walk.trend,
-        "home": torch.where(present.any(0), stay.home.float(), torch.nan),
-        "home_share": stay.home_share,
-        "home_early": early,
-        "home_late": late,
-        "main_keys": stay.main_keys,
-        "standing": stay.standing,
-        "spatial_variance": spatial,
-        "temporal_variance": temporal,
-    }
-
-
-def _lifetimes(marks: Tensor) -> Measures:
-    """Number, mean and longest of the lives of a head's sinks, and how many of them were flashes of one step."""
-    lives = dynamics.lives(marks)
-    _, layers, heads, _ = marks.shape
-    place, length = lives.layer * heads + lives.head, lives.length
-    count = torch.bincount(place, minlength=layers * heads)
-    total = torch.bincount(place, length.double(), minlength=layers * heads)
-    flashes = torch.bincount(place[length == 1], minlength=layers * heads)
-    longest = torch.zeros(layers * heads, dtype=length.dtype).scatter_reduce_(0, place, length, "amax")
-    shape = (layers, heads)
-    return {
-        "lives": count.reshape(shape),
-        "lifetime": (total / count).float().reshape(shape),
-        "longest": torch.where(count > 0, longest.float(), torch.nan).reshape(shape),
-        "flashes": flashes.reshape(shape),
-    }
 
 
 def _places(trace: TraceLike, main: Tensor, present: Tensor) -> Measures:
@@ -113,8 +72,7 @@ def _places(trace: TraceLike, main: Tensor, present: Tensor) -> Measures:
         front = alive_keys(trace).sum(-1).float()
         right = torch.full_like(front, torch.nan)
     else:
-        front = dynamics.frontier(trace.canvas, trace.mask_id)
-        right = dynamics.rightmost_mask(trace.canvas, trace.mask_id)
+        front, right = dynamics.mask_ends(trace.canvas, trace.mask_id)
     found = {
         "block": dynamics.block_distance(main, present, trace.blocks),
         "rightmost_mask": dynamics.distance(main, present, right),
@@ -124,39 +82,21 @@ def _places(trace: TraceLike, main: Tensor, present: Tensor) -> Measures:
     return means | {f"to_{name}_deviation": deviation for name, (_, deviation) in found.items()}
 
 
-def _strength(received: Tensor, marks: Tensor, score: Tensor, there: Tensor, alive: Tensor) -> Measures:
-    mean, peak = strength.strength(score, there)
-    entropy, relative = strength.entropy(received, alive, there)
-    number = marks.sum(-1).float()
-    return {
-        "sinks": dynamics.mean_where(number, there[:, None, None].expand_as(number)),
-        "strength": mean,
-        "strength_peak": peak,
-        "absorption": strength.absorption(received, marks, there),
-        "entropy": entropy,
-        "entropy_relative": relative,
-    }
-
-
 def _frame(measures: Measures, rule: Rule, classes: Classes) -> pl.DataFrame:
     layers, heads = measures["presence"].shape
     flat = {name: values.reshape(-1) for name, values in measures.items()}
     steps = flat.pop("steps_with_sink")
-    flash = flashes(classes, flat["one_step_share"], flat["trend"], steps)
-    measured = (flat[name] for name in ("split_share", "split_steps", "one_step_share", "trend", "home_share"))
-    names = classify(classes, steps, *measured)
     frame = pl.DataFrame(
         {
             "layer": torch.arange(layers).repeat_interleave(heads).numpy(),
             "head": torch.arange(heads).repeat(layers).numpy(),
-            "class": names,
-            "direction": pl.Series(directions(classes, names, flat["trend"]), dtype=pl.String),
-            "relocating": relocates(classes, flat["main_keys"], flat["standing"], flash).numpy(),
+            **judged(classes, steps, flat),
             **{name: values.numpy() for name, values in flat.items()},
         }
     )
     return frame.with_columns(pl.col(pl.Float32, pl.Float64).fill_nan(None)).with_columns(
         pl.col("home", "home_early", "home_late", "longest").cast(pl.Int64),
+        pl.col("direction").cast(pl.String),
         unit=pl.lit(rule.unit),
         group=pl.lit(rule.group),
         rule=pl.lit(rule.name),
@@ -194,3 +134,37 @@ def sink_rate(trace: TraceLike, rule: Rule | None = None) -> pl.DataFrame:
     return pl.DataFrame({"position": range(trace.positions), "share": share.numpy()}).with_columns(
         pl.col("share").fill_nan(None), rule=pl.lit(rule.name), group=pl.lit(rule.group)
     )
+
+
+FEW = 3  # positions; a sink that moves no further is not called a move here
+
+
+def relocation() -> pl.Expr:
+    """presence × positions between the early and the late home of a relocating head; 0 unless it goes more than FEW."""
+    way = (pl.col("home_late") - pl.col("home_early")).abs().fill_null(0)
+    return pl.when(pl.col("relocating") & (way > FEW)).then(pl.col("presence") * way).otherwise(0.0)
+
+
+def stability() -> pl.Expr:
+    """presence × strength: a sink that is there at most steps, and takes much."""
+    return pl.col("presence").fill_null(0) * pl.col("strength").fill_null(0)
+
+
+def notable(heads: pl.DataFrame, count: int) -> tuple[tuple[int, int], ...]:
+    """(layer, head) of up to `count` heads of a table of `head_dynamics`: relocating and static ones alternate, best first.
+
+    All other heads come after both; of equals the earlier layer and head counts.
+    """
+    moves, static = relocation() > 0, pl.col("class") == "static"
+    first = _ranked(heads.filter(moves), relocation()), _ranked(heads.filter(static), stability())
+    turns = itertools.chain.from_iterable(itertools.zip_longest(*first))
+    return tuple(
+        [place for place in turns if place is not None] + _ranked(heads.filter(~moves & ~static), stability())
+    )[:count]
+
+
+def _ranked(heads: pl.DataFrame, score: pl.Expr) -> list[tuple[int, int]]:
+    found = heads.with_columns(score.fill_nan(0).alias("rank")).sort(
+        "rank", "layer", "head", descending=[True, False, False]
+    )
+    return list(found.select("layer", "head").rows())

@@ -110,8 +110,8 @@ class Rule(ABC):
     ) -> Tensor:
         """Score of each key in this rule's unit, `[..., key]` fp32; 0 at keys that do not exist.
 
-        received: [..., key] column sums of the rule's group; queries: how many queries that was, a number or [...];
-        alive: [..., key] which keys exist (default all); seen: [..., key] how many of the queries may look at each key
+        received: [..., key] column sums of the rule's group. queries: how many queries that was, a number or [...].
+        alive: [..., key] which keys exist (default all). seen: [..., key] how many of the queries may look at each key
         (default all of them; an autoregressive prompt has fewer for later keys). Tables may stop early: queries [step]
         and alive [step, key] fit received [step, layer, head, key], and [batch, key] fits [batch, head, key].
         """
@@ -122,7 +122,7 @@ class Rule(ABC):
     def marks(
         self, received: Tensor, queries: Tensor | float, alive: Tensor | None = None, seen: Tensor | None = None
     ) -> Tensor:
-        """Which keys are sinks, `[..., key]` bool; arguments as for `scores`. Without queries there is no sink."""
+        """Which keys are sinks, `[..., key]` bool; arguments as for `scores`; without queries there is no sink."""
         columns = Columns.of(received, queries, alive, seen)
         marks = self.mark(columns) & (columns.queries > 0)
         return marks if alive is None else marks & columns.alive

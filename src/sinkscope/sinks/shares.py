@@ -29,7 +29,7 @@ def token_shares(
 
     A sink counts once a (step, layer, head); `base` is how often the token stands on the canvas, a count a (step,
     position). `enrichment` = share / base: at 1 the token is a sink as often as its frequency alone would make it.
-    low and high are 95 % bootstrap intervals over generations (whole generations are drawn, since the sinks within one
+    low, high: 95 % bootstrap intervals over generations (whole generations are drawn, since the sinks within one
     depend on each other); null for a single generation. by: "token" gives one row per id, "kind" one per kind. The name of
     a role between chat markers is part of the template: it has a row apart from the same word in a sentence.
     """

@@ -1,6 +1,8 @@
-"""The tables of sinks: every sink, the largest one per step, and each life from birth to death."""
+"""The tables of sinks: each one, the largest per step, lives from birth to death, and how scores are spread (Fig. 3, 10)."""
 
 import dataclasses
+import math
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -8,10 +10,20 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from sinkscope.sinks.columns import TraceLike, default_rule, marks_by_layer, on_one_core
+from sinkscope.errors import RuleError
+from sinkscope.sinks.columns import (
+    TraceLike,
+    alive_keys,
+    columns_by_layer,
+    default_rule,
+    marks_by_layer,
+    missing_keys,
+    on_one_core,
+    query_count,
+)
 from sinkscope.sinks.dynamics import lives as lives_of
 from sinkscope.sinks.dynamics import main_key
-from sinkscope.sinks.rules import Rule
+from sinkscope.sinks.rules import Columns, Rule, Threshold
 from sinkscope.sinks.tokens import ROLE_KIND, role_names
 
 Array = npt.NDArray[np.int64]
@@ -31,9 +43,7 @@ def find(trace: TraceLike, rule: Rule | None = None) -> pl.DataFrame:
     if trace.layers > 1:  # chunks came layer by layer; readers expect the steps in order
         order = torch.from_numpy(np.lexsort([column.numpy() for column in place.unbind(-1)[::-1]]))
         place, value = place[order], value[order]
-    step, layer, head, key = (column.numpy() for column in place.unbind(-1))
-    frame = pl.DataFrame({"step": step, "layer": layer, "head": head, "position": key})
-    return _named(frame.with_columns(*token_columns(trace, step, key), score=pl.Series(value.numpy())), rule)
+    return _named(_keys(trace, *place.unbind(-1)).with_columns(score=pl.Series(value.numpy())), rule)
 
 
 @on_one_core
@@ -44,15 +54,10 @@ def paths(trace: TraceLike, group: str | None = None, rule: Rule | None = None) 
         rule = dataclasses.replace(rule, group=group)
     mains = [main_key(scores, marks) for _, _, scores, marks in marks_by_layer(trace, rule)]
     key, score, present = (torch.cat(list(part), 1) for part in zip(*mains, strict=True))  # [step, layer, head]
-    step, layer, head = (grid.reshape(-1) for grid in np.indices(key.shape))
-    position = key.reshape(-1).numpy()
-    frame = pl.DataFrame({"step": step, "layer": layer, "head": head, "position": position})
-    frame = frame.with_columns(
-        *token_columns(trace, step, position),
-        score=pl.Series(score.reshape(-1).numpy()),
-        is_sink=pl.Series(present.reshape(-1).numpy()),
-    )
-    return _named(frame, rule)
+    step, layer, head = torch.ones_like(key).nonzero().unbind(-1)
+    more = {"score": score, "is_sink": present}
+    frame = _keys(trace, step, layer, head, key.reshape(-1))
+    return _named(frame.with_columns(**{name: pl.Series(one.reshape(-1).numpy()) for name, one in more.items()}), rule)
 
 
 @on_one_core
@@ -73,10 +78,15 @@ def lives(trace: TraceLike, rule: Rule | None = None) -> pl.DataFrame:
 def received(trace: TraceLike, scores: Tensor, alive: Tensor, group: str, unit: str) -> pl.DataFrame:
     """Scores [step, layer, head, key] as rows; alive [step]: how many keys exist at each step."""
     there = (torch.arange(scores.shape[-1]) < alive[:, None])[:, None, None].expand(scores.shape)
-    step, layer, head, key = (column.numpy() for column in there.nonzero().unbind(-1))
-    frame = pl.DataFrame({"step": step, "layer": layer, "head": head, "position": key})
-    frame = frame.with_columns(*token_columns(trace, step, key), received=pl.Series(scores[there].numpy()))
+    frame = _keys(trace, *there.nonzero().unbind(-1)).with_columns(received=pl.Series(scores[there].numpy()))
     return frame.with_columns(unit=pl.lit(unit), group=pl.lit(group))
+
+
+def _keys(trace: TraceLike, step: Tensor, layer: Tensor, head: Tensor, position: Tensor) -> pl.DataFrame:
+    """A row per key of a head at a step, with the token that stood there."""
+    places = {"step": step, "layer": layer, "head": head, "position": position}
+    frame = pl.DataFrame({name: column.numpy() for name, column in places.items()})
+    return frame.with_columns(*token_columns(trace, step.numpy(), position.numpy()))
 
 
 def _named(frame: pl.DataFrame, rule: Rule) -> pl.DataFrame:
@@ -97,3 +107,70 @@ def token_columns(trace: TraceLike, step: Array, position: Array) -> list[pl.Ser
         texts.gather(code).alias("token"),
         kinds.gather(np.where(role, len(known), code)).alias("kind"),
     ]
+
+
+PAPER_EPSILONS = tuple(range(11))  # Fig. 10 runs from 0 to 10
+
+
+@on_one_core
+def sweep(
+    trace: TraceLike,
+    epsilons: Sequence[float] = PAPER_EPSILONS,
+    units: Sequence[str] = ("sum", "percent"),
+    group: str = "all",
+) -> pl.DataFrame:
+    """Share of the keys that are *not* sinks against epsilon, in each unit: unit, epsilon, sinks, keys, non_sinks.
+
+    Every (step, layer, head, key) of a step in which the group has queries counts once.
+    """
+    rules = [[Threshold(float(epsilon), unit=unit, group=group) for epsilon in epsilons] for unit in units]
+    if not rules or not rules[0]:
+        raise RuleError("A sweep needs at least one epsilon and one unit, and got none: name some.")
+    queries, alive = query_count(trace, group), missing_keys(trace)
+    sinks = np.zeros((len(units), len(epsilons)), dtype=np.int64)
+    heads = 0
+    for _, (received,) in columns_by_layer(trace, [group]):
+        columns = Columns.of(received, queries, alive)
+        heads += received.shape[1] * received.shape[2]
+        values = columns.received.numpy()
+        for u, row in enumerate(rules):
+            for e, rule in enumerate(row):
+                # Missing keys and steps without queries are 0, which is never above a limit.
+                sinks[u, e] += np.count_nonzero(values > rule.limit(columns).numpy())
+    keys = int((alive_keys(trace) & (queries > 0)[:, None]).sum()) * heads
+    rows = [
+        {"unit": unit, "epsilon": float(epsilon), "sinks": int(sinks[u, e]), "keys": keys}
+        for u, unit in enumerate(units)
+        for e, epsilon in enumerate(epsilons)
+    ]
+    schema = {"unit": pl.String, "epsilon": pl.Float64, "sinks": pl.Int64, "keys": pl.Int64}
+    return pl.DataFrame(rows, schema=schema).with_columns(
+        non_sinks=1 - pl.col("sinks") / pl.col("keys"), group=pl.lit(group)
+    )
+
+
+@on_one_core
+def histogram(trace: TraceLike, bins: int = 50, unit: str = "sum", group: str = "all") -> pl.DataFrame:
+    """How many keys have which score: low, high (exclusive, but for the last bin), count, share, and the unit.
+
+    The bins are equal and run from 0 to the largest score, rounded up to a whole number except in the unit `mean`.
+    """
+    if bins < 1:
+        raise RuleError(f"A histogram needs at least one bin, not {bins}.")
+    rule = Threshold(0.0, unit=unit, group=group)
+    queries, alive = query_count(trace, group), missing_keys(trace)
+    counted = (alive_keys(trace) & (queries > 0)[:, None])[:, None, None, :]
+    top = 0.0
+    for _, (received,) in columns_by_layer(trace, [group]):
+        top = max(top, float(rule.scores(received, queries, alive).amax()))
+    top = (top if unit == "mean" else math.ceil(top)) or 1.0
+    count = np.zeros(bins, dtype=np.int64)
+    for _, (received,) in columns_by_layer(trace, [group]):
+        scores = rule.scores(received, queries, alive)
+        values = scores if bool(counted.all()) else scores[counted.expand_as(scores)]
+        place = (values.flatten() * (bins / top)).int().clamp_(max=bins - 1)
+        count += torch.bincount(place, minlength=bins).numpy()
+    edges = np.linspace(0.0, top, bins + 1)
+    return pl.DataFrame({"low": edges[:-1], "high": edges[1:], "count": count}).with_columns(
+        share=pl.col("count") / max(1, int(count.sum())), unit=pl.lit(unit), group=pl.lit(group)
+    )

@@ -2,12 +2,12 @@
 
 Kinds: mask, begin, end, template, special, newline, word, digit, punctuation, space, unknown. A role decides first
 (mask; chat markers such as <|im_start|> are `template`; whatever ends a text or a turn is `end`; whatever begins a text
-is `begin`; other markers are `special`). Everything else is decided by its characters, and since a token can mix them
-(".⏎⏎" is one token of Dream's), in this order: a line break anywhere makes it a `newline`, else a letter makes it a
+is `begin`; other markers are `special`). Everything else is decided by its characters. A token can mix them (".⏎⏎" is
+one token of Dream's), so there is an order. A line break anywhere makes it a `newline`, else a letter makes it a
 `word` (piece), else a digit a `digit`, else a visible sign `punctuation`, else it is `space`. So " world" is a word,
 "3." a digit, " =" punctuation. `ingredients` gives all kinds that a text contains, for other orders.
 
-One thing only the place of a token tells: the name of a role between chat markers ("user" in <|start_header_id|>user
+One thing only the place of a token tells. The name of a role between chat markers ("user" in <|start_header_id|>user
 <|end_header_id|>) is part of the template, and a word anywhere else. `kinds_in_context` decides that.
 """
 
@@ -37,6 +37,7 @@ END_NAMES = re.compile(r"im_end|eot|eom|end_?of_?(turn|text|sentence|message)|^<
 BEGIN_NAMES = re.compile(r"(start|begin)_?of_?(text|sentence)|^<s>$|^<bos>$", re.I)
 ROLE_FOLLOWS = re.compile(r"im_start|start_header|start_of_turn|role_start|^<role>$", re.I)
 ROLE_KIND = "template"
+UNKNOWN = ("", "unknown")
 LONGEST_ROLE = 4  # tokens; a small vocabulary may split "assistant"
 MARKER = re.compile(r"^(<[^\s<>]+>|\[[^\s\[\]]+\])$")
 BYTE = re.compile(r"^<0x([0-9A-Fa-f]{2})>$")
@@ -76,34 +77,25 @@ def kinds_named(kinds: str | Sequence[str]) -> tuple[str, ...]:
 def kinds_in_context(ids: Sequence[int], vocabulary: Mapping[int, tuple[str, str]]) -> list[str]:
     """The kind of every token of a sequence; names of roles between chat markers are `template`.
 
-    vocabulary: what `describe` says of each id. A role stands behind a marker that begins a turn's header, is at most four
-    tokens long, and ends with another marker or a line break.
+    vocabulary: what `describe` says of each id.
     """
-    unknown = ("", "unknown")
-    kinds = [vocabulary.get(i, unknown)[1] for i in ids]
-    opens = {i for i, (text, kind) in vocabulary.items() if kind == "template" and ROLE_FOLLOWS.search(text)}
-    for start, i in enumerate(ids):
-        if i not in opens:
-            continue
-        behind = kinds[start + 1 : start + LONGEST_ROLE + 2]
-        stop = next((place for place, kind in enumerate(behind) if kind in ("template", "newline")), 0)
-        if all(kind in ("word", "digit", "punctuation") for kind in behind[:stop]):
-            kinds[start + 1 : start + 1 + stop] = ["template"] * stop
-    return kinds
+    roles = role_names(np.array([ids], dtype=np.int64), vocabulary)[0]
+    return [ROLE_KIND if role else vocabulary.get(i, UNKNOWN)[1] for i, role in zip(ids, roles, strict=True)]
 
 
 def role_names(canvas: npt.NDArray[np.int64], vocabulary: Mapping[int, tuple[str, str]]) -> npt.NDArray[np.bool_]:
-    """canvas [step, position] → whether the name of a role stands there, as `kinds_in_context` decides for a whole row.
+    """canvas [step, position] → whether the name of a role stands there.
 
-    Only the few tokens behind a marker that begins a header are looked at.
+    A role stands behind a marker that begins a turn's header, is at most four tokens long, and ends with another marker or a
+    line break.
     """
     found = np.zeros(canvas.shape, dtype=np.bool_)
     opens = [i for i, (text, kind) in vocabulary.items() if kind == "template" and ROLE_FOLLOWS.search(text)]
     for step, start in np.argwhere(np.isin(canvas, opens)):
-        ids = canvas[step, start : start + LONGEST_ROLE + 2].tolist()
-        plain = [vocabulary.get(i, ("", "unknown"))[1] for i in ids]
-        kinds = kinds_in_context(ids, vocabulary)
-        found[step, start : start + len(ids)] |= [one != other for one, other in zip(kinds, plain, strict=True)]
+        behind = [vocabulary.get(i, UNKNOWN)[1] for i in canvas[step, start + 1 : start + LONGEST_ROLE + 2].tolist()]
+        stop = next((place for place, kind in enumerate(behind) if kind in ("template", "newline")), 0)
+        if all(kind in ("word", "digit", "punctuation") for kind in behind[:stop]):
+            found[step, start + 1 : start + 1 + stop] = True
     return found
 
 

@@ -1,126 +1,36 @@
 """An entry of the atlas: what one run found, in one small file that can be checked without the run.
 
-It holds counts, rates, intervals and names; no prompt and no answer. `python -m lab.atlas` computes what follows from the
-counts again, and refuses an entry in which anything does not hold.
+It holds counts, rates, intervals and names; no prompt and no answer. `lab.atlas` has its schema: it computes what follows
+from the counts again, and refuses an entry in which anything does not hold.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
-
-from pydantic import BaseModel, ConfigDict, Field
+from typing import Any
 
 from sinkscope.errors import StudyError
 from sinkscope.interventions.conditions import condition_from_dict
 from sinkscope.io.reading import read_object
 from sinkscope.statistics import change_interval, mcnemar, wilson
 from sinkscope.study import vocabulary
-from sinkscope.study.analysis import MARGIN
 from sinkscope.study.analysis.claims import claims
-from sinkscope.study.results import TABLES, Cell, ClaimVerdict, Tables, read_results
+from sinkscope.study.results import MARGIN, TABLES, Cell, Tables, read_results
 
 SCHEMA = 1
 DIGITS = 6
 LARGEST = 4 << 20  # bytes of an entry
-
-
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-
-class EntryModel(_Part):
-    """The checkpoint: `fingerprint` is the hash of its weights, `revision` the commit that was asked for."""
-
-    name: str
-    family: str
-    causal: bool
-    parameters: int
-    layers: int
-    heads: int
-    dtype: str
-    fingerprint: str
-    revision: str | None
-    settings: dict[str, dict[str, Any]]  # of decoding, by point of the sweep or by benchmark
-
-
-class EntryRow(_Part):
-    """One model, task and condition. Rates and differences are shares; `control` is the label of its random control."""
-
-    model: str
-    task: str
-    setting: str
-    label: str
-    condition: dict[str, Any]
-    n: int
-    right: int
-    rate: float
-    low: float
-    high: float
-    lost: int
-    won: int
-    difference: float
-    difference_low: float
-    difference_high: float
-    p: float
-    mass_share: float | None
-    leak: float
-    hides: bool  # the condition hides keys, which must then receive nothing
-    control: str | None
-
-
-class EntryClaim(_Part):
-    name: str
-    model: str
-    paper_model: str | None
-    condition: str
-    verdict: ClaimVerdict
-    estimate: float
-    low: float
-    high: float
-    limit: float
-    unit: str
-    n: int
-
-
-class EntryControl(_Part):
-    """no-op: answers that changed; took effect: rows in which hidden keys received attention; random keys: rows without."""
-
-    name: Literal["no-op", "took effect", "random keys"]
-    model: str
-    rows: int
-    failed: int
-    held: bool
-
-
-class Entry(_Part):
-    schema_number: Literal[1] = Field(alias="schema")
-    kind: Literal["study", "table1"]
-    name: str
-    models: list[EntryModel]
-    protocol: dict[str, Any]
-    versions: dict[str, str]
-    device: dict[str, Any]
-    claims: list[EntryClaim]
-    controls: list[EntryControl]
-    rows: list[EntryRow]
-    digest: str
-
-    def to_json(self) -> str:
-        """A line per row, so that a change of the file can be read."""
-        plain = self.model_dump(by_alias=True)
-        parts = []
-        for name, value in plain.items():
-            if isinstance(value, list):
-                text = "[\n" + ",\n".join("  " + json.dumps(one, ensure_ascii=False) for one in value) + "\n ]"
-            else:
-                text = json.dumps(value, ensure_ascii=False)
-            parts.append(f" {json.dumps(name)}: {text}")
-        return "{\n" + ",\n".join(parts) + "\n}\n"
+# Fields of a claim and of a row that an entry has, in its order.
+CLAIM = ("name", "model", "paper_model", "condition", "verdict", "estimate", "low", "high", "limit", "unit", "n")
+ASKED = ("model", "task", "setting", "label", "condition", "n")
+FOUND = (
+    "low", "high", "lost", "won", "difference", "difference_low", "difference_high", "p", "mass_share", "leak",
+)  # fmt: skip
+Entry = dict[str, Any]
 
 
 def entry_of(run: Path, name: str | None = None) -> Entry:
@@ -133,12 +43,22 @@ def entry_of(run: Path, name: str | None = None) -> Entry:
         made = _of_table1(found) if "runs" in found.get("run", {}) else _of_study(path)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise StudyError(f"{path} lacks what an entry needs ({type(error).__name__}: {error}); run it again.") from None
-    rows, models = made["rows"], [one["name"] for one in made["models"]]
-    judged = {"controls": [one.model_dump() for model in models for one in controls_of(model, rows)]}
-    rest = {name: value for name, value in made.items() if name != "rows"}
-    parts = _rounded({**rest, **judged, "rows": [row.model_dump() for row in rows]})
-    plain = {"schema": SCHEMA, **parts, "name": name or made["name"]}
-    return Entry.model_validate({**plain, "digest": digest_of(plain)})
+    controls = [one for model in made["models"] for one in controls_of(model["name"], made["rows"])]
+    kept = ("kind", "name", "models", "protocol", "versions", "device", "claims")
+    parts = {"schema": SCHEMA, **{part: made[part] for part in kept}, "controls": controls, "rows": made["rows"]}
+    plain: Entry = {**_rounded(parts), "name": name or made["name"]}
+    return {**plain, "digest": digest_of(plain)}
+
+
+def to_json(entry: Entry) -> str:
+    """A line per row, so that a change of the file can be read."""
+    parts = []
+    for name, value in entry.items():
+        text = json.dumps(value, ensure_ascii=False)
+        if isinstance(value, list):
+            text = "[\n" + ",\n".join("  " + json.dumps(one, ensure_ascii=False) for one in value) + "\n ]"
+        parts.append(f" {json.dumps(name)}: {text}")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
 def figures(n: int, right: int, lost: int, won: int) -> dict[str, float]:
@@ -151,18 +71,19 @@ def figures(n: int, right: int, lost: int, won: int) -> dict[str, float]:
     }  # fmt: skip
 
 
-def controls_of(model: str, rows: list[EntryRow]) -> Iterator[EntryControl]:
-    mine = [row for row in rows if row.model == model]
-    there = {(row.task, row.setting, row.label) for row in mine}
-    masked = [row for row in mine if vocabulary.is_plain_masking(row.condition)]
-    found: dict[Any, list[bool]] = {  # of every row that it is about: whether it failed
-        "no-op": [bool(row.lost or row.won) for row in mine if row.label == "noop"],
-        "took effect": [row.leak != 0 for row in mine if row.hides],
-        "random keys": [(row.task, row.setting, row.control) not in there for row in masked],
+def controls_of(model: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """no-op: answers that changed; took effect: rows in which hidden keys received attention; random keys: rows without."""
+    mine = [row for row in rows if row["model"] == model]
+    there = {(row["task"], row["setting"], row["label"]) for row in mine}
+    masked = [row for row in mine if vocabulary.is_plain_masking(row["condition"])]
+    found = {  # of every row that it is about: whether it failed
+        "no-op": [bool(row["lost"] or row["won"]) for row in mine if row["label"] == "noop"],
+        "took effect": [row["leak"] != 0 for row in mine if row["hides"]],
+        "random keys": [(row["task"], row["setting"], row["control"]) not in there for row in masked],
     }
     for name, failed in found.items():
         if failed:
-            yield EntryControl(name=name, model=model, rows=len(failed), failed=sum(failed), held=not any(failed))
+            yield {"name": name, "model": model, "rows": len(failed), "failed": sum(failed), "held": not any(failed)}
 
 
 def digest_of(content: Mapping[str, Any]) -> str:
@@ -190,7 +111,7 @@ def _of_study(path: Path) -> dict[str, Any]:
         "kind": "study", "name": run.study, "versions": dict(run.versions), "device": about.get("machine", {}),
         "models": [_model(one["identity"], one["name"], one["causal"], one["settings"]) for one in run.models],
         "protocol": {"study": run.study, "seed": run.seed, "margin": margin, "backend": run.backend},
-        "rows": [_row(cell, cells) for cell in cells], "claims": _claims(replace(results, cells=cells), margin),
+        **_judged(replace(results, cells=cells), margin),
     }  # fmt: skip
 
 
@@ -204,17 +125,24 @@ def _of_table1(found: Mapping[str, Any]) -> dict[str, Any]:
     cells = [_cell(cell, models[cell["model"]]) for cell in whole]
     # Claims are judged at the first point of a sweep, which is looked up in what is pooled: here there is one point.
     given: dict[str, Any] = {name: cells if name in ("cells", "pooled") else [] for name in TABLES}
-    tables = Tables(**given)
     return {
-        "kind": "table1", "name": "table1", "models": list(models.values()), "rows": [_row(cell, cells) for cell in cells],
+        "kind": "table1", "name": "table1", "models": list(models.values()),
         "protocol": {
             "tasks": {cell["task"]: cell.get("protocol") for cell in whole}, "margin": MARGIN,
             "batch_size": device["batch_size"], "sequential": run.get("sequential"),
         },
         "versions": {name: device[name] for name in ("sinkscope", "lm_eval", "torch", "transformers")},
         "device": {name: device[name] for name in ("device", "gpu", "cuda", "dtype")},
-        "claims": _claims(tables, MARGIN),
+        **_judged(Tables(**given), MARGIN),
     }  # fmt: skip
+
+
+def _judged(tables: Tables, margin: float) -> dict[str, Any]:
+    found = claims(tables, margin / 100)
+    return {
+        "claims": [{name: getattr(claim, name) for name in CLAIM} for claim in found],
+        "rows": [_row(cell, tables.cells) for cell in tables.cells],
+    }
 
 
 def _cell(cell: Mapping[str, Any], model: Mapping[str, Any]) -> Cell:
@@ -237,29 +165,24 @@ def _recounted(cell: Cell) -> Cell:
     return replace(cell, accuracy=found.pop("rate"), **found)
 
 
-def _row(cell: Cell, cells: list[Cell]) -> EntryRow:
+def _row(cell: Cell, cells: Sequence[Cell]) -> dict[str, Any]:
+    """Rates and differences are shares; hides: masked keys must receive nothing; control: the label of its random control."""
     condition = condition_from_dict(cell.condition)
     same = [one for one in cells if (one.model, one.task, one.setting) == (cell.model, cell.task, cell.setting)]
     there = {json.dumps({"match": "count", **one.condition}, sort_keys=True): one.label for one in same}
     named = [one.to_dict() for several in vocabulary.controls(condition).values() for one in several]
     keys = [json.dumps(one, sort_keys=True) for one in named]
-    return EntryRow(
-        model=cell.model, task=cell.task, setting=cell.setting, label=cell.label, condition=dict(cell.condition),
-        n=cell.n, right=cell.correct, rate=cell.accuracy, low=cell.low, high=cell.high, lost=cell.lost, won=cell.won,
-        difference=cell.difference, difference_low=cell.difference_low, difference_high=cell.difference_high, p=cell.p,
-        mass_share=cell.mass_share, leak=cell.leak, hides=condition.must_take_effect,
-        control=next((there[key] for key in keys if key in there), None),
-    )  # fmt: skip
+    return {
+        **{name: getattr(cell, name) for name in ASKED}, "right": cell.correct, "rate": cell.accuracy,
+        **{name: getattr(cell, name) for name in FOUND}, "hides": condition.must_take_effect,
+        "control": next((there[key] for key in keys if key in there), None),
+    }  # fmt: skip
 
 
 def _model(identity: Mapping[str, Any], name: str, causal: bool, settings: Mapping[str, Any]) -> dict[str, Any]:
-    sizes = {part: identity[part] for part in ("family", "parameters", "layers", "heads", "dtype", "fingerprint")}
     used = {key: {part: value for part, value in one.items() if value is not None} for key, one in settings.items()}
     # A folder's place on the contributor's disk is nobody's business.
     shown = Path(name).name if name.startswith(("/", "~", ".")) else name
-    return {"name": shown, "causal": causal, "revision": identity.get("revision"), "settings": used, **sizes}
-
-
-def _claims(tables: Tables, margin: float) -> list[dict[str, Any]]:
-    kept = EntryClaim.model_fields
-    return [{name: getattr(claim, name) for name in kept} for claim in claims(tables, margin / 100)]
+    sizes = {part: identity[part] for part in ("parameters", "layers", "heads", "dtype", "fingerprint")}
+    known = {"name": shown, "family": identity["family"], "causal": causal, **sizes}
+    return {**known, "revision": identity.get("revision"), "settings": used}

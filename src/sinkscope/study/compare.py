@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +13,9 @@ from sinkscope.errors import StudyError
 from sinkscope.statistics import paired
 from sinkscope.study.run import Run
 from sinkscope.study.schema import Study
-from sinkscope.study.study_file import read_yaml, validated
+from sinkscope.study.text import aligned, paragraph, points, title
 
 CELL = ["model", "setting", "condition", "task"]
-WIDTH = 42  # of a condition's name
 
 
 def compare(first: Path | str, second: Path | str, match: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -33,32 +30,30 @@ def compare(first: Path | str, second: Path | str, match: Mapping[str, str] | No
     drawn = not all((folder / "table1.md").is_file() and (folder / "results.json").is_file() for folder in folders)
     runs = [Run.load(folder) for folder in folders] if drawn else []
     tables = [_answers(run) for run in runs] if drawn else [_table1_answers(folder) for folder in folders]
-    tables[0], tables[1] = _matched(tables, match)
-    keys = [frame.select(CELL).unique(maintain_order=True) for frame in tables]
-    common = keys[0].join(keys[1], on=CELL, how="inner", maintain_order="left")
     plans = [_drawn(folder) for folder in folders] if drawn else []
+    first_cells, second_cells = (
+        table.partition_by(CELL, maintain_order=True, as_dict=True) for table in _matched(tables, match)
+    )
     rows: list[dict[str, Any]] = []
     unpaired: dict[str, None] = {}  # in order, each once
-    for key in common.iter_rows(named=True):
-        mine = [frame.filter(*(pl.col(name) == value for name, value in key.items())) for frame in tables]
-        reason = _other_problems(plans, key["task"]) if drawn else None
-        if reason:
-            unpaired[reason] = None
-        rows.append({**key, **_compared(mine, reason is None)})
-    only = [keys[i].join(keys[1 - i], on=CELL, how="anti").height for i in range(2)]
+    for key in [key for key in first_cells if key in second_cells]:
+        cell = dict(zip(CELL, key, strict=True))
+        reason = _other_problems(plans, cell["task"]) if drawn else None
+        unpaired |= {reason: None} if reason else {}
+        rows.append({**cell, **_compared([first_cells[key], second_cells[key]], reason is None)})
     return {
         "cells": rows,
         "unpaired": list(unpaired),
         "verdicts": _changed_verdicts(runs) if drawn else [],
-        "only_first": only[0],
-        "only_second": only[1],
+        "only_first": len(first_cells.keys() - second_cells.keys()),
+        "only_second": len(second_cells.keys() - first_cells.keys()),
     }
 
 
-def _matched(tables: list[pl.DataFrame], match: Mapping[str, str] | None) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _matched(tables: list[pl.DataFrame], match: Mapping[str, str] | None) -> list[pl.DataFrame]:
     """Answers of models that are compared, under one name: "base → fine-tune"."""
     if match is None:
-        return tables[0], tables[1]
+        return tables
     found = []
     for which, table, names in zip(("first", "second"), tables, (list(match), list(match.values())), strict=True):
         there = table["model"].unique(maintain_order=True).to_list()
@@ -66,7 +61,7 @@ def _matched(tables: list[pl.DataFrame], match: Mapping[str, str] | None) -> tup
             raise StudyError(f"The {which} run has no model {missing[0]!r} to match; it has {', '.join(there)}.")
         shown = dict(zip(names, (f"{a} → {b}" for a, b in match.items()), strict=True))
         found.append(table.filter(pl.col("model").is_in(names)).with_columns(pl.col("model").replace(shown)))
-    return found[0], found[1]
+    return found
 
 
 def _compared(mine: list[pl.DataFrame], same: bool) -> dict[str, Any]:
@@ -91,9 +86,7 @@ def _changed_verdicts(runs: list[Run]) -> list[dict[str, Any]]:
 
 def _drawn(folder: Path) -> dict[str, Any]:
     """What decides which problems a run has: seed, split, and the difficulty of every task."""
-    path = folder / "study.yaml"
-    values, lines = read_yaml(path, str(path))
-    plan = validated(Study, values, str(path), lines)
+    plan = Study.read(folder / "study.yaml")
     return {"seed": plan.seed, "split": plan.split, "difficulty": {task.name: task.difficulty for task in plan.tasks}}
 
 
@@ -141,33 +134,20 @@ def _accuracy(correct: pl.Series) -> float:
 
 def shown(found: dict[str, Any]) -> str:
     """The comparison as text of 80 columns."""
-    lines = [f"{'':<{WIDTH + 2}}{'n':>6}{'first':>6}{'second':>7}{'difference':>11}{'p':>6}"]
-    names = short(row["condition"] for row in found["cells"])
-    title = None
+    rows: list[Sequence[str]] = [("", "n", "first", "second", "difference", "p")]
+    above = None
     for row in found["cells"]:
-        name = " · ".join(part for part in (row["model"], row["task"], row["setting"]) if part)
-        if name != title:
-            lines.append(name)
-            title = name
-        tail = f"{100 * row['difference']:>+11.1f}{row['p']:>6.3f}" if "p" in row else ""
+        cell = title(row["model"], row["task"], row["setting"])
+        if cell != above:
+            rows.append((cell, "", "", "", "", ""))
+            above = cell
         count = str(row["paired"]) if "paired" in row else "/".join(map(str, row["n"]))
-        numbers = f"{count:>6}{100 * row['first']:>6.1f}{100 * row['second']:>7.1f}"
-        lines.append(f"  {names[row['condition']]:<{WIDTH}}{numbers}{tail}")
-    lines += [line for sentence in found["unpaired"] for line in textwrap.wrap(sentence, 80)]
+        accuracies = (f"{100 * row[which]:.1f}" for which in ("first", "second"))
+        tail = (points(row["difference"]), f"{row['p']:.3f}") if "p" in row else ("", "")
+        rows.append((f"  {row['condition']}", count, *accuracies, *tail))
+    lines = [*aligned(rows, 0), *(line for sentence in found["unpaired"] for line in paragraph(sentence, 0))]
     lines += [
         f"verdict changed: {row['model']} {row['name']}: {row['first']} → {row['second']}" for row in found["verdicts"]
     ]
     lines.append(f"{found['only_first']} cells only in the first, {found['only_second']} only in the second.")
     return "\n".join(lines)
-
-
-def short(names: Iterable[str]) -> dict[str, str]:
-    """Name → at most WIDTH characters of it, cut in the middle, and numbered where two would look the same."""
-    asked = list(dict.fromkeys(names))
-    made = {name: name for name in asked if len(name) <= WIDTH}
-    for name in asked:
-        ends = itertools.chain([name[-WIDTH // 3 :]], (f" ({number})" for number in itertools.count(2)))
-        cuts = (f"{name[: WIDTH - len(end) - 1]}…{end}" for end in ends)
-        if name not in made:
-            made[name] = next(cut for cut in cuts if cut not in made.values())
-    return made

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from sinkscope.errors import StudyError
 from sinkscope.models.base import Model
 from sinkscope.study.schema import Study
-from sinkscope.study.unit import ModelInfo, Unit
-from sinkscope.study.units import Workload, kind_of
+from sinkscope.study.units import ModelInfo, Unit, Workload, kind_of
 
 QUERY_GROUPS = 3  # that received attention is kept for
 TILE = 128  # queries that attention works on at once
@@ -117,7 +116,7 @@ class Device:
 
 
 # One core of a processor of today, fitted to the CPU seconds in docs/results/scheduling-units.json; see --measure.
-CORE = Device("this CPU, one core a worker", 48e9, 48e9, 8e9, 0, compute=1.0, transfer=1.0, launch=0.8e-3 / 46)
+CORE = Device("this CPU, one core per worker", 48e9, 48e9, 8e9, 0, compute=1.0, transfer=1.0, launch=0.8e-3 / 46)
 # NVIDIA's data sheets: dense bfloat16 (V100, T4: float16), float32, bandwidth, memory.
 GPUS = {
     device.name: device
@@ -145,11 +144,6 @@ def device_of(name: str) -> Device:
     raise StudyError(f"Expected cpu or a GPU of the table ({', '.join(GPUS)}), got {name!r}.")
 
 
-def workload(study: Study, unit: Unit, info: ModelInfo, prompt: int = TYPICAL_PROMPT) -> list[Workload]:
-    """All forwards of a unit, as its kind counts them; prompt: tokens."""
-    return kind_of(unit).workload(study, unit, info, prompt)
-
-
 def total_seconds(work: Iterable[Workload], one: Callable[[Workload], float]) -> float:
     """one: seconds of one forward of that shape."""
     return sum(part.forwards * one(part) for part in work)
@@ -164,13 +158,14 @@ def weigh(study: Study, unit: Unit, info: ModelInfo | None) -> float:
         return 1.0
     parameters = int(info.identity["parameters"])
     size = Size(parameters, parameters, int(info.identity["layers"]), int(info.identity["heads"]))
-    return total_seconds(workload(study, unit, info), lambda part: CORE.seconds(size, part))
+    work = kind_of(unit).workload(study, unit, info, TYPICAL_PROMPT)
+    return total_seconds(work, lambda part: CORE.seconds(size, part))
 
 
 class Pace:
     """Time left by the measured speed of each model: of two models one may be a hundred times as large.
 
-    Units are weighed by what they are expected to take, so that a model without results is not taken to be as slow as
+    Units are weighed by what they are expected to take: a model without results is not taken to be as slow as
     a larger one that was run first.
     The time between two results is put down to the model of the second one: with several workers each takes its share.
     """

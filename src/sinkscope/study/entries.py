@@ -7,18 +7,15 @@ import math
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from pydantic import BeforeValidator, ValidationInfo
-
 from sinkscope.aliases import our_name
 from sinkscope.errors import RuleError
 from sinkscope.fields import Allowed, among, maybe, shown
 from sinkscope.interventions.conditions import MODELS, Condition, read_entry
 from sinkscope.interventions.settings import SettingError, registered
-from sinkscope.io.bounded_yaml import Path
 from sinkscope.settings import cache_conditions as _caches  # noqa: F401 - conditions that change how a model decodes
-from sinkscope.settings.choices import ALLOWED, CHOICES, DREAM_ALGORITHMS, Mode
+from sinkscope.settings.choices import DREAM_ALGORITHMS, Mode, allowed_fields
 from sinkscope.settings.decode import Decode
-from sinkscope.study.study_file import refuse
+from sinkscope.study.study_file import EntryError
 from sinkscope.viewers import view
 
 MOST = 1_000  # entries of a list, points of a sweep, conditions of a study
@@ -71,13 +68,6 @@ def named_tasks(value: Any) -> Any:
     return [{"name": one} if isinstance(one, str) else one for one in value] if isinstance(value, list) else value
 
 
-def task_names(names: list[str], info: ValidationInfo) -> None:
-    """Each task once."""
-    for place, name in enumerate(names):
-        if name in names[:place]:
-            raise refuse(info, ("tasks", place, "name"), f"must be unique, and {name} is a duplicate")
-
-
 def known_device(name: str | None) -> str | None:
     import torch
 
@@ -91,47 +81,36 @@ def known_device(name: str | None) -> str | None:
     return name
 
 
-def pairs(*path: str) -> BeforeValidator:
-    """Conditions of the entries at this place of the file, each with the kind of models it is for."""
-    return BeforeValidator(lambda value, info: _conditions(value, info, path))
-
-
-def conditions(*path: str) -> BeforeValidator:
-    """Conditions alone."""
-    return BeforeValidator(lambda value, info: tuple(one for one, _ in _conditions(value, info, path)))
-
-
-def _conditions(value: Any, info: ValidationInfo, path: Path) -> Pairs:
+def pairs(value: Any) -> Pairs:
     """Every condition that the entries name, with the kind of models it is for; a list in an entry is a sweep."""
     if isinstance(value, tuple) and all(
         isinstance(one, tuple | Condition) for one in value
     ):  # of a Study, not of a file
         return tuple((one, "all") if isinstance(one, Condition) else one for one in value)
-    if value == [] and path[0] != "conditions":
-        return ()
-    if not isinstance(value, list) or not value:
-        raise refuse(info, path, f"must be {CONDITIONS}, not {shown(value)}")
+    if not isinstance(value, list):
+        raise EntryError(f"must be {CONDITIONS}, not {shown(value)}")
     found: list[tuple[Condition, str]] = []
     count = 0
     for index, one in enumerate(value):
         if not isinstance(one, str | Mapping):
-            raise refuse(info, (*path, index), f"must be a mapping of fields, not {shown(one)}")
+            raise EntryError(f"must be a mapping of fields, not {shown(one)}", index)
         entry = {"name": one} if isinstance(one, str) else dict(one)
         count += _points(entry)
         if count > MOST:
-            raise refuse(info, (*path, index), f"makes more than {MOST:,} conditions; leave some out")
-        found += _read(entry, info, (*path, index))
+            raise EntryError(f"makes more than {MOST:,} conditions; leave some out", index)
+        models = entry.pop("for", MODELS[0])
+        if not isinstance(models, str) or models not in MODELS:
+            raise EntryError(f"must be one of {', '.join(MODELS)}, not {shown(models)}", index, "for")
+        try:
+            found += [(condition, models) for condition in read_entry(entry)]
+        except SettingError as error:
+            raise EntryError(str(error), index, *([error.field] if error.field else [])) from None
     return tuple(found)
 
 
-def _read(entry: dict[str, Any], info: ValidationInfo, path: Path) -> list[tuple[Condition, str]]:
-    models = entry.pop("for", MODELS[0])
-    if not isinstance(models, str) or models not in MODELS:
-        raise refuse(info, (*path, "for"), f"must be one of {', '.join(MODELS)}, not {shown(models)}")
-    try:
-        return [(condition, models) for condition in read_entry(entry)]
-    except SettingError as error:
-        raise refuse(info, (*path, error.field) if error.field else path, str(error)) from None
+def conditions(value: Any) -> tuple[Condition, ...]:
+    """Conditions alone."""
+    return tuple(condition for condition, _ in pairs(value))
 
 
 def _points(entry: Mapping[str, Any]) -> int:
@@ -140,73 +119,67 @@ def _points(entry: Mapping[str, Any]) -> int:
     known = registered().get(name) if isinstance(name, str) else None
     swept = [
         value for word, value in entry.items()
-        if isinstance(value, list) and (known is None or (one := known.setting(word)) is None or one.sweeps)
+        if isinstance(value, list) and (known is None or word not in known or known.setting(word).sweeps)
     ]  # fmt: skip
     return math.prod(max(len(value), 1) for value in swept)
 
 
-def compared(found: Pairs, info: ValidationInfo) -> Pairs:
+def compared(value: Any) -> Pairs:
     """`none` is among them, none is a duplicate, and `none`, which all others are compared with, comes first."""
+    if value == []:
+        raise EntryError(f"must be {CONDITIONS}, not {shown(value)}")
+    found = pairs(value)
     if Condition("none") not in [condition for condition, _ in found]:
-        raise refuse(info, ("conditions",), NEEDS_NONE)
+        raise EntryError(NEEDS_NONE)
     seen: dict[Condition, list[str]] = {}
     for condition, models in found:
         before = seen.setdefault(condition, [])
         if before and ("all" in (models, *before) or models in before):
-            raise refuse(info, ("conditions",), f"must not have {condition.label!r} twice")
+            raise EntryError(f"must not have {condition.label!r} twice")
         before.append(models)
     order = {"none": 0, "noop": 1}
     return tuple(sorted(found, key=lambda pair: order.get(pair[0].name, 2)))
 
 
-def rules(value: Any, info: ValidationInfo) -> tuple[Mapping[str, Any], ...]:
-    """Sink rules with every default filled in."""
+def rule(value: Any) -> Mapping[str, Any]:
+    """A sink rule with every default filled in."""
     from sinkscope.sinks.rules import rule_from_dict
 
-    if not isinstance(value, list | tuple) or not 0 < len(value) <= MOST:
-        raise refuse(info, ("rules",), f"must be a list of rules, not {shown(value)}")
-    found = []
-    for index, one in enumerate(value):
-        if not isinstance(one, Mapping):
-            raise refuse(info, ("rules", index), f"must be a mapping of fields, not {shown(one)}")
-        try:
-            found.append(rule_from_dict(one).to_dict())
-        except (RuleError, TypeError) as error:
-            raise refuse(info, ("rules", index), f"is no sink rule: {str(error).rstrip('.')}") from None
-    return tuple(found)
+    if not isinstance(value, Mapping):
+        raise EntryError(f"must be a mapping of fields, not {shown(value)}")
+    try:
+        return rule_from_dict(value).to_dict()
+    except (RuleError, TypeError) as error:
+        raise EntryError(f"is no sink rule: {str(error).rstrip('.')}") from None
 
 
-def decode_settings(words: Any, info: ValidationInfo) -> dict[str, Any]:
+def decode_settings(words: Any) -> dict[str, Any]:
     """Decode settings as they stand, each one value or a list to sweep, once every one of them is known and fits."""
     if not isinstance(words, dict):
-        raise refuse(info, ("decode",), f"must be a mapping of decode settings, not {shown(words)}")
+        raise EntryError(f"must be a mapping of decode settings, not {shown(words)}")
     if "commit" in words:
         view("decode.commits", words)  # rules of installed packages add their names
     known = _decode_fields()
     for name, value in words.items():
-        path = ("decode", name)
         if name in DECIDED:
-            raise refuse(info, path, f"must not be given: {DECIDED[name]}")
+            raise EntryError(f"must not be given: {DECIDED[name]}", name)
         if name not in known:
-            ours = our_name(name) or ", ".join(sorted(known))
-            raise refuse(info, path, f"is no decode setting; use {ours}")
+            raise EntryError(f"is no decode setting; use {our_name(name) or ', '.join(sorted(known))}", name)
         if isinstance(value, dict) or value == []:
-            raise refuse(info, path, f"must be one value, or a list of values to sweep, not {shown(value)}")
+            raise EntryError(f"must be one value, or a list of values to sweep, not {shown(value)}", name)
         for one in value if isinstance(value, list) else [value]:
             if not known[name](one):
-                raise refuse(info, path, f"must be {known[name].expected}, not {shown(one)}")
+                raise EntryError(f"must be {known[name].expected}, not {shown(one)}", name)
     points = math.prod(len(value) for value in words.values() if isinstance(value, list))
     if points > MOST:
-        raise refuse(info, ("decode",), f"makes {points:,} points, and at most {MOST:,} can be swept; leave some out")
+        raise EntryError(f"makes {points:,} points, and at most {MOST:,} can be swept; leave some out")
     return dict(words)
 
 
 def _decode_fields() -> dict[str, Allowed]:
     """What every decode setting of a study may be; null only where a setting may be left open."""
-    known = {**ALLOWED, "algorithm": among(DREAM_ALGORITHMS)}
+    known, allowed = {"algorithm": among(DREAM_ALGORITHMS)}, allowed_fields(Decode)
     for item in dataclasses.fields(Decode):
-        if item.name in CHOICES:
-            known[item.name] = among([choice for choice in CHOICES[item.name] if choice is not None])
-        if item.default is None:
-            known[item.name] = maybe(known[item.name])
-    return {name: allowed for name, allowed in known.items() if name not in DECIDED}
+        if not isinstance(item.default, tuple):  # a list is a sweep
+            known[item.name] = maybe(allowed[item.name]) if item.default is None else allowed[item.name]
+    return {name: one for name, one in known.items() if name not in DECIDED}

@@ -1,4 +1,4 @@
-"""The paper's claims by model as one matrix: claims down, models across, one mark per cell. Terminal, page and docs show it."""
+"""The paper's claims by model as one matrix: claims down, models across, one mark per cell; terminal, page and docs show it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from sinkscope.study.analysis.claims import CLAIMS
-from sinkscope.study.analysis.wording import cut
 from sinkscope.study.results import Claim, ClaimVerdict
+from sinkscope.study.text import cut
 
 MARKS: dict[ClaimVerdict, str] = {"supports": "+", "contradicts": "−", "undecided": "?", "no test": "·"}
 SHORT = {name: short for name, (short, _) in CLAIMS.items()}
@@ -30,7 +30,7 @@ def cells(claims: Sequence[Claim]) -> dict[tuple[str, str], Claim]:
 
 
 def figure(row: Claim) -> str:
-    """−7.0 [−11.6, −3.6] points"""
+    """Estimate, interval and unit of a cell, as −7.0 [−11.6, −3.6] points."""
     return _written(row.estimate, row.low, row.high, row.unit)
 
 

@@ -8,15 +8,19 @@ docs/reference is made from these classes.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+
+import polars as pl
 
 from sinkscope.errors import SinkscopeError, StudyError
 from sinkscope.io.reading import read_object, short
 
 SCHEMA = 2  # 1: claims over all models at once
+MARGIN = 5.0  # points, of runs that did not record theirs
 LARGEST = 128 << 20  # bytes of results.json
 ClaimVerdict = Literal["supports", "contradicts", "no test", "undecided"]
 Match = Literal["count", "mass"]  # what random keys share with the keys that they stand for
@@ -482,13 +486,21 @@ def read_results(folder: Path, error: type[SinkscopeError] = StudyError) -> Resu
     if type(schema) is not int or not 1 <= schema <= SCHEMA:
         came = short(repr(schema), 40)
         raise error(f"{path} must have schema 1 to {SCHEMA}, not {came}; use the sinkscope that wrote it.")
-    if schema == 1:  # its claims were judged over all models at once; they are judged again from its rows
-        found = {**found, "claims": None}
     try:
-        return TypeAdapter(Results).validate_python(found)
+        return _upgraded(TypeAdapter(Results).validate_python(found if schema == SCHEMA else {**found, "claims": None}))
     except ValidationError as problem:
         place = ".".join(map(str, problem.errors()[0]["loc"]))
         raise error(f"{path} is damaged at {place[:80]}; rerun the study to write it again.") from None
+
+
+def _upgraded(results: Results) -> Results:
+    """Claims of older runs were judged over all models at once, if at all; they are judged again from its rows."""
+    from sinkscope.study.analysis.claims import claims
+
+    if results.claims is not None:
+        return results
+    margin = MARGIN if results.run.margin is None else results.run.margin
+    return dataclasses.replace(results, claims=claims(results, margin / 100))
 
 
 def json_schema() -> dict[str, Any]:
@@ -498,3 +510,37 @@ def json_schema() -> dict[str, Any]:
     made = TypeAdapter(Results).json_schema()
     made["required"] = ["schema", *(name for name in made["required"] if name != "schema")]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made, "title": "results.json"}
+
+
+# ---- rows as polars frames: every value in a column of its own, so that a frame is also a CSV file
+
+
+def to_frame(rows: Sequence[ResultRow], kind: type[ResultRow]) -> pl.DataFrame:
+    """A row each; `condition_k` is the field k of the field condition, a list is JSON; without rows, the plain columns."""
+    if not rows:
+        return pl.DataFrame(schema=[field.name for field in dataclasses.fields(kind)])
+    flat = [dict(_flat(row.to_dict())) for row in rows]
+    names = dict.fromkeys(name for row in flat for name in row)
+    made = pl.DataFrame([pl.Series(name, _alike([row.get(name) for row in flat]), strict=False) for name in names])
+    # Where some rows have nothing in place of nested fields, that is a column of nothing.
+    return made.drop(name for name in names if made[name].null_count() == made.height and f"{name}_" in _starts(names))
+
+
+def _starts(names: Iterable[str]) -> set[str]:
+    return {name[: place + 1] for name in names for place, sign in enumerate(name) if sign == "_"}
+
+
+def _flat(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in row.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}_")
+        else:
+            yield f"{prefix}{name}", json.dumps(value) if isinstance(value, list) else value
+
+
+def _alike(values: list[Any]) -> list[Any]:
+    """A setting may be a word in one condition and a number in another: then all are text."""
+    kinds = {type(value) for value in values} - {type(None)}
+    if kinds <= {int, float} or len(kinds) == 1:
+        return values
+    return [None if value is None else str(value) for value in values]

@@ -6,6 +6,8 @@ import html
 import inspect
 import io
 import logging
+import os
+import platform
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -21,17 +23,15 @@ from sinkscope.errors import StudyError
 from sinkscope.interventions.conditions import Condition
 from sinkscope.io.progress import LOADING
 from sinkscope.models.base import Model
-from sinkscope.study.analysis import analysed, with_claims
+from sinkscope.study.analysis import analysed
 from sinkscope.study.cost import Pace, weigh
 from sinkscope.study.engines import Engine, engine_of
 from sinkscope.study.engines.ray import Ray
-from sinkscope.study.frames import to_frame
-from sinkscope.study.results import Cell, Claim, Results, read_results
+from sinkscope.study.results import Cell, Claim, Results, read_results, to_frame
 from sinkscope.study.schema import Study
 from sinkscope.study.stop import Stop
-from sinkscope.study.store import RUN_SCHEMA, Store, as_json, machine, versions
-from sinkscope.study.unit import ModelInfo, Unit
-from sinkscope.study.units import kind_of, units_of
+from sinkscope.study.store import RUN_SCHEMA, Store, as_json, versions
+from sinkscope.study.units import ModelInfo, Unit, kind_of, units_of
 
 logger = logging.getLogger(__name__)
 OnMessage = Callable[[str], object]
@@ -40,7 +40,7 @@ OnProgress = Callable[..., object]  # units done, units in all, and, where it ta
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run: `sk.run` returns it, `sk.Run.load(folder)` opens it. Its tables are polars frames, with `.to_pandas()`."""
+    """A finished run: `sk.run` returns it, `sk.Run.load(folder)` opens it; its tables are polars frames, with `.to_pandas()`."""
 
     folder: Path
     found: Results
@@ -120,7 +120,7 @@ class Run:
         if found is None:
             raise StudyError(f"Expected a finished run, and {folder} has no results.json; run the study to its end.")
         Store(folder).read("run.json", schema=True)  # a newer one would be refused with its number
-        return cls(Path(folder), with_claims(found))
+        return cls(Path(folder), found)
 
 
 def run(
@@ -135,7 +135,7 @@ def run(
     """Run a study into the folder `out` (default runs/NAME), or what is left of it.
 
     workers: processes of the local engine (None: one per core). on_message: is given one line for each thing worth printing;
-    without it they are logged. on_progress: is told after every unit how many are done, and of how many; and the seconds
+    without it they are logged. on_progress: is called after every unit with how many are done, of how many, and the seconds
     left, if it takes a third argument. Ctrl-C lets the units at work finish and stores them. models: in memory, from `wrap`,
     by the names that results show; they take the place of the study's, and their units run in this process.
     """
@@ -275,7 +275,9 @@ def about_run(study: Study, models: list[ModelInfo]) -> dict[str, Any]:
         "versions": versions(),
         "backend": backend,
         "machine": {
-            **machine(),
+            "system": platform.system(),
+            "processor": platform.machine(),
+            "cores": os.cpu_count(),
             "device": device,
             **({"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}),
         },

@@ -1,4 +1,4 @@
-"""`Study`: what is run. The dataclasses here are the study file: pydantic checks every field, `study_file` words mistakes."""
+"""`Study`: what is run; the dataclasses here are the study file: pydantic checks every field, `study_file` words mistakes."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from pydantic import AfterValidator, BeforeValidator, Field, SkipValidation, ValidationInfo, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SkipValidation, model_validator
 
 from sinkscope.errors import StudyError
 from sinkscope.interventions.conditions import Condition
 from sinkscope.study import entries
 from sinkscope.study.entries import MOST, Pairs
-from sinkscope.study.study_file import part, read_yaml, refuse, validated
-from sinkscope.study.unit import LONGEST_FILE_NAME
+from sinkscope.study.study_file import EntryError, part, read_yaml, validated
 
 STUDIES = Path(__file__).parent / "studies"
+LONGEST_FILE_NAME = 150  # bytes of a file's name, with room for what is put behind it
 LEAST_STEPS = 2  # of the mechanism: it compares what the second forward sees
 DEFAULT_RULE = {"rule": "threshold", "epsilon": 3.0, "unit": "uniform"}
 WRITTEN = (  # the order of a study's fields in its file
@@ -59,6 +59,7 @@ Whole1 = Annotated[int, _from(1)]
 Whole2 = Annotated[int, _from(2)]
 Truth = Annotated[bool, Field(strict=True, description="true or false")]
 Once = AfterValidator(entries.each_once)
+Conditions = Annotated[SkipValidation[tuple[Condition, ...]], BeforeValidator(entries.conditions)]
 
 
 # ---- parts of a study
@@ -94,10 +95,9 @@ class TracePlan:
         return condition.name in self.conditions or condition.label in self.conditions
 
     @model_validator(mode="after")
-    def _kept(self, info: ValidationInfo) -> TracePlan:
+    def _kept(self) -> TracePlan:
         if self.maps and not min(self.keep, self.problems):
-            told = "has no effect: no trace is saved; set keep and problems to 1 or more"
-            raise refuse(info, ("trace", "maps"), told)
+            raise EntryError("has no effect: no trace is saved; set keep and problems to 1 or more", "maps")
         return self
 
 
@@ -117,16 +117,16 @@ class LikelihoodPlan:
     texts: Whole2 = 8
     read: Whole2 = 48  # tokens read at once, before the masking begins
     scored: Whole1 = 48  # tokens whose likelihood counts, one per step
-    conditions: Annotated[SkipValidation[tuple[Condition, ...]], entries.conditions("likelihood", "conditions")] = ()
+    conditions: Conditions = ()
 
     @model_validator(mode="after")
-    def _compared(self, info: ValidationInfo) -> LikelihoodPlan:
+    def _compared(self) -> LikelihoodPlan:
         if self.models and Condition("none") not in self.conditions:
-            raise refuse(info, ("likelihood", "conditions"), entries.NEEDS_NONE)
+            raise EntryError(entries.NEEDS_NONE, "conditions")
         for condition in self.conditions:
             if condition.decode:
                 told = f"must not have {condition.label!r}: it changes how a model decodes, and reading a text decodes nothing"
-                raise refuse(info, ("likelihood", "conditions"), told)
+                raise EntryError(told, "conditions")
         return self
 
 
@@ -141,12 +141,12 @@ class ForcedPlan:
         tuple[Annotated[float, Field(strict=True, gt=0, le=1)], ...], _list_of("shares above 0, at most 1", 1)
     ] = (0.25, 0.5, 0.75, 1.0)
     # With the kind of models it is for: all, causal, diffusion.
-    conditions: Annotated[SkipValidation[Pairs], entries.pairs("forced", "conditions")] = ()
+    conditions: Annotated[SkipValidation[Pairs], BeforeValidator(entries.pairs)] = ()
 
     @model_validator(mode="after")
-    def _compared(self, info: ValidationInfo) -> ForcedPlan:
+    def _compared(self) -> ForcedPlan:
         if self.models and (Condition("none"), "all") not in self.conditions:
-            raise refuse(info, ("forced", "conditions"), entries.NEEDS_NONE)
+            raise EntryError(entries.NEEDS_NONE, "conditions")
         return self
 
 
@@ -166,7 +166,6 @@ class Study:
         SkipValidation[Pairs],
         Field(description=entries.CONDITIONS),
         BeforeValidator(entries.compared),
-        entries.pairs("conditions"),
     ]
     about: Annotated[str, Field(strict=True, description="a sentence")] = ""
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**32, description="a whole number of at least 0")] = 0
@@ -174,9 +173,8 @@ class Study:
     chunk: Whole1 = 25
     decode: Annotated[Mapping[str, Any], BeforeValidator(entries.decode_settings)] = Field(default_factory=dict)
     rules: Annotated[
-        SkipValidation[tuple[Mapping[str, Any], ...]],
-        Field(validate_default=True, description="a list of rules"),
-        BeforeValidator(entries.rules),
+        tuple[Annotated[Mapping[str, Any], BeforeValidator(entries.rule)], ...],
+        Field(validate_default=True, min_length=1, max_length=MOST, description="a list of rules"),
     ] = (DEFAULT_RULE,)
     trace: TracePlan = TracePlan(problems=0)
     mechanism: MechanismPlan = MechanismPlan(problems=0)
@@ -187,7 +185,7 @@ class Study:
         5.0
     )
     # The comparisons that the study is about, corrected together; none named: one masked sink, in every model and task.
-    primary: Annotated[SkipValidation[tuple[Condition, ...]], entries.conditions("primary")] = ()
+    primary: Conditions = ()
     # Where the truth is known: model → verdict → how its value must begin. A run that says otherwise has failed.
     expected: Annotated[
         Mapping[str, Mapping[str, str]], Field(description="a mapping of models to verdicts and their values")
@@ -201,33 +199,36 @@ class Study:
     ] = None
 
     @model_validator(mode="after")
-    def _together(self, info: ValidationInfo) -> Study:
+    def _together(self) -> Study:
         """What no field can say alone."""
         if not self.models and not self.likelihood_models:
-            raise refuse(info, ("models",), "must name at least one model")
-        entries.task_names([task.name for task in self.tasks], info)
+            raise EntryError("must name at least one model", "models")
+        names = [task.name for task in self.tasks]
+        for place, name in enumerate(names):
+            if name in names[:place]:
+                raise EntryError(f"must be unique, and {name} is a duplicate", "tasks", place, "name")
         named = {"models": self.models, "likelihood": self.likelihood.models, "forced": self.forced.models}
         for (one, models), (other, more) in itertools.combinations(named.items(), 2):
             for name in sorted({*models} & {*more}):
                 why = "it is measured by its answers, by text or by true answers, so take it out of all but one of them"
-                raise refuse(info, (other,), f"must not name {name}, which {one} names too; {why}")
+                raise EntryError(f"must not name {name}, which {one} names too; {why}", other)
         first = self.settings()[0][1]  # the mechanism takes the first point; without steps there are as many as tokens
         for word in ("steps", "length"):
             if self.mechanism.problems and first.get(word) is not None and first[word] < LEAST_STEPS:
                 told = f"needs at least {LEAST_STEPS} steps, and decode.{word} is {first[word]}"
-                raise refuse(info, ("mechanism",), f"{told}; make it larger, or leave the mechanism out")
+                raise EntryError(f"{told}; make it larger, or leave the mechanism out", "mechanism")
         known = [condition for condition, _ in self.conditions]
         for condition in self.primary:
             if condition not in known:
-                raise refuse(info, ("primary",), f"names {condition.label!r}, which is not among the conditions")
+                raise EntryError(f"names {condition.label!r}, which is not among the conditions", "primary")
         for model in self.expected:
             if model not in self.models:
-                raise refuse(info, ("expected",), f"names the model {model}, which the study does not have")
+                raise EntryError(f"names the model {model}, which the study does not have", "expected")
         unknown = set(self.trace.conditions) - {
             word for condition, _ in self.conditions for word in (condition.name, condition.label)
         }
         if self.trace.problems and unknown:
-            raise refuse(info, ("trace",), f"names the condition {min(unknown)}, which the study does not have")
+            raise EntryError(f"names the condition {min(unknown)}, which the study does not have", "trace")
         return self
 
     @classmethod
@@ -240,9 +241,13 @@ class Study:
                 raise StudyError(
                     f"Expected a study file or one of the shipped studies ({', '.join(shipped())}), got {str(name)!r}."
                 )
-        path = path if path.is_file() else STUDIES / path.name
-        values, lines = read_yaml(path, path.name)
-        return validated(cls, values, where=path.name, lines=lines)
+        return cls.read(path if path.is_file() else STUDIES / path.name, path.name)
+
+    @classmethod
+    def read(cls, path: Path, where: str | None = None) -> Study:
+        """A YAML file; where: how mistakes name it, by default its whole path."""
+        values, lines = read_yaml(path, where or str(path))
+        return validated(cls, values, where=where or str(path), lines=lines)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Study:

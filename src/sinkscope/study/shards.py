@@ -1,10 +1,11 @@
-"""A study in parts that know nothing of each other, for clusters that only start jobs; and the parts joined to one run."""
+"""A study, or Table 1, in parts that know nothing of each other, for clusters that only start jobs; and the parts joined."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from sinkscope.errors import StudyError
+from sinkscope.interventions.conditions import condition_from_dict
 from sinkscope.io.bounded_yaml import LARGEST
-from sinkscope.io.reading import damaged, read_text, short
+from sinkscope.io.reading import damaged, read_object, read_text, short
 from sinkscope.settings.decode import Decode
 from sinkscope.study.cost import weigh
 from sinkscope.study.engines import Engine
@@ -21,11 +23,11 @@ from sinkscope.study.engines.ray import Ray
 from sinkscope.study.run import OnMessage, OnProgress, Run, assemble, begun, check
 from sinkscope.study.schema import Study
 from sinkscope.study.store import Store, as_json, versions
-from sinkscope.study.unit import ModelInfo, Unit
-from sinkscope.study.units import units_of
+from sinkscope.study.units import ModelInfo, Unit, units_of
 
 SAME = ("schema", "study", "seed", "models", "versions", "backend")  # what all parts of a run have in common
-FOLDER = "shards"  # of the run folder: a file for each shard that is finished
+FOLDER = "shards"  # of the run folder: a file for each shard that was begun, which says whether it is finished
+OWN = ("data", "examples", "device")  # words of table1 that may differ from machine to machine
 
 
 @dataclass(frozen=True)
@@ -67,15 +69,26 @@ def run_shard(
     on_progress: OnProgress | None = None,
 ) -> Path:
     """Run one shard into a folder, which other shards may write to at the same time; `merge` makes the tables."""
-    started = time.time()
     with begun(study, out, engine, workers, on_message, on_progress, str(shard)) as work:
         units = shard.of(work.study, work.units, work.models)
-        mark = f"{FOLDER}/{shard.index}-of-{shard.count}.json"
-        note = {"shard": shard.index, "of": shard.count, "units": len(units)}
-        work.store.write(mark, as_json({**note, "finished": False}))
-        work.through(units)
-        work.store.write(mark, as_json({**note, "seconds": round(time.time() - started, 1), "finished": True}))
+        with _marked(work.store.folder, shard, {"shard": shard.index, "of": shard.count, "units": len(units)}):
+            work.through(units)
     return work.store.folder
+
+
+@contextmanager
+def _marked(folder: Path, shard: Shard, note: Mapping[str, Any]) -> Iterator[None]:
+    """A file that says of a shard that it was begun here, and at the end that it is finished."""
+    store, mark, started = Store(folder), f"{FOLDER}/{shard.index}-of-{shard.count}.json", time.time()
+    store.write(mark, as_json({**note, "finished": False}))
+    yield
+    store.write(mark, as_json({**note, "seconds": round(time.time() - started, 1), "finished": True}))
+
+
+def _marks(folders: Sequence[Path]) -> dict[str, dict[str, Any]]:
+    """What was noted of every shard, such as 3-of-16."""
+    paths = [path for folder in folders for path in sorted((folder / FOLDER).glob("*-of-*.json"))]
+    return {path.stem: read_object(path, 1 << 20, StudyError) for path in paths}
 
 
 def merge(folders: Sequence[Path | str], out: Path | str | None = None) -> Run:
@@ -194,3 +207,47 @@ def _copy(part: Store, store: Store, unit: Unit) -> None:
             )
         store.write(f"traces/{path.name}", path.read_bytes())
     store.write(f"units/{unit.id}.json", (part.units / f"{unit.id}.json").read_bytes())
+
+
+# ---- table1: what a shard was asked for is kept beside its answers, so that `merge_table1` can ask for the same
+
+
+def run_table1_shard(models: Sequence[str], out: Path, shard: Shard, words: dict[str, Any], **here: Any) -> Path:
+    """Answer one shard's batches into a folder, which others may write to at the same time; `merge_table1` scores them.
+
+    words: of `table1`, such as tasks and ks. here: words that are about this process, such as the engine.
+    """
+    from sinkscope.evals.table1 import table1
+
+    words = {**words, **{name: str(words[name]) for name in ("data", "examples") if words.get(name)}}
+    kept = {**words, "models": list(models), "conditions": [one.to_dict() for one in words.get("conditions", ())]}
+    with _marked(out, shard, {"of": shard.count, "words": kept}):
+        table1(models, out, part=(shard.index, shard.count), **words, **here)
+    return out
+
+
+def has_table1_shards(folder: Path) -> bool:
+    return any("words" in mark for mark in _marks([folder]).values())
+
+
+def merge_table1(folders: Sequence[Path], out: Path, **here: Any) -> dict[str, Any]:
+    """Join the answers of all shards and score them: what comes out is what the whole run would have written."""
+    from sinkscope.evals.answers import Answers
+    from sinkscope.evals.table1 import table1
+
+    marks = _marks(folders)
+    asked = [{name: value for name, value in one["words"].items() if name not in OWN} for one in marks.values()]
+    counts = {one["of"] for one in marks.values()}
+    if len(counts) != 1 or any(one != asked[0] for one in asked):
+        raise StudyError("Expected shards of one table1 run, and these were asked for different things; name others.")
+    count = counts.pop()
+    missing = [f"{i}/{count}" for i in range(1, count + 1) if not marks.get(f"{i}-of-{count}", {}).get("finished")]
+    if missing:
+        raise StudyError(f"Not finished: shard {', '.join(missing)}; run it with --shard, or name its folder.")
+    for folder in folders:
+        for path in sorted(folder.glob("*/*/requests*.jsonl")):
+            into = Answers(out / path.parent.relative_to(folder) / "requests.jsonl")
+            into.add_all((one["key"], one) for one in Answers(path).starting("") if into.get(one["key"]) is None)
+    words = dict(next(iter(marks.values()))["words"])
+    models, conditions = words.pop("models"), [condition_from_dict(one) for one in words.pop("conditions")]
+    return table1(models, out, conditions=conditions, **words, **here)

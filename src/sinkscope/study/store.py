@@ -21,8 +21,7 @@ from typing import IO, Any
 from sinkscope import io, plugins
 from sinkscope.errors import StudyError
 from sinkscope.io.reading import read_object, read_text
-from sinkscope.study.unit import Unit
-from sinkscope.study.units import kind_of
+from sinkscope.study.units import Unit, kind_of
 
 RUN_SCHEMA = 1  # of run.json
 SYNC_EVERY = 0.1  # seconds
@@ -112,9 +111,10 @@ class Store:
             )
 
     def save(self, unit: Unit, result: Mapping[str, Any]) -> None:
-        """Store a unit. Only a loss of power can cost one of several that came within a tenth of a second of another.
+        """Store a unit.
 
-        Waiting for the disk takes ten milliseconds, which would hold up hundreds of workers; and a file that a loss of
+        Only a loss of power can cost one of several that came within a tenth of a second of another.
+        Waiting for the disk takes ten milliseconds, which would hold up hundreds of workers. A file that a loss of
         power left empty or cut is seen as such by `find`, so that its unit is run again.
         """
         outcome = {"unit": unit.to_dict(), "sha256": digest(result), "result": result}
@@ -204,10 +204,6 @@ def versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:  # run from a source tree without installing
             found[name] = "unknown"
     return found | plugins.versions()
-
-
-def machine() -> dict[str, Any]:
-    return {"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count()}
 
 
 def as_json(value: Any) -> str:

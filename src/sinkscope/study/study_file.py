@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, TypeVar, dataclass_transform
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError, ValidationInfo
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from sinkscope.errors import StudyError
@@ -19,18 +19,25 @@ from sinkscope.io.reading import read_text
 Made = TypeVar("Made")
 
 
+class EntryError(ValueError):
+    """A mistake that one of our own checks found: what the field must be, and where below it the wrong value stands."""
+
+    def __init__(self, sentence: str, *path: int | str) -> None:
+        super().__init__(sentence)
+        self.path = path
+
+
 def read_yaml(path: pathlib.Path, where: str) -> tuple[Any, dict[Path, int]]:
     """Plain values of a file that is not too large, and the line of every one of them."""
     return parse(read_text(path, LARGEST, StudyError), where, StudyError)
 
 
 def validated(kind: type[Made], values: Any, where: str, lines: Mapping[Path, int]) -> Made:
-    """Plain values as a checked dataclass; lines: of every value in the file. The first mistake is raised."""
-    context = {"where": where, "lines": lines}
+    """Plain values as a checked dataclass; lines: of every value in the file; the first mistake is raised."""
     try:
-        return TypeAdapter(kind).validate_python(values, context=context)
+        return TypeAdapter(kind).validate_python(values)
     except ValidationError as error:
-        raise _sentence(error, kind, values, context) from None
+        raise _sentence(error, kind, values, where, lines) from None
 
 
 @dataclass_transform(frozen_default=True)
@@ -44,26 +51,14 @@ def part(plan: type[Made]) -> type[Made]:
         try:
             plain(self, *args, **words)
         except ValidationError as error:
-            raise _sentence(error, kind, words, {"where": kind.__name__, "lines": {}}) from None
+            raise _sentence(error, kind, words, kind.__name__, {}) from None
 
     kind.__init__ = init
     made: type[Made] = kind
     return made
 
 
-def refuse(info: ValidationInfo, path: Path, sentence: str) -> StudyError:
-    """A mistake that one of our own checks found; `path` is where it stands in the file."""
-    return _mistake(info.context or {"where": "the study", "lines": {}}, path, sentence)
-
-
-def _mistake(context: Mapping[str, Any], path: Path, sentence: str) -> StudyError:
-    where, lines = context["where"], context["lines"]
-    line = next((lines[path[:n]] for n in range(len(path), -1, -1) if path[:n] in lines), None)
-    place = where if line is None else f"{where}, line {line}"
-    return StudyError(f"{place}: {written(path) or 'the file'} {sentence}.")
-
-
-def _sentence(error: ValidationError, kind: type, values: Any, context: Mapping[str, Any]) -> StudyError:
+def _sentence(error: ValidationError, kind: type, values: Any, where: str, lines: Mapping[Path, int]) -> StudyError:
     problem = error.errors()[0]
     path, holder, expected = _place(kind, problem["loc"])
     match problem["type"]:
@@ -74,11 +69,15 @@ def _sentence(error: ValidationError, kind: type, values: Any, context: Mapping[
             sentence = f"is not a field that is known here; known are {known}"
         case "dataclass_type" | "mapping_type" | "dict_type":
             sentence = f"must be a mapping of fields, not {shown(problem['input'])}"
+        case "value_error" if isinstance(wrong := problem["ctx"]["error"], EntryError):
+            path, sentence = (*problem["loc"], *wrong.path), str(wrong)
         case "value_error" if own := str(problem["ctx"]["error"]):
             sentence = own
         case _:
             sentence = f"must be {expected}, not {shown(_value(values, path, problem['input']))}"
-    return _mistake(context, path, sentence)
+    line = next((lines[path[:n]] for n in range(len(path), -1, -1) if path[:n] in lines), None)
+    place = where if line is None else f"{where}, line {line}"
+    return StudyError(f"{place}: {written(path) or 'the file'} {sentence}.")
 
 
 def _place(kind: Any, loc: tuple[int | str, ...]) -> tuple[Path, Any, str]:

@@ -15,9 +15,9 @@ from sinkscope.io.progress import clock
 from sinkscope.study import matrix, vocabulary
 from sinkscope.study.analysis.losses import ModelRows, solvable
 from sinkscope.study.analysis.verdicts import first_point
-from sinkscope.study.analysis.wording import cut
 from sinkscope.study.results import Claim, Control, LikelihoodChange, PooledCell, Results
 from sinkscope.study.schema import shipped
+from sinkscope.study.text import cut
 
 WIDTH = 80
 LINES = 38  # the command adds where it wrote the page and the numbers
@@ -32,7 +32,7 @@ SHOWN = ("top key", "strong sink", "random, ≤ its mass", "content key", "posit
 def summary(results: Results, folder: Path | None = None, seconds: float | None = None) -> str:
     """At most 40 lines of 80 columns; what does not fit is in the full tables, and the summary says how to see them."""
     claims = results.claims or []
-    head = [*_conclusion(claims), "", *_ran(results, seconds), "", *matrix.lines(claims)]
+    head = [*_conclusion(results), "", *_ran(results, seconds), "", *matrix.lines(claims)]
     tail = ["", *_controls(results), *_more(results, folder)]
     room = LINES - len(head) - len(tail) - 1
     table = list(_pair(results, room)) or list(_table(results, room))
@@ -52,8 +52,9 @@ def _ran(results: Results, seconds: float | None) -> Iterator[str]:
         )  # fmt: skip
 
 
-def _conclusion(claims: Sequence[Claim]) -> Iterator[str]:
+def _conclusion(results: Results) -> Iterator[str]:
     """How the cells are spread; then what masking sinks costs where it was tested, the paper's models first."""
+    claims = results.claims or []
     if not claims:
         return
     found = [row for row in matrix.cells(claims).values() if row.name in KEYS and row.verdict != "no test"]
@@ -64,11 +65,20 @@ def _conclusion(claims: Sequence[Claim]) -> Iterator[str]:
         first.setdefault(row.model, row)
     for row in first.values():
         taken = "" if row.dose is None else f", which take {100 * row.dose:.0f} % of its attention"
-        more = f"{told} {row.model} without {KEYS[row.name]}{taken}: {matrix.figure(row)}."
+        more = f"{told} {row.model} without {KEYS[row.name]}{taken}: {matrix.figure(row)}{_asked(results, row)}."
         if len(textwrap.wrap(more, WIDTH)) > CONCLUSION:
             break
         told = more
     yield from textwrap.wrap(told, WIDTH)
+
+
+def _asked(results: Results, row: Claim) -> str:
+    """(arithmetic, n=20): the problems that a claim about answers rests on."""
+    tasks = (
+        cell.task for cell in results.cells
+        if (cell.model, cell.label, cell.n) == (row.model, row.condition, row.n) and 100 * cell.difference == row.estimate
+    )  # fmt: skip
+    return "".join(f" ({task}, n={row.n})" for task in [*tasks][:1])
 
 
 def _table(results: Results, room: int) -> Iterator[str]:
@@ -87,9 +97,10 @@ def _table(results: Results, room: int) -> Iterator[str]:
     heads = "".join(f"{k:>4}" for k in ks)
     sinks = f"{f'K={ks[0]} [change]':>15}{heads[4:]}"
     theirs = ("| paper,", "| GSM8K") if any("→" in line for line in lines) else ("", "")
-    yield f"{'Right answers in %':<18}{'sinks masked':^{len(sinks)}}|{'as many':^{wide}}|{'same mass':^{wide}}{theirs[0]}"
+    yield "Right answers in %, all tasks; sinks masked, or random keys (count, mass):"
+    yield f"{'':<18}{'sinks':^{len(sinks)}}|{'count':^{wide}}|{'mass':^{wide}}{theirs[0]}"
     yield f"  {'':<11}{'none':>5}{sinks}|{heads}|{heads}{theirs[1]}"
-    room -= 2
+    room -= 3
     yield from lines if len(lines) <= room else [*lines[: room - 1], f"  … and {len(lines) - room + 1} lines more"]
 
 

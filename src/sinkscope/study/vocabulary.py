@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from sinkscope.interventions.conditions import Condition, condition_from_dict
-from sinkscope.interventions.settings import registered
-from sinkscope.interventions.words import ranked_keys
+from sinkscope.interventions.settings import ranked_keys, registered
 from sinkscope.study.results import LikelihoodChange, Match
 
 Settings = Mapping[str, Any]
@@ -51,7 +50,7 @@ ROLE_NAMES = {
 
 
 def masked_key(condition: Settings) -> Key | None:
-    """Which key per head this masks; random keys are named by the key that they stand for. None for anything else."""
+    """Which key per head this masks; random keys are named by the key that they stand for; None for anything else."""
     named = {name: value.get("rule") if isinstance(value, Mapping) else value for name, value in condition.items()}
     says = {name: value for name, value in named.items() if value not in (None, 0)}
     match: Match | None = None
@@ -75,11 +74,6 @@ def as_in_the_paper(condition: Settings, family: str) -> bool:
     """Nothing or sinks masked, ranked as the paper ranks them: an ARM's by its last row."""
     plain = condition["name"] in ("none", "mask_sinks") and set(condition) == PLAIN
     return plain and condition["rows"] in (None, "last" if family == "llama" else "all")
-
-
-def series(condition: Settings) -> str:
-    """The condition without its strength (K, radius, keep): these are one curve, and their tests one family."""
-    return condition_from_dict(condition).series().label
 
 
 def controls(condition: Condition) -> Mapping[Match, Sequence[Condition]]:
@@ -156,23 +150,20 @@ def cuts_the_middle(label: str) -> bool:
     return label.startswith("cut ") and 0 < float(start) < float(stop) < 1
 
 
-def short_names(conditions: Mapping[str, Settings], causal: bool, numbered: bool = False) -> dict[str, str]:
+def short_names(conditions: Mapping[str, Settings], causal: bool) -> dict[str, str]:
     """Whole label → short name, of conditions that stand in one table; the label itself where a name would stand for two.
 
-    Rank and rows are said where the table has several. numbered: with its K, for tables that have no column per K.
+    K, rank and rows are said where the table has several.
     """
-    several = {
-        word for word in ("rank", "rows") if len({one[word] for one in conditions.values() if one.get(word)}) > 1
-    }
-    found = {label: _short_name(condition, several, causal) or label for label, condition in conditions.items()}
+    words = ("k", "rank", "rows")
+    several = {word for word in words if len({one[word] for one in conditions.values() if one.get(word)}) > 1}
+    found = {}
+    for label, condition in conditions.items():
+        name = _short_name(condition, several, causal)
+        k = condition["k"] if "k" in several else None
+        found[label] = label if name is None else f"{name}, K={k}" if k else name
     names = list(found.values())
-    found = {label: name if names.count(name) == 1 else label for label, name in found.items()}
-    if not numbered:
-        return found
-    return {
-        label: f"{name}, K={k}" if name != label and (k := conditions[label]["k"]) else name
-        for label, name in found.items()
-    }
+    return {label: name if names.count(name) == 1 else label for label, name in found.items()}
 
 
 def _short_name(condition: Settings, several: set[str], causal: bool) -> str | None:

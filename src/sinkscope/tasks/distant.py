@@ -7,8 +7,9 @@
 from collections.abc import Callable, Sequence
 
 from sinkscope.errors import TaskError
+from sinkscope.fields import maybe, need, whole
 from sinkscope.tasks import composition, recall
-from sinkscope.tasks.problem import Problem, Source, Task, is_whole, register, same_final
+from sinkscope.tasks.problem import Problem, Source, Task, register, same_final
 from sinkscope.tasks.words import COLOURS, NAMES, THINGS
 
 LINES = {1: 4, 2: 20, 3: 58}  # lines that do not matter; 58 of them fill 512 positions with a canvas of 24
@@ -50,11 +51,8 @@ def _among(source: Source, kept: Sequence[str], count: int, fillers: Sequence[Ca
 
 
 def _count(difficulty: int, lines: int | None) -> int:
-    if lines is None:
-        return LINES[difficulty]
-    if not (is_whole(lines) and 0 <= lines <= MOST_LINES):
-        raise TaskError(f"Expected the number of other lines from 0 to {MOST_LINES}, but got {lines!r}.")
-    return lines
+    need("lines, the number of others,", lines, maybe(whole(0, MOST_LINES)), TaskError)
+    return LINES[difficulty] if lines is None else lines
 
 
 def _has(source: Source) -> str:

@@ -89,8 +89,3 @@ def final(text: str) -> str | None:
 def same_final(problem: Problem, text: str) -> bool:
     """Whether the line behind the marker is exactly the expected one, `data["final"]`."""
     return final(text) == str(problem.data["final"])
-
-
-def is_whole(value: object) -> bool:
-    """Whether a number that came from a file or a command line is a whole one."""
-    return isinstance(value, int) and not isinstance(value, bool)

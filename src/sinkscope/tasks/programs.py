@@ -1,7 +1,7 @@
 """Complete a small Python function from its docstring, judged by hidden tests: HumanEval in miniature.
 
 Each template says the same thing three times: in words for the docstring, in Python for the worked answer, and as a
-function here, which the expected results of the hidden tests come from. So a slip in one of them shows in the tests.
+function here. The expected results of the hidden tests come from that function. So a slip in one of them shows in the tests.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,8 @@
 """Find one fact on a card, or, with a `length` beyond the card's fields, in a list as long as wanted."""
 
 from sinkscope.errors import TaskError
-from sinkscope.tasks.problem import Problem, Source, Task, is_whole, register, same_final
+from sinkscope.fields import need, whole
+from sinkscope.tasks.problem import Problem, Source, Task, register, same_final
 from sinkscope.tasks.words import COLOURS, NAMES, THINGS
 
 LENGTHS = {1: 2, 2: 3, 3: 4}
@@ -13,8 +14,7 @@ FIELDS = {"name": NAMES, "colour": COLOURS, "thing": THINGS, "number": tuple(map
 def draw(source: Source, difficulty: int, length: int | None = None) -> Problem:
     """As many facts as `length` says, or 2, 3 or 4 by difficulty."""
     count = LENGTHS[difficulty] if length is None else length
-    if not (is_whole(count) and 1 <= count <= LONGEST):
-        raise TaskError(f"Expected the number of facts as a length of 1 to {LONGEST}, but got {length!r}.")
+    need("length, the number of facts,", count, whole(1, LONGEST), TaskError)
     if count <= len(FIELDS):
         facts = [(field, source.choice(FIELDS[field])) for field in source.sample(tuple(FIELDS), count)]
         asked, found = source.choice(facts)

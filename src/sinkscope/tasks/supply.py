@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from sinkscope.errors import TaskError
-from sinkscope.tasks.problem import DIFFICULTIES, Problem, Task, find, is_whole
+from sinkscope.fields import among, maybe, need, whole
+from sinkscope.tasks.problem import DIFFICULTIES, Problem, Task, find
 
 SPLITS = ("train", "validation", "test")
 # Of a hundred buckets of content: 10 are test, 5 validation, the rest train.
@@ -37,12 +38,9 @@ def problems(
     kind has fresh ones. Further options go to the kind, such as `length` of recall.
     """
     task = find(kind)
-    if n is not None and not (is_whole(n) and n >= 0):
-        raise TaskError(f"Expected the number of problems as n ≥ 0, or None for no end, but got {n!r}.")
-    if split not in SPLITS:
-        raise TaskError(f"Expected a split out of {', '.join(SPLITS)}, but got {split!r}.")
-    if difficulty is not None and difficulty not in DIFFICULTIES:
-        raise TaskError(f"Expected a difficulty out of 1, 2, 3, or None for a mix, but got {difficulty!r}.")
+    need("n, the number of problems,", n, maybe(whole(0)), TaskError)
+    need("split", split, among(SPLITS), TaskError)
+    need("difficulty", difficulty, maybe(among(DIFFICULTIES)), TaskError)
     unknown = sorted(set(options) - task.options)
     if unknown:
         known = ", ".join(sorted(task.options)) or "none"

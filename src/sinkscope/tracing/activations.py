@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import torch
 from safetensors import safe_open
@@ -19,22 +19,23 @@ from sinkscope import io
 from sinkscope.attention.places import find_places
 from sinkscope.decoding import decode, resolve_settings
 from sinkscope.errors import ReadingError
-from sinkscope.fields import Allowed, among, maybe, need, whole
-from sinkscope.interventions.activations import AT, positions
+from sinkscope.fields import among, maybe, need, whole
+from sinkscope.interventions.activations import At, positions
+from sinkscope.interventions.base import WINDOW, Steps, within
 from sinkscope.interventions.hooks import HookContext, hook
-from sinkscope.interventions.steps import Steps, is_steps, within
 from sinkscope.models.base import Model, Prompt, is_ids, is_messages
 
 if TYPE_CHECKING:
     from sinkscope.settings.decode import Decode
 
+AT = get_args(At)[:-1]  # sinks are known of the last step only
 BESIDE = ("prompt", "step", "position", "state", "token")  # int32 [vector] each; state: 0 masked, 1 committed, 2 prompt
 MANIFEST = "activations.json"
 
 
 @dataclass(frozen=True)
 class Activations:
-    """A folder of shards. Iterating reads one at a time: a dict of "layers.3.resid_post" [vector, width] and `BESIDE`."""
+    """A folder of shards; iterating reads one at a time: a dict of "layers.3.resid_post" [vector, width] and `BESIDE`."""
 
     folder: Path
 
@@ -78,7 +79,7 @@ def activations(
     *,
     out: str | Path = "activations",
     settings: Decode | None = None,
-    at: str = "all",
+    at: At = "all",
     batch: int = 8,
     shard: int = 64 << 20,
     dtype: torch.dtype = torch.float16,
@@ -87,7 +88,7 @@ def activations(
     """Generate from every prompt and write the activations at a place of these layers to `out`, shard by shard.
 
     prompts: text, chat messages or token ids each.
-    Beside each vector stand the prompt's number, the step, the position, its state (0 masked, 1 committed, 2 prompt) and the
+    Beside each vector are the prompt's number, the step, the position, its state (0 masked, 1 committed, 2 prompt) and the
     token on the canvas. steps: (from, to), half-open; floats are shares of the generation. at: all, masked, committed or
     prompt positions. batch: prompts decoded together; they are taken from `prompts` as they are needed. shard: bytes of
     vectors that are held before they are written. settings, words (length=32, …): how to decode. Called again with the same
@@ -96,8 +97,8 @@ def activations(
     numbers = range(int(model.config.num_hidden_layers)) if layers is None else sorted(layers)
     places = [f"layers.{number}.{where}" for number in numbers]
     find_places(model.module, places)
-    need("at", at, among(AT[:-1]), ReadingError)
-    need("steps", steps, maybe(Allowed("(from, to)", is_steps)), ReadingError)
+    need("at", at, among(AT), ReadingError)
+    need("steps", steps, maybe(WINDOW), ReadingError)
     for name, value in (("batch", batch), ("shard", shard)):
         need(name, value, whole(1), ReadingError)
     folder = Path(out)

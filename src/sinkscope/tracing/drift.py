@@ -11,9 +11,8 @@ from sinkscope.attention.observe import observe
 from sinkscope.errors import TraceError
 from sinkscope.models.base import Model
 
-FEWEST_ROWS = (
-    4  # a key that fewer queries see is not judged: the last ones of a causal map are seen by themselves alone
-)
+# A key that fewer queries see is not judged: the last ones of a causal map are seen by themselves alone.
+FEWEST_ROWS = 4
 
 
 @dataclass(frozen=True)

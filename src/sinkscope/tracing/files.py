@@ -8,17 +8,31 @@ from importlib import metadata as packages
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch import Tensor
 
 from sinkscope import io
 from sinkscope.errors import DecodeError, TraceError
+from sinkscope.fields import shown
 from sinkscope.settings.decode import Decode
-from sinkscope.tracing.checks import TYPES, check_plain, check_tensors
-from sinkscope.tracing.record import TENSORS, Trace
+from sinkscope.tracing.record import SHAPES, TENSORS, WHOLE, Trace
 
 # What a header of another kind, or of another depth, makes of the lines that read it.
 _DAMAGED = (LookupError, AttributeError, TypeError, ValueError, RecursionError, OverflowError, DecodeError, TraceError)
+NEEDED = ("queries", "canvas", "confidence", "committed_at", "blocks")
+TYPES: dict[str, tuple[type, ...]] = {
+    "prompt_length": (int,),
+    "model": (dict,),
+    "backend": (str,),
+    "mask_id": (int, type(None)),
+    "causal": (bool,),
+    "prompt": (str,),
+    "text": (str,),
+    "interventions": (list,),
+    "map_heads": (list, tuple),
+}
 FORMAT = "sinkscope.trace"
 SCHEMA = 1
 try:
@@ -92,3 +106,60 @@ def _check_metadata(metadata: dict[str, str], path: Path) -> None:
         raise TraceError(
             f"{path} has trace schema {schema[:20]!r}, and this version reads {SCHEMA}; update sinkscope, or record it again."
         )
+
+
+def check_plain(plain: dict[str, Any]) -> None:
+    """Every value of the header has a type that it may have."""
+    for name, types in TYPES.items():
+        value = plain[name]
+        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+            raise TraceError(f"{name} is {shown(value, 60)}")
+    if any(not isinstance(one, dict) for one in plain["interventions"]):
+        raise TraceError("interventions are no list of settings")
+
+
+def check_tensors(tensors: dict[str, Tensor | None], plain: dict[str, Any], vocabulary: dict[int, Any]) -> None:
+    """All tensors are there and agree on how many steps, layers, heads and keys the trace has."""
+    for name in NEEDED:
+        if tensors.get(name) is None:
+            raise TraceError(f"the tensor {name} is missing")
+    summary = [name for name in ("layer_mean", "top_keys", "top_scores") if tensors.get(name) is not None]
+    if tensors.get("received") is None and len(summary) < 3:
+        raise TraceError("received attention is missing")
+    sizes: dict[str, int] = {"map": len(plain["map_heads"])}
+    for name, shape in SHAPES.items():
+        tensor = tensors.get(name)
+        if tensor is None:
+            continue
+        if tensor.ndim != len(shape) or 0 in tensor.shape:
+            raise TraceError(f"{name} has the shape {list(tensor.shape)}")
+        if tensor.is_floating_point() == (name in WHOLE) or tensor.is_complex() or tensor.dtype == torch.bool:
+            raise TraceError(f"{name} is {tensor.dtype}")
+        for size, letter in zip(tensor.shape, shape, strict=True):
+            word, found = ("step", size - 1) if letter == "step + 1" else (letter, size)
+            expected = word if isinstance(word, int) else sizes.setdefault(word, found)
+            if found != expected:
+                raise TraceError(f"{name} has {size} where {letter} is {expected}")
+    _check_values(tensors, plain["prompt_length"], vocabulary, sizes)
+
+
+def _check_values(
+    tensors: dict[str, Tensor | None], prompt: int, vocabulary: dict[int, Any], sizes: dict[str, int]
+) -> None:
+    """What other code counts with stays within the trace."""
+    if not 0 <= prompt <= sizes["key"]:
+        raise TraceError(f"prompt_length is {prompt} of {sizes['key']} positions")
+    bounds = {"committed_at": (-1, sizes["step"] - 1), "top_keys": (0, sizes["key"] - 1), "queries": (0, (1 << 31) - 1)}
+    for name, (low, high) in bounds.items():
+        tensor = tensors.get(name)
+        if tensor is not None and not bool(((tensor >= low) & (tensor <= high)).all()):
+            raise TraceError(f"{name} is not within {low} and {high}")
+    canvas = tensors["canvas"]
+    assert canvas is not None
+    if unknown := set(canvas.unique().tolist()) - vocabulary.keys():
+        raise TraceError(f"the canvas has the token {min(unknown)}, which its vocabulary does not name")
+    lens = tensors.get("lens_tokens")
+    if (lens is None) != (tensors.get("lens_probability") is None):
+        raise TraceError("the lens has tokens without probabilities, or the other way round")
+    if lens is not None and (unknown := set(lens.unique().tolist()) - vocabulary.keys()):
+        raise TraceError(f"the lens has the token {min(unknown)}, which its vocabulary does not name")

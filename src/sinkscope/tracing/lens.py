@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from sinkscope.interventions.hooks import HookContext, hook
 from sinkscope.models.base import Model, Prompt
 
 TOP = 3  # tokens kept per step, layer and position
-AT_A_TIME = 1 << 28  # logits that a GPU makes at a time
+AT_A_TIME = 1 << 28  # logits that are made at a time
 BYTES = TOP * (torch.int32.itemsize + torch.float16.itemsize)  # per step, layer and position
 
 
@@ -37,22 +38,38 @@ def lens(
     layers, positions: only these, in the order given; negative ones count from the end. As in `model.logits`, row i of a
     shifted family predicts token i + 1.
     """
-    states = hidden_states(model, ids, attention_mask)
-    chosen = _chosen("layers", layers, len(states))
-    places = _chosen("positions", positions, states.shape[2])
-    if positions is not None:
-        states = states[:, :, places]
-    return torch.stack([read(model, states[layer], normed=layer == len(states) - 1) for layer in chosen])
+    chosen = _chosen("layers", layers, _layer_count(model))
+    states = _states(model, ids, attention_mask, chosen)
+    places = _chosen("positions", positions, states[chosen[0]].shape[1])
+    found = None
+    for index, layer in enumerate(chosen):  # into the result in place: beside it there is one part's logits at most
+        state = states[layer] if positions is None else states[layer][:, places]
+        for span, part in _parts(model, state):
+            logits = read(model, part, normed=layer == _layer_count(model) - 1)
+            if found is None:
+                found = logits.new_empty(len(chosen), len(state), len(places), logits.shape[-1])
+            found[index, :, span] = logits
+            del logits  # before the next part's are made
+    assert found is not None
+    return found
 
 
 @torch.inference_mode()
 def hidden_states(model: Model, ids: Prompt | list[Any], attention_mask: Tensor | None = None) -> Tensor:
     """ids [batch, position] → what leaves each layer, [layer, batch, position, width]; the last one behind the final norm."""
-    _need_parts(model)
+    states = _states(model, ids, attention_mask, range(_layer_count(model)))
+    last = states[len(states) - 1]
+    return torch.stack([states[layer].to(last.device) for layer in range(len(states))])
+
+
+def _states(
+    model: Model, ids: Prompt | list[Any], attention_mask: Tensor | None, chosen: Sequence[int]
+) -> dict[int, Tensor]:
+    """What leaves the chosen layers, [batch, position, width] each, on the device of its layer."""
     rows, mask, _ = model.batch(ids, attention_mask)
     mask = None if mask is None or bool(mask.all()) else mask.to(model.device)
     base: Any = model.module.base_model
-    with _outputs(base.layers) as found:
+    with _outputs(base.layers, chosen) as found:
         output = base(
             rows.to(model.device),
             attention_mask=mask,
@@ -60,26 +77,35 @@ def hidden_states(model: Model, ids: Prompt | list[Any], attention_mask: Tensor 
             use_cache=False,
             **model.direction(),
         )
-    states: Tensor = torch.stack([*found[:-1], output.last_hidden_state])
-    return states
+    if (last := len(base.layers) - 1) in found:
+        found[last] = output.last_hidden_state
+    return found
 
 
 @contextmanager
-def _outputs(layers: Iterable[nn.Module]) -> Iterator[list[Tensor]]:
-    """What each layer puts out, in order, while this thread runs them; transformers' own way would leave its hooks behind."""
-    found: list[Tensor] = []
+def _outputs(layers: Sequence[nn.Module], chosen: Iterable[int]) -> Iterator[dict[int, Tensor]]:
+    """What the chosen layers put out while this thread runs them; transformers' own way would leave its hooks behind."""
+    found: dict[int, Tensor] = {}
     thread = threading.get_ident()
 
-    def keep(module: nn.Module, inputs: Any, output: Any) -> None:
+    def keep(layer: int, module: nn.Module, inputs: Any, output: Any) -> None:
         if threading.get_ident() == thread:
-            found.append(output[0] if isinstance(output, tuple) else output)
+            found[layer] = output[0] if isinstance(output, tuple) else output
 
-    hooks = [layer.register_forward_hook(keep) for layer in layers]
+    hooks = [layers[layer].register_forward_hook(partial(keep, layer)) for layer in set(chosen)]
     try:
         yield found
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def _parts(model: Model, state: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """[batch, position, width] in parts over positions whose logits are AT_A_TIME at most, or one position."""
+    size = max(AT_A_TIME // (model.vocabulary * len(state)), 1)
+    for start in range(0, state.shape[1], size):
+        span = slice(start, min(start + size, state.shape[1]))
+        yield span, state[:, span]
 
 
 def read(model: Model, state: Tensor, normed: bool) -> Tensor:
@@ -88,19 +114,20 @@ def read(model: Model, state: Tensor, normed: bool) -> Tensor:
     return model.recipe.head(module, state if normed else module.base_model.norm(state))
 
 
-def _need_parts(model: Model) -> None:
+def _layer_count(model: Model) -> int:
     """The lens needs a stack of layers, a final norm and a head, under the names that transformers' decoders use."""
     if not isinstance(model, Model):
         raise ReadingError(
             f"Expected a model from sk.load, whose norm and head are known, got {type(model).__name__}; "
             "sk.wrap a model of transformers; of any other module sk.observe shows the attention."
         )
-    base = getattr(model.module, "base_model", None)
+    base: Any = getattr(model.module, "base_model", None)
     if getattr(base, "layers", None) is None or getattr(base, "norm", None) is None:
         raise ReadingError(
             f"Expected a decoder with layers, a final norm and an output head, and {model.name} "
             f"({type(model.module).__name__}) has other parts; read its hidden states by hand."
         )
+    return len(base.layers)
 
 
 def _chosen(what: str, wanted: Sequence[Any] | None, count: int) -> list[int]:
@@ -150,13 +177,10 @@ class LensBuffer:
         if context.kind != "denoise" or context.step is None:
             return
         state = state[: context.rows]
-        start = context.columns.start + int(self.model.shift)
-        most = state.shape[1] if state.device.type == "cpu" else AT_A_TIME // (self.model.vocabulary * len(state))
-        for part in state.split(max(most, 1), dim=1):
-            chances = read(self.model, part, normed=False).float().softmax(-1)
-            best = chances.topk(TOP, dim=-1)  # [batch, row, top]
-            span = slice(start, min(start + part.shape[1], self.width))
-            rows, where = span.stop - start, (slice(None), context.step, context.layer, slice(None), span)
-            self.to_host.put(best.indices[:, :rows].mT.to(torch.int32), self.tokens[where].copy_)
-            self.to_host.put(best.values[:, :rows].mT.to(torch.float16), self.probability[where].copy_)
-            start = span.stop
+        first = context.columns.start + int(self.model.shift)
+        for span, part in _parts(self.model, state):
+            best = read(self.model, part, normed=False).softmax(-1, dtype=torch.float32).topk(TOP)  # [batch, row, top]
+            start, stop = first + span.start, min(first + span.stop, self.width)
+            where = (slice(None), context.step, context.layer, slice(None), slice(start, stop))
+            for kept, into in ((best.indices, self.tokens), (best.values, self.probability)):
+                self.to_host.put(kept[:, : stop - start].mT.to(into.dtype), into[where].copy_)

@@ -12,7 +12,7 @@ from sinkscope.tracing.record import Trace
 
 @dataclass(frozen=True)
 class DecodingOrder:
-    """Order of one generation. None where nothing can be said: no choice, or a sink or a frontier that never moves."""
+    """Order of one generation; None where nothing can be said: no choice, or a sink or a frontier that never moves."""
 
     commits: int
     leftmost: float | None  # share of commits among the leftmost open positions: 1 is left to right

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from sinkscope.attention.context import GROUPS
 from sinkscope.errors import TraceError
+from sinkscope.fields import shown
 from sinkscope.settings.decode import Decode
-from sinkscope.tracing.checks import SHAPES, picked
 from sinkscope.viewers import view
 
 if TYPE_CHECKING:
@@ -26,11 +26,33 @@ if TYPE_CHECKING:
     from sinkscope.tracing.why import Why
 
 Picked = slice | Sequence[int]
+# Field → its dimensions; the same letter is the same size in all of them. Numbers are sizes that are known.
+SHAPES: dict[str, tuple[str | int, ...]] = {
+    "queries": ("step", len(GROUPS)),
+    "canvas": ("step + 1", "key"),
+    "confidence": ("step", "key"),
+    "committed_at": ("key",),
+    "edits": ("key",),
+    "blocks": ("step", 2),
+    "received": ("step", "layer", "head", len(GROUPS), "key"),
+    "layer_mean": ("step", "layer", len(GROUPS), "key"),
+    "top_keys": ("step", "layer", "head", len(GROUPS), "top"),
+    "top_scores": ("step", "layer", "head", len(GROUPS), "top"),
+    "value_norms": ("step", "layer", "kv head", "key"),
+    "hidden_norms": ("step", "layer", "key"),
+    "lens_tokens": ("step", "layer", "choice", "key"),
+    "lens_probability": ("step", "layer", "choice", "key"),
+    "channels": ("step", "layer", "channel"),
+    "channel_values": ("step", "layer", "channel", "key"),
+    "maps": ("map", "step", "key", "key"),
+    "reasons": ("map", "step", 4, "key"),
+}
+WHOLE = ("queries", "canvas", "committed_at", "edits", "blocks", "top_keys", "lens_tokens", "channels")
 
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """One generation. An autoregressive one has the same shape: one step per token, 0 at keys that are not there yet."""
+    """One generation; an autoregressive one has the same shape: one step per token, 0 at keys that are not there yet."""
 
     received: Tensor | None  # [step, layer, head, group, key]: plain column sums; None in summary form
     queries: Tensor  # [step, group] int32: how many queries each group had
@@ -55,6 +77,7 @@ class Trace:
     hidden_norms: Tensor | None = None  # [step, layer, key]: of the hidden state that enters each layer, on request
     maps: Tensor | None = None  # [n, step, query, key]: attention of the heads in map_heads, on request
     map_heads: tuple[tuple[int, int], ...] = ()
+    reasons: Tensor | None = None  # [n, step, 4, key], with maps: score, key norm, score without positions, value norm
     lens_tokens: Tensor | None = None  # [step, layer, n, position] int32: what a layer would write there, on request
     lens_probability: Tensor | None = None  # … and how sure it is; 0 where the step computed no row for the position
     edits: Tensor | None = None  # [position] int32: how often a token that stood there was replaced; None: never
@@ -154,7 +177,7 @@ class Trace:
             first, last, stride = 0, 0, 0
         if stride != 1 or last <= first:
             raise TraceError(f"Expected a slice of steps within 0 and {self.steps}, without stride, got {steps}.")
-        layers, heads = picked("layers", layers, self.layers), picked("heads", heads, self.heads_count)
+        layers, heads = _picked("layers", layers, self.layers), _picked("heads", heads, self.heads_count)
         time = slice(first, last)
         cut: dict[str, Any] = {
             name: None if getattr(self, name) is None else getattr(self, name)[time] for name in BY_STEP
@@ -168,7 +191,7 @@ class Trace:
         if heads is not None:
             cut["value_norms"] = None  # kept by kv head, which query heads share
         return replace(
-            self, **cut, canvas=self.canvas[first : last + 1], maps=None, map_heads=(),
+            self, **cut, canvas=self.canvas[first : last + 1], maps=None, map_heads=(), reasons=None,
             committed_at=(self.committed_at - first).clamp(min=-1),
         )  # fmt: skip
 
@@ -242,6 +265,22 @@ class Trace:
         from sinkscope.tracing.files import load
 
         return load(_path(path))
+
+
+def _picked(name: str, asked: Any, count: int) -> list[int] | None:
+    """Numbers of layers or heads out of `count`, from a slice or a sequence; None for all."""
+    if asked is None:
+        return None
+    if isinstance(asked, slice):
+        found = list(range(count))[asked]
+    else:
+        several = asked.tolist() if isinstance(asked, Tensor) else asked
+        if not isinstance(several, Sequence) or any(type(one) is not int for one in several):
+            raise TraceError(f"Expected {name} as a slice or a list of whole numbers, got {shown(asked, 60)}.")
+        found = list(several)
+    if not found or any(not -count <= one < count for one in found):
+        raise TraceError(f"Expected {name} from 0 to {count - 1}, at least one, got {shown(asked, 60)}.")
+    return found
 
 
 def _rule(rule: Rule | None) -> Rule | None:

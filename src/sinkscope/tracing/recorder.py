@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -13,19 +15,26 @@ from torch import Tensor
 from sinkscope.attention.calls import Call, Outcome, Tap
 from sinkscope.attention.context import GROUPS
 from sinkscope.attention.transfer import ToHost
-from sinkscope.decoding.layout import lay_out
+from sinkscope.decoding.canvas import lay_out
 from sinkscope.decoding.run import Step
 from sinkscope.errors import BudgetError, TraceError
-from sinkscope.fields import LARGEST, TRUTH, Allowed, among, need, whole
-from sinkscope.interventions.ablate import is_pairs
+from sinkscope.fields import LARGEST, Allowed, FromZero, among, check_fields, whole
+from sinkscope.interventions.ablate import Heads
 from sinkscope.interventions.hooks import HookContext, hook
 from sinkscope.models.base import Model
 from sinkscope.settings.decode import Decode
 from sinkscope.tracing import lens
 from sinkscope.tracing.channels import ChannelBuffer
+from sinkscope.tracing.record import SHAPES, WHOLE
+from sinkscope.tracing.why import measure, rotary_of
 
 Form = Literal["auto", "full", "summary"]
 TOP = 16  # keys kept per head and group in summary form
+FORMS = {"full": ("received",), "summary": ("layer_mean", "top_keys", "top_scores")}
+EXTRAS = {  # tensor of a trace → what asks for it in `Keep`
+    "value_norms": "value_norms", "hidden_norms": "hidden_norms", "maps": "maps", "reasons": "maps", "lens_tokens": "lens",
+    "lens_probability": "lens", "channels": "channels", "channel_values": "channels",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -33,22 +42,16 @@ class Keep:
     """What a recorder keeps."""
 
     form: Form = "auto"
-    dtype: torch.dtype = torch.float16
-    budget: int = 2 << 30  # bytes
+    dtype: Annotated[torch.dtype, among((torch.float16, torch.float32))] = torch.float16
+    budget: Annotated[int, Allowed("a whole number of bytes", whole(-LARGEST))] = 2 << 30  # bytes
     value_norms: bool = False
     hidden_norms: bool = False
-    maps: tuple[tuple[int, int], ...] = ()  # (layer, head) whose whole attention map is kept
+    maps: Heads = ()  # (layer, head) whose whole attention map is kept
     lens: bool = False  # the tokens that each layer would write at each position, were it the last
-    channels: int = 0  # so many of the largest channels behind each layer, with their values
+    channels: FromZero = 0  # so many of the largest channels behind each layer, with their values
 
     def __post_init__(self) -> None:
-        need("form", self.form, among(("auto", "full", "summary")), TraceError)
-        need("dtype", self.dtype, among((torch.float16, torch.float32)), TraceError)
-        need("budget", self.budget, Allowed("a whole number of bytes", whole(-LARGEST)), TraceError)
-        for name in ("value_norms", "hidden_norms", "lens"):
-            need(name, getattr(self, name), TRUTH, TraceError)
-        need("channels", self.channels, whole(0), TraceError)
-        need("maps", self.maps, Allowed("pairs of layer and head, such as ((3, 0),)", is_pairs), TraceError)
+        check_fields(self, TraceError)
 
 
 def check_maps(model: Model, keep: Keep) -> None:
@@ -61,30 +64,48 @@ def check_maps(model: Model, keep: Keep) -> None:
             )
 
 
+def buffer_shapes(model: Model, batch: int, positions: int, settings: Decode, keep: Keep) -> dict[str, tuple[int, ...]]:
+    """Tensor of a trace → its buffer's shape, [batch, …] as `SHAPES` has it."""
+    steps, config = settings.most_steps, model.config
+    sizes = {
+        "step": steps, "step + 1": steps + 1, "layer": config.num_hidden_layers, "head": config.num_attention_heads,
+        "kv head": _kv_heads(model), "key": positions, "top": min(TOP, positions), "map": len(keep.maps), "choice": lens.TOP,
+        "channel": keep.channels,
+    }  # fmt: skip
+    return {
+        name: (batch, *(letter if isinstance(letter, int) else int(sizes[letter]) for letter in shape))
+        for name, shape in SHAPES.items()
+    }
+
+
+def dtype_of(name: str, keep: Keep) -> torch.dtype:
+    if name in WHOLE:
+        return torch.int64 if name == "canvas" else torch.int32
+    if name in ("received", "layer_mean", "top_scores", "maps"):
+        return keep.dtype
+    return torch.float16 if name == "lens_probability" else torch.float32
+
+
 def planned_form(model: Model, batch: int, positions: int, settings: Decode, keep: Keep) -> tuple[str, int]:
     """The form that fits the budget, and its bytes; stated before anything runs."""
-    steps, layers, heads = settings.most_steps, model.config.num_hidden_layers, model.config.num_attention_heads
-    size = keep.dtype.itemsize
-    cells = batch * steps * layers * len(GROUPS)
-    extra = batch * steps * len(keep.maps) * positions**2 * size
-    if keep.value_norms:
-        extra += batch * steps * layers * _kv_heads(model) * positions * torch.float32.itemsize
-    if keep.hidden_norms:
-        extra += batch * steps * layers * positions * torch.float32.itemsize
-    if keep.lens:
-        extra += batch * steps * layers * positions * lens.BYTES
-    extra += batch * steps * layers * keep.channels * (positions + 1) * torch.float32.itemsize
-    full = cells * heads * positions * size + extra
-    summary = cells * (positions * size + heads * min(TOP, positions) * (size + 4)) + extra
+    shapes = buffer_shapes(model, batch, positions, settings, keep)
+
+    def needs(names: Iterable[str]) -> int:
+        return sum(prod(shapes[name]) * dtype_of(name, keep).itemsize for name in names)
+
+    extra = needs(name for name, asked in EXTRAS.items() if getattr(keep, asked))
+    full, summary = needs(FORMS["full"]) + extra, needs(FORMS["summary"]) + extra
     if keep.form != "summary" and full <= keep.budget:
         return "full", full
     if keep.form != "full" and summary <= keep.budget:
         return "summary", summary
     needed = full if keep.form == "full" else summary
     advice = "form='summary' (layer means and top keys)" if keep.form == "full" else "fewer prompts, steps or maps"
+    _, steps, layers, heads, *_ = shapes["received"]
     raise BudgetError(
-        f"Recording {steps} steps of {layers} layers × {heads} heads × {positions} keys for {batch} prompts needs "
-        f"{needed / 2**20:,.0f} MB, more than the budget of {keep.budget / 2**20:,.0f} MB; use {advice}, or raise budget=…"
+        f"Recording {steps} steps of {layers} layers × {heads} heads × {positions} keys for {batch} "
+        f"prompts needs {needed / 2**20:,.0f} MB, more than the budget of {keep.budget / 2**20:,.0f} MB; use {advice}, or "
+        "raise budget=…"
     )
 
 
@@ -95,33 +116,26 @@ class Recorder(Tap):
         self.model, self.settings, self.keep = model, settings, keep
         check_maps(model, keep)
         first, self.real, self.answers = laid_out(model, ids, settings, mask)
-        batch, self.width = first.shape
-        self.form, self.bytes = planned_form(model, batch, self.width, settings, keep)
-        steps, layers, heads = settings.most_steps, model.config.num_hidden_layers, model.config.num_attention_heads
-        groups, dtype = len(GROUPS), keep.dtype
+        batch, width = first.shape
+        self.form, self.bytes = planned_form(model, batch, width, settings, keep)
+        shapes = buffer_shapes(model, batch, width, settings, keep)
         self.steps = 0
         self.backend = ""
         self.to_host = ToHost()
-        self.queries = torch.zeros(batch, steps, groups, dtype=torch.int32)
-        self.canvas = torch.zeros(batch, steps + 1, self.width, dtype=torch.int64)
-        self.confidence = torch.full((batch, steps, self.width), torch.nan)
-        self.committed_at = torch.full((batch, self.width), -1, dtype=torch.int32)
-        self.edits: Tensor | None = None
-        self.blocks = torch.zeros(steps, 2, dtype=torch.int32)
-        self.received = self.layer_mean = self.top_keys = self.top_scores = None
-        if self.form == "full":
-            self.received = _zeros(batch, steps, layers, heads, groups, self.width, dtype=dtype)
-        else:
-            kept = min(TOP, self.width)
-            self.layer_mean = _zeros(batch, steps, layers, groups, self.width, dtype=dtype)
-            self.top_keys = _zeros(batch, steps, layers, heads, groups, kept, dtype=torch.int32)
-            self.top_scores = _zeros(batch, steps, layers, heads, groups, kept, dtype=dtype)
-        self.value_norms = _zeros(batch, steps, layers, _kv_heads(model), self.width) if keep.value_norms else None
-        self.hidden_norms = _zeros(batch, steps, layers, self.width) if keep.hidden_norms else None
-        self.maps = _zeros(len(keep.maps), batch, steps, self.width, self.width, dtype=dtype) if keep.maps else None
-        self.lens = lens.LensBuffer(model, batch, steps, layers, self.width, self.to_host) if keep.lens else None
-        self.channels = ChannelBuffer(model, batch, steps, layers, self.width, keep.channels) if keep.channels else None
-        self.canvas[:, 0] = first.cpu()
+        self.blocks = torch.zeros(shapes["blocks"][1:], dtype=torch.int32)
+        # Name in a trace → [batch, …], as `SHAPES` has it.
+        names = ["queries", "canvas", "confidence", "committed_at", *FORMS[self.form]]
+        names += [name for name in ("value_norms", "hidden_norms", "maps", "reasons") if getattr(keep, EXTRAS[name])]
+        self.kept = {name: _zeros(*shapes[name], dtype=dtype_of(name, keep)) for name in names}
+        self.kept["confidence"].fill_(torch.nan)
+        self.kept["committed_at"].fill_(-1)
+        self.kept["canvas"][:, 0] = first.cpu()
+        self.rotary = {layer: rotary_of(model, layer, settings, width) for layer in {one for one, _ in keep.maps}}
+        _, steps, layers, _ = shapes["hidden_norms"]
+        self.lens = lens.LensBuffer(model, batch, steps, layers, width, self.to_host) if keep.lens else None
+        self.channels = ChannelBuffer(model, batch, steps, layers, width, keep.channels) if keep.channels else None
+        if self.channels is not None:
+            self.kept |= {"channels": self.channels.channels, "channel_values": self.channels.values}
 
     def watches(self, call: Call) -> bool:
         # Forwards that only fill a cache belong to no step.
@@ -135,51 +149,39 @@ class Recorder(Tap):
             return
         rows, step, layer = forward.rows, forward.step, call.layer
         received = outcome.received[:rows]
-        if self.received is not None:
-            self._send(self.received[:, step, layer], received)
+        if self.form == "full":
+            self._send("received", (step, layer), received)
         else:
-            assert self.layer_mean is not None and self.top_keys is not None and self.top_scores is not None
-            self._send(self.layer_mean[:, step, layer], received.mean(1))
-            top = received.topk(min(self.top_keys.shape[-1], call.keys), dim=-1)
-            self._send(self.top_keys[:, step, layer], top.indices)
-            self._send(self.top_scores[:, step, layer], top.values)
+            self._send("layer_mean", (step, layer), received.mean(1))
+            top = received.topk(min(TOP, call.keys), dim=-1)
+            self._send("top_keys", (step, layer), top.indices)
+            self._send("top_scores", (step, layer), top.values)
         if layer == 0 or not self.backend:
             groups = torch.arange(len(GROUPS), device=forward.labels.device)
             if forward.ids is not None:  # the canvas may change between a step and the next forward
-                self._send(self.canvas[:, step], forward.ids[:rows])
-            self._send(self.queries[:, step], (forward.labels[:rows, :, None] == groups).sum(1))
+                self._send("canvas", (step,), forward.ids[:rows])
+            self._send("queries", (step,), (forward.labels[:rows, :, None] == groups).sum(1))
             self.backend = call.backend
-        if self.value_norms is not None:
+        if self.keep.value_norms:
             norms = call.v[:rows].float().norm(dim=-1)  # [batch, kv head, key]
-            self._send(
-                self.value_norms[:, step, layer],
-                norms.repeat_interleave(self.value_norms.shape[3] // norms.shape[1], dim=1),
-            )
-        if self.maps is not None:
-            self._keep_maps(call, outcome, step, rows)
+            share = self.kept["value_norms"].shape[3] // norms.shape[1]
+            self._send("value_norms", (step, layer), norms.repeat_interleave(share, dim=1))
+        for slot, (of_layer, head) in enumerate(self.keep.maps):
+            if of_layer == layer:
+                window = slice(call.start, call.start + call.queries)
+                self._send("maps", (slot, step, window), _map(call, outcome, head, rows))
+                self._send("reasons", (slot, step), measure(call, head, self._counts(call, rows), self.rotary[layer]))
 
-    def _keep_maps(self, call: Call, outcome: Outcome, step: int, rows: int) -> None:
-        assert self.maps is not None
-        share = call.q.shape[1] // call.k.shape[1]
-        for slot, (layer, head) in enumerate(self.keep.maps):
-            if layer != call.layer:
-                continue
-            scale = call.q.shape[-1] ** -0.5 if call.scale is None else call.scale
-            scores = call.q[:rows, head].float() @ call.k[:rows, head // share].float().mT * scale
-            if outcome.mask is not None:
-                mask = outcome.mask.expand(call.q.shape[0], call.q.shape[1], -1, -1)[:rows, head]
-                scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
-            if call.causal:
-                later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1 + call.start)
-                scores = scores.masked_fill(later, -torch.inf)
-            if outcome.drop is not None:
-                scores = scores.masked_fill(outcome.drop[:rows, head, None], -torch.inf)
-            window = slice(call.start, call.start + call.queries)
-            self._send(self.maps[slot, :, step, window], scores.softmax(-1).nan_to_num(0.0))
+    def _counts(self, call: Call, rows: int) -> Tensor:
+        """bool [batch, query]: over which a reason is a mean; of a causal prompt only the last query writes a token."""
+        counts = call.labels[:rows] >= 0
+        if self.model.causal:
+            counts = counts & (torch.arange(call.queries, device=counts.device) == call.queries - 1)
+        return counts
 
-    def _send(self, part: Tensor, found: Tensor) -> None:
+    def _send(self, name: str, at: tuple[int | slice, ...], found: Tensor) -> None:
         """Write `found` to the beginning of a part of a buffer; cast on its device, and copied with all else of the step."""
-        part = part[..., : found.shape[-1]]
+        part = self.kept[name][:, *at][..., : found.shape[-1]]
         if found.device.type == "cpu":
             part.copy_(found)  # casts on the way
         else:
@@ -188,9 +190,9 @@ class Recorder(Tap):
     def on_step(self, step: Step) -> None:
         """Called by the decoder after each commit."""
         index = step.index
-        self._send(self.canvas[:, index + 1], step.canvas)
-        self._send(self.confidence[:, index], step.confidence)
-        self.to_host.put(step.committed, lambda committed: self.committed_at.masked_fill_(committed, index))
+        self._send("canvas", (index + 1,), step.canvas)
+        self._send("confidence", (index,), step.confidence)
+        self.to_host.put(step.committed, lambda committed: self.kept["committed_at"].masked_fill_(committed, index))
         if step.edited is not None:
             self.to_host.put(step.edited, lambda edited: self._note_edits(edited, index))
         self.to_host.send()
@@ -199,26 +201,51 @@ class Recorder(Tap):
 
     def _note_edits(self, edited: Tensor, index: int) -> None:
         if bool(edited.any()):
-            self.committed_at.masked_fill_(edited, index)
-            self.edits = edited.int() if self.edits is None else self.edits + edited.int()
+            self.kept["committed_at"].masked_fill_(edited, index)
+            self.kept["edits"] = self.kept.get("edits", 0) + edited.int()
 
     def finish(self, tokens: Tensor) -> None:
         """The text that the decoder gave back, when the device has sent all else."""
         self.to_host.finish()
-        self.canvas[:, self.steps, : tokens.shape[1]] = tokens.cpu()
+        self.kept["canvas"][:, self.steps, : tokens.shape[1]] = tokens.cpu()
+
+    def row(self, row: int, steps: int, real: slice) -> dict[str, Tensor]:
+        """One row's part of every buffer, without its padding and without steps after its end."""
+        parts = {"step": slice(steps), "step + 1": slice(steps + 1), "key": real}
+        found = {
+            name: buffer[row][tuple(parts.get(str(letter), slice(None)) for letter in SHAPES[name])].clone()
+            for name, buffer in self.kept.items()
+        }
+        if "top_keys" in found:
+            found["top_keys"] = (found["top_keys"] - real.start).clamp(min=0)
+        if self.lens is not None:
+            found["lens_tokens"], found["lens_probability"] = self.lens.row(row, steps, real)
+        return found | {"blocks": (self.blocks[:steps] - real.start).clamp(min=0)}
 
     def hooks(self, stack: ExitStack) -> None:
         """Put in what is needed for the lens, channels and hidden-state norms; taken out when the stack closes."""
         for buffer in (self.lens, self.channels):
             if buffer is not None:
                 buffer.hooks(stack)
-        if self.hidden_norms is not None:
+        if self.keep.hidden_norms:
             stack.enter_context(hook(self.model, "resid_pre", self._take_hidden))
 
     def _take_hidden(self, state: Tensor, context: HookContext) -> None:
-        if context.kind == "denoise" and self.hidden_norms is not None:
-            part = self.hidden_norms[:, context.step, context.layer, context.columns]
-            self._send(part, state[: context.rows].float().norm(dim=-1))
+        if context.kind == "denoise" and context.step is not None:
+            norms = state[: context.rows].float().norm(dim=-1)
+            self._send("hidden_norms", (context.step, context.layer, context.columns), norms)
+
+
+def _map(call: Call, outcome: Outcome, head: int, rows: int) -> Tensor:
+    """The attention of one head, [batch, query, key]."""
+    share, mask = call.q.shape[1] // call.k.shape[1], outcome.mask
+    if mask is not None:
+        mask = mask.expand(call.q.shape[0], call.q.shape[1], -1, -1)[:rows, head, None]
+    q, k = call.q[:rows, head, None].float(), call.k[:rows, head // share, None].float()
+    scores = replace(call, q=q, k=k, mask=mask).scores()[:, 0]
+    if outcome.drop is not None:
+        scores = scores.masked_fill(outcome.drop[:rows, head, None], -torch.inf)
+    return scores.softmax(-1).nan_to_num(0.0)
 
 
 def laid_out(model: Model, ids: Tensor, settings: Decode, mask: Tensor | None) -> tuple[Tensor, list[slice], list[int]]:
@@ -227,8 +254,7 @@ def laid_out(model: Model, ids: Tensor, settings: Decode, mask: Tensor | None) -
         canvas = lay_out(model, ids, settings, None if mask is None else mask.to(ids.device))
         found = [row.nonzero().flatten().tolist() for row in canvas.real]
         return canvas.tokens, [slice(columns[0], columns[-1] + 1) for columns in found], canvas.answers
-    blank = next((token for token in (model.pad_id, model.eos_id) if token is not None), 0)
-    first = torch.cat([ids, ids.new_full((len(ids), settings.answer_length), blank)], 1)
+    first = torch.cat([ids, ids.new_full((len(ids), settings.answer_length), model.fill_id)], 1)
     padding = [0] * len(ids) if mask is None else (mask == 0).sum(1).tolist()
     return first, [slice(padded, first.shape[1]) for padded in padding], [ids.shape[1]] * len(ids)
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sinkscope.attention.capture import listening
 from sinkscope.decoding import checked_mask, decode, resolve_settings
-from sinkscope.decoding.delete import delete_positions
+from sinkscope.decoding.canvas import delete_positions
 from sinkscope.decoding.run import Decoded, OnStep, Step
 from sinkscope.errors import DecodeError, InterventionError, TraceError
 from sinkscope.interventions import Intervention, intervene
@@ -21,7 +21,7 @@ from sinkscope.models.base import Messages, Model, Prompt
 from sinkscope.models.diffusion_gemma import around, is_native_diffusion
 from sinkscope.models.load import load
 from sinkscope.settings.decode import Decode
-from sinkscope.tracing.record import Trace
+from sinkscope.tracing.record import TENSORS, Trace
 from sinkscope.tracing.recorder import Keep, Recorder
 
 
@@ -112,28 +112,13 @@ def cut_row(
     model, steps = recorder.model, recorder.steps
     padding, prompt_width = recorder.real[row].start, recorder.answers[row]
     if model.causal:  # a row of a batch may be done before the others
-        steps = int(recorder.committed_at[row].max()) + 1
+        steps = int(recorder.kept["committed_at"][row].max()) + 1
     stop = min(recorder.real[row].stop, done.tokens.shape[1]) if not model.causal else prompt_width + steps
-    real = slice(padding, stop)
-    canvas = recorder.canvas[row, : steps + 1, real]
-    tokens, sure = (None, None) if recorder.lens is None else recorder.lens.row(row, steps, real)
-    ids = sorted({*canvas.unique().tolist(), *([] if tokens is None else tokens.unique().tolist())})
-
-    def part(buffer: Tensor | None) -> Tensor | None:
-        return None if buffer is None else buffer[row, :steps, ..., real].clone()
-
-    def whole(buffer: Tensor | None) -> Tensor | None:
-        return None if buffer is None else buffer[row, :steps].clone()
-
-    top_keys, channels = whole(recorder.top_keys), recorder.channels
-    by_key = ("received", "layer_mean", "value_norms", "hidden_norms")
+    tensors = recorder.row(row, steps, slice(padding, stop))
+    canvas, shown = tensors["canvas"], [tensors[name] for name in ("canvas", "lens_tokens") if name in tensors]
+    ids = sorted({token for some in shown for token in some.unique().tolist()})
     return Trace(
-        **{name: part(getattr(recorder, name)) for name in by_key},
-        queries=recorder.queries[row, :steps].clone(),
-        canvas=canvas.clone(),
-        confidence=recorder.confidence[row, :steps, real].clone(),
-        committed_at=recorder.committed_at[row, real].clone(),
-        blocks=(recorder.blocks[:steps] - padding).clamp(min=0),
+        **{name: tensors.get(name) for name in TENSORS},  # type: ignore[arg-type]
         prompt_length=prompt_width - padding,
         settings=recorder.settings,
         model=model.identity(),
@@ -144,15 +129,7 @@ def cut_row(
         prompt=prompt if prompt is not None else _text(model, canvas[0, : prompt_width - padding]),
         text="" if model.tokenizer is None else model.decode_text(done.returned[row]),
         interventions=[each.to_dict() for each in interventions],
-        top_keys=None if top_keys is None else (top_keys - padding).clamp(min=0),
-        top_scores=whole(recorder.top_scores),
-        maps=None if recorder.maps is None else recorder.maps[:, row, :steps, real, real].clone(),
         map_heads=recorder.keep.maps,
-        lens_tokens=tokens,
-        lens_probability=sure,
-        channels=None if channels is None else whole(channels.channels),
-        channel_values=None if channels is None else part(channels.values),
-        edits=None if recorder.edits is None else recorder.edits[row, real].clone(),
     )
 
 

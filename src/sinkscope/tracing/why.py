@@ -1,19 +1,20 @@
 """Why a key is a sink: its score against those of matched keys, by norm or angle, by content or place, and by what made it.
 
-A score is q·k·scale = |q|·|k|·cos·scale. The step's canvas is computed once more with the model, so a trace keeps nothing for
-it. All figures are means over the queries of the step, in the score's own unit (nats before the softmax).
+A score is q·k·scale = |q|·|k|·cos·scale. The step's canvas is computed once more with the model; a trace keeps `KEPT` only
+of the heads whose maps it keeps. All figures are means over the queries of the step, in the score's own unit (nats before
+the softmax).
 """
 
 from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 
-from sinkscope.attention.calls import Call, Tap
+from sinkscope.attention.calls import Call, EachCall
 from sinkscope.attention.capture import listening
 from sinkscope.attention.places import layers_of
 from sinkscope.errors import TraceError
@@ -23,6 +24,7 @@ from sinkscope.models.base import Model
 if TYPE_CHECKING:
     import polars as pl
 
+    from sinkscope.settings.decode import Decode
     from sinkscope.tracing.record import Trace
 
 
@@ -50,9 +52,8 @@ class Why:
     matched_content: float
     value_norm: float
     matched_value_norm: float
-    sources: pl.DataFrame = field(
-        repr=False
-    )  # source, score, matched: what each part below hands to the key, summing to it
+    # source, score, matched: what each part below hands to the key, summing to it
+    sources: pl.DataFrame = field(repr=False)
 
     def __str__(self) -> str:
         most = self.sources.with_columns(gain=self.sources["score"] - self.sources["matched"]).sort(
@@ -67,17 +68,24 @@ class Why:
         )
 
 
-class _States(Tap):
-    """Queries, keys and values of one layer, as attention gets them."""
+KEPT = ("score", "key_norm", "content", "value_norm")
 
-    call: Call | None = None
 
-    def __init__(self, layer: int) -> None:
-        self.layer = layer
+def measure(call: Call, head: int, counts: Tensor, rotary: Rotary | None) -> Tensor:
+    """`KEPT` of a head's keys, [batch, 4, key]; counts: bool [batch, query], over which scores are means."""
+    share = call.q.shape[1] // call.k.shape[1]
+    q, k, v = (
+        x[: len(counts), at].float() for x, at in ((call.q, head), (call.k, head // share), (call.v, head // share))
+    )
+    # A mean of scores is the score of the mean query.
+    weights = counts.to(q) / counts.sum(-1, keepdim=True).clamp(min=1)
 
-    def done(self, call: Call) -> None:
-        if call.layer == self.layer:
-            self.call = call
+    def scores(q: Tensor, k: Tensor) -> Tensor:
+        return (k @ (weights[:, None] @ q).mT)[..., 0] * call.scaling
+
+    score = scores(q, k)
+    plain = torch.full_like(score, torch.nan) if rotary is None else scores(rotary.off(q, call.start), rotary.off(k))
+    return torch.stack([score, k.norm(dim=-1), plain, v.norm(dim=-1)], 1)
 
 
 @torch.inference_mode()
@@ -91,40 +99,31 @@ def why(trace: Trace, model: Model, step: int, layer: int, head: int, key: int) 
     if key >= ids.shape[1]:
         raise TraceError(f"Expected a key that is there at step {step}, one of {ids.shape[1]}, got {key}.")
     matched = _matched(trace, step, layer, head, key, ids.shape[1])
-    states = _States(layer)
+    calls: list[Call] = []
     parts: dict[tuple[int, str], Tensor] = {}
     places = [f"layers.{layer}.resid_pre", "layers.0.resid_pre"]
     places += [f"layers.{below}.{place}" for below in range(layer) for place in ("attn_out", "mlp_out")]
-    with listening(model.module, states), hook(model, places, lambda x, c: parts.__setitem__((c.layer, c.place), x)):
+    of_layer = EachCall(lambda call: calls.append(call) if call.layer == layer else None)
+    with listening(model.module, of_layer), hook(model, places, lambda x, c: parts.__setitem__((c.layer, c.place), x)):
         model.logits(ids.to(model.device), block=trace.settings.block if trace.settings.block_causal else None)
-    call = states.call
-    assert call is not None
-    share = call.q.shape[1] // call.k.shape[1]
-    q, k, v = (x[:1, at].float() for x, at in ((call.q, head), (call.k, head // share), (call.v, head // share)))
-    rotary, scale = _Rotary(model, layer, ids.shape[1]), call.q.shape[-1] ** -0.5 if call.scale is None else call.scale
-    plain_q, plain_k = (rotary(x[:, None], back=True)[0, 0] for x in (q, k))
-    q, k, v = q[0, queries], k[0], v[0]  # [position, dim]
+    call = calls[-1]
+    share, rotary = call.q.shape[1] // call.k.shape[1], Rotary(model, layer, ids.shape[1])
+    counts = torch.zeros(1, ids.shape[1], dtype=torch.bool, device=call.q.device)
+    counts[:, queries] = True
+    kept = measure(call, head, counts, rotary)[0]
+    scores, norms = kept[:2]
+    q, k = call.q[0, head, queries].float(), call.k[0, head // share].float()  # [position, dim]
+    cosines = torch.nn.functional.cosine_similarity(q[:, None], k[None], dim=-1).mean(0)
+    others, along = list(matched), scores / norms  # along: |q|·cos·scale
+    by_norm = (norms[key] - norms[others]) * (along[key] + along[others]) / 2
+    by_angle = (along[key] - along[others]) * (norms[key] + norms[others]) / 2
     names, made = _sources(model, layer, head // share, parts)  # [source, position, dim], before the rotary embedding
-    norms, cosines = k.norm(dim=-1), torch.nn.functional.cosine_similarity(q[:, None], k[None], dim=-1)
-    lengths = q.norm(dim=-1)[:, None] * scale  # [query, 1]
-    others = list(matched)
-    by_norm = lengths * (norms[key] - norms[others]) * (cosines[:, [key]] + cosines[:, others]) / 2
-    by_angle = lengths * (cosines[:, [key]] - cosines[:, others]) * (norms[key] + norms[others]) / 2
-    scores = (q @ k.mT * scale).mean(0)
-    content = (plain_q[queries] @ plain_k.mT * scale).mean(0)
-    given = (rotary(made[None], back=False)[0] * q.mean(0)).sum(-1) * scale  # [source, position]
+    given = (rotary.on(made) * q.mean(0)).sum(-1) * call.scaling  # [source, position]
 
     def both(values: Tensor) -> tuple[float, float]:
         return float(values[key]), float(values[others].mean())
 
-    pairs = {
-        "score": scores,
-        "key_norm": norms,
-        "cosine": cosines.mean(0),
-        "content": content,
-        "value_norm": v.norm(dim=-1),
-    }
-    found = {name: both(values) for name, values in pairs.items()}
+    found = {name: both(values) for name, values in (*zip(KEPT, kept, strict=True), ("cosine", cosines))}
     sources = [both(row) for row in given]
     return Why(
         step, layer, head, key, trace.vocabulary[int(ids[0, key])][0], _state(trace, step, key),
@@ -184,8 +183,8 @@ def _matched(trace: Trace, step: int, layer: int, head: int, key: int, there: in
     return tuple([one for one in same if kind[one] == kind[key]] or same)
 
 
-class _Rotary:
-    """The model's own rotary embedding, forwards and back, on [1, any, position, dim]."""
+class Rotary:
+    """The model's own rotary embedding, put on and taken off [any, position, dim]."""
 
     def __init__(self, model: Model, layer: int, positions: int) -> None:
         base: Any = model.module.base_model
@@ -199,14 +198,25 @@ class _Rotary:
         cos, sin = embedding(torch.zeros(1, device=model.device), torch.arange(positions, device=model.device)[None])
         self.cos, self.sin = cos.float(), sin.float()
 
-    def __call__(self, x: Tensor, back: bool) -> Tensor:
-        turned: Tensor = self.apply(x, x, self.cos, -self.sin if back else self.sin)[0]  # type: ignore[misc]
-        if not back:
-            return turned
-        length = (
-            self.cos.square() + self.sin.square()
-        )  # above 1 where the embedding also scales; then back is 1/length²
-        return turned if bool(torch.isclose(length, torch.ones_like(length)).all()) else turned / float(length.mean())
+    def on(self, x: Tensor, sign: int = 1, first: int = 0) -> Tensor:
+        """first: the column of the first position; only differences of columns count in scores, so padding does not."""
+        cos, sin = (part[:, first : first + x.shape[-2]].to(x.device) for part in (self.cos, sign * self.sin))
+        turned: Tensor = self.apply(x[None], x[None], cos, sin)[0][0]  # type: ignore[misc]
+        return turned
+
+    def off(self, x: Tensor, first: int = 0) -> Tensor:
+        length = self.cos.square() + self.sin.square()  # above 1 where the embedding also scales; then off is 1/length²
+        return self.on(x, -1, first) / (1 if torch.allclose(length, torch.ones_like(length)) else float(length.mean()))
+
+
+def rotary_of(model: Model, layer: int, settings: Decode, positions: int) -> Rotary | None:
+    """None where it cannot be taken off: models without one or with one per kind of layer, and padded blocks."""
+    try:
+        made, part = Rotary(model, layer, positions), cast(Any, layers_of(model.module)[layer].self_attn)
+        made.off(torch.zeros(1, 1, part.head_dim, device=model.device))
+    except (TraceError, AttributeError, TypeError, ValueError, RuntimeError):
+        return None
+    return None if settings.layout == "left" else made
 
 
 def _sources(model: Model, layer: int, head: int, parts: dict[tuple[int, str], Tensor]) -> tuple[list[str], Tensor]:

@@ -25,8 +25,7 @@ from sinkscope.cli.screen import output, print_json, waiting
 if TYPE_CHECKING:
     import torch
 
-    from sinkscope.attention.compare import Deviation
-    from sinkscope.attention.timing import Timed
+    from sinkscope.attention.compare import Deviation, Timed
 
 
 @command()
@@ -45,8 +44,7 @@ def bench(
     import torch
 
     import sinkscope as sk
-    from sinkscope.attention.compare import against_reference
-    from sinkscope.attention.timing import against_sdpa, in_turns
+    from sinkscope.attention.compare import against_reference, against_sdpa, in_turns
     from sinkscope.decoding import resolve_settings
     from sinkscope.errors import TaskError
 

@@ -136,8 +136,7 @@ def table1(
     from sinkscope.evals.model_table import Stopping
     from sinkscope.evals.table1 import table1 as run
     from sinkscope.io.progress import unit_progress
-    from sinkscope.study.shards import Shard
-    from sinkscope.study.table1_shards import run_shard
+    from sinkscope.study.shards import Shard, run_table1_shard
 
     names = listed([*(models or []), *(more or [])], "models", "tiny-llada")
     if names is None:
@@ -154,7 +153,7 @@ def table1(
         if shard is None:
             found = run(names, out, **words, **here)
         else:
-            run_shard(names, out, Shard.parse(shard), words, **here)
+            run_table1_shard(names, out, Shard.parse(shard), words, **here)
     if shard is not None:
         tell_shard(out, shard, as_json)
     else:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sinkscope.cli.groups import GenerateOptions, command
-from sinkscope.cli.options import JsonFlag, ModelArgument, read_prompt
+from sinkscope.cli.options import JsonFlag, ModelArgument, PromptArgument, read_prompt, refuse_together
 from sinkscope.cli.screen import output, print_json
-from sinkscope.errors import printable
+from sinkscope.errors import PromptError, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,7 +30,7 @@ STYLES = {"masked": "dim", "new": "bold green", "known": ""}
 @command()
 def generate(
     model: ModelArgument,
-    prompt: Annotated[str, typer.Argument(help="The prompt; - reads it from stdin.")],
+    prompt: PromptArgument,
     top_p: Annotated[float | None, typer.Option(help="Keep the likeliest tokens up to this probability.")] = None,
     top_k: Annotated[int | None, typer.Option(help="Keep this many of the likeliest tokens.")] = None,
     guidance: Annotated[float | None, typer.Option(help="Classifier-free guidance; 0 is none.")] = None,
@@ -49,6 +49,8 @@ def generate(
 ) -> None:
     """Generate text and watch the canvas fill in."""
     asked = read_prompt(prompt)
+    if not isinstance(asked, str):
+        refuse_together(PromptError, "with chat messages or token ids", {"--no-chat": not chat})
     from sinkscope.decoding import decode
 
     words = options.decode_words(
@@ -115,7 +117,7 @@ def live_canvas(
 
 
 def drawn(model: Model, step: Step, prompt_length: int) -> Text:
-    """One step of the first row. Neighbours of one kind are decoded together: a sign may be spread over tokens."""
+    """One step of the first row; neighbours of one kind are decoded together: a sign may be spread over tokens."""
     from rich.text import Text
 
     tokenizer = model.require_tokenizer()

@@ -64,38 +64,42 @@ def plan(
 
 
 def _table1(models: list[str] | None, device: str, as_json: bool, **words: Any) -> None:
-    from sinkscope.study.forecast_table1 import forecast_table1, shown, to_dict
+    from sinkscope.study.forecast import forecast_table1, table1_dict, table1_text
 
     names = listed(models, "models", "tiny-llada")
     if names is None:
         raise StudyError("Expected models to plan table1 for, such as --models GSAI-ML/LLaDA-8B-Instruct, got none.")
     with waiting("reading config.json files …"):
         rows = forecast_table1(names, device, **words)
-    print_result(as_json, to_dict(rows), shown(rows, device))
+    print_result(as_json, table1_dict(rows), table1_text(rows, device))
+
+
+def _rounded(value: float) -> str:
+    return "<0.01" if 0 < value < 0.01 else f"{value:.3g}"
 
 
 def told(found: Forecast) -> str:
     """The estimate in lines of 80 columns."""
-    from sinkscope.study.analysis.wording import cut
+    from sinkscope.study.text import cut
 
     how = "one layer timed on this CPU" if found.measured else "assumed rates, nothing was timed"
-    lines = [f"Plan of the study {found.study} on {found.device} (an estimate: {how})", ""]
+    lines = [f"Plan of the study {found.study} on {found.device}.", f"An estimate: {how}.", ""]
     lines += [f"{'model':<24}{'units':>7}{'forwards':>10}{'PFLOP':>11}{'hours':>9}{'memory of a worker':>19}"]
     for model in found.models:
         memory = (model.memory + found.runtime) / GB
         place = " in the host's memory" if model.on_host else ""
         lines.append(
-            f"{cut(model.model, 23):<24}{model.units:>7,}{model.forwards:>10,}{model.flops / 1e15:>11.4g}"
-            f"{model.seconds / 3600:>9.3g}{memory:>16.2f} GB"
+            f"{cut(model.model, 23):<24}{model.units:>7,}{model.forwards:>10,}{_rounded(model.flops / 1e15):>11}"
+            f"{_rounded(model.seconds / 3600):>9}{memory:>16.2f} GB"
         )
         lines.append(
             f"  {model.parameters:,} parameters in {model.dtype}: weights {model.weights / GB:.2f} GB, activations "
             f"{model.activations / GB:.2f}, trace {model.trace / GB:.2f}{place}"
         )
         if model.plain is not None:
-            lines.append(f"  the same forwards without traces and masks: {model.plain / 3600:.3g} hours")
-    hours = ", ".join(f"{count}: {spent:.3g}" for count, spent in found.hours.items())
-    lines += ["", f"Hours by number of workers: {hours}", f"Disk for answers and traces: {found.disk / GB:.3g} GB"]
+            lines.append(f"  the same forwards without traces and masks: {_rounded(model.plain / 3600)} hours")
+    hours = ", ".join(f"{count}: {_rounded(spent)}" for count, spent in found.hours.items())
+    lines += ["", f"Hours by workers: {hours}", f"Disk for answers and traces: {_rounded(found.disk / GB)} GB"]
     if found.fits is not None:
         lines.append(f"A worker {'fits' if found.fits else 'does NOT fit'} into the memory of one {found.device}.")
-    return "\n".join(lines)
+    return "\n".join([*lines, *(f"Left out: {why}" for why in found.left_out)])

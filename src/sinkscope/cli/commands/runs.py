@@ -70,14 +70,14 @@ def export(
 ) -> None:
     """Write claims, table, controls, versions and checkpoint of a run as one file; no text of a benchmark is in it."""
     from sinkscope import io
-    from sinkscope.study.atlas import entry_of
+    from sinkscope.study.atlas import entry_of, to_json
 
     writable_file(out, StudyError)
     entry = entry_of(run, name)
-    path, failed = io.write(out, entry.to_json()), [one for one in entry.controls if not one.held]
-    value = {"entry": str(path), "bytes": path.stat().st_size, "controls_held": not failed, "digest": entry.digest}
-    shown = f"{path}: {len(entry.rows)} rows, {len(entry.claims)} claims, {path.stat().st_size / 1000:.0f} kB"
-    told = [f"{one.model}: {one.name} failed in {one.failed} of {one.rows} rows" for one in failed]
+    path, failed = io.write(out, to_json(entry)), [one for one in entry["controls"] if not one["held"]]
+    value = {"entry": str(path), "bytes": path.stat().st_size, "controls_held": not failed, "digest": entry["digest"]}
+    shown = f"{path}: {len(entry['rows'])} rows, {len(entry['claims'])} claims, {path.stat().st_size / 1000:.0f} kB"
+    told = [f"{one['model']}: {one['name']} failed in {one['failed']} of {one['rows']} rows" for one in failed]
     print_result(as_json, value, "\n".join([shown, *told]))
 
 
@@ -91,10 +91,10 @@ def merge(
     as_json: JsonFlag = False,
 ) -> None:
     """Join the shards of a study or of table1 (--shard i/n), finish its tables and report; names a shard that is missing."""
+    from sinkscope.study.shards import has_table1_shards
     from sinkscope.study.shards import merge as merged
-    from sinkscope.study.table1_shards import has_shards
 
-    if any(has_shards(run) for run in runs):
+    if any(has_table1_shards(run) for run in runs):
         _table1(runs, out, as_json)
     else:
         print_run(merged(runs, out), report, as_json)
@@ -103,13 +103,13 @@ def merge(
 def _table1(runs: list[Path], out: Path | None, as_json: bool) -> None:
     """The answers are there: what is left is to score them, and to trace a few problems."""
     from sinkscope.io.progress import unit_progress
-    from sinkscope.study.table1_shards import merge as merged
+    from sinkscope.study.shards import merge_table1
 
     if out is None and len(runs) > 1:
         raise StudyError(f"Expected --out, the folder for the merged run of {len(runs)} folders, got none.")
     folder = runs[0] if out is None else out
     with unit_progress(progress(), "answers") as shown:
-        found = merged(runs, folder, on_message=shown.on_message, on_progress=shown.on_progress)
+        found = merge_table1(runs, folder, on_message=shown.on_message, on_progress=shown.on_progress)
     print_result(as_json, found, (folder / "table1.md").read_text(encoding="utf-8"))
 
 

@@ -58,8 +58,9 @@ def study(
     *,
     where: EngineOptions,
 ) -> None:
-    """Run a study: mask sinks, with controls, and say what that did. Rerun the command to resume.
+    """Run a study: mask sinks, with controls, and say what that did.
 
+    Rerun the command to resume.
     GSM8K and HumanEval on real checkpoints are a command of their own: sinkscope table1.
     """
     from sinkscope.io.progress import unit_progress
@@ -72,14 +73,16 @@ def study(
     chosen = listed(tasks, "tasks", "arithmetic")
     plan = Study.load(name).changed(wanted, problems, chosen, seed, dtype=dtype, device=device)
     if show:
-        from sinkscope.study.forecast import estimate
+        from sinkscope.study.engines.local import cores
+        from sinkscope.study.forecast import here
 
         given = {"--out": out, "--full": full, "--no-report": not report, "--shard": shard}
         given["--engine"] = where.engine != "local"
         refuse_together(StudyError, "with --show, which runs nothing", given)
-        with waiting("timing each model …"):
-            found = estimate(plan, workers)
-        print_result(as_json, {"study": plan.to_dict(), "estimate": found.to_dict()}, plan.to_yaml() + found.shown())
+        with waiting("timing a layer of each model …"):
+            found = here(plan)
+        text = plan.to_yaml() + found.brief(workers or cores())
+        print_result(as_json, {"study": plan.to_dict(), "estimate": found.to_dict()}, text)
         return
     refuse_together(StudyError, "with --json, which has every table", {"--full": full and as_json})
     own = workers if engine == "local" else None

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from sinkscope.cli.groups import GenerateOptions, command
-from sinkscope.cli.options import JsonFlag, ModelArgument, read_prompt, writable_file
+from sinkscope.cli.options import JsonFlag, ModelArgument, PromptArgument, read_prompt, writable_file
 from sinkscope.cli.screen import output, print_json, table_of, waiting
 from sinkscope.errors import PromptError, TraceError, printable
+
+IDS = re.compile(r"\s*[0-9]+([\s,]+[0-9]+)*\s*")
 
 if TYPE_CHECKING:
     import polars as pl
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 @command()
 def trace(
     model: ModelArgument,
-    prompt: Annotated[str, typer.Argument(help="The prompt; - reads stdin; token ids for a model without tokenizer.")],
+    prompt: PromptArgument,
     out: Annotated[Path, typer.Option("--out", "-o", help="File to write.")] = Path("run.trace"),
     mask_sinks: Annotated[int, typer.Option(help="Mask this many sinks per head while tracing.", min=0)] = 0,
     form: Annotated[
@@ -94,9 +96,9 @@ def facts(trace: Trace) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _prompt(model: Model, asked: str) -> str | Tensor:
-    """The text, or token ids where the model has no tokenizer to read text with."""
-    if model.tokenizer is not None or not re.fullmatch(r"\s*[0-9]+([\s,]+[0-9]+)*\s*", asked):
+def _prompt(model: Model, asked: str | list[Any]) -> str | list[Any] | Tensor:
+    """As it was read; typed numbers are token ids where the model has no tokenizer to read text with."""
+    if model.tokenizer is not None or not isinstance(asked, str) or not IDS.fullmatch(asked):
         return asked
     import torch
 

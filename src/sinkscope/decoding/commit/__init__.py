@@ -1,4 +1,4 @@
-"""Commit rules: which candidates become tokens at a step. Every file here is imported automatically."""
+"""Commit rules: which candidates become tokens at a step; every file here is imported automatically."""
 
 from importlib import import_module
 from pkgutil import iter_modules

@@ -50,9 +50,8 @@ class Continued(CommitRule):
         """Whether in any row an end-of-text of this block has nothing masked before it."""
         first, last = self.block.span
         tokens = self.run.canvas.tokens[:, first:last]
-        ends = torch.eq(tokens, -1 if self.run.eos_id is None else self.run.eos_id)
         masked = (tokens == self.run.canvas.blank).cumsum(1) > 0
-        return bool((ends & ~masked).any())
+        return bool((self.run.ends(tokens) & ~masked).any())
 
     def pick(self, candidates: Tensor, confidence: Tensor) -> Picks:
         # At a threshold that nothing can reach, only the best is left.

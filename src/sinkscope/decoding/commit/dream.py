@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.decoding.canvas import Picks
-from sinkscope.decoding.commit.ranking import drawn_by_confidence, most_confident
-from sinkscope.decoding.commit.rule import CommitRule, register
+from sinkscope.decoding.commit.rule import CommitRule, drawn_by_confidence, most_confident, register
 
 
 @register("schedule")

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.decoding.canvas import Picks
-from sinkscope.decoding.commit.ranking import most_confident
-from sinkscope.decoding.commit.rule import CommitRule, register
+from sinkscope.decoding.commit.rule import CommitRule, most_confident, register
 
 
 @register("quota")

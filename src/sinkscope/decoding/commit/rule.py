@@ -1,14 +1,16 @@
-"""What a commit rule is: made for each block, it says how long to go on and what each step commits."""
+"""What a commit rule is: made for each block, it says how long to go on and what each step commits; and how rules rank."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
+import torch
 from torch import Tensor
 
 from sinkscope import plugins
 from sinkscope.decoding.canvas import Block, Picks
+from sinkscope.decoding.noise import Noise
 from sinkscope.errors import DecodeError
 from sinkscope.settings.choices import COMMITS, READERS
 
@@ -19,7 +21,7 @@ RULES: dict[str, type[CommitRule]] = {}
 
 
 class CommitRule:
-    """The commits of one block. Subclass, write `unfinished` and `pick`, and put `@register("name")` above it."""
+    """The commits of one block; subclass, write `unfinished` and `pick`, and put `@register("name")` above it."""
 
     block_only: ClassVar[bool] = False  # leaves masks before the block alone
 
@@ -83,3 +85,28 @@ def rule_named(name: str) -> type[CommitRule]:
     if name not in RULES and name not in rules():
         raise DecodeError(f"Expected a commit rule among {', '.join(sorted(RULES))}, got {name!r}.")
     return RULES[name]
+
+
+def most_confident(confidence: Tensor, counts: list[int], padding: Tensor) -> Tensor:
+    """The `counts[row]` most confident positions of each row → bool [batch, position]; −∞ where none may be committed.
+
+    Ranked by torch.topk over the row without its padding: ties fall as in the authors' code, and as in the row alone. On the
+    CPU, because CUDA's topk breaks them otherwise, and confidences in bfloat16 often tie.
+    """
+    device, confidence = confidence.device, confidence.cpu()
+    chosen = torch.zeros_like(confidence, dtype=torch.bool)
+    for row, (count, start) in enumerate(zip(counts, padding.tolist(), strict=True)):
+        open_positions = int((confidence[row] > -torch.inf).sum())
+        if count > 0 and open_positions > 0:
+            places = confidence[row, start:].topk(min(count, open_positions)).indices
+            chosen[row, start + places] = True
+    return chosen.to(device, non_blocking=True)
+
+
+def drawn_by_confidence(confidence: Tensor, count: int, temperature: float, noise: Noise) -> Tensor:
+    """`count` positions per row, drawn without replacement from softmax(confidence / temperature)."""
+    chosen = torch.zeros_like(confidence, dtype=torch.bool)
+    if count > 0:
+        weights = (confidence / temperature).softmax(-1)
+        chosen.scatter_(1, noise.subset(weights, count).to(chosen.device), True)
+    return chosen

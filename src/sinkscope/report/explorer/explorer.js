@@ -11,6 +11,7 @@ import { createPaths } from "./paths.js";
 import { createProfile } from "./profile.js";
 import { createStrip } from "./strip.js";
 import { createTimeline } from "./timeline.js";
+import { createWhy } from "./why.js";
 
 export function createExplorer(app) {
   const element = make("main", { id: "explorer", class: "page" });
@@ -21,8 +22,8 @@ export function createExplorer(app) {
   app.sample = app.samples[app.view.sample] ?? app.samples[0];
   const controls = createControls(app), timeline = createTimeline(app), strip = createStrip(app), map = createMap(app);
   const profile = createProfile(app), grid = createGrid(app), paths = createPaths(app);
-  const compare = createCompare(app), attention = createAttention(app), lens = createLens(app);
-  app.panels = [controls, timeline, strip, profile, map, grid, paths, compare, attention, lens];
+  const compare = createCompare(app), attention = createAttention(app), lens = createLens(app), why = createWhy(app);
+  app.panels = [controls, timeline, strip, profile, map, grid, paths, compare, attention, lens, why];
   element.append(
     make("h1", { class: "quiet", text: "Explorer" }),
     controls.element,
@@ -34,6 +35,7 @@ export function createExplorer(app) {
       make("div", { class: "column main" }, map.element, profile.element),
       make("div", { class: "column side" }, grid.element, paths.element),
     ),
+    why.element,
     lens.element,
     compare.element,
     attention.element,

@@ -236,6 +236,10 @@ class Remote extends Cached {
   async map(slot, step) {
     return new Uint8Array(await this.get("map", `?slot=${slot}&step=${step}`));
   }
+
+  async reasons(slot, step) {
+    return new Float32Array(await this.get("reasons", `?slot=${slot}&step=${step}`));
+  }
 }
 
 // Largest key of each step, [1 + layer][step]; of samples in the page it is known without unpacking them.
@@ -265,6 +269,8 @@ async function openPacked(sample) {
   const { steps, positions } = sample, area = positions * positions;
   source.map = async (slot, step) =>
     parts.maps.subarray((slot * steps + step) * area, (slot * steps + step + 1) * area);
+  source.reasons = async (slot, step) =>
+    parts.reasons.subarray(4 * (slot * steps + step) * positions, 4 * (slot * steps + step + 1) * positions);
   return source;
 }
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -14,9 +13,7 @@ from sinkscope.study.analysis.claims import claims
 from sinkscope.study.analysis.verdicts import verdicts
 from sinkscope.study.results import Results, RunFacts, Tables
 from sinkscope.study.schema import Study
-from sinkscope.study.unit import ModelInfo, Unit
-
-MARGIN = 5.0  # points, of runs that did not record theirs
+from sinkscope.study.units import ModelInfo, Unit
 
 
 def analysed(
@@ -30,7 +27,7 @@ def analysed(
         return read_once(unit.id)
 
     by_task = accuracy.collect(units, stored)
-    together = accuracy.pooled(by_task, [task.name for task in study.tasks])
+    together = accuracy.pooled(by_task)
     traced = traces.gather(units, stored)
     tables = Tables(
         cells=accuracy.cells(study, models, by_task),
@@ -51,11 +48,3 @@ def analysed(
     margin = study.margin / 100
     results = Results(**vars(tables), verdicts=verdicts(tables, margin), run=facts, claims=claims(tables, margin))
     return results, accuracy.answer_table(units, stored)
-
-
-def with_claims(results: Results) -> Results:
-    """The results of a run that was written before claims were judged model by model: they are, from its rows."""
-    if results.claims is not None:
-        return results
-    margin = MARGIN if results.run.margin is None else results.run.margin
-    return replace(results, claims=claims(results, margin / 100))

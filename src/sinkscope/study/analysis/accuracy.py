@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any
 
 import polars as pl
@@ -14,7 +15,7 @@ from sinkscope.statistics import adjusted, paired, wilson
 from sinkscope.study import vocabulary
 from sinkscope.study.results import Cell, Compared, Control, PooledCell, SolvableTasks, SweepPoint
 from sinkscope.study.schema import Study
-from sinkscope.study.unit import ModelInfo, Unit
+from sinkscope.study.units import ModelInfo, Unit
 
 Loaded = Callable[[Unit], dict[str, Any]]  # a unit's stored result
 Key = tuple[str, str, str, Condition]  # model, setting, task, condition
@@ -24,51 +25,50 @@ WEAK = 0.1  # accuracy with nothing masked below which a task has too little to 
 
 @dataclass
 class AnswerSet:
-    """All answers of one model, setting, condition and task; by problem."""
+    """All answers of one model, setting and condition: to one task, or to all."""
 
-    rows: dict[int, dict[str, Any]] = field(default_factory=dict)
-    effect: dict[str, float] = field(default_factory=lambda: {**dict.fromkeys(EFFECT, 0.0), "leak": 0.0})
-    parts: dict[str, AnswerSet] = field(default_factory=dict)  # of pooled answers: each task's own
+    tasks: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # task → what was stored of each chunk
 
-    def add(self, result: Mapping[str, Any]) -> None:
-        self.rows |= {row["problem"]: row for row in result["rows"]}
-        self.took(result["effect"])
-
-    def took(self, effect: Mapping[str, float]) -> None:
-        for name in EFFECT:
-            self.effect[name] += effect.get(name, 0.0)
-        self.effect["leak"] = max(self.effect["leak"], effect.get("leak", 0.0))
-
-    def join(self, task: str, one: AnswerSet, place: int) -> None:
-        """Take in another task's answers; its problems are numbered on, by the task's place."""
-        self.parts[task] = one
-        self.rows |= {place * 1_000_000 + number: row for number, row in one.rows.items()}
-        self.took(one.effect)
-
-    def only(self, tasks: Sequence[str]) -> AnswerSet:
-        """Of pooled answers, those to some of the tasks."""
-        found = AnswerSet()
-        for place, task in enumerate(tasks):
-            found.join(task, self.parts[task], place)
-        return found
+    def only(self, tasks: Iterable[str]) -> AnswerSet:
+        return AnswerSet({task: self.tasks[task] for task in tasks})
 
     @property
+    def rows(self) -> list[dict[str, Any]]:
+        return [row for chunks in self.tasks.values() for chunk in chunks for row in chunk["rows"]]
+
+    @cached_property
     def right(self) -> list[bool]:
-        """In the order of the problems."""
-        return [bool(self.rows[number]["correct"]) for number in sorted(self.rows)]
+        """In the order of the tasks and of their problems."""
+        by_task = (self.only([task]).rows for task in self.tasks)
+        return [bool(row["correct"]) for rows in by_task for row in sorted(rows, key=lambda row: int(row["problem"]))]
 
     @property
     def accuracy(self) -> float:
         return sum(self.right) / len(self.right)
 
     def shares(self) -> dict[str, Any]:
-        """What was taken away, from the second forward on; None where nothing was counted."""
-        effect = self.effect
-        return {
-            "key_share": effect["keys"] / effect["keys_seen"] if effect["keys_seen"] else None,
-            "mass_share": effect["mass"] / effect["mass_seen"] if effect["mass_seen"] else None,
-            "leak": effect["leak"],
-        }
+        """What was taken away, from the second forward on."""
+        return shares(summed(chunk["effect"] for chunk in chunks) for chunks in self.tasks.values())
+
+
+def summed(effects: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Keys and attention that were there and that were taken, in all; the largest leak."""
+    found = {**dict.fromkeys(EFFECT, 0.0), "leak": 0.0}
+    for effect in effects:
+        for name in EFFECT:
+            found[name] += effect.get(name, 0.0)
+        found["leak"] = max(found["leak"], effect.get("leak", 0.0))
+    return found
+
+
+def shares(effects: Iterable[Mapping[str, float]]) -> dict[str, Any]:
+    """The same as shares of what was there; None where nothing was counted."""
+    effect = summed(effects)
+    return {
+        "key_share": effect["keys"] / effect["keys_seen"] if effect["keys_seen"] else None,
+        "mass_share": effect["mass"] / effect["mass_seen"] if effect["mass_seen"] else None,
+        "leak": effect["leak"],
+    }
 
 
 def collect(units: Sequence[Unit], load: Loaded) -> dict[Key, AnswerSet]:
@@ -77,15 +77,15 @@ def collect(units: Sequence[Unit], load: Loaded) -> dict[Key, AnswerSet]:
     for unit in units:
         if unit.kind == "answers":
             key = (unit.shown, unit.setting, unit.task, unit.condition)
-            found.setdefault(key, AnswerSet()).add(load(unit))
+            found.setdefault(key, AnswerSet()).tasks.setdefault(unit.task, []).append(load(unit))
     return found
 
 
-def pooled(answers: dict[Key, AnswerSet], tasks: Sequence[str]) -> dict[Key, AnswerSet]:
+def pooled(answers: dict[Key, AnswerSet]) -> dict[Key, AnswerSet]:
     """The same with all tasks together, as the task "all"."""
     found: dict[Key, AnswerSet] = {}
-    for (model, setting, task, condition), one in answers.items():
-        found.setdefault((model, setting, "all", condition), AnswerSet()).join(task, one, tasks.index(task))
+    for (model, setting, _, condition), one in answers.items():
+        found.setdefault((model, setting, "all", condition), AnswerSet()).tasks.update(one.tasks)
     return found
 
 
@@ -105,16 +105,16 @@ def cells(study: Study, models: Sequence[ModelInfo], answers: dict[Key, AnswerSe
 def _cell(model: ModelInfo, answers: dict[Key, AnswerSet], key: Key) -> Cell:
     name, setting, task, condition = key
     one, base = answers[key], answers[*key[:3], Condition("none")]
-    right, says, change, shares = one.right, condition.to_dict(), paired(base.right, one.right), one.shares()
+    right, says, change, taken = one.right, condition.to_dict(), paired(base.right, one.right), one.shares()
     low, high = wilson(sum(right), len(right))
     theirs = not setting and vocabulary.as_in_the_paper(says, model.family)
     return Cell(
         model=name, family=model.family, causal=model.causal, task=task, setting=setting, condition=says,
         label=condition.label, n=len(right), correct=sum(right), accuracy=one.accuracy, low=low, high=high,
-        **vars(change), p_holm=change.p, **shares, controls=_controls(answers, key),
-        confidence=sum(row["confidence"] for row in one.rows.values()) / len(one.rows),
+        **vars(change), p_holm=change.p, **taken, controls=_controls(answers, key),
+        confidence=sum(row["confidence"] for row in one.rows) / len(one.rows),
         paper=paper.accuracy(name, task, condition.k) if theirs else None,
-        per_percent=change.difference / taken if (taken := shares["mass_share"]) else None,
+        per_percent=change.difference / share if (share := taken["mass_share"]) else None,
     )  # fmt: skip
 
 
@@ -157,8 +157,8 @@ def pooled_cells(study: Study, models: Sequence[ModelInfo], answers: dict[Key, A
     """The same of pooled answers, each also over those tasks only that the model can do."""
     weak = {key: _weak(answers[*key[:3], Condition("none")]) for key in answers}
     able = {
-        key: one.only([task for task in one.parts if task not in weak[key]])
-        for key, one in answers.items() if len(weak[key]) < len(one.parts)
+        key: one.only([task for task in one.tasks if task not in weak[key]])
+        for key, one in answers.items() if len(weak[key]) < len(one.tasks)
     }  # fmt: skip
     names = [item.name for item in fields(SolvableTasks)]
     strong = {
@@ -173,8 +173,8 @@ def pooled_cells(study: Study, models: Sequence[ModelInfo], answers: dict[Key, A
 
 def _weak(*settings: AnswerSet) -> dict[str, float]:
     """Tasks that the model can hardly do in any of the settings, with the largest share of right answers."""
-    shares = {task: max(one.parts[task].accuracy for one in settings) for task in settings[0].parts}
-    return {task: share for task, share in shares.items() if share < WEAK}
+    best = {task: max(one.only([task]).accuracy for one in settings) for task in settings[0].tasks}
+    return {task: share for task, share in best.items() if share < WEAK}
 
 
 def sweep_points(answers: dict[Key, AnswerSet]) -> list[SweepPoint]:
@@ -191,7 +191,7 @@ def _compared_points(model: str, task: str, points: Sequence[tuple[str, AnswerSe
     rows = {}
     for setting, one in others:
         weak = _weak(first, one)
-        tasks = [name for name in one.parts if name not in weak]
+        tasks = [name for name in one.tasks if name not in weak]
         before, after = first.only(tasks).right, one.only(tasks).right
         able = Compared(n=len(after), **vars(paired(before, after))) if tasks else None
         change = vars(paired(first.right, one.right))

@@ -88,8 +88,11 @@ class Test:
         return "undecided"
 
 
+Tests = Iterator[tuple[str, str, Test]]  # claim, condition, test
+
+
 def claims(tables: Tables, margin: float) -> list[Claim]:
-    """Every claim that the run can speak to, model by model; margin: in shares. Of a sweep the first point is judged."""
+    """Every claim that the run can speak to, model by model; margin: in shares; of a sweep the first point is judged."""
     here = first_point(tables)
     rows: list[Any] = [*here.dynamics, *here.cells, *here.likelihood]
     models = dict.fromkeys(row.model for row in rows)
@@ -141,29 +144,20 @@ class Judged:
 def _of_model(of: Judged) -> Iterator[Claim]:
     stands_for = paper.STANDS_FOR.get(of.model)
     still = stands_for in paper.STATIC or (stands_for is None and of.causal)
-    tests = [
-        *traced(of, still),
-        *([] if of.causal else masked(of)),
-        *(fatal(of) if of.causal else []),
-        ("structural", "none", structural(of)),
-        *thresholds(of),
-        ("deeper_fewer", "none", deeper(of, "deep_sinks", "sinks per step and head", above=False)),
-        ("deeper_stronger", "none", deeper(of, "deep_strength", "times the uniform share", above=True)),
-        *mechanism(of),
-    ]
-    for name, condition, test in tests:
-        if test is not None:
-            because = test.because
-            if test.lacks:
-                because += f" No test: {test.lacks}."
-            elif test.verdict == "undecided":
-                more = f"; about n = {test.needed} would decide" if test.needed else ""
-                because += f" The interval holds the limit{more}."
-            yield Claim(
-                name=name, claim=TEXT[name], paper_model=stands_for, model=of.model, condition=condition,
-                verdict=test.verdict, estimate=test.estimate, low=test.low, high=test.high, unit=test.unit, n=test.n,
-                dose=test.dose, control=test.control, because=because, limit=test.limit, needed=test.needed,
-            )  # fmt: skip
+    tests = [*traced(of, still), *(fatal(of) if of.causal else masked(of)), *thresholds(of), *mechanism(of)]
+    order = list(CLAIMS)
+    for name, condition, test in sorted(tests, key=lambda one: order.index(one[0])):
+        because = test.because
+        if test.lacks:
+            because += f" No test: {test.lacks}."
+        elif test.verdict == "undecided":
+            more = f"; about n = {test.needed} would decide" if test.needed else ""
+            because += f" The interval holds the limit{more}."
+        yield Claim(
+            name=name, claim=TEXT[name], paper_model=stands_for, model=of.model, condition=condition,
+            verdict=test.verdict, estimate=test.estimate, low=test.low, high=test.high, unit=test.unit, n=test.n,
+            dose=test.dose, control=test.control, because=because, limit=test.limit, needed=test.needed,
+        )  # fmt: skip
 
 
 # ---- from traces ----
@@ -179,48 +173,45 @@ def share_test(
     return Test(scale * value, scale * low, scale * high, scale * limit, above, unit, generations, because, lacks=lacks)
 
 
-def _traced(
-    of: Judged, name: str, limit: float, above: bool, unit: str, because: str, scale: float = 100
-) -> Test | None:
-    found = of.interval(name)
-    if found is None or of.traced is None:
-        return None
-    return share_test(found.value, found.low, found.high, limit, above, of.traced.generations, unit, because, scale)
-
-
-def _with_sinks(of: Judged, test: Test | None) -> Test | None:
+def _with_sinks(of: Judged, test: Test) -> Test:
     """The same, and no test where hardly any head has a sink."""
     found = of.interval("with_sink")
-    if test is None or test.lacks or found is None or found.high >= FEW_HEADS:
+    if test.lacks or found is None or found.high >= FEW_HEADS:
         return test
     return replace(test, lacks=f"only {100 * found.value:.0f} % of its heads have a sink")
 
 
-def traced(of: Judged, still: bool) -> Iterator[tuple[str, str, Test | None]]:
-    """Whether heads have sinks, whether these stand still, and whether an ARM's is the first token."""
-    because = f"More than {100 * FEW_HEADS:.0f} % of the heads must have a sink at some step."
-    yield "sinks_exist", "none", _traced(of, "with_sink", FEW_HEADS, True, "% of heads", because)
-    because = f"Of the heads with a sink, {'more' if still else 'fewer'} than half must have one that stands still."
-    moving = _with_sinks(of, _traced(of, "static", MOST, still, "% of heads", because))
-    yield "sinks_stand" if still else "sinks_move", "none", moving
+def traced(of: Judged, still: bool) -> Tests:
+    """What its sinks are and do: each a mean over generations against a limit."""
+    if of.traced is None:
+        return
+    count, third = of.traced.generations, "Last third of the layers less the first third: it must be"
+    moving = f"Of the heads with a sink, {'more' if still else 'fewer'} than half must have one that stands still."
+    some = f"More than {100 * FEW_HEADS:.0f} % of the heads must have a sink at some step."
+    start = f"The first key must draw more than {100 * ARM_SINK:.0f} % of the attention."
+    # Claim → statistic, limit, whether it must be above that, unit, scale, and the rule.
+    means = {
+        "sinks_exist": ("with_sink", FEW_HEADS, True, "% of heads", 100, some),
+        "sinks_stand" if still else "sinks_move": ("static", MOST, still, "% of heads", 100, moving),
+    }
     if of.causal:
-        because = f"The first key must draw more than {100 * ARM_SINK:.0f} % of the attention."
-        yield "sink_at_start", "none", _traced(of, "key_0", ARM_SINK, True, "% of attention", because)
-
-
-def structural(of: Judged) -> Test | None:
-    """The share of the sinks that are structural tokens, less the share of the canvas: by the outer ends of both intervals."""
+        means["sink_at_start"] = ("key_0", ARM_SINK, True, "% of attention", 100, start)
+    else:
+        means["deeper_fewer"] = ("deep_sinks", 0.0, False, "sinks per step and head", 1, f"{third} below 0.")
+        means["deeper_stronger"] = ("deep_strength", 0.0, True, "times the uniform share", 1, f"{third} above 0.")
+    for name, (statistic, limit, above, unit, scale, because) in means.items():
+        if (found := of.interval(statistic)) is not None:
+            test = share_test(found.value, found.low, found.high, limit, above, count, unit, because, scale)
+            yield name, "none", test if name in ("sinks_exist", "sink_at_start") else _with_sinks(of, test)
     sinks, canvas = of.interval("structural"), of.interval("structural_base")
-    if sinks is None or canvas is None or of.traced is None:
-        return None
-    because = (
-        f"{100 * sinks.value:.0f} % of the sinks and {100 * canvas.value:.0f} % of the canvas are structural tokens."
-    )
-    span = sinks.value - canvas.value, sinks.low - canvas.high, sinks.high - canvas.low
-    return _with_sinks(of, share_test(*span, 0.0, True, of.traced.generations, "points of share", because))
+    if sinks is not None and canvas is not None:  # compared by the outer ends of both intervals
+        shares = f"{100 * sinks.value:.0f} % of the sinks and {100 * canvas.value:.0f} % of the canvas"
+        span = sinks.value - canvas.value, sinks.low - canvas.high, sinks.high - canvas.low
+        test = share_test(*span, 0.0, True, count, "points of share", f"{shares} are structural tokens.")
+        yield "structural", "none", _with_sinks(of, test)
 
 
-def thresholds(of: Judged) -> Iterator[tuple[str, str, Test]]:
+def thresholds(of: Judged) -> Tests:
     generations = of.traced.generations if of.traced else 0
     for row in [] if of.causal else of.rows.curves:
         here = row.condition == "none" and row.epsilon == EPSILON and row.unit in ("sum", "percent")
@@ -231,17 +222,10 @@ def thresholds(of: Judged) -> Iterator[tuple[str, str, Test]]:
             yield f"threshold_{row.unit}", "none", test
 
 
-def deeper(of: Judged, name: str, unit: str, above: bool) -> Test | None:
-    if of.causal:
-        return None
-    because = f"Last third of the layers less the first third: it must be {'above' if above else 'below'} 0."
-    return _with_sinks(of, _traced(of, name, 0.0, above, unit, because, scale=1))
-
-
 # ---- from answers ----
 
 
-def masked(of: Judged) -> Iterator[tuple[str, str, Test | None]]:
+def masked(of: Judged) -> Tests:
     """One masked key per head of a diffusion model: the strong sinks, and whatever ranks first."""
     for name, key in (("strong_sink", "strong sink"), ("one_sink", "top key")):
         if cell := of.cell(key):
@@ -252,7 +236,7 @@ def masked(of: Judged) -> Iterator[tuple[str, str, Test | None]]:
             yield name, scored.label, _nats(scored, True, "Right answers may fall by little.", lacks)
 
 
-def fatal(of: Judged) -> Iterator[tuple[str, str, Test | None]]:
+def fatal(of: Judged) -> Tests:
     """The sink of an autoregressive model, masked after the prompt was read."""
     for key in ("position 0", "last row's top key", "top key"):
         if of.base is not None and (cell := of.cell(key)):
@@ -296,7 +280,7 @@ def _control(of: Judged, cell: Cell) -> ClaimControl | None:
 
 
 def _nats(row: LikelihoodChange, above: bool, because: str, lacks: str = "") -> Test:
-    """Likelihood can show that masking is fatal. It cannot show that masking is harmless: answers fall long before it does."""
+    """Likelihood can show that masking is fatal; it cannot show that masking is harmless: answers fall long before it does."""
     limit = math.log(FATAL)
     if not lacks and row.difference_high >= limit:
         lacks = "the probability per token does not halve, and answers may be lost long before it does"
@@ -308,7 +292,7 @@ def _nats(row: LikelihoodChange, above: bool, because: str, lacks: str = "") -> 
     )  # fmt: skip
 
 
-def mechanism(of: Judged) -> Iterator[tuple[str, str, Test | None]]:
+def mechanism(of: Judged) -> Tests:
     for row in of.rows.mechanism[:1]:
         gap = row.confidence_gap_beyond_random
         if gap is None:

@@ -1,5 +1,7 @@
-"""Verdicts on right answers: what masking costs, pooled and task by task, what the points of a sweep change, and at what
-price sinks are made weaker or held still. The rules are stated in verdicts.py.
+"""Verdicts on right answers; the rules are stated in verdicts.py.
+
+What masking costs, pooled and task by task, what the points of a sweep change, and at what price sinks are made weaker or
+held still.
 """
 
 from __future__ import annotations
@@ -11,8 +13,8 @@ from typing import Literal
 from sinkscope.statistics import CORRECTION, problems_needed
 from sinkscope.study import vocabulary
 from sinkscope.study.analysis.accuracy import WEAK
-from sinkscope.study.analysis.wording import chance, changed, left_out, percent, points
 from sinkscope.study.results import Cell, Heads, PooledCell, SweepPoint, Tables
+from sinkscope.study.text import chance, changed, left_out, percent, points
 
 LEVEL = 0.05  # of p
 FEWEST = 20  # problems below which a task says nothing
@@ -34,8 +36,9 @@ class Decision:
 
 
 def decide(row: PooledCell, margin: float) -> Decision:
-    """margin: in shares. Robust: the lower end is above −margin. Dependent: the upper end is below it.
+    """margin: in shares.
 
+    Robust: the lower end is above −margin. Dependent: the upper end is below it.
     A primary comparison is dependent only if its p, corrected over all primary ones, says so too.
     """
     if row.difference_low > -margin:
@@ -153,7 +156,10 @@ def collapse(of: ModelRows) -> Found:
 
 
 def tasks(of: ModelRows) -> Found:
-    """Is the loss the same for every kind of task? Spread of the differences, beside what the intervals allow."""
+    """Is the loss the same for every kind of task?
+
+    Spread of the differences, beside what the intervals allow.
+    """
     cells = of.tables.cells
     rows = [
         row for row in cells

@@ -1,5 +1,7 @@
-"""What is read off without grading an answer: the likelihood of text and of true answers, attention on key 0, and whether
-confidence is lost, and the commit late, where a token looked at the sinks.
+"""What is read off without grading an answer.
+
+The likelihood of text and of true answers, attention on key 0, and whether confidence is lost, and the commit late, where
+a token looked at the sinks.
 """
 
 from __future__ import annotations
@@ -12,10 +14,10 @@ import numpy.typing as npt
 
 from sinkscope.interventions.conditions import Condition
 from sinkscope.statistics import bootstrap, signed_rank
-from sinkscope.study.analysis.accuracy import AnswerSet, Loaded
+from sinkscope.study.analysis.accuracy import Loaded, shares
 from sinkscope.study.results import FirstKey, Interval, LikelihoodChange, Mechanism
 from sinkscope.study.schema import Study
-from sinkscope.study.unit import ModelInfo, Unit
+from sinkscope.study.units import ModelInfo, Unit
 
 Of = Literal["texts", "answers"]
 READ: Mapping[str, Of] = {"likelihood": "texts", "forced": "answers"}  # kind of unit → what is read
@@ -37,17 +39,15 @@ def likelihoods(
         change = [b - a for a, b in zip(before, after, strict=True)]
         difference_low, difference_high = bootstrap(change, study.draws, study.seed)
         low, high = bootstrap(after, study.draws, study.seed)
-        taken, tokens = AnswerSet(), 0
-        for result in results:  # as many tokens of every text, or as many as each answer has
-            taken.took(result["effect"])
-            scored = [row.get("scored") or result["tokens"] for row in result["rows"]]
-            tokens += sum(scored)
+        # As many tokens of every text, or as many as each answer has.
+        tokens = sum(row.get("scored") or result["tokens"] for result in results for row in result["rows"])
+        taken = shares(result["effect"] for result in results)
         rows.append(
             LikelihoodChange(
                 model=model, condition=condition.to_dict(), label=condition.label, n=len(after), unit="nats per token",
                 tokens=tokens, value=sum(after) / len(after), low=low, high=high,
                 difference=sum(change) / len(change), difference_low=difference_low, difference_high=difference_high,
-                p=signed_rank(change), of=of, causal=causal[model], **taken.shares(),
+                p=signed_rank(change), of=of, causal=causal[model], **taken,
             )
         )  # fmt: skip
     return rows
@@ -85,22 +85,19 @@ def _halves(study: Study, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         entry[f"{what}_random_gap"] = _mean(study, random)
         entry[f"{what}_gap_beyond_random"] = _mean(study, sinks - random)
     free = [row for row in rows if "free_delay_sinks" in row]
-    return {**entry, "free_problems": len(free), **_free(study, free)} if free else entry
-
-
-def _free(study: Study, rows: Sequence[Mapping[str, Any]]) -> dict[str, Interval]:
-    """Delays where the number of commits per step is free: of all positions, between the halves, and of the last one."""
-    of = {name: np.array([row[name] for row in rows]) for name in rows[0] if name.startswith("free")}
-    sinks, random = _gaps(rows, "free_delay")
-    return {
-        "free_delay_sinks": _mean(study, of["free_delay_sinks"]),
-        "free_delay_random": _mean(study, of["free_delay_random"]),
-        "free_delay_beyond_random": _mean(study, of["free_delay_sinks"] - of["free_delay_random"]),
-        "free_delay_sinks_gap": _mean(study, sinks),
-        "free_delay_gap_beyond_random": _mean(study, sinks - random),
-        "free_steps_sinks": _mean(study, of["free_steps_sinks"]),
-        "free_steps_beyond_random": _mean(study, of["free_steps_sinks"] - of["free_steps_random"]),
-    }
+    if not free:
+        return entry
+    # Where the number of commits per step is free: of all positions, between the halves, and of the last one.
+    sinks, random = _gaps(free, "free_delay")
+    entry["free_problems"] = len(free)
+    entry["free_delay_sinks_gap"] = _mean(study, sinks)
+    entry["free_delay_gap_beyond_random"] = _mean(study, sinks - random)
+    for what in ("free_delay", "free_steps"):
+        sinks, random = (np.array([row[f"{what}_{keys}"] for row in free]) for keys in ("sinks", "random"))
+        entry[f"{what}_sinks"] = _mean(study, sinks)
+        entry[f"{what}_beyond_random"] = _mean(study, sinks - random)
+    entry["free_delay_random"] = _mean(study, np.array([row["free_delay_random"] for row in free]))
+    return entry
 
 
 def _gaps(rows: Sequence[Mapping[str, Any]], what: str) -> list[npt.NDArray[np.float64]]:

@@ -17,7 +17,7 @@ from sinkscope.statistics import bootstrap_ratio
 from sinkscope.study.analysis.accuracy import Loaded
 from sinkscope.study.results import Curve, Dynamics, Heads, Interval, KindShare, LayerHeads, TokenShare
 from sinkscope.study.schema import Study
-from sinkscope.study.unit import Unit
+from sinkscope.study.units import Unit
 from sinkscope.study.units.trace import HEADS
 
 CLASSES = ("static", "moving", "flash", "split", "none")

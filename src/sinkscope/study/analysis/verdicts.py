@@ -1,6 +1,6 @@
 """Verdicts by stated rules; every sentence is made from the numbers and has them in it.
 
-Pooled numbers are over those tasks of which at least a tenth is right with nothing masked; the sentence names the others,
+Pooled numbers are over those tasks of which at least a tenth is right with nothing masked. The sentence names the others,
 and the verdict is "too weak to say" where there is no such task. Of a sweep the first point is judged, and named.
 
 sinks       few: no more than a fifth of the heads have sinks; else what at least half of those that have any do: static,
@@ -30,8 +30,8 @@ from sinkscope.study import vocabulary
 from sinkscope.study.analysis import losses
 from sinkscope.study.analysis.accuracy import WEAK
 from sinkscope.study.analysis.losses import Found, ModelRows, decide
-from sinkscope.study.analysis.wording import changed, left_out, nats, percent, rule, span
 from sinkscope.study.results import Dynamics, Heads, Interval, Mechanism, Tables, Verdict
+from sinkscope.study.text import changed, left_out, nats, percent, rule, span
 
 FEW_HEADS = 0.2  # share of heads with sinks below which there are few
 MAJORITY = 0.5  # share of sinks at the start, of heads of one class

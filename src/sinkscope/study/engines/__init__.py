@@ -1,4 +1,4 @@
-"""Where units are run. An engine is handed units and gives back results, in any order; `perform` is always the same."""
+"""Where units are run; an engine is handed units and gives back results, in any order; `perform` is always the same."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sinkscope.errors import StudyError
 from sinkscope.evals.batches import Batch
 from sinkscope.study.engines.ray import Ray
 from sinkscope.study.schema import Study
-from sinkscope.study.unit import ModelInfo, Unit
+from sinkscope.study.units import ModelInfo, Unit
 
 ShouldStop = Callable[[], bool]  # asked before a unit is begun: should no more be?
 UnitResults = Iterator[tuple[Unit, dict[str, Any]]]

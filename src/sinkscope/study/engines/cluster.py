@@ -25,11 +25,11 @@ from sinkscope.study.engines import P, ShouldStop, Waiting, WorkPiece, known_mod
 from sinkscope.study.engines.pool import Pool, Worker
 from sinkscope.study.engines.ray import Ray
 from sinkscope.study.schema import Study
-from sinkscope.study.unit import ModelInfo
+from sinkscope.study.units import ModelInfo
 
 logger = logging.getLogger(__name__)
 TRIES = 3  # of a unit, each on another worker
-FUNCTION = "sinkscope.study.engines.worker:answer"
+FUNCTION = "sinkscope.study.engines.local:answer"
 OnMessage = Callable[[str], object]
 Files = list[tuple[str, bytes]]
 Weigh = Callable[[Any, Any, ModelInfo | None], float]

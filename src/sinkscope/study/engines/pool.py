@@ -21,7 +21,7 @@ LOSSES = 3  # workers in a row that ended before they could be given anything
 
 @dataclass
 class Worker:
-    """One actor. Its number is never given again, so that two tries on one number are one try."""
+    """One actor; its number is never given again, so that two tries on one number are one try."""
 
     number: int
     handle: Any
@@ -48,7 +48,7 @@ class Pool:
         try:
             import ray
         except ImportError:
-            raise StudyError("The engine ray needs the package ray; install it: pip install sinkscope[ray]") from None
+            raise StudyError("The engine ray needs the package ray; install it: pip install -e '.[ray]'") from None
         return ray
 
     def open(self, wanted: int) -> None:

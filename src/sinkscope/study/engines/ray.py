@@ -1,4 +1,4 @@
-"""`Ray`: which cluster, how many workers on it, and what each of them gets. The work itself is in `cluster`."""
+"""`Ray`: which cluster, how many workers on it, and what each of them gets; the work itself is in `cluster`."""
 
 from __future__ import annotations
 

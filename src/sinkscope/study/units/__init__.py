@@ -1,23 +1,83 @@
-"""Kinds of units, one file each: a kind plans its units, performs one, checks its controls and counts its forwards."""
+"""Units of work: the smallest pieces that are run, stored and never run again; and the kinds of them.
+
+A kind is one file of this folder: it plans its units, performs one, checks its controls and counts its forwards.
+"""
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib
 import pkgutil
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from sinkscope.errors import StudyError
-from sinkscope.interventions.conditions import Condition
+from sinkscope.interventions.conditions import Condition, condition_from_dict
 from sinkscope.settings.decode import Decode
-from sinkscope.study.schema import Study
-from sinkscope.study.unit import ModelInfo, Unit
+from sinkscope.study.schema import LONGEST_FILE_NAME, Study
 
 REGISTERED: dict[str, UnitKind] = {}
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """What the plan must know of a model, found by loading it once."""
+
+    asked: str  # as the study names it
+    name: str  # as results show it
+    causal: bool
+    family: str
+    identity: Mapping[str, Any]
+    settings: Mapping[str, Mapping[str, Any]]  # label of a point of the sweep → Decode as a dict
+    likelihood: bool = False  # measured by likelihood, not by answers
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One piece: a chunk of problems of one task, under one condition, with one model and setting."""
+
+    kind: str
+    model: str  # as the study names it
+    condition: Condition
+    setting: str = ""
+    task: str = ""
+    first: int = 0
+    last: int = 0  # problems [first, last) in the order of their length
+    chunk: int = 0
+    decode: Mapping[str, Any] = field(default_factory=dict)
+    shown: str = ""  # the model as results show it
+
+    @functools.cached_property
+    def id(self) -> str:
+        """A name for files; says everything that tells units of one study apart."""
+        parts = (self.kind, self.shown, self.setting, self.condition.key, self.task, f"{self.chunk:03d}")
+        text = "__".join(part for part in parts if part)
+        name = "".join(sign if sign.isalnum() or sign in "-._=" else "-" for sign in text)
+        if len(name.encode()) <= LONGEST_FILE_NAME:
+            return name
+        digest = hashlib.sha256(name.encode()).hexdigest()[:16]  # of the whole
+        return f"{name.encode()[: LONGEST_FILE_NAME - len(digest) - 1].decode(errors='ignore')}-{digest}"
+
+    @functools.cached_property
+    def decoder(self) -> Decode:
+        """The decode settings, checked."""
+        return Decode.from_dict(dict(self.decode))
+
+    def to_dict(self) -> dict[str, Any]:
+        # By hand: `asdict` copies every setting of the decoder, and a driver does this for thousands of units per second.
+        plain = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {**plain, "condition": self.condition.to_dict(), "decode": dict(self.decode)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Unit:
+        return cls(**{**values, "condition": condition_from_dict(values["condition"])})
 
 
 @dataclass(frozen=True)
@@ -109,7 +169,7 @@ def units_of(study: Study, models: Sequence[ModelInfo]) -> list[Unit]:
 
 
 def perform(study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
-    """Run one unit; every engine calls this. Traces that are kept go to `folder`/traces."""
+    """Run one unit; every engine calls this; traces that are kept go to `folder`/traces."""
     from sinkscope.study.units.given import one_thread
 
     with one_thread():

@@ -11,8 +11,7 @@ from torch import Tensor
 from sinkscope.decoding import decode
 from sinkscope.decoding.run import Step
 from sinkscope.study.schema import Study
-from sinkscope.study.unit import ModelInfo, Unit
-from sinkscope.study.units import UnitKind, Workload, conditions_for, decoded_units, decoding
+from sinkscope.study.units import ModelInfo, Unit, UnitKind, Workload, conditions_for, decoded_units, decoding
 from sinkscope.study.units.given import AfterFirst, asked, batch_of, changed, model_for
 
 

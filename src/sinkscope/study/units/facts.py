@@ -10,8 +10,7 @@ from sinkscope.errors import CheckpointError, DecodeError, StudyError
 from sinkscope.models.base import Model
 from sinkscope.settings.decode import Decode
 from sinkscope.study.schema import Study
-from sinkscope.study.unit import ModelInfo, Unit
-from sinkscope.study.units import UnitKind, Workload, conditions_for, decode_of
+from sinkscope.study.units import ModelInfo, Unit, UnitKind, Workload, conditions_for, decode_of
 from sinkscope.study.units.given import model_for
 
 

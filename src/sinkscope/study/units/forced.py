@@ -15,8 +15,7 @@ import torch
 from sinkscope.evals.scoring import masked_scores, read_spans
 from sinkscope.models.base import Model
 from sinkscope.study.schema import Study
-from sinkscope.study.unit import ModelInfo, Unit
-from sinkscope.study.units import UnitKind, Workload, suits
+from sinkscope.study.units import ModelInfo, Unit, UnitKind, Workload, suits
 from sinkscope.study.units.given import COUNTED, AfterFirst, asked, changed, model_for
 from sinkscope.tasks import Problem
 

@@ -16,7 +16,7 @@ from sinkscope.interventions import Active
 from sinkscope.models.base import Model, pad
 from sinkscope.study.entries import name_and_mode
 from sinkscope.study.schema import Study
-from sinkscope.study.unit import Unit
+from sinkscope.study.units import Unit
 from sinkscope.tasks import Problem, problems
 
 COUNTED = ("keys", "keys_seen", "mass", "mass_seen")

@@ -1,7 +1,7 @@
 """How likely held-out text is under a condition, read token by token: what masking costs a model that solves no problems.
 
-The first tokens are read at once and left alone; from then on each token is one forward, as when the model writes, and
-interventions that rank the map of the last forward act as they do there. Only the tokens are given instead of chosen.
+The first tokens are read at once and left alone. From then on each token is one forward, as when the model writes.
+Interventions that rank the map of the last forward act as they do there. Only the tokens are given instead of chosen.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from sinkscope.evals.scoring import read_spans
 from sinkscope.interventions.conditions import Condition
 from sinkscope.models.base import Model
 from sinkscope.study.schema import Study
-from sinkscope.study.unit import ModelInfo, Unit
-from sinkscope.study.units import UnitKind, Workload
+from sinkscope.study.units import ModelInfo, Unit, UnitKind, Workload
 from sinkscope.study.units.given import changed, model_for
 
 TEXTS = Path(__file__).parent / "texts.yaml"

@@ -1,7 +1,7 @@
 """Why masking hurts where it does: is confidence lost, and the commit late, where a token looked at the masked sink?
 
-The first forward is the same with and without masking, so that the second forward sees the same canvas in both runs:
-there, the change of confidence is the effect of the mask alone. Dependence is what each position paid, in the clean run,
+The first forward is the same with and without masking, so that the second forward sees the same canvas in both runs.
+There the change of confidence is the effect of the mask alone. Dependence is what each position paid, in the clean run,
 to the keys that the mask takes; positions of one problem are split at its median.
 
 With one commit per step a position can only come later if another comes earlier: delays add up to nothing. So everything
@@ -29,8 +29,7 @@ from sinkscope.interventions.base import top
 from sinkscope.interventions.conditions import Condition
 from sinkscope.settings.decode import Decode
 from sinkscope.study.schema import LEAST_STEPS, Study
-from sinkscope.study.unit import ModelInfo, Unit
-from sinkscope.study.units import UnitKind, Workload, chunks, decoding
+from sinkscope.study.units import ModelInfo, Unit, UnitKind, Workload, chunks, decoding
 from sinkscope.study.units.given import asked, batch_of, model_for, row_seeds
 
 SURE = 0.99  # probability from which a token is committed where their number is free; lower, and hardly one stays open
@@ -69,8 +68,11 @@ class MechanismKind(UnitKind):
         ]  # fmt: skip
 
     def workload(self, study: Study, unit: Unit, info: ModelInfo, prompt: int) -> list[Workload]:
-        both = [part for one in _both(unit.decoder) for part in decoding(one, unit.last - unit.first, prompt)]
-        return [replace(part, forwards=part.forwards * 3) for part in both]  # clean, without sinks, without random keys
+        both = (unit.decoder, freely(unit.decoder))
+        parts = [part for one in both for part in decoding(one, unit.last - unit.first, prompt)]
+        return [
+            replace(part, forwards=part.forwards * 3) for part in parts
+        ]  # clean, without sinks, without random keys
 
     def perform(self, study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
         """One row per problem: change of confidence and of the commit step in the half that depended more, and in the other."""
@@ -91,7 +93,7 @@ class MechanismKind(UnitKind):
             # Where tokens are predicted from the position before them, theirs is what that one paid.
             return watches, tap.dependence().roll(1, dims=1) if model.shift else tap.dependence()
 
-        (planned, depends), (free, freely_depends) = map(decoded, _both(unit.decoder))
+        (planned, depends), (free, freely_depends) = map(decoded, (unit.decoder, freely(unit.decoder)))
         if depends is None or any(watch.confidence is None for watch in planned):
             return {"rows": [{"problem": number, "positions": 0} for number, _ in chunk]}
         rows = []
@@ -162,11 +164,6 @@ def freely(settings: Decode) -> Decode:
     """The same canvas as one block, with as many commits per step as the model is sure of."""
     words = {name: getattr(settings, name) for name in ("eos_id", "eot_id", "forbid_eos", "seed", "noise")}
     return Decode.parallel(settings.length, None, threshold=SURE, **words)
-
-
-def _both(settings: Decode) -> tuple[Decode, Decode]:
-    """The settings that everything is decoded with: the unit's own, and with free commits."""
-    return settings, freely(settings)
 
 
 def _compared(row: int, depends: Tensor, watches: Sequence[Watch]) -> dict[str, float | int]:

@@ -15,8 +15,7 @@ from sinkscope.sinks import find, head_dynamics, notable, rule_from_dict, sweep
 from sinkscope.sinks.columns import CumulativeColumns, alive_keys
 from sinkscope.sinks.shares import sink_counts
 from sinkscope.study.schema import Study
-from sinkscope.study.unit import ModelInfo, Unit
-from sinkscope.study.units import UnitKind, Workload, conditions_for, decoded_units, decoding
+from sinkscope.study.units import ModelInfo, Unit, UnitKind, Workload, conditions_for, decoded_units, decoding
 from sinkscope.study.units.given import asked, model_for, row_seeds
 from sinkscope.tracing import trace
 from sinkscope.tracing.recorder import Keep
@@ -99,7 +98,7 @@ def _with_maps(study: Study, unit: Unit) -> bool:
 def _settings(unit: Unit) -> Decode:
     """Without an exact cache, where nothing is changed: the same tokens.
 
-    Over its cache every step has other queries, so that a sink which only they look at seems to flash; without it a step
+    Over its cache every step has other queries, so that a sink which only they look at seems to flash. Without it a step
     is a whole map, as in every other diffusion model.
     """
     plain = unit.decoder.cache == "exact" and unit.condition.intervention(0) is None

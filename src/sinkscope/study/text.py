@@ -1,10 +1,13 @@
-"""Numbers in the words of verdicts: shares in %, differences in points, intervals in brackets."""
+"""Numbers, names and tables as text of 80 columns: shares in %, differences in points, intervals in brackets."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 
 from sinkscope.study.results import Difference, Dynamics, Interval
+
+WIDTH = 80
 
 
 def percent(share: float | None) -> str:
@@ -16,7 +19,7 @@ def points(difference: float) -> str:
 
 
 def changed(row: Difference) -> str:
-    """A difference of accuracies with its interval: -2.0 [-5.0, -0.1]"""
+    """A difference of accuracies with its interval, as -2.0 [-5.0, -0.1]."""
     return f"{points(row.difference)} [{points(row.difference_low)}, {points(row.difference_high)}]"
 
 
@@ -26,7 +29,7 @@ def nats(row: Difference) -> str:
 
 
 def span(found: Interval | None, scale: float = 1.0) -> str:
-    """+0.50 [+0.40, +0.60]"""
+    """A value with its interval, as +0.50 [+0.40, +0.60]."""
     if found is None:
         return "–"
     return f"{scale * found.value:+.2f} [{scale * found.low:+.2f}, {scale * found.high:+.2f}]"
@@ -53,3 +56,24 @@ def cut(text: str, most: int) -> str:
         return text
     bracket = f"({text.rpartition(' (')[2][:3]})" if text.endswith(")") and " (" in text and most > 8 else ""
     return f"{text[: most - 1 - len(bracket)]}…{bracket}"
+
+
+def title(*words: str) -> str:
+    """What says anything of model, task and setting."""
+    return " · ".join(word for word in words if word)
+
+
+def paragraph(text: str, indent: int = 4) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent=" " * indent, subsequent_indent=" " * (indent + 2))
+
+
+def aligned(rows: Sequence[Sequence[str]], indent: int = 2) -> Iterator[str]:
+    """Names to the left, the other columns to the right; a name for which there is no room has lines of its own."""
+    wide = [max(map(len, column)) + 2 for column in zip(*rows, strict=True)][1:]
+    room = min(WIDTH - indent - sum(wide), max(len(name) for name, *_ in rows))
+    for name, *cells in rows:
+        line = "".join(f"{cell:>{width}}" for cell, width in zip(cells, wide, strict=True)).rstrip()
+        if len(name) > room:
+            yield from (f"{'':{indent}}{part}" for part in textwrap.wrap(name, WIDTH - indent))
+        if line or len(name) <= room:
+            yield f"{'':{indent}}{'' if len(name) > room else name:<{room}}{line}".rstrip()
