@@ -210,8 +210,11 @@ def _conclusions(names: list[str], kinds: list[str], count: int, texts: int, fol
             change = [after - before for before, after in zip(cost["float32"], cost[weights], strict=True)]
             points = [f"{100 * sum(cost[kind]) / count:+.0f}" for kind in (weights, "float32")]
             what = {"top key": "top keys"}.get(condition, condition)
+            # A bootstrap has no width where nothing changed, and n problems cannot rule out a change of about 4 / n.
+            between = _mean(change, 100) if any(change) else f"0, n = {count} leaves ± {400 / count:.0f}"
             costs.append(
-                f"Masking {what} changes {points[0]} points, and {points[1]} with float32 (difference {_mean(change, 100)})."
+                f"Masking {what} changes right answers by {points[0]} points, and by {points[1]} with float32 "
+                f"(difference {between})."
             )
         yield f"- **{name}, {weights}.** {kept} % of the strong sinks stay. {' '.join(costs)}"
     yield ""
