@@ -30,7 +30,7 @@ from sinkscope.study.results import (
     Verdict,
     read_results,
 )
-from sinkscope.study.text import nats
+from sinkscope.study.summary import contrast, kinds_of
 from sinkscope.tracing import Trace
 
 EPSILONS = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0)
@@ -66,7 +66,7 @@ def overview(
     models |= {shown_model(row): row.model for row in tables.tokens}
     models |= {shown_model(row): row.model for row in tables.cells}
     return {
-        "lede": lede(claims, cells, known) + without_sinks(tables.likelihood),
+        "lede": lede(claims, cells, known) + contrast(tables.likelihood),
         "claims": [_claim(row) for row in claims],
         "claimNames": matrix.SHORT,
         "claimMarks": matrix.MARKS,
@@ -196,38 +196,16 @@ def paper_values(model: str) -> dict[str, dict[int, float]]:
 # ---- models that were scored on the same true answers ----
 
 
-def _kinds(rows: Sequence[LikelihoodChange]) -> dict[str, str]:
-    """Model → ARM or DLM."""
-    return {row.model: "ARM" if row.causal else "DLM" for row in rows if row.of == "answers"}
-
-
 def scored_pair(rows: Sequence[LikelihoodChange]) -> dict[str, Any]:
     """What one masked key per head costs each model, in nats per token, line by line."""
     lines = vocabulary.side_by_side(rows)
     return {
-        "models": [{"name": name, "kind": kind} for name, kind in _kinds(rows).items()],
+        "models": [{"name": name, "kind": kind} for name, kind in kinds_of(rows).items()],
         "lines": [
             {"name": name, "values": {model: {key: getattr(row, key) for key in SCORED} for model, row in some.items()}}
             for name, some in lines.items()
         ],
     }
-
-
-def without_sinks(rows: Sequence[LikelihoodChange]) -> str:
-    """The paper's contrast in one sentence, where an autoregressive and a diffusion model were scored on the same answers."""
-    kinds = {kind: model for model, kind in reversed(_kinds(rows).items())}
-    top = vocabulary.side_by_side(rows).get("top key", {})
-    if set(kinds) != {"ARM", "DLM"} or not set(kinds.values()) <= set(top):
-        return ""
-    arm, dlm = (f"{kinds[kind]} {_change(top[kinds[kind]])}" for kind in ("ARM", "DLM"))
-    return f" Without the top key of every head {arm} nats per token of true answers, {dlm}."
-
-
-def _change(row: LikelihoodChange) -> str:
-    if row.difference_low <= 0 <= row.difference_high:
-        return f"changes by {nats(row)}"
-    low, high = sorted((abs(row.difference_low), abs(row.difference_high)))
-    return f"{'loses' if row.difference < 0 else 'gains'} {abs(row.difference):.2f} [{low:.2f}, {high:.2f}]"
 
 
 # ---- how a run was made and what it cannot say: the last section of the page ----

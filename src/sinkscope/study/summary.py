@@ -17,7 +17,7 @@ from sinkscope.study.analysis.losses import ModelRows, solvable
 from sinkscope.study.analysis.verdicts import first_point
 from sinkscope.study.results import Claim, Control, LikelihoodChange, PooledCell, Results
 from sinkscope.study.schema import shipped
-from sinkscope.study.text import cut
+from sinkscope.study.text import cut, nats
 
 WIDTH = 80
 LINES = 38  # the command adds where it wrote the page and the numbers
@@ -53,13 +53,13 @@ def _ran(results: Results, seconds: float | None) -> Iterator[str]:
 
 
 def _conclusion(results: Results) -> Iterator[str]:
-    """How the cells are spread; then what masking sinks costs where it was tested, the paper's models first."""
+    """How the cells are spread, the contrast, then what masking sinks costs where it was tested, the paper's models first."""
     claims = results.claims or []
     if not claims:
         return
     found = [row for row in matrix.cells(claims).values() if row.name in KEYS and row.verdict != "no test"]
     found.sort(key=lambda row: row.paper_model is None)
-    told = matrix.counted(claims)
+    told = matrix.counted(claims) + contrast(results.likelihood)
     first: dict[str, Claim] = {}
     for row in found:
         first.setdefault(row.model, row)
@@ -70,6 +70,28 @@ def _conclusion(results: Results) -> Iterator[str]:
             break
         told = more
     yield from textwrap.wrap(told, WIDTH)
+
+
+def kinds_of(rows: Sequence[LikelihoodChange]) -> dict[str, str]:
+    """Model → ARM or DLM."""
+    return {row.model: "ARM" if row.causal else "DLM" for row in rows if row.of == "answers"}
+
+
+def contrast(rows: Sequence[LikelihoodChange]) -> str:
+    """The paper's contrast in one sentence, where an autoregressive and a diffusion model were scored on the same answers."""
+    kinds = {kind: model for model, kind in reversed(kinds_of(rows).items())}
+    top = vocabulary.side_by_side(rows).get("top key", {})
+    if set(kinds) != {"ARM", "DLM"} or not set(kinds.values()) <= set(top):
+        return ""
+    arm, dlm = (f"{kinds[kind]} {_change(top[kinds[kind]])}" for kind in ("ARM", "DLM"))
+    return f" Without the top key of every head {arm} nats per token of true answers, {dlm}."
+
+
+def _change(row: LikelihoodChange) -> str:
+    if row.difference_low <= 0 <= row.difference_high:
+        return f"changes by {nats(row)}"
+    low, high = sorted((abs(row.difference_low), abs(row.difference_high)))
+    return f"{'loses' if row.difference < 0 else 'gains'} {abs(row.difference):.2f} [{low:.2f}, {high:.2f}]"
 
 
 def _asked(results: Results, row: Claim) -> str:

@@ -105,7 +105,9 @@ def table1(
     ks: Annotated[str, typer.Option(help="How many sinks are masked, with commas between.")] = "1,5,10",
     condition: Annotated[
         list[str] | None,
-        typer.Option(help="A further intervention, such as attenuate:k=5,by=0.5 or mask_positions:positions=[0,1]; repeated."),
+        typer.Option(
+            help="A further intervention, such as attenuate:k=5,by=0.5 or mask_positions:positions=[0,1]; repeated."
+        ),
     ] = None,
     fast: Annotated[
         bool,
