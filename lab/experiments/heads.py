@@ -170,7 +170,9 @@ def main() -> None:
         found = study(name, given)
         path = given.out / f"{Path(name).name}.json"
         path.write_text(json.dumps(found, indent=1) + "\n")
-        path.with_suffix(".yaml").write_text(yaml.safe_dump(confirmation(name, found, given.task), sort_keys=False))
+        study_file = path.with_suffix(".yaml")
+        run = f"# Run: sinkscope study {study_file} -o runs/heads-{path.stem}\n"
+        study_file.write_text(run + yaml.safe_dump(confirmation(name, found, given.task), sort_keys=False))
         print(
             f"{name}: rank correlation of loss and sink share {found['correlation']} {found['interval']}, "
             f"within layers {found['within layers']} {found['within layers interval']}"
