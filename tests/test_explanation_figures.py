@@ -253,7 +253,7 @@ SENTENCES: list[tuple[str, str, Callable[[], Sequence[float]]]] = [
      lambda: [loss(ONE, "smol-dream", STRONG), loss(PAIR, "smol-llama", STRONG)]),
     ("README.md", "88 % of smol-dream's heads with a sink keep it in place",
      lambda: [100 * dynamics(PAIR, "smol-dream")["intervals"]["static"]["value"]]),
-    ("README.md", "without strong sinks smol-dream still writes all 100, and smol-llama writes 67",
+    ("README.md", "Without strong sinks smol-dream still solves all 100, and smol-llama 67",
      lambda: [row(ONE, "smol-dream", STRONG, "programs")["correct"], row(PAIR, "smol-llama", STRONG, "programs")["correct"]]),
     ("README.md", "Losing them costs 1 point [−4, 6] and 6 points [1, 13]",
      lambda: [*cost(sums("pair/twin-dream-1.json", "twin-dream-1", STRONG)),

@@ -51,7 +51,7 @@ def test_claims_come_first_as_one_matrix(look: Opener, report: Path) -> None:
     }
     assert cells == {
         "has sinks": ["", "", "·"],
-        "spares its top keys": ["+", "−", ""],
+        "works w/o its top keys": ["+", "−", ""],
         "needs its sink": ["", "", "?"],
     }
     assert "supported in 1 cell, contradicted in 1, undecided in 1" in page.locator(".lede").inner_text()
@@ -61,7 +61,7 @@ def test_a_cell_opens_its_figure_control_and_reason(look: Opener, report: Path) 
     page = look(report, "")
     shown = page.locator("#claims .claim-detail")
     assert shown.inner_text() == ""
-    mark = page.get_by_role("button", name="made-llada, spares its top keys: supports")
+    mark = page.get_by_role("button", name="made-llada, works w/o its top keys: supports")
     mark.click()
     text = shown.inner_text()
     for part in ("made-llada", "−2.0 [−5.0, +0.5] points, n = 400, 30 % of attention taken", "mask random K=1, −0.5 [",

@@ -42,7 +42,7 @@ class Intervention(ABC):
 
     Settings are fields; what it remembers of a run lives in `Memory`.
     What a field may hold follows from its type, and is checked here: a choice (`Literal`), a truth, a number, or what
-    `Annotated` says. A subclass with checks of its own begins them with `super().__post_init__()`.
+    its annotation says. A subclass with checks of its own begins them with `super().__post_init__()`.
     steps: when it acts, (from, to), half-open: whole numbers are forwards (0 is the prefill or the first forward), floats
     shares of the generation, None is open. What is remembered and ranked is so at every step, whether or not it acts there.
     """

@@ -9,7 +9,7 @@ const ABOUT = "The top key of this head, or the token that you point at, against
   "sinks. A score (nats before the softmax, mean over the step's queries) is norm |k| × angle |q|·cos/√d, and it is " +
   "content, the score with positions removed, plus what positions add.";
 const NAMES = ["score", "key norm", "score without positions", "value norm"];
-const COLUMNS = ["", "this key", "matched keys", "difference"];
+const COLUMNS = ["mean over queries", "this key", "matched keys", "difference"];
 
 export function createWhy(app) {
   const words = make("p", { class: "about" }), table = make("table", {});

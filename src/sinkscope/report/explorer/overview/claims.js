@@ -95,7 +95,7 @@ export function createClaims(overview) {
   const frame = panel(
     "claims",
     "The paper’s claims, by model",
-    "Choose a mark to see its figure, its control and the rule.",
+    "Choose a mark to see its figure, its control and the rule. Blank: the paper does not say it of such a model.",
     make("div", {}, make("ul", { class: "shared" }, legend), make("div", { class: "scroll" }, table), shown),
     { rows: () => ({ names: FIELDS, rows: claims.map((row) => FIELDS.map((field) => row[field])) }) },
   );
