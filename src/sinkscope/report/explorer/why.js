@@ -7,7 +7,8 @@ import { aliveKeys } from "./rules.js";
 
 const ABOUT = "The top key of this head, or the token that you point at, against keys of the same state that are no " +
   "sinks. A score (nats before the softmax, mean over the step's queries) is norm |k| × angle |q|·cos/√d, and it is " +
-  "content, the score with positions removed, plus what positions add.";
+  "content, the score with positions removed, plus what positions add. A sink may have a low mean: a few queries can pay " +
+  "most of its attention.";
 const NAMES = ["score", "key norm", "score without positions", "value norm"];
 const COLUMNS = ["mean over queries", "this key", "matched keys", "difference"];
 
