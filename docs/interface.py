@@ -91,9 +91,9 @@ def _section(name: str, found: Any, example: str) -> Iterator[str]:
         rows = _parameters(found, fields)
         if rows or not inspect.isclass(found):
             yield from _code(_signature(name, rows))
-        text, told = _described(inspect.getdoc(found) or "", list(rows))
+        text, meanings = _described(inspect.getdoc(found) or "", list(rows))
         yield from (text, "")
-        yield from _table(rows, told, fields)
+        yield from _table(rows, meanings, fields)
         if inspect.isclass(found):
             own = {one: member for one, member in vars(found).items() if not one.startswith("_") and one not in rows}
             yield from _methods(own, name.removeprefix("sk."))
@@ -208,7 +208,7 @@ def _described(doc: str, names: list[str]) -> tuple[str, dict[str, str]]:
         return doc, {}
     word = f"(?:{'|'.join(sorted(plain, key=len, reverse=True))})"
     begins = re.compile(rf"(?:(?<=^)|(?<=[.;)] )|(?<=\n))({word}(?:, {word})*): ")
-    told: dict[str, str] = {}
+    meanings: dict[str, str] = {}
     kept = []
     for paragraph in doc.split("\n\n"):
         if paragraph.lstrip().startswith(("|", "-", "`")) or "\n    " in paragraph:
@@ -218,28 +218,30 @@ def _described(doc: str, names: list[str]) -> tuple[str, dict[str, str]]:
         found = list(begins.finditer(text))
         rest = text[: found[0].start()].strip() if found else text
         for index, one in enumerate(found):
-            said = text[one.end() : found[index + 1].start() if index + 1 < len(found) else len(text)].strip()
+            meaning = text[one.end() : found[index + 1].start() if index + 1 < len(found) else len(text)].strip()
             if index + 1 == len(found):
-                first = re.match(r".*?(?:[.](?= [A-Z`])|$)", said)
-                cut = first.end() if first else len(said)
-                rest, said = f"{rest} {said[cut:].strip()}".strip(), said[:cut]
+                first = re.match(r".*?(?:[.](?= [A-Z`])|$)", meaning)
+                cut = first.end() if first else len(meaning)
+                rest, meaning = f"{rest} {meaning[cut:].strip()}".strip(), meaning[:cut]
             for name in one[1].split(", "):
-                told[name] = said.rstrip(";. ")
+                meanings[name] = meaning.rstrip(";. ")
         if rest:
             kept.append(rest)
-    return "\n\n".join(kept), told
+    return "\n\n".join(kept), meanings
 
 
-def _table(rows: Mapping[str, Row], told: Mapping[str, str], fields: Mapping[str, tuple[str, str]]) -> Iterator[str]:
+def _table(
+    rows: Mapping[str, Row], meanings: Mapping[str, str], fields: Mapping[str, tuple[str, str]]
+) -> Iterator[str]:
     if not rows:
         return
     yield "| parameter | type | default | meaning |"
     yield "|---|---|---|---|"
     for name, (kind, default) in rows.items():
         plain = name.lstrip("*")
-        said = told.get(plain) or fields.get(plain, ("", ""))[1]
+        meaning = meanings.get(plain) or fields.get(plain, ("", ""))[1]
         shown = f"`{default}`" if default else "" if name.startswith("*") else "required"
-        yield f"| `{name}` | {_cell(kind)} | {_cell(shown)} | {_cell(said)} |"
+        yield f"| `{name}` | {_cell(kind)} | {_cell(shown)} | {_cell(meaning)} |"
     yield ""
 
 
@@ -253,12 +255,12 @@ def _methods(members: Mapping[str, Any], name: str) -> Iterator[str]:
     for inner, member in members.items():
         plain = member.__func__ if isinstance(member, classmethod | staticmethod) else member
         plain = getattr(plain, "func", plain)  # a cached property
-        said = (inspect.getdoc(plain) or "").split("\n\n")[0].replace("\n", " ")
-        if inspect.isfunction(plain) and said:
+        meaning = (inspect.getdoc(plain) or "").split("\n\n")[0].replace("\n", " ")
+        if inspect.isfunction(plain) and meaning:
             called = "" if isinstance(member, property) or hasattr(member, "func") else _short(plain)
-            lines.append(f"| `{name}.{inner}{called}` | {_cell(said)} |")
-        elif isinstance(member, property) and said:
-            lines.append(f"| `{name}.{inner}` | {_cell(said)} |")
+            lines.append(f"| `{name}.{inner}{called}` | {_cell(meaning)} |")
+        elif isinstance(member, property) and meaning:
+            lines.append(f"| `{name}.{inner}` | {_cell(meaning)} |")
     if lines:
         yield from ("| attribute or method | meaning |", "|---|---|", *lines, "")
 
