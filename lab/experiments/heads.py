@@ -7,7 +7,8 @@ How likely answers are without each head, against how much of its attention goes
 A head's importance is what the log-likelihood of the worked answers of n problems (nats per token) loses when the head puts
 out nothing (`ZeroAttention`). An autoregressive model reads the answer token by token. Half of the tokens of a diffusion
 model's answer are masked, in --maskings fixed ways that are the same for every head. A head's sink share is the share of its
-attention on its top key. Writes MODEL.json with every head, and the rank correlation of the two with a bootstrap interval
+attention on its top key. Silencing a head leaves the layers below it as they were, so the forward starts at its layer, from
+the untouched states. Writes MODEL.json with every head, and the rank correlation of the two with a bootstrap interval
 over heads. The same is given within layers, since late layers differ from early ones in both. MODEL.yaml is a study that
 confirms the most and the least important heads by answers (n = 100), each with its random control.
 """
@@ -18,6 +19,8 @@ import argparse
 import json
 import random
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,7 @@ from scipy.stats import rankdata, spearmanr
 from torch import Tensor
 
 import sinkscope as sk
+from sinkscope.attention.places import layers_of
 from sinkscope.models import pad
 
 
@@ -52,19 +56,26 @@ class Answers:
             self.answer & (torch.rand(self.ids.shape, generator=generator) < 0.5)
             for _ in range(1 if model.causal else maskings)
         ]
+        self.tail = max(sizes) + 1  # columns whose logits are read: the answers stand at the right end
+        self.entering: list[list[Tensor]] = []  # masking → layer → what enters it untouched
 
     @torch.inference_mode()
-    def likelihood(self) -> np.ndarray[Any, Any]:
-        """Mean log-likelihood per scored token, [problem]."""
+    def likelihood(self, start: int = 0) -> np.ndarray[Any, Any]:
+        """Mean log-likelihood per scored token, [problem]; layers below `start` are taken from the untouched forward."""
         total, count = torch.zeros(len(self.ids)), torch.zeros(len(self.ids))
-        for hidden in self.hidden:
+        for number, hidden in enumerate(self.hidden):
             scored = self.answer if self.model.causal else hidden
             shown = self.ids if self.model.causal else self.ids.masked_fill(hidden, self.model.mask_id or 0)
-            logs = self.model.logits(shown, self.mask).float().log_softmax(-1)
+            with tail_of_logits(self.model, self.tail), ExitStack() as stack:
+                if start:
+                    stack.enter_context(started_at(self.model, start, self.entering[number][start]))
+                elif number == len(self.entering):
+                    self.entering.append(stack.enter_context(kept_states(self.model)))
+                logs = self.model.logits(shown, self.mask).float().log_softmax(-1)
             if self.model.shift:
                 logs = logs.roll(1, 1)  # row i predicts token i + 1
-            own = logs.gather(-1, self.ids[..., None])[..., 0]
-            total += (own * scored).sum(1)
+            own = logs.gather(-1, self.ids[:, -self.tail :, None])[..., 0]
+            total += (own * scored[:, -self.tail :]).sum(1)
             count += scored.sum(1)
         return (total / count.clamp(min=1)).double().numpy()
 
@@ -78,6 +89,43 @@ class Answers:
         return torch.stack([(received.sum(2).amax(-1) / queries).mean(0) for received in seen.received])
 
 
+@contextmanager
+def tail_of_logits(model: sk.Model, columns: int) -> Iterator[None]:
+    """The output head sees the last columns alone; on all of them it costs as much as half of a small model's layers."""
+    head: Any = model.module.get_output_embeddings()  # type: ignore[operator]
+    hook = head.register_forward_pre_hook(lambda _, states: (states[0][:, -columns:],))
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+@contextmanager
+def kept_states(model: sk.Model) -> Iterator[list[Tensor]]:
+    """What enters each layer, [batch, position, width]."""
+    found: list[Tensor] = []
+    layers = layers_of(model.module)
+    hooks = [layer.register_forward_pre_hook(lambda _, states: found.append(states[0])) for layer in layers]
+    try:
+        yield found
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@contextmanager
+def started_at(model: sk.Model, start: int, entering: Tensor) -> Iterator[None]:
+    """Layers below `start` hand on what enters it."""
+    layers = list(layers_of(model.module))[:start]
+    for layer in layers:
+        layer.forward = lambda *_, **__: entering
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del layer.forward
+
+
 def study(name: str, given: Any) -> dict[str, Any]:
     model = sk.load(name)
     answers = Answers(model, given.task, given.n, given.maskings)
@@ -89,7 +137,7 @@ def study(name: str, given: Any) -> dict[str, Any]:
     rows, start = [], time.process_time()
     for layer, head in chosen:
         with sk.intervene(model, sk.ZeroAttention(((layer, head),))) as active:
-            loss = plain - answers.likelihood()
+            loss = plain - answers.likelihood(layer)
         assert active.effect.moved_share > 0  # the head put something out, and it is gone
         error = float(loss.std(ddof=1) / len(loss) ** 0.5) if len(loss) > 1 else None
         rows.append(

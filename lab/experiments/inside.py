@@ -11,11 +11,13 @@ The files come from these commands, with O=docs/results/inside and T="tiny-llama
     sinkscope study lab/experiments/channels.yaml -m tiny-llama,tiny-llada,tiny-dream,tiny-mmada --out runs/channels
     for m in $T; do sinkscope study $O/heads/$m.yaml --out runs/heads-$m; done
 
-and of the pair, about 40 core-minutes together (a head of 135 M parameters costs 1.1 s at n = 4 with one masking):
+and of the pair, the same with P="smol-llama smol-dream":
 
-    python -m lab.experiments.heads smol-llama smol-dream -n 8 --maskings 1 --out $O/heads
-    python -m lab.experiments.why smol-llama smol-dream -n 8 --out $O/why
-    python -m lab.experiments.channels smol-llama smol-dream -n 8 --out $O/channels
+    python -m lab.experiments.heads $P -n 32 --maskings 1 --out $O/heads
+    python -m lab.experiments.why $P -n 8 --out $O/why
+    python -m lab.experiments.channels $P -n 8 --out $O/channels
+    sinkscope study lab/experiments/channels.yaml -m smol-llama,smol-dream --out runs/channels-pair
+    for m in $P; do sinkscope study $O/heads/$m.yaml --out runs/heads-$m; done
 
 results.json and results.parquet of a study are stored as answers/NAME.json and answers/NAME.parquet. How many problems a
 file is of stands in it, and in the tables.

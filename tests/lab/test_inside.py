@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+import sinkscope as sk
 from lab.experiments.carry.probe import probe
 from lab.experiments.clock import drawn_rows
-from lab.experiments.heads import confirmation, correlations, group
+from lab.experiments.heads import Answers, confirmation, correlations, group
 
 
 def heads(loss: Any, sink: Any) -> list[dict[str, Any]]:
@@ -27,6 +28,18 @@ def test_idle_sink_heads_are_found_and_a_difference_of_layers_is_not_taken_for_t
     apart = correlations(heads(lambda *at: -at[0] + noise[0][at], lambda *at: at[0] + noise[1][at]))
     assert apart["interval"][1] < -0.7 and apart["within layers interval"][1] > 0
     assert correlations(heads(lambda *_: 1.0, lambda *_: 1.0)[:3])["correlation"] is None
+
+
+@pytest.mark.parametrize("name", ["tiny-llama", "tiny-dream"])
+def test_a_forward_from_a_heads_layer_on_is_the_whole_forward(name: str) -> None:
+    model = sk.load(name)
+    answers = Answers(model, "arithmetic", 3, 2)
+    plain = answers.likelihood()
+    for layer in (0, 2, 5):
+        with sk.intervene(model, sk.ZeroAttention(((layer, 1), (layer, 3)))):
+            begun, whole = answers.likelihood(layer), answers.likelihood()
+        assert np.array_equal(begun, whole) and not np.array_equal(plain, whole)
+    assert np.array_equal(answers.likelihood(), plain)  # nothing is left behind
 
 
 def test_groups_leave_as_many_heads_of_each_layer_for_the_control() -> None:
