@@ -12,7 +12,7 @@ import torch
 import sinkscope as sk
 from lab.experiments.carry.probe import probe
 from lab.experiments.clock import drawn_rows
-from lab.experiments.heads import Answers, confirmation, correlations, group
+from lab.experiments.heads import Answers, confirmation, correlations, group, silenced
 
 
 def heads(loss: Any, sink: Any) -> list[dict[str, Any]]:
@@ -36,8 +36,10 @@ def test_a_forward_from_a_heads_layer_on_is_the_whole_forward(name: str) -> None
     answers = Answers(model, "arithmetic", 3, 2)
     plain = answers.likelihood()
     for layer in (0, 2, 5):
-        with sk.intervene(model, sk.ZeroAttention(((layer, 1), (layer, 3)))):
-            begun, whole = answers.likelihood(layer), answers.likelihood()
+        with silenced(model, layer, 1):
+            begun = answers.likelihood(layer)
+        with sk.intervene(model, sk.ZeroAttention(((layer, 1),))):
+            whole = answers.likelihood()
         assert np.array_equal(begun, whole) and not np.array_equal(plain, whole)
     assert np.array_equal(answers.likelihood(), plain)  # nothing is left behind
 
