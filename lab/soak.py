@@ -292,9 +292,8 @@ class Soak:
                 done.events.append(event)
                 full = event["kind"] == "fill disk" and not self.around.mounted
             elif any(codes) and not (done.events and done.events[-1]["kind"] == "fill disk"):
-                raise SystemExit(
-                    f"{engine} ended with {codes} though nothing had happened; see {self.around.clock.parent / 'log'}"
-                )
+                log = (self.around.clock.parent / "log").read_text(errors="replace")
+                raise SystemExit(f"{engine} ended with {codes} though nothing had happened:\n{log[-3000:]}")
             elif not any(codes):
                 done.finished = True
             self.clear()
