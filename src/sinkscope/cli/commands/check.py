@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Exit, Option
 
 from sinkscope import io
+from sinkscope.cli.app import command
 from sinkscope.cli.commands.bench import machine
-from sinkscope.cli.groups import LoadOptions, command
-from sinkscope.cli.options import JsonFlag, ModelArgument, writable_file
+from sinkscope.cli.options import JsonFile, JsonFlag, LoadOptions, ModelArgument
 from sinkscope.cli.screen import output, print_json, say_error, table_of, waiting
-from sinkscope.errors import TaskError
-
-COLOURS = {"ok": "green", "failed": "red", "skipped": "dim"}
 
 
 @command()
 def check(
     model: ModelArgument,
     everything: Annotated[
-        bool, typer.Option("--all", help="Also every backend, every cache in half precision, several GPUs, memory.")
+        bool, Option("--all", help="Also every backend, every cache in half precision, several GPUs, memory.")
     ] = False,
-    out: Annotated[Path | None, typer.Option(help="Write the results to this JSON file.")] = None,
+    out: JsonFile = None,
     as_json: JsonFlag = False,
     *,
     options: LoadOptions,
@@ -37,7 +33,6 @@ def check(
 
     from sinkscope.checkup import checkup
 
-    writable_file(out, TaskError)
     with waiting(f"checking {model} …"):
         checks = list(checkup(model, everything=everything, **options.load_words()))
     failed = [one for one in checks if one.status == "failed"]
@@ -47,8 +42,9 @@ def check(
     if as_json:
         print_json(found)
     else:
-        rows = [(one.name, Text(one.status, COLOURS[one.status]), one.detail) for one in checks]
+        colours = {"ok": "green", "failed": "red", "skipped": "dim"}
+        rows = [(one.name, Text(one.status, colours[one.status]), one.detail) for one in checks]
         output().print(table_of(("check", "", "what was found"), rows))
     if failed:
         say_error(f"{model}: {len(failed)} of {len(checks)} checks failed; {failed[0].name}: {failed[0].detail}")
-        raise typer.Exit(1)
+        raise Exit(1)

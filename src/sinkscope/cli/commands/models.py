@@ -1,15 +1,10 @@
-"""`sinkscope models`: what can be loaded here without a network; `sinkscope train` says where training went."""
+"""`sinkscope models`: what can be loaded here without a network."""
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
-from sinkscope.cli.groups import command
+from sinkscope.cli.app import command
 from sinkscope.cli.options import JsonFlag
 from sinkscope.cli.screen import output, print_json, table_of
-from sinkscope.errors import SinkscopeError
 
 
 @command()
@@ -28,12 +23,3 @@ def models(as_json: JsonFlag = False) -> None:
     console.print(table_of(("name", "what", "here"), shown))
     console.print(f"\nAlso: a folder with config.json and safetensors, a GGUF file, or a Hub id.\n"
                   f"Families: {', '.join(families)}.")  # fmt: skip
-
-
-@command(context_settings={"ignore_unknown_options": True}, hidden=True)
-def train(arguments: Annotated[list[str] | None, typer.Argument(metavar="…", help="Ignored.")] = None) -> None:
-    """Training moved to `python -m lab.train RECIPE` in a checkout of the repository."""
-    raise SinkscopeError(
-        "Expected a command of the instrument, and training is none any more: in a checkout of the repository, "
-        "run python -m lab.train RECIPE."
-    )
