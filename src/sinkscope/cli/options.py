@@ -149,8 +149,9 @@ JsonFlag = Annotated[bool, Option("--json", help="Print JSON instead of a table.
 ModelArgument = Annotated[
     str, Argument(help="Zoo name, folder, GGUF file or Hub id.", metavar="MODEL", autocompletion=model_names)
 ]
-PromptArgument = Annotated[
-    str, Argument(help="Text; - reads stdin; @FILE.json: chat messages or token ids.", metavar="PROMPT")
+PromptArgument = Annotated[str, Argument(help="Text; - reads stdin; @FILE.json: messages or ids.", metavar="PROMPT")]
+StudyName = Annotated[
+    str, Argument(help="A shipped study (paper, quick, …) or a YAML file.", metavar="NAME", autocompletion=study_names)
 ]
 ModelsOption = Annotated[
     list[str] | None,
@@ -165,12 +166,11 @@ Problems = Annotated[int | None, Option("--problems", "-n", help="Problems per t
 BatchSize = Annotated[int, Option(help="Requests per batch.", min=1)]
 Base = Annotated[str | None, Option(help="Where the base of a PEFT adapter is, if not where it says.")]
 ProtocolOption = Annotated[
-    str | None, Option(help="How benchmarks are asked; by default that of the checkpoint, else harness.")
+    str | None, Option(help="How benchmarks are asked. Default: the checkpoint's, else harness.")
 ]
 ReportFlag = Annotated[bool, Option(help="Write report.html at the end.")]
 CsvOption = Annotated[Path | None, Option(help="Write the table to this CSV file.", callback=writable)]
 ParquetOption = Annotated[Path | None, Option(help="Write the table to this Parquet file.", callback=writable)]
-JsonFile = Annotated[Path | None, Option(help="Write all figures to this JSON file.", callback=writable)]
 
 
 # ---- options that several commands take together
@@ -201,10 +201,7 @@ class GenerateOptions(LoadOptions):
     steps: Annotated[int | None, Option(help="Denoising steps over the whole answer.")] = None
     temperature: Annotated[float | None, Option(help="0 takes the likeliest token.")] = None
     seed: Annotated[int | None, Option(help="Seed of the random numbers.", min=0, max=MOST)] = None
-    mode: Annotated[
-        str | None,
-        Option(help="Of a checkpoint that decodes in several ways: diffusion, autoregressive, self_speculation."),
-    ] = None
+    mode: Annotated[str | None, Option(help="diffusion, autoregressive or self_speculation, if it has several.")] = None
 
     def load(self, model: str, **useless: float | None) -> Model:
         """The model; useless: further options that mean nothing to one that writes left to right."""
@@ -234,7 +231,7 @@ class EngineOptions:
     gpus_per_worker: Annotated[float | None, Option(help="ray: GPUs of a worker.", min=0)] = None
     cpus_per_worker: Annotated[float | None, Option(help="ray: CPUs of a worker.", min=0)] = None
 
-    def chosen(self, workers: int | None, **useless: object) -> str | Ray:
+    def chosen(self, workers: int | None, /, **useless: object) -> str | Ray:
         """The engine; options of the other one are refused. useless: further ones that only ray has."""
         own = {name: getattr(self, name) for name in ("address", "gpus_per_worker", "cpus_per_worker")}
         if self.engine == "ray":

@@ -23,14 +23,9 @@ def output() -> Console:
     return Console(highlight=False)
 
 
-def progress() -> Console:
-    """stderr, so that a result that is piped on stays clean."""
-    return Console(stderr=True, highlight=False)
-
-
 def waiting(what: str) -> Status:
-    """A spinner while something takes its time; nothing where stderr is not a terminal."""
-    return progress().status(printable(what))
+    """A spinner on stderr while something takes its time; nothing where that is not a terminal."""
+    return Console(stderr=True).status(printable(what))
 
 
 def say_error(sentence: str) -> None:

@@ -6,8 +6,10 @@ it through a name of its own), and only under a random token. Addresses carry nu
 
 from __future__ import annotations
 
+import json
 import secrets
 import threading
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,19 +17,31 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import numpy as np
 import torch
 
 from sinkscope.errors import ReportError, SinkscopeError
-from sinkscope.report import page, slices
+from sinkscope.report import page
 from sinkscope.report.overview import overview_of
-from sinkscope.report.sample import header
+from sinkscope.report.sample import canvas_codes, header, largest, layer_means, leads, map_codes, totals
 from sinkscope.report.writing import opening, traces_of
+from sinkscope.sinks.columns import columns_by_layer, on_one_core
+from sinkscope.sinks.heads import head_dynamics
+from sinkscope.sinks.rules import GROUPS, rule_of_form
+from sinkscope.tracing import Trace
 
 HEADERS = {
     "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
     "Content-Security-Policy": "frame-ancestors 'none'", "Cross-Origin-Resource-Policy": "same-origin",
 }  # fmt: skip
 LARGE = 1 << 24  # received values above which the page starts with one layer instead of the mean of all
+
+
+class Server(ThreadingHTTPServer):
+    """A thread per connection."""
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Nobody is told that a client went away."""
 
 
 class Viewer(AbstractContextManager["Viewer"]):
@@ -39,7 +53,7 @@ class Viewer(AbstractContextManager["Viewer"]):
         self.token = secrets.token_urlsafe(18)
         self.text = self._page().encode("utf-8", "replace")
         try:
-            self.server = ThreadingHTTPServer(("127.0.0.1", port), _handler(self))
+            self.server = Server(("127.0.0.1", port), _handler(self))
         except OSError as error:
             raise ReportError(f"Port {port} cannot be used ({error}); name another, or 0 for any free one.") from None
         self.port = int(self.server.server_address[1])
@@ -80,13 +94,12 @@ class Viewer(AbstractContextManager["Viewer"]):
             return None
         if parts[2:] == [""]:
             return self.text
-        if len(parts) != 5 or parts[2] != "data" or not parts[3].isdecimal() or parts[4] not in slices.SLICES:
-            return None
-        if int(parts[3]) >= len(self.traces):
+        traces = {str(number): trace for number, (_, trace) in enumerate(self.traces)}
+        if len(parts) != 5 or parts[2] != "data" or parts[3] not in traces or parts[4] not in SLICES:
             return None
         words = {name: values[-1] for name, values in parse_qs(address.query).items()}
         with torch.inference_mode():
-            return slices.SLICES[parts[4]](self.traces[int(parts[3])][1], words)
+            return SLICES[parts[4]](traces[parts[3]], words)
 
 
 def _handler(viewer: Viewer) -> type[BaseHTTPRequestHandler]:
@@ -118,3 +131,85 @@ def _handler(viewer: Viewer) -> type[BaseHTTPRequestHandler]:
             """Say nothing: the token would be in every line."""
 
     return Handler
+
+
+# ---- parts of a trace as plain little-endian bytes, made when the page asks for them
+
+Words = dict[str, str]
+
+
+def canvas(trace: Trace, words: Words) -> bytes:
+    """u4 codes [step + 1, position], then f2 confidence [step, position]."""
+    return canvas_codes(trace).tobytes() + trace.confidence.half().numpy().tobytes()
+
+
+@on_one_core
+def plane(trace: Trace, words: Words) -> bytes:
+    """f4 totals [step], then f4 column sums [step, key] of one head, of a layer's mean, or of the mean of all."""
+    layer, head = _number(words, "layer", -1, trace.layers), _number(words, "head", -1, trace.heads_count)
+    group = _group(words)
+    if layer >= 0:
+        part = trace.select(layers=[layer], heads=None if head < 0 else [head])
+        values = part.scores(group)[:, 0].mean(1)
+    else:
+        sums = (received.sum((1, 2)) for _, (received,) in columns_by_layer(trace, [group]))
+        values = sum(sums, torch.zeros(trace.steps, trace.positions)) / (trace.layers * trace.heads_count)
+    return values.sum(-1).numpy().tobytes() + values.contiguous().numpy().tobytes()
+
+
+def paths(trace: Trace, words: Words) -> bytes:
+    """f4 scores, f4 totals, u2 keys of each head's largest key, [layer, head, step] all three."""
+    group = _group(words)
+    keys, scores = largest(trace, group)
+    return b"".join([scores.tobytes(), totals(trace, (group,))[0].tobytes(), keys.tobytes()])
+
+
+def heads(trace: Trace, words: Words) -> bytes:
+    """JSON: class, direction, mean score of the largest key and presence of each head, for any epsilon, unit and group."""
+    epsilon = words.get("epsilon", "3")
+    try:
+        rule = rule_of_form(words.get("unit", "sum"), float(epsilon), _group(words))
+    except ValueError:
+        raise ReportError(f"Expected epsilon to be a number, got {epsilon[:20]!r}.") from None
+    table = head_dynamics(trace, rule)
+    return json.dumps(table.select("class", "direction", "strength", "presence").fill_null(0).rows()).encode()
+
+
+def lead(trace: Trace, words: Words) -> bytes:
+    """u4 largest key per step, [1 + layer, step]: of the mean of all layers, then of each layer."""
+    return leads(layer_means(trace)).astype(np.uint32).tobytes()
+
+
+def attention(trace: Trace, words: Words) -> bytes:
+    """u1 codes [query, key] of one kept attention map at one step."""
+    if trace.maps is None:
+        raise ReportError("This trace has no attention maps; keep some with Keep(maps=…).")
+    slot, step = _number(words, "slot", 0, trace.maps.shape[0]), _number(words, "step", 0, trace.steps)
+    return map_codes(trace.maps[slot, step]).tobytes()
+
+
+def reasons(trace: Trace, words: Words) -> bytes:
+    """f4 [4, key]: what a kept head's keys score at one step, and why."""
+    if trace.reasons is None:
+        raise ReportError("This trace has no reasons of sinks; they are kept with attention maps, Keep(maps=…).")
+    slot, step = _number(words, "slot", 0, len(trace.reasons)), _number(words, "step", 0, trace.steps)
+    return trace.reasons[slot, step].numpy().tobytes()
+
+
+def _number(words: Words, name: str, low: int, stop: int) -> int:
+    text = words.get(name, str(low))
+    if not text.removeprefix("-").isdecimal() or not low <= int(text) < stop:
+        raise ReportError(f"Expected {name} to be a whole number from {low} to {stop - 1}, got {text[:20]!r}.")
+    return int(text)
+
+
+def _group(words: Words) -> str:
+    group = words.get("group", "all")
+    if group not in GROUPS:
+        raise ReportError(f"Expected a group of queries among {', '.join(GROUPS)}, got {group[:20]!r}.")
+    return group
+
+
+SLICES: dict[str, Callable[[Trace, Words], bytes]] = {
+    one.__name__: one for one in (canvas, plane, paths, heads, lead, reasons)
+} | {"map": attention}

@@ -19,7 +19,7 @@ from sinkscope.cli.options import (
     listed,
     refuse,
 )
-from sinkscope.cli.screen import output, print_json, print_result, progress, table_of, tell_shard
+from sinkscope.cli.screen import output, print_json, print_result, table_of, tell_shard
 from sinkscope.errors import TaskError
 
 
@@ -32,9 +32,7 @@ def evaluate_model(
     condition: Annotated[
         str | None, Option(help="Any intervention of study files, such as mask_sinks:k=5,rank=as_run; values are YAML.")
     ] = None,
-    show_prompt: Annotated[
-        bool, Option("--show-prompt", help="Print the first problem as the model gets it; run nothing.")
-    ] = False,
+    show_prompt: Annotated[bool, Option("--show-prompt", help="Print the first prompt of each task; no run.")] = False,
     out: Annotated[Path | None, Option("--out", "-o", help="Folder for finished requests; rerun to resume.")] = None,
     repeats: Annotated[int, Option(help="Answers per problem, for pass@k.", min=1)] = 1,
     pass_at: Annotated[str, Option(help="Which pass@k, with commas between.")] = "1",
@@ -74,11 +72,8 @@ def evaluate_model(
         from sinkscope.models.load import load
 
         asked_model = load(model, dtype=options.dtype, device=options.device, base=base)
-    with unit_progress(progress(), "answers") as shown:
-        found = evaluate(
-            asked_model, names, intervention=change, out=out, **asked, **more, on_message=shown.on_message,
-            on_progress=shown.on_progress,
-        )  # fmt: skip
+    with unit_progress("answers") as shown:
+        found = evaluate(asked_model, names, intervention=change, out=out, **asked, **more, **shown.callbacks)
     if as_json:
         print_json(found)
         return
@@ -105,21 +100,15 @@ def table1(
     more: MoreModels = None,
     ks: Annotated[str, Option(help="How many sinks are masked, with commas between.")] = "1,5,10",
     condition: Annotated[
-        list[str] | None,
-        Option(
-            help="A further intervention, such as attenuate:k=5,by=0.5 or mask_positions:positions=[0,1]; repeated."
-        ),
+        list[str] | None, Option(help="A further intervention, such as mask_positions:positions=[0,1]; repeated.")
     ] = None,
     fast: Annotated[
-        bool,
-        Option(
-            "--fast", help="Commit all tokens of confidence above 0.9, if that agrees with the protocol's decoding."
-        ),
+        bool, Option("--fast", help="Commit all tokens of confidence above 0.9, if that agrees with the protocol.")
     ] = False,
     fast_problems: Annotated[int, Option(help="Unmasked problems on which --fast must agree.", min=1)] = 200,
     sequential: Annotated[
         float | None,
-        Option(help="Stop a comparison once it is inside or outside this margin, in points.", min=0.1, max=50),
+        Option(help="Stop once a comparison is inside or outside this margin, in points.", min=0.1, max=50),
     ] = None,
     round_size: Annotated[int, Option("--round", help="Problems between two looks of --sequential.", min=1)] = 50,
     traced: Annotated[int, Option(help="Problems per task that are traced too.", min=0)] = 3,
@@ -149,8 +138,8 @@ def table1(
     }  # fmt: skip
     here: dict[str, Any] = {"engine": words.pop("engine"), "fast": fast_problems if fast else None}
     here["sequential"] = None if sequential is None else Stopping(sequential, round_size)
-    with unit_progress(progress(), "answers") as shown:
-        here |= {"on_message": shown.on_message, "on_progress": shown.on_progress}
+    with unit_progress("answers") as shown:
+        here |= shown.callbacks
         if shard is None:
             found = run(names, out, **words, **here)
         else:

@@ -35,7 +35,7 @@ def generate(
     top_k: Annotated[int | None, Option(help="Keep this many of the likeliest tokens.")] = None,
     guidance: Annotated[float | None, Option(help="Classifier-free guidance; 0 is none.")] = None,
     algorithm: Annotated[str | None, Option(help="Dream: origin, maskgit_plus, topk_margin or entropy.")] = None,
-    threshold: Annotated[float | None, Option(help="Parallel: commit all tokens of this confidence.")] = None,
+    threshold: Annotated[float | None, Option(help="Parallel: commit all tokens at least so sure.")] = None,
     factor: Annotated[float | None, Option(help="Parallel: the required confidence falls with the rank.")] = None,
     cache: Annotated[str | None, Option(help="Parallel: prefix or dual.")] = None,
     noise: Annotated[str | None, Option(help="reference (the authors' stream), per_row or counter.")] = None,

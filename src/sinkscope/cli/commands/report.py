@@ -14,16 +14,14 @@ from sinkscope.cli.options import JsonFlag, refuse, writable
 from sinkscope.cli.screen import print_json, print_result, print_text, waiting
 from sinkscope.errors import ReportError
 
-RunFolder = Annotated[
-    Path, Argument(help="Folder of a run, or the file of a trace.", metavar="RUN|FILE", show_default=False)
-]
+RunFolder = Annotated[Path, Argument(help="Folder of a run, or the file of a trace.", metavar="RUN|FILE")]
 
 
 @command()
 def report(
     run: RunFolder,
     out: Annotated[
-        Path | None, Option("--out", "-o", help="Where to write it. Default: RUN/report.html.", callback=writable)
+        Path | None, Option("--out", "-o", help="File. Default: RUN/report.html.", callback=writable)
     ] = None,
     megabytes: Annotated[float, Option(help="How large the file may be.", min=0.5, max=1e6)] = 15.0,
     text: Annotated[bool, Option("--text", help="Print the summary again; write nothing.")] = False,
@@ -63,7 +61,7 @@ def _text(run: Path, full: bool, as_json: bool) -> None:
 def figures(
     run: RunFolder,
     out: Annotated[Path | None, Option("--out", "-o", help="Folder to write to. Default: RUN/figures.")] = None,
-    format: Annotated[Literal["pdf", "svg", "png"], Option(help="Kind of files.")] = "pdf",
+    format: Annotated[Literal["pdf", "svg", "png"], Option(help="pdf, svg or png.")] = "pdf",
     as_json: JsonFlag = False,
 ) -> None:
     """Draw the paper's figures from a run, for print."""

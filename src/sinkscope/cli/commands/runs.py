@@ -12,7 +12,7 @@ from sinkscope import io
 from sinkscope.cli.app import command
 from sinkscope.cli.commands.study import print_run
 from sinkscope.cli.options import CsvOption, JsonFlag, ParquetOption, ReportFlag, writable
-from sinkscope.cli.screen import print_json, print_result, progress
+from sinkscope.cli.screen import print_json, print_result
 from sinkscope.errors import StudyError, printable
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def results(
     run: Annotated[Path, Argument(help="Folder of a finished run.", show_default=False)],
     table: Annotated[
-        Literal["cells", "claims", "answers"], Option(help="Which one; answers has a row per problem.")
+        Literal["cells", "claims", "answers"], Option(help="cells, claims or answers (a row per problem).")
     ] = "cells",
     csv: CsvOption = None,
     parquet: ParquetOption = None,
@@ -90,8 +90,8 @@ def merge(
     if out is None and len(runs) > 1:
         raise StudyError(f"Expected --out, the folder for the merged run of {len(runs)} folders, got none.")
     folder = out or runs[0]
-    with unit_progress(progress(), "answers") as shown:  # what is left is to score, and to trace a few problems
-        found = shards.merge_table1(runs, folder, on_message=shown.on_message, on_progress=shown.on_progress)
+    with unit_progress("answers") as shown:  # what is left is to score, and to trace a few problems
+        found = shards.merge_table1(runs, folder, **shown.callbacks)
     print_result(as_json, found, (folder / "table1.md").read_text(encoding="utf-8"))
 
 
@@ -99,9 +99,7 @@ def merge(
 def compare(
     first: Annotated[Path, Argument(help="Folder of a finished run.")],
     second: Annotated[Path, Argument(help="Folder of another one, or of the same with --match-models.")],
-    match_models: Annotated[
-        str | None, Option(help="Models to compare, first=second with commas between, such as base=base-tuned.")
-    ] = None,
+    match_models: Annotated[str | None, Option(help="Models to compare, base=base-tuned,a=b.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Compare two runs of study or table1 cell by cell: the second against the first, on the problems that both have."""

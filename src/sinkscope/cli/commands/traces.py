@@ -45,7 +45,7 @@ def trace(
     single: Annotated[bool, Option("--float32", help="Keep float32 instead of float16.")] = False,
     budget: Annotated[int, Option(help="Memory for the recorder, in MB.", min=0, max=1 << 30)] = 2048,
     norms: Annotated[bool, Option("--norms", help="Keep value and hidden-state norms too.")] = False,
-    lens: Annotated[bool, Option("--lens", help="Keep what each layer would write at each position.")] = False,
+    lens: Annotated[bool, Option("--lens", help="Keep what each layer would write (logit lens).")] = False,
     heads: Annotated[list[str] | None, Option("--map", help="Keep the map of a head, LAYER.HEAD; repeated.")] = None,
     browser: Annotated[bool, Option("--open", help="Write a page beside the file, and open it.")] = False,
     as_json: JsonFlag = False,
@@ -111,9 +111,7 @@ def sinks(
     epsilon: Annotated[float | None, Option(help="Threshold above the mean of the other keys.")] = None,
     unit: Annotated[str | None, Option(help="Unit of epsilon: sum, percent, mean or uniform.")] = None,
     group: Annotated[str, Option(help="Whose attention counts: all, masked, committed or prompt.")] = "all",
-    rule: Annotated[
-        str, Option(help="threshold, zscore (epsilon is its k), head_share or another by its name.")
-    ] = "threshold",
+    rule: Annotated[str, Option(help="threshold, zscore, head_share or another by its name.")] = "threshold",
     top: Annotated[int, Option(help="Rows per table.", min=1)] = 10,
     csv: CsvOption = None,
     parquet: ParquetOption = None,
