@@ -260,17 +260,17 @@ class _Examined:
         return f"{', '.join(sorted({one.backend for one in found}))}: {len(found)} calls, at most {off}"
 
     def caches(self) -> str:
-        model, tried = self.model, []
+        model, tried = self.model, list[str]()
         if model.dtype == torch.float32:
             model = self.again(dtype="bfloat16", device=str(model.device))
-        sparse: Any = SparseCache(keep=0.5)
-        for cache in (None, *CACHES, "exact", sparse):
+        caches: tuple[Any, ...] = (None, *CACHES, "exact", SparseCache(keep=0.5))
+        for cache in caches:
             try:
                 chosen = replace(_settings(model, self.ids), cache=cache)
             except DecodeError:  # not with this family's decoder
                 continue
             _masked(model, self.ids, chosen)
-            tried.append("sparse" if cache is sparse else cache or "none")
+            tried.append("none" if cache is None else cache if isinstance(cache, str) else "sparse")
         return f"{model.dtype}: {', '.join(tried)}"
 
     def several_gpus(self) -> str:

@@ -77,7 +77,8 @@ def masking_curves(cells: Sequence[Cell], task: str | None = None) -> Figure:
         for benchmark, name in paper.BENCHMARK_NAMES.items():
             values = paper.TABLE_1.get((paper.family(model), benchmark))
             if values is not None and (chosen == "all" or benchmark in (chosen, paper.BENCHMARKS.get(chosen))):
-                ks, marks = [k for k in values if k], {"linestyle": "none", "markersize": 5, **PAPER_LOOKS[benchmark]}
+                marks: dict[str, Any] = {"linestyle": "none", "markersize": 5, **PAPER_LOOKS[benchmark]}
+                ks = [k for k in values if k]
                 ax.plot(ks, [100 * (values[k] - values[0]) for k in ks], **marks)
                 entries.setdefault(f"paper, {name}", Line2D([], [], **marks))
         ax.axhline(0, color=INK, linewidth=0.7)
@@ -99,7 +100,8 @@ def _curve(ax: Axes, line: Sequence[Mapping[str, Any]], role: str, look: Mapping
 
 def _reach(value: Values, low: Values, high: Values) -> Values:
     """Of error bars, below and above."""
-    return np.maximum(0, [value - low, high - value])
+    reach: Values = np.maximum(0, [value - low, high - value])
+    return reach
 
 
 @in_style

@@ -28,9 +28,7 @@ from sinkscope.tracing import Trace
 
 LONGEST_TEXT = 4000  # characters of prompt and answer that a header holds
 LONGEST_TOKEN = 400
-MAP_BYTES = LENS_BYTES = (
-    4 << 20
-)  # raw size up to which kept attention maps, and top tokens of the lens, go into the page
+MAP_BYTES = LENS_BYTES = 4 << 20  # raw size up to which kept attention maps, and the lens, go into the page
 LONGEST_WORD = 100  # characters of a token in the lens
 
 LONG = 10  # steps from which a move can be followed by the eye; shorter generations only where there is no longer one
@@ -137,9 +135,8 @@ def _named(model: str, **found: Any) -> dict[str, str]:
         none = f"No head of {model} moves its sink by more than {FEW} positions ({over})."
         return {"title": f"A sink that stays: {where}", "caption": f"{none} This sink stays at {found['to']}."}
     ends = f"Its largest sink is mostly at position {found['from']} in the first half of the steps and at {found['to']}"
-    share = (
-        f"{found['like']} of {found['heads']} heads of {model} ({100 * found['like'] / found['heads']:.1f} %, {over})"
-    )
+    like, heads = found["like"], found["heads"]
+    share = f"{like} of {heads} heads of {model} ({100 * like / heads:.1f} %, {over})"
     caption = f"{ends} in the second. {share} move theirs by more than {FEW} positions."
     return {"title": f"A sink that moves: {where}", "caption": caption}
 

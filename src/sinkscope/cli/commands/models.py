@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -103,7 +104,8 @@ def bench(
         with sk.intervene(loaded, sk.MaskSinks(k=5)):
             plain()
 
-    ways = {"plain": plain, "traced": partial(sk.trace, loaded, ids, settings), "masked": masked}
+    traced = partial(sk.trace, loaded, ids, settings)
+    ways: dict[str, Callable[[], object]] = {"plain": plain, "traced": traced, "masked": masked}
     with waiting("measuring …"), torch.inference_mode():
         seconds = dict(zip(ways, in_turns(list(ways.values()), repeats, loaded.device), strict=True))
         peaks = {name: peak(loaded.device, way) for name, way in ways.items()}

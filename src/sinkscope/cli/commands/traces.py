@@ -180,4 +180,4 @@ def _table(title: str, frame: pl.DataFrame) -> Table:
         return "–" if value is None else f"{value:.3g}" if isinstance(value, float) else value
 
     numbers = [name for name, kind in frame.schema.items() if kind.is_numeric()]
-    return table_of(frame.columns, [map(shown, row) for row in frame.iter_rows()], numbers, title)
+    return table_of(frame.columns, [[shown(value) for value in row] for row in frame.iter_rows()], numbers, title)
