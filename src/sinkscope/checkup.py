@@ -16,6 +16,7 @@ from sinkscope.attention.observe import observe
 from sinkscope.decoding import Decode, Decoded, decode, resolve_settings
 from sinkscope.errors import CheckpointError, DecodeError, SinkscopeError, TokenizerError, UnknownFamilyError
 from sinkscope.interventions import MaskSinks, intervene
+from sinkscope.interventions.effect import Effect
 from sinkscope.models import Model, load, pad
 from sinkscope.models.assemble import looks_ahead
 from sinkscope.models.boundary import checked_name, one_sentence
@@ -43,10 +44,6 @@ class Check:
 
     def to_dict(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if name != "values" or value}
-
-
-class _FailedError(Exception):
-    """A check that did not hold; its text is the reason."""
 
 
 class _SkippedError(Exception):
@@ -84,24 +81,18 @@ def checkup(
         except (CheckpointError, UnknownFamilyError, TokenizerError) as error:
             yield Check("loads", "failed", str(error))
             return
-    seconds = time.perf_counter() - started
+    where = "in memory" if name is model else f"{time.perf_counter() - started:.1f} s"
     size = sum(part.numel() for part in model.module.parameters())
-    kind = (
-        f"{type(model.module).__name__}, {model.quantization} weights"
-        if model.quantization
-        else type(model.module).__name__
-    )
-    where = "in memory" if name is model else f"{seconds:.1f} s"
-    yield Check("loads", "ok", f"{model.family}, {kind}, {size:,} parameters, {model.dtype}, {where}")
+    packed = f"{model.quantization} weights, " if model.quantization else ""
+    kind = f"{model.family}, {type(model.module).__name__}, {packed}{size:,} parameters"
+    yield Check("loads", "ok", f"{kind}, {model.dtype}, {where}")
     for mode in model.recipe.modes or (None,):
         examined = _Examined(model if mode is None else model.in_mode(mode), reloads=name is not model)
-        first = mode == model.mode
-        checks = {**CHECKS, **MACHINE_CHECKS} if everything and first else CHECKS
-        yield from (
-            _checked(label if first else f"{label}, {mode}", check, examined)
-            for label, check in checks.items()
-            if first or label in BY_MODE
-        )
+        if mode == model.mode:
+            yield from map(examined.check, (*CHECKS, *MACHINE_CHECKS) if everything else CHECKS)
+        else:
+            for one in map(examined.check, BY_MODE):
+                yield replace(one, name=f"{one.name}, {mode}")
     if quantization is not None and isinstance(name, str):
         yield _drifted(model, name, options)
 
@@ -125,12 +116,29 @@ def _drifted(model: Model, name: str, options: Mapping[str, Any]) -> Check:
     )  # fmt: skip
 
 
+# Each is a method of `_Examined`; a SinkscopeError is a check that does not hold.
+CHECKS = (
+    "keys", "finite weights", "direction", "mask token", "tokenizer", "attention", "decodes", "padding", "no-op",
+    "took effect", "speed",
+)  # fmt: skip
+BY_MODE = ("direction", "attention", "decodes", "padding", "no-op", "took effect", "speed")  # of each way of decoding
+MACHINE_CHECKS = ("backends", "caches", "several GPUs", "memory")
+
+
 class _Examined:
     """The model, and what it generates undisturbed: a generation of a large model takes minutes on a CPU, so there is one."""
 
     def __init__(self, model: Model, reloads: bool) -> None:
         self.model = model
         self.reloads = reloads  # it can be loaded again, in another dtype or on other devices
+
+    def check(self, name: str) -> Check:
+        try:
+            return Check(name, "ok", getattr(self, name.lower().replace(" ", "_").replace("-", "_"))())
+        except _SkippedError as reason:
+            return Check(name, "skipped", str(reason))
+        except SinkscopeError as reason:
+            return Check(name, "failed", str(reason))
 
     def again(self, **options: Any) -> Model:
         if not self.reloads:
@@ -147,220 +155,149 @@ class _Examined:
         started = time.perf_counter()
         return _generate(self.model, self.ids), time.perf_counter() - started
 
+    def keys(self) -> str:
+        return f"{len(self.model.module.state_dict())} tensors, none missing, none left over"  # load refuses all else
 
-def _checked(name: str, check: Callable[[_Examined], str], examined: _Examined) -> Check:
-    try:
-        return Check(name, "ok", check(examined))
-    except _SkippedError as reason:
-        return Check(name, "skipped", str(reason))
-    except (_FailedError, SinkscopeError) as reason:
-        return Check(name, "failed", str(reason))
+    def finite_weights(self) -> str:
+        for name, part in self.model.module.named_parameters():
+            if not is_finite(part):
+                raise SinkscopeError(f"NaN or infinite numbers in {name}")
+        return "every weight is a finite number"
 
+    def direction(self) -> str:
+        ahead = looks_ahead(self.model)
+        kind, moved = ("bidirectional", "the first logits") if ahead else ("causal", "nothing before")
+        if ahead == self.model.causal:
+            raise SinkscopeError(f"attention is {kind}, which {self.model.family} is not")
+        return f"{kind}: the last token moves {moved}"
 
-def _keys(examined: _Examined) -> str:
-    return (
-        f"{len(examined.model.module.state_dict())} tensors, none missing, none left over"  # load refuses anything else
-    )
+    def mask_token(self) -> str:
+        model = self.model
+        if model.causal:
+            raise _SkippedError("autoregressive: needs none")
+        if model.mask_id is None:
+            raise _SkippedError("none: a canvas begins as random tokens")
+        text = "" if model.tokenizer is None else f" {model.tokenizer.convert_ids_to_tokens(model.mask_id)}"
+        return f"id {model.mask_id}{text}"
 
+    def tokenizer(self) -> str:
+        tokenizer = self.model.tokenizer
+        if tokenizer is None:
+            raise _SkippedError("no tokenizer files: ids only")
+        back = tokenizer.decode(self.model.encode(SENTENCE, chat=False)[0], skip_special_tokens=True)
+        if str(back).strip() != SENTENCE:
+            raise SinkscopeError(f"{SENTENCE!r} comes back as {back!r}")
+        chat = "with a chat template" if self.model.chat_template else "no chat template"
+        return f"{len(tokenizer):,} tokens, text round-trips, {chat}"
 
-def _finite(examined: _Examined) -> str:
-    for name, part in examined.model.module.named_parameters():
-        if not is_finite(part):
-            raise _FailedError(f"NaN or infinite numbers in {name}")
-    return "every weight is a finite number"
+    def attention(self) -> str:
+        model, ids = self.model, self.ids
+        plain = model.logits(ids)
+        with observe(model) as seen:
+            watched = model.logits(ids)
+        if not torch.allclose(plain, watched, atol=1e-3 if model.dtype == torch.float32 else 0.5, rtol=1e-3):
+            raise SinkscopeError(f"watching moves the logits by {float((plain - watched).abs().max()):.2g}")
+        layers = int(model.config.num_hidden_layers)
+        if len(seen.received) != layers:
+            raise SinkscopeError(f"saw {len(seen.received)} attention calls in {layers} layers")
+        total = torch.stack([received.sum((2, 3)).cpu() for received in seen.received])  # [layer, batch, head]
+        if float((total - ids.shape[1]).abs().max()) > 0.05 * ids.shape[1]:
+            raise SinkscopeError(f"attention of {ids.shape[1]} queries sums to {float(total.max()):.3f}")
+        return f"captured in {layers} layers, each query's attention sums to 1 (backend {set(seen.backends).pop()})"
 
+    def decodes(self) -> str:
+        model, done = self.model, self.plain[0]
+        if any(bool((answer == model.mask_id).any()) for answer in done.returned if model.mask_id is not None):
+            raise SinkscopeError("masks are left on the canvas")
+        return f"{len(done.returned[0])} tokens in {done.forwards} forwards, by {_settings(model, self.ids).family}"
 
-def _direction(examined: _Examined) -> str:
-    model = examined.model
-    ahead = looks_ahead(model)
-    if ahead == model.causal:
-        raise _FailedError(f"attention is {'bidirectional' if ahead else 'causal'}, which {model.family} is not")
-    return (
-        "bidirectional: the last token moves the first logits"
-        if ahead
-        else "causal: the last token moves nothing before"
-    )
+    def padding(self) -> str:
+        model = self.model
+        if model.mask_id is None and not model.causal:
+            raise _SkippedError("rows of a batch share the draws of transformers' generate")
+        if model.mode == "self_speculation":
+            raise _SkippedError("decodes one prompt at a time")
+        short = self.ids[:, :3]
+        ids, mask = pad([short, self.ids], model)
+        together = decode(model, ids, _settings(model, ids), attention_mask=mask).returned[0]
+        alone = decode(model, short, _settings(model, short)).returned[0]
+        if not torch.equal(together, alone):
+            if model.dtype != torch.float32:
+                raise _SkippedError(f"a padded row differs, and {model.dtype} rounds too coarsely to tell")
+            raise SinkscopeError("a padded row gives other tokens than the row alone")
+        return "a row of a padded batch decodes as it does alone"
 
+    def no_op(self) -> str:
+        with intervene(self.model, MaskSinks(k=0)):
+            same = _generate(self.model, self.ids)
+        if not torch.equal(self.plain[0].tokens, same.tokens):
+            raise SinkscopeError("masking no sink changes the output")
+        return "masking 0 sinks changes no token"
 
-def _mask_token(examined: _Examined) -> str:
-    model = examined.model
-    if model.causal:
-        raise _SkippedError("autoregressive: needs none")
-    if model.mask_id is None:
-        raise _SkippedError("none: a canvas begins as random tokens")
-    if model.tokenizer is None:
-        return f"id {model.mask_id}"
-    return f"id {model.mask_id} {model.tokenizer.convert_ids_to_tokens(model.mask_id)}"
+    def took_effect(self) -> str:
+        effect = _masked(self.model, self.ids, _settings(self.model, self.ids))
+        if effect.keys == 0:
+            raise SinkscopeError("masking 1 sink masked no key")
+        return f"1 key per head masked, {effect.mass_share:.0%} of the attention; masked keys received exactly 0"
 
+    def speed(self) -> str:
+        done, seconds = self.plain
+        if seconds < 10:  # warming up counts for little in a longer one
+            started = time.perf_counter()
+            _generate(self.model, self.ids)
+            seconds = time.perf_counter() - started
+        where = f"{done.tokens.shape[1]} positions on {self.model.device}"
+        return f"{seconds / done.forwards * 1000:.1f} ms per forward over {where}"
 
-def _tokenizer(examined: _Examined) -> str:
-    model = examined.model
-    if model.tokenizer is None:
-        raise _SkippedError("no tokenizer files: ids only")
-    back = model.tokenizer.decode(model.encode(SENTENCE, chat=False)[0], skip_special_tokens=True)
-    if str(back).strip() != SENTENCE:
-        raise _FailedError(f"{SENTENCE!r} comes back as {back!r}")
-    chat = "with a chat template" if model.chat_template else "no chat template"
-    return f"{len(model.tokenizer):,} tokens, text round-trips, {chat}"
+    # ---- the machine
 
+    def backends(self) -> str:
+        found = against_reference(self.model.device, self.model.dtype)
+        worst = max(found, key=lambda one: (not one.holds, max(one.out, one.received)))
+        off = f"{max(worst.out, worst.received):.2g} off the formula"
+        if not worst.holds:
+            raise SinkscopeError(f"{worst.backend}, {worst.call}, head size {worst.dim}: {off}")
+        return f"{', '.join(sorted({one.backend for one in found}))}: {len(found)} calls, at most {off}"
 
-def _attention(examined: _Examined) -> str:
-    model, ids = examined.model, examined.ids
-    plain = model.logits(ids)
-    with observe(model) as seen:
-        watched = model.logits(ids)
-    if not torch.allclose(plain, watched, atol=1e-3 if model.dtype == torch.float32 else 0.5, rtol=1e-3):
-        raise _FailedError(f"watching moves the logits by {float((plain - watched).abs().max()):.2g}")
-    layers = int(model.config.num_hidden_layers)
-    if len(seen.received) != layers:
-        raise _FailedError(f"saw {len(seen.received)} attention calls in {layers} layers")
-    total = torch.stack([received.sum((2, 3)).cpu() for received in seen.received])  # [layer, batch, head]
-    off = float((total - ids.shape[1]).abs().max())
-    if off > 0.05 * ids.shape[1]:
-        raise _FailedError(f"attention of {ids.shape[1]} queries sums to {float(total.max()):.3f}")
-    return f"captured in {layers} layers, each query's attention sums to 1 (backend {set(seen.backends).pop()})"
+    def caches(self) -> str:
+        model, tried = self.model, list[str]()
+        if model.dtype == torch.float32:
+            model = self.again(dtype="bfloat16", device=str(model.device))
+        caches: tuple[Any, ...] = (None, *CACHES, "exact", SparseCache(keep=0.5))
+        for cache in caches:
+            try:
+                chosen = replace(_settings(model, self.ids), cache=cache)
+            except DecodeError:  # not with this family's decoder
+                continue
+            _masked(model, self.ids, chosen)
+            tried.append("none" if cache is None else cache if isinstance(cache, str) else "sparse")
+        return f"{model.dtype}: {', '.join(tried)}"
 
+    def several_gpus(self) -> str:
+        if (count := torch.cuda.device_count()) < 2:
+            raise _SkippedError(f"{count} GPUs")
+        spread = self.again(dtype=self.model.dtype, device="balanced")
+        devices = ", ".join(sorted({str(part.device) for part in spread.module.parameters()}))
+        if not torch.equal(_generate(spread, self.ids).tokens.cpu(), self.plain[0].tokens.cpu()):
+            raise SinkscopeError(f"other tokens over {devices} than on {self.model.device}")
+        return f"the same tokens over {devices}"
 
-def _decodes(examined: _Examined) -> str:
-    model = examined.model
-    done, _ = examined.plain
-    if any(bool((answer == model.mask_id).any()) for answer in done.returned if model.mask_id is not None):
-        raise _FailedError("masks are left on the canvas")
-    return f"{len(done.returned[0])} tokens in {done.forwards} forwards, by {_settings(model, examined.ids).family}"
-
-
-def _padding(examined: _Examined) -> str:
-    model = examined.model
-    if model.mask_id is None and not model.causal:
-        raise _SkippedError("rows of a batch share the draws of transformers' generate, so none is what it is alone")
-    if model.mode == "self_speculation":
-        raise _SkippedError("decodes one prompt at a time")
-    short, long = examined.ids[:, :3], examined.ids
-    ids, mask = pad([short, long], model)
-    together = decode(model, ids, _settings(model, ids), attention_mask=mask).returned[0]
-    alone = decode(model, short, _settings(model, short)).returned[0]
-    if not torch.equal(together, alone):
-        if model.dtype != torch.float32:
-            raise _SkippedError(f"a padded row differs from the row alone; {model.dtype} rounds too coarsely to tell")
-        raise _FailedError("a padded row gives other tokens than the row alone")
-    return "a row of a padded batch decodes as it does alone"
-
-
-def _no_op(examined: _Examined) -> str:
-    model = examined.model
-    plain, _ = examined.plain
-    with intervene(model, MaskSinks(k=0)):
-        same = _generate(model, examined.ids)
-    if not torch.equal(plain.tokens, same.tokens):
-        raise _FailedError("masking no sink changes the output")
-    return "masking 0 sinks changes no token"
-
-
-def _took_effect(examined: _Examined) -> str:
-    model = examined.model
-    rows: Literal["all", "last"] = "last" if model.causal else "all"
-    with intervene(model, MaskSinks(k=1, rows=rows)) as active:
-        _generate(model, examined.ids)
-    if active.effect.keys == 0:
-        raise _FailedError("masking 1 sink masked no key")
-    if active.effect.leak > 0:
-        raise _FailedError(f"a masked key still received {active.effect.leak:.2g}")
-    return f"1 key per head masked, {active.effect.mass_share:.0%} of the attention; masked keys received exactly 0"
-
-
-def _speed(examined: _Examined) -> str:
-    done, seconds = examined.plain
-    if seconds < 10:  # warming up counts for little in a longer one
-        started = time.perf_counter()
-        _generate(examined.model, examined.ids)
-        seconds = time.perf_counter() - started
-    where = f"{done.tokens.shape[1]} positions on {examined.model.device}"
-    return f"{seconds / done.forwards * 1000:.1f} ms per forward over {where}"
-
-
-CHECKS: dict[str, Callable[[_Examined], str]] = {
-    "keys": _keys,
-    "finite weights": _finite,
-    "direction": _direction,
-    "mask token": _mask_token,
-    "tokenizer": _tokenizer,
-    "attention": _attention,
-    "decodes": _decodes,
-    "padding": _padding,
-    "no-op": _no_op,
-    "took effect": _took_effect,
-    "speed": _speed,
-}
+    def memory(self) -> str:
+        plain = peak(self.model.device, lambda: _generate(self.model, self.ids))
+        with intervene(self.model, MaskSinks(k=1)):
+            masked = peak(self.model.device, lambda: _generate(self.model, self.ids))
+        if plain is None or masked is None:
+            raise _SkippedError("no GPU")
+        return f"{plain / 2**30:.2f} GB, masked {(masked - plain) / 2**20:+.0f} MB"
 
 
-BY_MODE = ("direction", "attention", "decodes", "padding", "no-op", "took effect", "speed")  # of each way of decoding
-
-
-# ---- the machine ----
-
-
-def _backends(examined: _Examined) -> str:
-    found = against_reference(examined.model.device, examined.model.dtype)
-    for one in found:
-        if not one.holds:
-            off = max(one.out, one.received)
-            raise _FailedError(f"{one.backend}, {one.call}, head size {one.dim}: {off:.2g} off the float64 formula")
-    worst = max(max(one.out, one.received) for one in found)
-    return (
-        f"{', '.join(sorted({one.backend for one in found}))}: {len(found)} calls, at most {worst:.2g} off the formula"
-    )
-
-
-def _caches(examined: _Examined) -> str:
-    model = examined.model
-    if model.dtype == torch.float32:
-        model = examined.again(dtype="bfloat16", device=str(model.device))
-    settings = _settings(model, examined.ids)
-    tried = []
-    caches: tuple[Any, ...] = (None, *CACHES, "exact", SparseCache(keep=0.5))
-    for cache in caches:
-        try:
-            chosen = replace(settings, cache=cache)
-        except DecodeError:  # not with this family's decoder
-            continue
-        with intervene(model, MaskSinks(k=1, rows="last" if model.causal else "all")) as active:
-            decode(model, examined.ids, chosen, history=False)
-        if active.effect.leak > 0:
-            raise _FailedError(f"{cache}: a masked key still received {active.effect.leak:.2g}")
-        tried.append("none" if cache is None else cache if isinstance(cache, str) else "sparse")
-    return f"{model.dtype}: {', '.join(tried)}"
-
-
-def _several_devices(examined: _Examined) -> str:
-    if (count := torch.cuda.device_count()) < 2:
-        raise _SkippedError(f"{count} GPUs")
-    model = examined.model
-    spread = examined.again(dtype=model.dtype, device="balanced")
-    devices = {str(part.device) for part in spread.module.parameters()}
-    if not torch.equal(_generate(spread, examined.ids).tokens.cpu(), examined.plain[0].tokens.cpu()):
-        raise _FailedError(f"other tokens over {', '.join(sorted(devices))} than on {model.device}")
-    return f"the same tokens over {', '.join(sorted(devices))}"
-
-
-def _memory(examined: _Examined) -> str:
-    model = examined.model
-    if model.device.type != "cuda" or not torch.cuda.is_available():
-        raise _SkippedError("no GPU")
-    torch.cuda.reset_peak_memory_stats(model.device)
-    _generate(model, examined.ids)
-    plain = torch.cuda.max_memory_allocated(model.device)
-    with intervene(model, MaskSinks(k=1)):
-        _generate(model, examined.ids)
-    masked = torch.cuda.max_memory_allocated(model.device)
-    return f"{plain / 2**30:.2f} GB, masked {(masked - plain) / 2**20:+.0f} MB"
-
-
-MACHINE_CHECKS: dict[str, Callable[[_Examined], str]] = {
-    "backends": _backends,
-    "caches": _caches,
-    "several GPUs": _several_devices,
-    "memory": _memory,
-}
+def peak(device: torch.device, run: Callable[[], object]) -> int | None:
+    """The most bytes that a GPU's tensors took while something ran; None elsewhere."""
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return None
+    torch.cuda.reset_peak_memory_stats(device)
+    run()
+    return int(torch.cuda.max_memory_allocated(device))
 
 
 def _prompt(model: Model, text: str = SENTENCE) -> Tensor:
@@ -380,3 +317,12 @@ def _settings(model: Model, ids: Tensor) -> Decode:
 
 def _generate(model: Model, ids: Tensor) -> Decoded:
     return decode(model, ids, _settings(model, ids), history=False)
+
+
+def _masked(model: Model, ids: Tensor, settings: Decode) -> Effect:
+    """What masking one sink per head did; masked keys that still receive attention are a failure."""
+    with intervene(model, MaskSinks(k=1, rows="last" if model.causal else "all")) as active:
+        decode(model, ids, settings, history=False)
+    if active.effect.leak > 0:
+        raise SinkscopeError(f"cache {settings.cache}: a masked key still received {active.effect.leak:.2g}")
+    return active.effect

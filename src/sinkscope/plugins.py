@@ -37,22 +37,22 @@ def load(*groups: str) -> None:
         for group in groups:
             if group not in _loaded:
                 _loaded[group] = ""  # a package may ask the registry while it is imported
-                _loaded[group] = _imported(group)
+                for point in installed():
+                    if point.group == f"sinkscope.{group}" and not _loaded[group]:
+                        _loaded[group] = _imported(point)
             if _loaded[group]:
                 raise PluginError(_loaded[group])
 
 
-def _imported(group: str) -> str:
-    for point in installed():
-        if point.group == f"sinkscope.{group}":
-            try:
-                point.load()
-                logger.debug("loaded %s = %s of %s", point.name, point.value, point.group)
-            except (Exception, SystemExit) as error:  # whatever another package does wrong
-                package = point.dist.name if point.dist is not None else point.value
-                why = (str(error).splitlines() or [""])[0].rstrip(".")
-                return (
-                    f"The package {package} cannot be imported for its entry point {point.name} = {point.value} in "
-                    f"{point.group} ({type(error).__name__}: {why}); repair or uninstall it."
-                )
-    return ""
+def _imported(point: EntryPoint) -> str:
+    try:
+        point.load()
+        logger.debug("loaded %s = %s of %s", point.name, point.value, point.group)
+        return ""
+    except (Exception, SystemExit) as error:  # whatever another package does wrong
+        package = point.dist.name if point.dist is not None else point.value
+        why = (str(error).splitlines() or [""])[0].rstrip(".")
+        return (
+            f"The package {package} cannot be imported for its entry point {point.name} = {point.value} in "
+            f"{point.group} ({type(error).__name__}: {why}); repair or uninstall it."
+        )

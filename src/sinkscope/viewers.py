@@ -6,8 +6,6 @@ The package's root registers them (`sinkscope/__init__.py`), as functions that i
 from collections.abc import Callable
 from typing import Any
 
-from sinkscope.errors import SinkscopeError
-
 _viewers: dict[str, Callable[..., Any]] = {}
 
 
@@ -18,8 +16,4 @@ def register(name: str, viewer: Callable[..., Any]) -> None:
 
 def view(name: str, thing: Any, **options: Any) -> Any:
     """Show `thing` with the viewer registered as `name`."""
-    if name not in _viewers:
-        raise SinkscopeError(
-            f"Expected a viewer out of {', '.join(_viewers) or 'none'}, got {name!r}; register it first."
-        )
     return _viewers[name](thing, **options)

@@ -23,7 +23,6 @@ from sinkscope.cli.app import run as command
 from sinkscope.errors import ReportError
 from sinkscope.report import figures, write
 from sinkscope.report.printing import figures as draw
-from sinkscope.report.printing import picture
 from sinkscope.report.view import Viewer
 from sinkscope.report.writing import Explorer, show
 from sinkscope.study.results import Dynamics, Heads
@@ -126,17 +125,12 @@ def test_an_autoregressive_model_is_drawn_by_its_last_row() -> None:
     assert lines["sinks, ranked by whole columns"] == pytest.approx(-40 * 10**0.5)
 
 
-def test_a_trace_alone_becomes_a_page_figures_and_a_picture(run: Path, tmp_path: Path) -> None:
+def test_a_trace_alone_becomes_a_page_and_figures(run: Path, tmp_path: Path) -> None:
     file = shutil.copy(sorted((run / "traces").iterdir())[0], tmp_path / "one.safetensors")
     assert "made-llada" in write(file).read_text(encoding="utf-8")
     assert {path.stem for path in draw(file, format="svg")} >= {"figure-1-made-llada", "figure-10", "moving-sink"}
-    for ending, start in (("png", b"\x89PNG"), ("svg", b"<?xml")):
-        (path,) = draw(file, tmp_path / f"picture.{ending}")
-        assert path.read_bytes().startswith(start)
     with Viewer(file) as viewer:
         assert len(viewer.traces) == 1
-    with pytest.raises(ReportError, match="ends in"):
-        picture(Trace.load(file), tmp_path / "picture.gif")
 
 
 def test_traces_and_models_say_what_they_are() -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from sinkscope.errors import RuleError
 from sinkscope.report import page
-from sinkscope.report.slices import heads
+from sinkscope.report.view import heads
 from sinkscope.sinks import rules
 from sinkscope.sinks.rules import RULES, BrowserForm, Columns, Rule, register, rule_of_form
 

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands take: one spelling each, one help text each."""
+"""Arguments and options that several commands take: one spelling each, one help text each, some of them as groups."""
 
 from __future__ import annotations
 
@@ -6,65 +6,21 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
+from typer import Argument, Option
 
 from sinkscope.aliases import renamed
-from sinkscope.errors import PromptError, SinkscopeError, TaskError
+from sinkscope.cli.screen import waiting
+from sinkscope.errors import DecodeError, PromptError, SinkscopeError, StudyError, TaskError
 
-# What the shell offers while a word is typed. It is read from folders: importing the models or the studies takes seconds.
-PACKAGE = Path(__file__).parents[1]
+if TYPE_CHECKING:
+    from sinkscope.models import Model
+    from sinkscope.study.engines.ray import Ray
 
-
-def model_names(incomplete: str) -> list[str]:
-    """The models inside the package, and SmolLM2; of names with commas between, the last one is completed."""
-    before, comma, begun = incomplete.rpartition(",")
-    names = [*(path.name for path in (PACKAGE / "zoo").iterdir() if path.is_dir()), "smollm2-135m"]
-    return sorted(before + comma + name for name in names if name.startswith(begun) and name[0].isalpha())
-
-
-def study_names(incomplete: str) -> list[str]:
-    """The studies that ship."""
-    return _shipped("study/studies", incomplete)
-
-
-def protocol_names(incomplete: str) -> list[str]:
-    """The protocols that ship."""
-    return _shipped("evals/protocols", incomplete)
-
-
-def _shipped(folder: str, incomplete: str) -> list[str]:
-    return sorted(path.stem for path in (PACKAGE / folder).glob("*.yaml") if path.stem.startswith(incomplete))
-
-
-MOST = 2**32 - 1  # of a seed: what every library takes
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-ModelArgument = Annotated[
-    str, typer.Argument(help="Zoo name, folder, GGUF file or Hub id.", metavar="MODEL", autocompletion=model_names)
-]
-PromptArgument = Annotated[
-    str, typer.Argument(help="Text; - reads stdin; @FILE.json: chat messages or token ids.", metavar="PROMPT")
-]
-ModelsOption = Annotated[
-    list[str] | None,
-    typer.Option("--models", "--model", "-m", help="Models; repeated, or with commas.", autocompletion=model_names),
-]
-ShardOption = Annotated[
-    str | None, typer.Option("--shard", help="Only this part of the work, such as 3/16; join them with merge.")
-]
-TaskOption = Annotated[list[str] | None, typer.Option("--task", "-t", help="Tasks; repeated, or with commas.")]
-Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 (bf16) or float16 (fp16); auto: as stored.")]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 or auto.")]
-Problems = Annotated[int | None, typer.Option("--problems", "-n", help="Problems per task.", min=1)]
-BatchSize = Annotated[int, typer.Option(help="Requests per batch.", min=1)]
-Base = Annotated[str | None, typer.Option("--base", help="Where the base of a PEFT adapter is, if not where it says.")]
-ProtocolOption = Annotated[
-    str | None, typer.Option("--protocol", help="How benchmarks are asked; by default that of the checkpoint, else harness.",
-                             autocompletion=protocol_names),
-]  # fmt: skip
 # What transformers, the models' authors and lm-evaluation-harness call our options, and plurals: understood, not shown.
 ALIASES = {"tasks": "task", "limit": "problems", "L": "n", "num-fewshot": "fewshot", "output-path": "out",
            "apply-chat-template": "chat",
@@ -77,14 +33,51 @@ def spelled(name: str) -> str:
     return ALIASES.get(plain, plain)
 
 
+# ---- what the shell offers while a word is typed, read from folders: importing the models or the studies takes seconds
+
+PACKAGE = Path(__file__).parents[1]
+
+
+def model_names(incomplete: str) -> list[str]:
+    """The models inside the package, and SmolLM2; of names with commas between, the last one is completed."""
+    before, comma, begun = incomplete.rpartition(",")
+    names = [*(path.name for path in (PACKAGE / "zoo").iterdir() if path.is_dir()), "smollm2-135m"]
+    return sorted(before + comma + name for name in names if name.startswith(begun) and name[0].isalpha())
+
+
+def study_names(incomplete: str) -> list[str]:
+    """The studies that ship."""
+    return sorted(path.stem for path in (PACKAGE / "study/studies").glob("*.yaml") if path.stem.startswith(incomplete))
+
+
+# ---- what is given, read and checked
+
+
+def writable(path: Path | None) -> Path | None:
+    """Say before the work, and not after it, that the result could not be written there."""
+    if path is None:
+        return None
+    if path.is_dir() or not path.name:
+        raise SinkscopeError(f"Expected a file to write to, and {path} is a folder; name a file in it.")
+    parent = next((one for one in path.absolute().parents if one.exists()), None)
+    if parent is None or not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise SinkscopeError(f"Expected a file to write to, and {parent} is no folder that can be written to.")
+    return path
+
+
+def refuse(error: type[SinkscopeError], what: str, instead: str = "leave it out", /, **given: object) -> None:
+    """Options that would have no effect are refused, never ignored."""
+    if used := [f"--{name.replace('_', '-')}" for name, value in given.items() if value not in (None, False)]:
+        raise error(f"{', '.join(used)} would have no effect {what}; {instead}.")
+
+
 def listed(given: Sequence[str] | None, what: str, example: str) -> list[str] | None:
     """Names from an option that may be repeated, each with commas; None where it was not given."""
-    if given is None or not len(given):
+    if not given:
         return None
     found = [[part.strip() for part in one.split(",") if part.strip()] for one in given]
-    for one, names in zip(given, found, strict=True):
-        if not names:
-            raise TaskError(f"Expected {what}, such as {example}, got {one!r}; name at least one.")
+    if not all(found):
+        raise TaskError(f"Expected {what}, such as {example}, got {given[found.index([])]!r}; name at least one.")
     return list(dict.fromkeys(name for names in found for name in names))
 
 
@@ -123,13 +116,11 @@ def read_prompt(asked: str) -> str | list[Any]:
     """
     if asked.startswith("@") and asked.endswith(".json"):
         return _json_prompt(Path(asked[1:]))
-    if asked == "-":
-        try:
-            asked = sys.stdin.read()
-        except UnicodeDecodeError:
-            asked = "\udcff"
-    if not asked.isprintable() and any("\ud800" <= sign <= "\udfff" for sign in asked):
-        raise PromptError("Expected a prompt as UTF-8 text, got bytes that are none; convert it first.")
+    try:
+        asked = sys.stdin.read() if asked == "-" else asked
+        asked.encode()
+    except UnicodeError:
+        raise PromptError("Expected a prompt as UTF-8 text, got bytes that are none; convert it first.") from None
     if not asked.strip():
         raise PromptError("Expected a prompt with some text, got an empty one; give the model something to answer.")
     return asked
@@ -151,22 +142,136 @@ def _json_prompt(path: Path) -> list[Any]:
     return list(found)
 
 
-def refuse_together(
-    error: type[SinkscopeError], what: str, given: Mapping[str, object], instead: str = "leave it out"
-) -> None:
-    """Options that would have no effect are refused, never ignored."""
-    if used := [name for name, value in given.items() if value not in (None, False)]:
-        raise error(f"{', '.join(used)} would have no effect {what}; {instead}.")
+# ---- single options
+
+MOST = 2**32 - 1  # of a seed: what every library takes
+JsonFlag = Annotated[bool, Option("--json", help="Print JSON instead of a table.")]
+ModelArgument = Annotated[
+    str, Argument(help="Zoo name, folder, GGUF file or Hub id.", metavar="MODEL", autocompletion=model_names)
+]
+PromptArgument = Annotated[str, Argument(help="Text; - reads stdin; @FILE.json: messages or ids.", metavar="PROMPT")]
+StudyName = Annotated[
+    str, Argument(help="A shipped study (paper, quick, …) or a YAML file.", metavar="NAME", autocompletion=study_names)
+]
+ModelsOption = Annotated[
+    list[str] | None,
+    Option("--models", "--model", "-m", help="Models; repeated, or with commas.", autocompletion=model_names),
+]
+MoreModels = Annotated[list[str] | None, Argument(help="Further models after --models.", hidden=True)]
+ShardOption = Annotated[str | None, Option(help="Only this part of the work, such as 3/16; join them with merge.")]
+TaskOption = Annotated[list[str] | None, Option("--task", "-t", help="Tasks; repeated, or with commas.")]
+Dtype = Annotated[str | None, Option(help="float32, bfloat16 (bf16) or float16 (fp16); auto: as stored.")]
+Device = Annotated[str | None, Option(help="cpu, cuda, cuda:1 or auto.")]
+Problems = Annotated[int | None, Option("--problems", "-n", help="Problems per task.", min=1)]
+BatchSize = Annotated[int, Option(help="Requests per batch.", min=1)]
+Base = Annotated[str | None, Option(help="Where the base of a PEFT adapter is, if not where it says.")]
+ProtocolOption = Annotated[
+    str | None, Option(help="How benchmarks are asked. Default: the checkpoint's, else harness.")
+]
+ReportFlag = Annotated[bool, Option(help="Write report.html at the end.")]
+CsvOption = Annotated[Path | None, Option(help="Write the table to this CSV file.", callback=writable)]
+ParquetOption = Annotated[Path | None, Option(help="Write the table to this Parquet file.", callback=writable)]
 
 
-def writable_file(path: Path | None, error: type[SinkscopeError]) -> None:
-    """Say before the work, and not after it, that the result could not be written there; None is not written."""
-    if path is None:
-        return
-    if path.is_dir() or not path.name:
-        raise error(f"Expected a file to write to, and {path} is a folder; name a file in it.")
-    parent = next((one for one in path.absolute().parents if one.exists()), None)
-    if parent is None or not parent.is_dir():
-        raise error(f"Expected a file to write to, and {path} cannot be one, since {parent} is no folder.")
-    if not os.access(parent, os.W_OK):
-        raise error(f"Expected a folder that can be written to, and {parent} cannot; name a file elsewhere with --out.")
+# ---- options that several commands take together
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """What is loaded, and in which form."""
+
+    dtype: Dtype = None
+    device: Device = None
+    mask_id: Annotated[int | None, Option(help="Mask token of a checkpoint that does not name it.", min=0)] = None
+    base: Base = None
+    revision: Annotated[str | None, Option(help="Branch, tag or commit of a Hub id.")] = None
+    quantization: Annotated[str | None, Option(help="int8 or int4 weights, packed by torchao (extra: quant).")] = None
+
+    def load_words(self) -> dict[str, Any]:
+        """What `load` takes."""
+        return {one.name: getattr(self, one.name) for one in fields(LoadOptions)}
+
+
+@dataclass(frozen=True)
+class GenerateOptions(LoadOptions):
+    """What is loaded and how it decodes, where a command generates once."""
+
+    length: Annotated[int | None, Option(help="Tokens to generate.")] = None
+    block: Annotated[int | None, Option(help="Tokens per block; blocks are finished left to right.")] = None
+    steps: Annotated[int | None, Option(help="Denoising steps over the whole answer.")] = None
+    temperature: Annotated[float | None, Option(help="0 takes the likeliest token.")] = None
+    seed: Annotated[int | None, Option(help="Seed of the random numbers.", min=0, max=MOST)] = None
+    mode: Annotated[str | None, Option(help="diffusion, autoregressive or self_speculation, if it has several.")] = None
+
+    def load(self, model: str, **useless: float | None) -> Model:
+        """The model; useless: further options that mean nothing to one that writes left to right."""
+        from sinkscope.models import load
+
+        with waiting(f"loading {model} …"):
+            loaded = load(model, mode=self.mode, **self.load_words())
+        if loaded.causal:
+            where = "on a model that writes left to right"
+            refuse(DecodeError, where, block=self.block, steps=self.steps, **useless)
+        return loaded
+
+    def decode_words(self, **more: Any) -> dict[str, Any]:
+        """The decode settings that were given."""
+        own = {name: getattr(self, name) for name in ("length", "block", "steps", "temperature", "seed")}
+        return {name: value for name, value in {**own, **more}.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """Where the work is done."""
+
+    engine: Annotated[Literal["local", "ray"], Option(help="local: processes here; ray: a Ray cluster.")] = "local"
+    address: Annotated[str | None, Option(help="ray: auto, host:port or ray://host:port. Default: this machine.")] = (
+        None
+    )
+    gpus_per_worker: Annotated[float | None, Option(help="ray: GPUs of a worker.", min=0)] = None
+    cpus_per_worker: Annotated[float | None, Option(help="ray: CPUs of a worker.", min=0)] = None
+
+    def chosen(self, workers: int | None, /, **useless: object) -> str | Ray:
+        """The engine; options of the other one are refused. useless: further ones that only ray has."""
+        own = {name: getattr(self, name) for name in ("address", "gpus_per_worker", "cpus_per_worker")}
+        if self.engine == "ray":
+            from sinkscope.study.engines.ray import Ray
+
+            return Ray(workers=workers, **{name: value for name, value in own.items() if value is not None})
+        refuse(StudyError, "with the engine local", "add --engine ray, or leave it out", **own, **useless)
+        return self.engine
+
+
+@dataclass(frozen=True)
+class BenchmarkOptions(EngineOptions):
+    """What benchmarks are asked, how, and where."""
+
+    tasks: TaskOption = None
+    protocol: ProtocolOption = None
+    examples: Annotated[Path | None, Option(help="Worked examples of a protocol that takes them from OpenCompass.")] = (
+        None
+    )
+    data: Annotated[Path | None, Option(help="Folder with the benchmarks' JSON lines.")] = None
+    problems: Annotated[int | None, Option("--problems", "-n", help="Only so many problems per task.", min=1)] = None
+    fewshot: Annotated[int | None, Option("--fewshot", "-f", help="Examples before each problem.", min=0, max=1000)] = (
+        None
+    )
+    chat: Annotated[bool | None, Option("--chat/--no-chat", help="Use the chat template.")] = None
+    batch_size: BatchSize = 8
+    seed: Annotated[int, Option(help="Seed of problems and random keys.", min=0, max=MOST)] = 0
+    dtype: Dtype = None
+    device: Device = None
+    workers: Annotated[int | None, Option(help="ray: processes with a model each.", min=1)] = None
+    settings: Annotated[list[str] | None, Option("--set", help="A decode setting, length=256; repeated.")] = None
+
+    def asked(self) -> dict[str, Any]:
+        """What `Choices` takes."""
+        names = ("protocol", "examples", "data", "fewshot", "chat", "batch_size", "seed")
+        own = {name: getattr(self, name) for name in names}
+        return {**own, "settings": settings_of(self.settings), "problems": self.problems or 100}
+
+    def run(self) -> dict[str, Any]:
+        """What `evaluate` and `table1` take beside that; the engine local answers benchmarks in this very process."""
+        engine = self.chosen(self.workers, workers=self.workers)
+        here = {"limit": self.problems, "dtype": self.dtype, "device": self.device}
+        return {**here, "engine": None if engine == "local" else engine}

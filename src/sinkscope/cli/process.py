@@ -7,54 +7,51 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from types import FrameType
-from typing import Any
 
-from sinkscope.cli.screen import say, say_error
-from sinkscope.errors import printable
+from sinkscope.cli.screen import say_error
+from sinkscope.errors import SinkscopeError, printable
 
-ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
-_received: list[int] = []
+ENDING = (signal.SIGTERM, signal.SIGHUP)
+received: list[int] = []  # the signal that ended the command
 
 
 def prepare() -> None:
     """Once, before the command: whatever is written can be written, and nothing that is written steers the terminal."""
-    _occupy_closed_streams()
+    # A closed descriptor would be given to the next file that is opened, and output would end up in it.
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8", closefd=False))
     for stream in (sys.stdout, sys.stderr):
         # A terminal that knows ASCII only, or a file name that is no text: a ? instead of a traceback.
         with suppress(AttributeError, ValueError, OSError):
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     warnings.showwarning = lambda message, *_: say_error(f"warning: {message}")
     logging.setLogRecordFactory(_PlainRecord)
+    lines = logging.StreamHandler()
+    lines.setFormatter(logging.Formatter("%(name)s: %(message)s"))
     log = logging.getLogger("sinkscope")
-    log.addHandler(_Lines())
+    log.addHandler(lines)
     wanted = os.environ.get("SINKSCOPE_LOG", "warning").upper()
     log.setLevel(logging.getLevelNamesMapping().get(wanted, logging.WARNING))
 
 
-def working_folder_exists() -> bool:
-    """Libraries abort the process, in their own words, where it does not."""
+def catch_signals() -> None:
+    """SIGTERM and SIGHUP end a command as Ctrl-C does; under nohup the second stays ignored."""
+    for number in ENDING:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _interrupt)
+
+
+def need_working_folder() -> None:
+    """Libraries abort the process, in their own words, where it does not exist."""
     try:
         os.getcwd()
     except OSError:
-        return False
-    return True
-
-
-def _occupy_closed_streams() -> None:
-    """A closed descriptor 0, 1 or 2 would be given to the next file that is opened, and output would end up in it."""
-    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
-        try:
-            os.fstat(number)
-        except OSError:
-            opened = os.open(os.devnull, os.O_RDWR)
-            if opened != number:
-                os.dup2(opened, number)
-                os.close(opened)
-        if getattr(sys, name) is None:
-            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
+        raise SinkscopeError(
+            "Expected a working folder that exists, and this one was deleted; change to another one."
+        ) from None
 
 
 class _PlainRecord(logging.LogRecord):
@@ -64,38 +61,11 @@ class _PlainRecord(logging.LogRecord):
         return printable(super().getMessage())
 
 
-class _Lines(logging.Handler):
-    """What the library logs, a line each on stderr."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        say(f"{record.name}: {record.getMessage()}")
-
-
-@contextmanager
-def ended_by_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP end a command as Ctrl-C does; under nohup the second stays ignored."""
-    before: dict[int, Any] = {}
-    for number in ENDING:
-        with suppress(ValueError):  # not the main thread
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                before[number] = signal.signal(number, _interrupt)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def _interrupt(number: int, _: FrameType | None) -> None:
-    _received.append(number)
+    received.append(number)
     for one in ENDING:
         signal.signal(one, signal.SIG_IGN)  # what is being cleaned up is not interrupted again
     raise KeyboardInterrupt
-
-
-def signal_received() -> int | None:
-    """The signal that ended the command, if it was one of ours."""
-    return _received[0] if _received else None
 
 
 def finish(code: int) -> int:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,6 +14,7 @@ from rich.console import Console
 from sinkscope.errors import printable
 
 if TYPE_CHECKING:
+    from rich.status import Status
     from rich.table import Table
 
 
@@ -23,25 +23,33 @@ def output() -> Console:
     return Console(highlight=False)
 
 
-def progress() -> Console:
-    """stderr, so that a result that is piped on stays clean."""
-    return Console(stderr=True, highlight=False)
-
-
-def say(line: str) -> None:
-    """A line on stderr, for what is worth knowing while a command runs."""
-    with suppress(OSError, ValueError):  # nobody may be listening there
-        print(printable(line), file=sys.stderr, flush=True)
+def waiting(what: str) -> Status:
+    """A spinner on stderr while something takes its time; nothing where that is not a terminal."""
+    return Console(stderr=True).status(printable(what))
 
 
 def say_error(sentence: str) -> None:
     """One line on stderr, whole: it may be read by another program, so it is not wrapped or coloured there."""
-    say(f"sinkscope: {' '.join(sentence.split())}")
+    with suppress(OSError, ValueError):  # nobody may be listening there
+        print(printable(f"sinkscope: {' '.join(sentence.split())}"), file=sys.stderr, flush=True)
 
 
 def print_text(text: str) -> None:
     """Text on stdout as it is: names and answers of models may stand in it."""
     output().print(printable(text), markup=False, soft_wrap=True)
+
+
+def print_json(value: Any) -> None:
+    """JSON in ASCII, which every stream can write and which steers no terminal."""
+    print(json.dumps(value, indent=2).replace("\x7f", "\\u007f"))
+
+
+def print_result(as_json: bool, value: Any, text: str) -> None:
+    """What a command found, in the form that was asked for."""
+    if as_json:
+        print_json(value)
+    else:
+        print_text(text)
 
 
 def tell_shard(folder: Path, shard: str, as_json: bool) -> None:
@@ -66,36 +74,3 @@ def table_of(
     for row in rows:
         table.add_row(*(one if isinstance(one, Text) else Text(printable(str(one))) for one in row))
     return table
-
-
-def print_json(value: Any) -> None:
-    """JSON with letters of every language as they are, where the stream can write them, and no control characters."""
-    text = json.dumps(value, indent=2, ensure_ascii=False)
-    try:
-        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
-    except UnicodeEncodeError:
-        text = json.dumps(value, indent=2)
-    print(_STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
-
-
-def print_result(as_json: bool, value: Any, text: str) -> None:
-    """What a command found, in the form that was asked for."""
-    if as_json:
-        print_json(value)
-    else:
-        print_text(text)
-
-
-@contextmanager
-def waiting(what: str) -> Iterator[None]:
-    """A spinner while something takes its time; nothing where stderr is not a terminal."""
-    console = progress()
-    if not console.is_terminal:
-        yield
-        return
-    with console.status(printable(what)):
-        yield
-
-
-# What JSON leaves as it is and a terminal obeys: delete, the C1 controls, marks that turn the direction of writing.
-_STEERING = re.compile("[\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")

@@ -55,6 +55,7 @@ def parse_condition(text: str) -> Condition:
     Commas inside brackets, braces and quotes belong to the value: `mask_positions:positions=[0,1]`.
     """
     from sinkscope.interventions.conditions import read_entry
+    from sinkscope.settings import cache_conditions as _caches  # noqa: F401 - conditions that change how a model decodes
 
     name, _, rest = text.partition(":")
     # What stands behind the name is YAML's flow style with = in place of the colon.

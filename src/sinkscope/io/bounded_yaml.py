@@ -1,4 +1,4 @@
-"""YAML from elsewhere: counted before anything is built, with the line of every value."""
+"""YAML from elsewhere: its depth is counted before anything is built, and every value has its line."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ Path = tuple[str | int, ...]
 LARGEST = 1 << 20  # bytes of a file
 DEEPEST = 100  # values inside values
 MOST = 100_000  # values in all, each counted as often as aliases name it
+TOO_DEEP = "a value stands inside itself by an alias, or too deep inside others; write it out flat."
 Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml reads a megabyte in a second, Python alone in twenty
 
 
@@ -19,7 +20,11 @@ def parse(source: str, where: str, error: type[SinkscopeError]) -> tuple[Any, di
     """Plain values of a YAML text, and the line of every one of them."""
     lines: dict[Path, int] = {}
     try:
-        _bounded(source, where, error)
+        depth = 0
+        for event in yaml.parse(source, Loader=Loader):  # events come one by one, without recursion
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > DEEPEST:
+                raise error(f"{where}: {TOO_DEEP}")
         loader = Loader(source)
         try:
             node = loader.get_single_node()
@@ -34,62 +39,32 @@ def parse(source: str, where: str, error: type[SinkscopeError]) -> tuple[Any, di
         place = f"{where}, line {mark.line + 1}" if mark else where
         told = getattr(problem, "problem", None) or "it cannot be parsed"
         raise error(f"{place}: this is not YAML ({told}); correct the line.") from None
-    except RecursionError:
-        raise _too_deep(where, error) from None
     except ValueError as problem:  # a date that does not exist, say
-        raise error(f"{where}: a value cannot be read ({_short(problem)}); correct it.") from None
+        told = str(problem).split("\n", 1)[0][:100]
+        raise error(f"{where}: a value cannot be read ({told}); correct it.") from None
 
 
 def written(path: Path) -> str:
     """A path as text, such as conditions[2].k."""
-    text = ""
-    for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
-    return text
-
-
-def _bounded(source: str, where: str, error: type[SinkscopeError]) -> None:
-    """Count before anything is built: the parser's events come one by one, without recursion."""
-    depth = 0
-    for count, event in enumerate(yaml.parse(source, Loader=Loader)):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > DEEPEST:
-            raise _too_deep(where, error)
-        if count > 2 * MOST:
-            raise _too_many(where, error)
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
 
 
 def _walk(node: yaml.Node, path: Path, lines: dict[Path, int], where: str, error: type[SinkscopeError]) -> None:
     """The line of every value; what an alias names is walked each time that it is named."""
     if len(path) > DEEPEST:
-        raise _too_deep(where, error)
+        raise error(f"{where}: {TOO_DEEP}")
     if len(lines) > MOST:
-        raise _too_many(where, error)
+        raise error(f"{where}: more than {MOST:,} values, with aliases written out; leave some out.")
     lines[path] = node.start_mark.line + 1
     if isinstance(node, yaml.MappingNode):
-        seen: set[str] = set()
         for key, value in node.value:
+            place = f"{where}, line {key.start_mark.line + 1}"
             if not isinstance(key, yaml.ScalarNode):
-                raise error(f"{where}, line {key.start_mark.line + 1}: the name of a field must be a plain word.")
-            name = str(key.value)
-            if name in seen:
-                raise error(f"{where}, line {key.start_mark.line + 1}: duplicate key {written((*path, name))}.")
-            seen.add(name)
-            _walk(value, (*path, name), lines, where, error)
+                raise error(f"{place}: the name of a field must be a plain word.")
+            inner = (*path, str(key.value))
+            if inner in lines:
+                raise error(f"{place}: duplicate key {written(inner)}.")
+            _walk(value, inner, lines, where, error)
     elif isinstance(node, yaml.SequenceNode):
         for index, value in enumerate(node.value):
             _walk(value, (*path, index), lines, where, error)
-
-
-def _too_deep(where: str, error: type[SinkscopeError]) -> SinkscopeError:
-    return error(f"{where}: a value stands inside itself by an alias, or too deep inside others; write it out flat.")
-
-
-def _too_many(where: str, error: type[SinkscopeError]) -> SinkscopeError:
-    return error(
-        f"{where}: more than {MOST:,} values, with aliases written out; such a file has a few: leave some out."
-    )
-
-
-def _short(error: Exception) -> str:
-    return str(error).split("\n", 1)[0][:100]

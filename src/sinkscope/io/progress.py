@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Self, TextIO
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from sinkscope.io.reading import plain
 
@@ -31,6 +31,11 @@ class UnitLog:
         self.stream, self.what = stream, what
         self.started = self.last = time.monotonic()
         self.before: int | None = None  # units that were there already cost no time
+
+    @property
+    def callbacks(self) -> dict[str, Any]:
+        """What a run takes."""
+        return {"on_message": self.on_message, "on_progress": self.on_progress}
 
     def on_message(self, line: str) -> None:
         print(plain(line), file=self.stream, flush=True)  # names of models and files stand in it
@@ -89,8 +94,11 @@ class UnitBar(UnitLog):
         self.progress.stop()
 
 
-def unit_progress(console: Console, what: str = "units") -> UnitLog:
-    """A bar where someone is watching, and a line now and then where nobody is."""
+def unit_progress(what: str = "units") -> UnitLog:
+    """A bar on stderr where someone is watching, and a line now and then where nobody is."""
+    from rich.console import Console
+
+    console = Console(stderr=True, highlight=False)
     return UnitBar(console, what) if console.is_terminal else UnitLog(sys.stderr, what)
 
 

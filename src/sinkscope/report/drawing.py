@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import io
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -48,19 +48,14 @@ def in_style(function: Callable[P, T]) -> Callable[P, T]:
     return draw
 
 
-def png(figure: Figure, dpi: int = 110) -> bytes:
-    """A figure as the bytes of a PNG."""
-    file = io.BytesIO()
-    with rc_context(STYLE):  # type: ignore[arg-type]
-        figure.savefig(file, format="png", dpi=dpi)
-    return file.getvalue()
-
-
 class ShownFigure(Figure):
     """A figure that a notebook displays as itself, without pyplot."""
 
     def _repr_png_(self) -> bytes:
-        return png(self)
+        file = io.BytesIO()
+        with rc_context(STYLE):  # type: ignore[arg-type]
+            self.savefig(file, format="png", dpi=110)
+        return file.getvalue()
 
 
 class ShownAxes(Axes):
@@ -68,8 +63,7 @@ class ShownAxes(Axes):
 
     def _repr_png_(self) -> bytes:
         figure = self.get_figure(root=True)
-        assert figure is not None
-        return png(figure)
+        return ShownFigure._repr_png_(cast(ShownFigure, figure))
 
 
 def sheet(width: float, height: float) -> ShownFigure:

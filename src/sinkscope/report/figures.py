@@ -17,37 +17,12 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 
 from sinkscope.errors import ReportError
-from sinkscope.report.drawing import (
-    COLOURS,
-    INK,
-    LINES,
-    SINK,
-    axes,
-    in_style,
-    look,
-    plain_counts,
-    sheet,
-    whole_ticks,
-)
-from sinkscope.report.result_figures import class_bars, masking_curves, mechanism_gaps, token_bars
+from sinkscope.report.drawing import COLOURS, INK, LINES, SINK, axes, in_style, look, plain_counts, sheet, whole_ticks
+from sinkscope.report.result_figures import class_bars, masking_curves, mechanism_gaps, token_bars  # noqa: F401
 from sinkscope.report.sample import head_classes, model_of
 from sinkscope.sinks import Threshold, default_rule, head_dynamics, histogram, sweep
 from sinkscope.sinks.columns import CumulativeColumns, missing_keys, query_count, seen_by
 from sinkscope.tracing import Trace
-
-__all__ = [
-    "before_after",
-    "class_bars",
-    "epsilon_curve",
-    "head_grid",
-    "masking_curves",
-    "mechanism_gaps",
-    "neighbouring_maps",
-    "received_map",
-    "score_histogram",
-    "sink_paths",
-    "token_bars",
-]
 
 PAPER_EPSILON, PAPER_SHARE = 3, 96  # Figure 10: epsilon = 3 leaves at least 96 % of the tokens out
 SIGNS = {"static": "●", "right": "→", "left": "←", "wander": "↔", "flash": "✦", "split": "◐", "none": ""}

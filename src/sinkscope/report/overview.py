@@ -51,15 +51,16 @@ def overview(
     results: Results | None = None, about: Mapping[str, Any] | None = None, traces: Sequence[Trace] = ()
 ) -> dict[str, Any]:
     """All of the overview; parts for which there is nothing are empty. about: what run.json holds."""
-    of_run: dict[str, Any] = {} if results is None else results.run.to_dict()
-    known = {**of_run, **(about or {})}
+    known = {**({} if results is None else results.run.to_dict()), **(about or {})}
     tables = Tables(*([],) * 10) if results is None else results
-    claims = (results.claims or []) if results is not None else []
+    claims, verdicts = ([], []) if results is None else (results.claims or [], results.verdicts)
     by_model: dict[str, list[Trace]] = {}
     for trace in traces:
         if not trace.interventions:  # what a changed model does is no finding about the model
             by_model.setdefault(model_of(trace), []).append(trace)
     cells = cell_rows([*tables.pooled, *tables.cells])
+    # The experiment, its controls and its variants first, then sink tests by other interventions.
+    roles = dict.fromkeys([*vocabulary.ROLE_NAMES, *(cell["role"] for cell in cells if cell["role"])])
     tokens = [{**row.to_dict(), "model": shown_model(row)} for row in tables.tokens if row.condition == "none"]
     tokens = tokens or [row for model, some in by_model.items() for row in _traced_tokens(model, some)]
     models = {model: model for model in by_model}  # as it is shown → its name
@@ -70,12 +71,12 @@ def overview(
         "claims": [_claim(row) for row in claims],
         "claimNames": matrix.SHORT,
         "claimMarks": matrix.MARKS,
-        "verdicts": verdict_rows(results.verdicts if results is not None else []),
+        "verdicts": verdict_rows(verdicts),
         "cells": cells,
-        "roles": {role: vocabulary.role_name(role) for role in _roles(cells)},
+        "roles": {role: vocabulary.role_name(role) for role in roles},
         "correction": CORRECTION,
         "tokens": tokens,
-        "curves": curve_rows(tables.curves) or traced_curves(traces),
+        "curves": curve_rows(tables.curves) or _traced_curves(by_model),
         "classes": class_rows(tables.dynamics) or [_traced_classes(model, some) for model, some in by_model.items()],
         "mechanism": [row.to_dict() for row in tables.mechanism],
         "pair": scored_pair(tables.likelihood),
@@ -100,36 +101,20 @@ def cell_rows(cells: Sequence[Cell]) -> Rows:
     by_model: dict[str, list[Cell]] = {}
     for cell in cells:
         by_model.setdefault(shown_model(cell), []).append(cell)
-    usual = {
-        model: vocabulary.usual_rows([cell.condition for cell in some], some[0].causal)
-        for model, some in by_model.items()
-    }
-    found = ((cell, shown_model(cell)) for cell in cells)
-    return [
-        {**cell.to_dict(), "model": model, "role": vocabulary.role(cell.condition, usual[model])}
-        for cell, model in found
-    ]
-
-
-def _roles(cells: Rows) -> list[str]:
-    """The experiment, its controls and its variants first, then sink tests by other interventions."""
-    return list(dict.fromkeys([*vocabulary.ROLE_NAMES, *(cell["role"] for cell in cells if cell["role"])]))
+    roles: dict[int, str | None] = {}
+    for some in by_model.values():
+        usual = vocabulary.usual_rows([cell.condition for cell in some], some[0].causal)
+        roles |= {id(cell): vocabulary.role(cell.condition, usual) for cell in some}
+    return [{**cell.to_dict(), "model": shown_model(cell), "role": roles[id(cell)]} for cell in cells]
 
 
 def lede(claims: Sequence[Claim], cells: Rows, about: Mapping[str, Any]) -> str:
     """The one sentence under the title: what came out, or what was run."""
     models = list(dict.fromkeys(str(cell["model"]) for cell in cells))
-    if claims:
-        return matrix.counted(claims)
-    if models:
-        return f"What masking attention sinks does to {_some(models)}, with random keys masked as controls."
-    return str(about.get("about") or "")
-
-
-def _some(models: Sequence[str]) -> str:
-    if len(models) > 4:
-        return f"{len(models)} models"
-    return " and ".join([", ".join(models[:-1]), models[-1]] if len(models) > 1 else models) or "this run"
+    if claims or not models:
+        return matrix.counted(claims) if claims else str(about.get("about") or "")
+    named = ", ".join(models) if len(models) <= 4 else f"{len(models)} models"
+    return f"What masking attention sinks does to {named}, with random keys masked as controls."
 
 
 def _claim(row: Claim) -> dict[str, Any]:
@@ -162,15 +147,14 @@ def curve_rows(curves: Sequence[Curve]) -> Rows:
     ]
 
 
-def traced_curves(traces: Sequence[Trace]) -> Rows:
+def _traced_curves(by_model: Mapping[str, Sequence[Trace]]) -> Rows:
     """The same from traces of the models as they are: share of non-sinks over all of a model's traces together."""
     counts: dict[tuple[str, str, float], list[int]] = {}
-    for trace in traces:
-        if not trace.interventions:
-            for row in sweep(trace, EPSILONS, ("uniform", "percent")).iter_rows(named=True):
-                entry = counts.setdefault((model_of(trace), row["unit"], row["epsilon"]), [0, 0])
-                entry[0] += row["sinks"]
-                entry[1] += row["keys"]
+    for model, traces in by_model.items():
+        for row in (row for trace in traces for row in sweep(trace, EPSILONS, ("uniform", "percent")).to_dicts()):
+            entry = counts.setdefault((model, row["unit"], row["epsilon"]), [0, 0])
+            entry[0] += row["sinks"]
+            entry[1] += row["keys"]
     return [
         {"model": model, "unit": unit, "epsilon": epsilon, "nonSinks": 1 - sinks / max(1, keys)}
         for (model, unit, epsilon), (sinks, keys) in counts.items()
@@ -224,27 +208,21 @@ def caveats(about: Mapping[str, Any], counts: Sequence[int]) -> list[str]:
 
     about: what run.json holds; counts: problems of each cell.
     """
-    sizes = [
-        int(known["parameters"])
-        for model in about.get("models", [])
-        if isinstance(model, dict) and "parameters" in (known := model.get("identity") or {})
-    ]
-    lines = []
-    if sizes:
-        span = short(min(sizes)) if min(sizes) == max(sizes) else f"{short(min(sizes))} to {short(max(sizes))}"
-        lines.append(f"These models have {span} parameters, the paper’s 7 to 8 billion.")
+    sizes = [int(known["parameters"]) for _, known in _identities(about) if "parameters" in known]
+    lines = ["The paper leaves the unit of ε open; the thresholds section shows both readings."]
     if counts and min(counts) < 200:
-        lines.append(f"Some cells rest on {min(counts)} problems: intervals are wide, and “undecided” means just that.")
-    lines.append("The paper leaves the unit of ε open; the thresholds section shows both readings.")
+        few = f"Some cells rest on {min(counts)} problems"
+        lines.insert(0, f"{few}: intervals are wide, and “undecided” means just that.")
+    if sizes:
+        span = " to ".join(f"{size / 1e6:,.4g}" for size in sorted({min(sizes), max(sizes)}))
+        lines.insert(0, f"These models have {span} million parameters, the paper’s 7 to 8 billion.")
     return lines
 
 
-def short(count: int) -> str:
-    """1100928 → 1.1 million."""
-    for size, word in ((10**9, "billion"), (10**6, "million"), (10**3, "thousand")):
-        if count >= size:
-            return f"{count / size:.3g} {word}"
-    return str(count)
+def _identities(about: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Name and identity of each model in run.json."""
+    known = [model for model in about.get("models", []) if isinstance(model, dict)]
+    return [(str(model.get("name", "model")), model.get("identity") or {}) for model in known]
 
 
 def facts(about: Mapping[str, Any]) -> list[list[str]]:
@@ -256,10 +234,9 @@ def facts(about: Mapping[str, Any]) -> list[list[str]]:
             value = ", ".join(f"{key} {word}" for key, word in value.items() if isinstance(word, str | int | float))
         if value not in (None, "", [], {}):
             lines.append([name.replace("_", " "), str(value)[:300]])
-    for model in about.get("models", []):
-        if isinstance(model, dict):
-            known = model.get("identity", {})
-            named = ("family", "parameters", "layers", "heads", "dtype")
-            words = [f"{name} {known[name]}" for name in named if name in known]
-            lines.append([str(model.get("name", "model")), ", ".join([*words, str(known.get("fingerprint", ""))[:16]])])
+    for model, known in _identities(about):
+        words = [
+            f"{name} {known[name]}" for name in ("family", "parameters", "layers", "heads", "dtype") if name in known
+        ]
+        lines.append([model, ", ".join([*words, str(known.get("fingerprint", ""))[:16]])])
     return lines

@@ -99,16 +99,10 @@ def build(data: dict[str, Any], blobs: Iterable[str] = (), title: str = "sinksco
 
     remote: samples come from the server.
     """
-    policy = "; ".join(
-        [
-            "default-src 'none'",
-            f"script-src '{_hash(script())}'",
-            f"style-src '{_hash(style())}'",
-            "img-src data: blob:",
-            f"connect-src {chr(39)}{'self' if remote else 'none'}{chr(39)}",
-            "base-uri 'none'",
-            "form-action 'none'",
-        ]
+    server = "self" if remote else "none"
+    policy = (
+        f"default-src 'none'; script-src '{_hash(script())}'; style-src '{_hash(style())}'; img-src data: blob:; "
+        f"connect-src '{server}'; base-uri 'none'; form-action 'none'"
     )
     packed = "".join(f'<script type="text/plain" id="blob-{i}">{blob}</script>\n' for i, blob in enumerate(blobs))
     slots = {

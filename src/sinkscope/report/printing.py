@@ -13,28 +13,23 @@ from matplotlib.figure import Figure
 from sinkscope.errors import ReportError
 from sinkscope.io.reading import damaged
 from sinkscope.report import figures as made
+from sinkscope.report import result_figures
 from sinkscope.report.drawing import STYLE
 from sinkscope.report.sample import first_head, model_of
 from sinkscope.report.writing import traces_of
 from sinkscope.study.results import read_results
 from sinkscope.tracing import Trace
 
-FORMATS = ("pdf", "svg", "png")
+DATED: dict[str, dict[str, None]] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}  # no date is kept
 Keep = Callable[[str, Axes | Figure], None]
 
 
 def figures(run: Path | str, out: Path | str | None = None, format: str = "pdf", dpi: int = 200) -> list[Path]:
-    """Write every figure that a run, or the file of one trace, has data for; each model's first trace stands for it.
-
-    A trace can also become one picture: `out` then names a file that ends in .png, .svg or .pdf.
-    """
-    if format not in FORMATS:
-        raise ReportError(f"Expected the format {', '.join(FORMATS)}, got {format!r}.")
+    """Write every figure that a run, or the file of one trace, has data for; each model's first trace stands for it."""
+    if format not in DATED:
+        raise ReportError(f"Expected the format {', '.join(DATED)}, got {format!r}.")
     run = Path(run)
-    if run.is_file() and out is not None and Path(out).suffix[1:] in FORMATS:
-        return [picture(Trace.load(run), out, dpi)]
-    beside = run.with_name(f"{run.name}.figures") if run.is_file() else run / "figures"
-    folder = Path(out) if out is not None else beside
+    folder = Path(out or (run.with_name(f"{run.name}.figures") if run.is_file() else run / "figures"))
     traces = [trace for _, trace in traces_of(run)]
     results = None if run.is_file() else read_results(run, ReportError)
     if not traces and not (results and results.cells):
@@ -43,41 +38,24 @@ def figures(run: Path | str, out: Path | str | None = None, format: str = "pdf",
     written: list[Path] = []
 
     def keep(name: str, drawn: Axes | Figure) -> None:
-        path = folder / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', name)}.{format}"
-        written.append(_save(drawn, path, dpi))
+        figure = drawn if isinstance(drawn, Figure) else drawn.get_figure(root=True)
+        assert figure is not None
+        written.append(folder / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', name)}.{format}")
+        with rc_context(STYLE):  # type: ignore[arg-type]
+            figure.savefig(written[-1], dpi=dpi, metadata=DATED[format])
 
     _of_traces(keep, traces)
     if results is not None:
         with damaged(f"results.json of {run}", ReportError):
             if cells := [*results.pooled, *results.cells]:
-                keep("masking", made.masking_curves(cells))
+                keep("masking", result_figures.masking_curves(cells))
             if tokens := [row for row in results.tokens if row.condition == "none"]:
-                keep("table-2", made.token_bars(tokens))
+                keep("table-2", result_figures.token_bars(tokens))
             if results.dynamics:
-                keep("classes", made.class_bars(results.dynamics))
+                keep("classes", result_figures.class_bars(results.dynamics))
             if results.mechanism:
-                keep("mechanism", made.mechanism_gaps(results.mechanism))
+                keep("mechanism", result_figures.mechanism_gaps(results.mechanism))
     return written
-
-
-def picture(trace: Trace, out: Path | str, dpi: int = 200) -> Path:
-    """One picture of a trace, as PNG, SVG or PDF by the file's ending: its `first_head`, or the mean of all."""
-    path = Path(out)
-    if path.suffix[1:] not in FORMATS:
-        raise ReportError(f"Expected a file that ends in .{', .'.join(FORMATS)}, got {path.name!r}.")
-    first = first_head([trace])
-    place = (None, None) if first is None else (first["layer"], first["head"])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return _save(made.received_map(trace, *place), path, dpi)
-
-
-def _save(drawn: Axes | Figure, path: Path, dpi: int) -> Path:
-    figure = drawn if isinstance(drawn, Figure) else drawn.get_figure(root=True)
-    assert figure is not None
-    dated = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}[path.suffix[1:]]
-    with rc_context(STYLE):  # type: ignore[arg-type]
-        figure.savefig(path, dpi=dpi, metadata=dated)
-    return path
 
 
 def _of_traces(keep: Keep, traces: list[Trace]) -> None:
@@ -99,19 +77,12 @@ def _of_traces(keep: Keep, traces: list[Trace]) -> None:
     if first is not None:
         name = "moving-sink" if first["moves"] else "standing-sink"
         keep(name, made.received_map(traces[first["sample"]], first["layer"], first["head"]))
-    twins = {place: twin for place, trace in enumerate(traces) if (twin := _twin(trace, traces)) is not None}
-    paired = first_head([trace for place, trace in enumerate(traces) if place in twins])
-    if paired is not None:
-        place = list(twins)[paired["sample"]]
-        keep("before-after", made.before_after(traces[place], twins[place], paired["layer"], paired["head"]))
-
-
-def _twin(trace: Trace, traces: list[Trace]) -> Trace | None:
-    """The same problem of the same model with an intervention."""
-    if trace.interventions:
-        return None
-    changed = (one for one in traces if one.interventions and one.prompt == trace.prompt)
-    return next((one for one in changed if model_of(one) == model_of(trace)), None)
+    changed = {(model_of(one), one.prompt): one for one in reversed(traces) if one.interventions}
+    problems = [(trace, (model_of(trace), trace.prompt)) for trace in traces if not trace.interventions]
+    pairs = [(trace, changed[problem]) for trace, problem in problems if problem in changed]
+    first = first_head([trace for trace, _ in pairs])
+    if first is not None:
+        keep("before-after", made.before_after(*pairs[first["sample"]], first["layer"], first["head"]))
 
 
 def _change(trace: Trace) -> tuple[int, int]:
@@ -121,7 +92,6 @@ def _change(trace: Trace) -> tuple[int, int]:
         return 0, trace.steps - 1
     columns = trace.maps.float().sum(2)  # [slot, step, key]
     change = (columns[:, 1:] - columns[:, :-1]).abs().amax(-1)
-    moved = columns[:, 1:].argmax(-1) != columns[:, :-1].argmax(-1)
-    change = change + 1e6 * moved
+    change += 1e6 * (columns[:, 1:].argmax(-1) != columns[:, :-1].argmax(-1))
     slot, step = divmod(int(change.argmax()), change.shape[1])
     return slot, step + 1

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -16,6 +17,8 @@ from sinkscope.report.drawing import DASHES, INK, LINES, axes, in_style, look, s
 from sinkscope.report.overview import cell_rows, class_rows
 from sinkscope.study.results import Cell, Dynamics, Mechanism, TokenShare
 from sinkscope.study.vocabulary import role_name
+
+Values = npt.NDArray[np.float64]
 
 # The same look for a role on every figure: sinks, its controls, its variants.
 LOOKS: dict[str, dict[str, Any]] = {
@@ -65,19 +68,21 @@ def masking_curves(cells: Sequence[Cell], task: str | None = None) -> Figure:
     entries: dict[str, Line2D] = {}
     for ax, model in zip(panels, models, strict=True):
         mine = [cell for cell in shown if cell["model"] == model]
-        for role in looks:
-            if line := sorted(
-                (cell for cell in mine if cell["role"] == role), key=lambda cell: int(cell["condition"]["k"])
-            ):
-                drawn = {"markersize": 4, **looks[role]}
-                _curve(ax, line, role, drawn)
+        for role, own in looks.items():
+            line = [cell for cell in mine if cell["role"] == role]
+            if line:
+                drawn = {"markersize": 4, **own}
+                _curve(ax, sorted(line, key=lambda cell: int(cell["condition"]["k"])), role, drawn)
                 entries.setdefault(role_name(role), Line2D([], [], **drawn))
-        for benchmark in _benchmarks(chosen):
-            if _paper_marks(ax, model, benchmark):
-                name = f"paper, {paper.BENCHMARK_NAMES[benchmark]}"
-                entries.setdefault(name, Line2D([], [], linestyle="none", markersize=5, **PAPER_LOOKS[benchmark]))
+        for benchmark, name in paper.BENCHMARK_NAMES.items():
+            values = paper.TABLE_1.get((paper.family(model), benchmark))
+            if values is not None and (chosen == "all" or benchmark in (chosen, paper.BENCHMARKS.get(chosen))):
+                marks: dict[str, Any] = {"linestyle": "none", "markersize": 5, **PAPER_LOOKS[benchmark]}
+                ks = [k for k in values if k]
+                ax.plot(ks, [100 * (values[k] - values[0]) for k in ks], **marks)
+                entries.setdefault(f"paper, {name}", Line2D([], [], **marks))
         ax.axhline(0, color=INK, linewidth=0.7)
-        ax.set(xlabel="keys masked per head (K)", title=model, xticks=[0, 1, 5, 10])
+        ax.set(xlabel="keys masked per head (K)", title=model)
         whole_ticks(ax, across=False)
         ax.set_xticks([0, 1, 5, 10], labels=["0", "1", "5", "10"])
     panels[0].set_ylabel(f"change of accuracy, points ({chosen})")
@@ -88,27 +93,15 @@ def masking_curves(cells: Sequence[Cell], task: str | None = None) -> Figure:
 def _curve(ax: Axes, line: Sequence[Mapping[str, Any]], role: str, look: Mapping[str, Any]) -> None:
     start = [] if role == "position" else [0.0]
     ks = [*start, *(cell["condition"]["k"] or 1 for cell in line)]
-    change, low, high = (
-        np.array([*start, *(100 * cell[name] for cell in line)])
-        for name in ("difference", "difference_low", "difference_high")
-    )
-    reach = np.maximum(0, [change - low, high - change])
-    ax.errorbar(ks, change, yerr=reach, label=role_name(role), capsize=2, **look)
+    names = ("difference", "difference_low", "difference_high")
+    change, low, high = (np.array([*start, *(100 * cell[name] for cell in line)]) for name in names)
+    ax.errorbar(ks, change, yerr=_reach(change, low, high), label=role_name(role), capsize=2, **look)
 
 
-def _benchmarks(task: str) -> list[str]:
-    if task == "all":
-        return list(paper.BENCHMARK_NAMES)
-    return [name for name in paper.BENCHMARK_NAMES if name in (task, paper.BENCHMARKS.get(task))]
-
-
-def _paper_marks(ax: Axes, model: str, benchmark: str) -> bool:
-    values = paper.TABLE_1.get((paper.family(model), benchmark))
-    if values is None:
-        return False
-    ks = [k for k in values if k]
-    ax.plot(ks, [100 * (values[k] - values[0]) for k in ks], linestyle="none", markersize=5, **PAPER_LOOKS[benchmark])
-    return True
+def _reach(value: Values, low: Values, high: Values) -> Values:
+    """Of error bars, below and above."""
+    reach: Values = np.maximum(0, [value - low, high - value])
+    return reach
 
 
 @in_style
@@ -124,13 +117,11 @@ def token_bars(tokens: Sequence[TokenShare], most: int = 6) -> Figure:
         rows = sorted((row for row in tokens if row.model == model), key=lambda row: -row.share)[:most]
         place = np.arange(len(rows))
         share, low, high, base = (100 * np.array([getattr(row, name) for row in rows]) for name in SHARES)
-        reach = np.maximum(0, [share - low, high - share])
-        bar = ax.barh(place, share, xerr=reach, color=LINES[0], height=0.62, capsize=2, ecolor=INK)
+        bar = ax.barh(place, share, xerr=_reach(share, low, high), color=LINES[0], height=0.62, capsize=2, ecolor=INK)
         (tick,) = ax.plot(base, place, "|", color=LINES[1], markersize=13, mew=2.2)
-        theirs = [_paper_share(paper.family(model), row.token) for row in rows]
-        known = [(i, share) for i, share in enumerate(theirs) if share is not None]
-        if known:
-            ring = ax.plot([100 * b for _, b in known], [i for i, _ in known], "o", color=INK, mfc="none", markersize=7)
+        theirs = {i: _paper_share(paper.family(model), row.token) for i, row in enumerate(rows)}
+        if known := {i: 100 * share for i, share in theirs.items() if share is not None}:
+            ring = ax.plot(list(known.values()), list(known), "o", color=INK, mfc="none", markersize=7)
         ax.set_yticks(place, labels=[_short(row.token) for row in rows], fontfamily="DejaVu Sans")
         ax.invert_yaxis()
         ax.set(xlabel="% of sinks", title=model)
@@ -178,17 +169,11 @@ def mechanism_gaps(rows: Sequence[Mechanism]) -> Figure:
         mine, factor = [row for row in rows if row.unit == unit], 100 if unit == "points" else 1
         for role, name, shift in (("sinks", "confidence_sinks_gap", -0.14), ("count", "confidence_random_gap", 0.14)):
             some = [(i + shift, gap) for i, row in enumerate(mine) if (gap := getattr(row, name)) is not None]
-            value, low, high = (
-                factor * np.array([getattr(gap, end) for _, gap in some]) for end in ("value", "low", "high")
-            )
-            shown = {
-                "color": LOOKS[role]["color"],
-                "marker": LOOKS[role]["marker"],
-                "markersize": 4,
-                "linestyle": "none",
-            }
-            reach = np.maximum(0, [value - low, high - value])
-            ax.errorbar(value, [y for y, _ in some], xerr=reach, capsize=2, label=role_name(role), **shown)
+            ends = ("value", "low", "high")
+            value, low, high = (factor * np.array([getattr(gap, end) for _, gap in some]) for end in ends)
+            drawn = {**LOOKS[role], "markersize": 4, "linestyle": "none"}
+            reach = _reach(value, low, high)
+            ax.errorbar(value, [y for y, _ in some], xerr=reach, capsize=2, label=role_name(role), **drawn)
         ax.axvline(0, color=INK, linewidth=0.8)
         ax.set_yticks(range(len(mine)), labels=[f"{row.model}, K = {row.k}" for row in mine])
         ax.invert_yaxis()

@@ -21,28 +21,19 @@ from torch import Tensor
 
 from sinkscope.report.coding import Blob, quantise
 from sinkscope.sinks import head_dynamics
-from sinkscope.sinks.columns import (
-    QUERY_KINDS,
-    alive_keys,
-    columns_by_layer,
-    missing_keys,
-    on_one_core,
-    query_count,
-)
+from sinkscope.sinks.columns import QUERY_KINDS, alive_keys, columns_by_layer, missing_keys, on_one_core, query_count
 from sinkscope.sinks.heads import FEW, notable, relocation, stability
 from sinkscope.sinks.rules import GROUPS, Columns
 from sinkscope.tracing import Trace
 
 LONGEST_TEXT = 4000  # characters of prompt and answer that a header holds
 LONGEST_TOKEN = 400
-MAP_BYTES = 4 << 20  # raw size up to which kept attention maps go into the page
-LENS_BYTES = 4 << 20  # and the lens: top tokens per position, layer and step, as codes into a list of words
+MAP_BYTES = LENS_BYTES = 4 << 20  # raw size up to which kept attention maps, and the lens, go into the page
 LONGEST_WORD = 100  # characters of a token in the lens
 
 LONG = 10  # steps from which a move can be followed by the eye; shorter generations only where there is no longer one
-OWN_HEADS = (
-    2  # per compact sample, beside those with attention maps: the furthest relocating and the firmest static one
-)
+# Per compact sample, beside those with attention maps: the furthest relocating and the firmest static one.
+OWN_HEADS = 2
 
 Floats = npt.NDArray[np.float32]
 
@@ -128,29 +119,25 @@ def first_head(traces: Sequence[Trace]) -> dict[str, Any] | None:
     model = model_of(traces[found["sample"]])
     tables = [head_table(trace) for _, trace in plain if model_of(trace) == model]
     like = sum(int((table.select(relocation()).to_series() > 0).sum()) for table in tables)
-    counted = {"like": like, "heads": sum(table.height for table in tables), "generations": len(tables)}
-    return {**found, **counted, **_named(model, found, counted)}
+    found |= {"like": like, "heads": sum(table.height for table in tables), "generations": len(tables)}
+    return {**found, **_named(model, **found)}
 
 
 def model_of(trace: Trace) -> str:
     return str(trace.model.get("name", "model"))
 
 
-def _named(model: str, head: dict[str, Any], counted: dict[str, int]) -> dict[str, str]:
+def _named(model: str, **found: Any) -> dict[str, str]:
     """Title and caption of the first picture."""
-    where = f"{model}, layer {head['layer']}, head {head['head']}"
-    like, heads, generations = counted.values()
-    over = f"{generations} generation{'s' * (generations > 1)}"
-    if not head["moves"]:
-        caption = (
-            f"No head of {model} moves its sink by more than {FEW} positions ({over}). This sink stays at {head['to']}."
-        )
-        return {"title": f"A sink that stays: {where}", "caption": caption}
-    caption = (
-        f"Its largest sink is mostly at position {head['from']} in the first half of the steps and at {head['to']} in the "
-        "second. "
-        f"{like} of {heads} heads of {model} ({100 * like / heads:.1f} %, {over}) move theirs by more than {FEW} positions."
-    )
+    where = f"{model}, layer {found['layer']}, head {found['head']}"
+    over = f"{found['generations']} generation{'s' * (found['generations'] > 1)}"
+    if not found["moves"]:
+        none = f"No head of {model} moves its sink by more than {FEW} positions ({over})."
+        return {"title": f"A sink that stays: {where}", "caption": f"{none} This sink stays at {found['to']}."}
+    ends = f"Its largest sink is mostly at position {found['from']} in the first half of the steps and at {found['to']}"
+    like, heads = found["like"], found["heads"]
+    share = f"{like} of {heads} heads of {model} ({100 * like / heads:.1f} %, {over})"
+    caption = f"{ends} in the second. {share} move theirs by more than {FEW} positions."
     return {"title": f"A sink that moves: {where}", "caption": caption}
 
 
@@ -163,18 +150,17 @@ def canvas_codes(trace: Trace) -> npt.NDArray[np.uint32]:
 def full(trace: Trace, name: str) -> tuple[dict[str, Any], Blob]:
     """A sample with every head; exact."""
     assert trace.received is not None
-    head, blob = _common(trace, name)
+    blob = Blob()
     received = trace.received.permute(3, 1, 2, 0, 4).contiguous().numpy()  # [group, layer, head, step, key]
     blob.add("received", received, "planes")
     blob.add("totals", totals(trace), "planes")
     blob.add("splitTotals", split_totals(trace), "planes")
-    return _finish(trace, {**head, "detail": "full", "lead": leads(layer_means(trace)).tolist()}, blob)
+    return _common(trace, name, blob, {"detail": "full", "lead": leads(layer_means(trace)).tolist()})
 
 
 def compact(trace: Trace, name: str, bits: int = 8) -> tuple[dict[str, Any], Blob]:
     """A sample with the mean over each layer's heads, and each head's largest key."""
-    head, blob = _common(trace, name)
-    means = layer_means(trace)
+    blob, means = Blob(), layer_means(trace)
     codes, table = quantise(means, bits)
     blob.add("means", codes, "steps")
     blob.add("table", table, "planes")
@@ -191,7 +177,7 @@ def compact(trace: Trace, name: str, bits: int = 8) -> tuple[dict[str, Any], Blo
         blob.add("received", received.permute(2, 1, 0, 3).contiguous().numpy(), "planes")  # [group, slot, step, key]
         blob.add("totals", np.ascontiguousarray(totals(trace)[:, layers, heads]), "planes")
     about = {"detail": "compact", "bits": bits, "lead": leads(means).tolist(), "ownHeads": [list(one) for one in own]}
-    return _finish(trace, {**head, **about}, blob)
+    return _common(trace, name, blob, about)
 
 
 def own_heads(trace: Trace) -> list[tuple[int, int]]:
@@ -201,15 +187,11 @@ def own_heads(trace: Trace) -> list[tuple[int, int]]:
     return sorted({*notable(head_table(trace), OWN_HEADS), *trace.map_heads})
 
 
-def _common(trace: Trace, name: str) -> tuple[dict[str, Any], Blob]:
-    blob = Blob()
-    codes = canvas_codes(trace)
+def _common(trace: Trace, name: str, blob: Blob, about: dict[str, Any]) -> tuple[dict[str, Any], Blob]:
+    """What both details have beside their own arrays; maps, reasons and the lens where they are small enough."""
+    head, codes = {**header(trace, name), **about}, canvas_codes(trace)
     blob.add("canvas", codes.astype(np.uint16) if codes.max() < 2**16 else codes, "steps")
     blob.add("confidence", trace.confidence.half().numpy(), "planes")
-    return header(trace, name), blob
-
-
-def _finish(trace: Trace, head: dict[str, Any], blob: Blob) -> tuple[dict[str, Any], Blob]:
     if trace.maps is not None and trace.maps.numel() <= MAP_BYTES:
         blob.add("maps", map_codes(trace.maps), "planes")
     else:
@@ -276,9 +258,8 @@ def layer_means(trace: Trace) -> Floats:
     if trace.layer_mean is not None:
         kept: Floats = trace.layer_mean.float().permute(2, 1, 0, 3).contiguous().numpy()
         return kept
-    chunks = []
-    for _, groups in columns_by_layer(trace, QUERY_KINDS):
-        chunks.append(torch.stack([columns.mean(2) for columns in groups]))  # [group, step, layer, key]
+    parts = (groups for _, groups in columns_by_layer(trace, QUERY_KINDS))
+    chunks = [torch.stack([columns.mean(2) for columns in groups]) for groups in parts]  # [group, step, layer, key]
     means: Floats = torch.cat(chunks, 2).transpose(1, 2).contiguous().numpy()
     return means
 
@@ -292,8 +273,7 @@ def largest(trace: Trace, group: str = "all") -> tuple[npt.NDArray[np.uint16], F
         key = values.argmax(-1)
         keys.append(key.astype(np.uint16))
         scores.append(np.take_along_axis(values, key[..., None], -1)[..., 0])
-    order = (1, 2, 0)
-    return np.concatenate(keys, 1).transpose(order), np.concatenate(scores, 1).transpose(order)
+    return np.concatenate(keys, 1).transpose(1, 2, 0), np.concatenate(scores, 1).transpose(1, 2, 0)
 
 
 def leads(means: Floats) -> npt.NDArray[np.int64]:

@@ -26,7 +26,6 @@ LIMIT = 15_000_000  # bytes of a page
 FULL_LIMIT = 3_000_000  # a sample that packs larger than this is kept in compact form
 SAMPLES = 4  # per model
 TWINS = 2  # of them, with a masked twin beside them
-BITS = (8, 7, 6, 5)  # tried in this order until the page fits
 HEIGHT = 900  # pixels of a notebook's frame
 logger = logging.getLogger(__name__)
 
@@ -39,9 +38,8 @@ def write(run: Path | str, out: Path | str | None = None, limit: int = LIMIT) ->
     run = Path(run)
     named = traces_of(run)
     about = overview_of(run, [trace for _, trace in named])
-    if run.is_file():
-        return _write(named, about, run.stem, Path(out or run.with_name(f"{run.name}.html")), limit)
-    return _write(named, about, run.name, Path(out or run / "report.html"), limit)
+    beside = run.with_name(f"{run.name}.html") if run.is_file() else run / "report.html"
+    return _write(named, about, run.stem if run.is_file() else run.name, Path(out or beside), limit)
 
 
 def write_traces(traces: Sequence[Trace], out: Path | str, limit: int = LIMIT) -> Path:
@@ -68,23 +66,21 @@ def _named(traces: Sequence[Trace]) -> list[tuple[str, Trace]]:
 
 
 def _write(named: list[tuple[str, Trace]], about: dict[str, Any], title: str, out: Path, limit: int) -> Path:
-    text = _page(named, about, title, limit)
+    text = _page(named, about, title, limit).encode("utf-8", "replace")
     try:
-        return io.write(out, text.encode("utf-8", "replace"))
+        return io.write(out, text)
     except OSError as error:
         raise ReportError(f"The report could not be written to {out} ({error}); choose another place.") from None
 
 
 def _page(named: list[tuple[str, Trace]], about: dict[str, Any], title: str, limit: int) -> str:
-    chosen = choose(named)
+    chosen, head = choose(named), f"{title} · sinkscope" if title else "sinkscope"
     data: dict[str, Any] = {"title": title, "overview": about, "samples": [], "note": "", **opening([])}
-    room = limit - len(page.build(data, title=_title(title))) - 2000
-    packed = pack(chosen, room)
-    data["samples"] = [head for head, _ in packed]
-    kept = dict(chosen)
-    data |= opening([kept[head["name"]] for head, _ in packed])
-    data["note"] = note([head for head, _ in packed], len(named))
-    return page.build(data, [blob for _, blob in packed], title=_title(title))
+    packed = pack(chosen, limit - len(page.build(data, title=head)) - 2000)
+    data["samples"] = [one for one, _ in packed]
+    data |= opening([dict(chosen)[one["name"]] for one in data["samples"]])
+    data["note"] = note(data["samples"], len(named))
+    return page.build(data, [blob for _, blob in packed], title=head)
 
 
 def opening(traces: Sequence[Trace]) -> dict[str, Any]:
@@ -102,28 +98,27 @@ def choose(named: list[tuple[str, Trace]]) -> list[tuple[str, Trace]]:
     kept: list[tuple[str, Trace]] = []
     for model in models:
         mine = [one for one in named if model_of(one[1]) == model]
-        plain = [one for one in mine if not one[1].interventions]
         changed = [one for one in mine if one[1].interventions]
+        plain = [one for one in mine if not one[1].interventions]
         some = (plain or changed)[: SAMPLES if len(models) > 1 else SAMPLES * 2]
-        twins = [
-            next((one for one in changed if one[1].prompt == trace.prompt and one[1].steps == trace.steps), None)
-            for _, trace in (some if plain else [])
-        ]
-        kept += some + [twin for twin in twins if twin is not None][:TWINS]
-        room = SAMPLES - len(some)
-        kept += [one for one in changed if one not in kept][: max(0, room)] if plain else []
+        kept += some
+        if plain:
+            problems = [(trace.prompt, trace.steps) for _, trace in some]
+            firsts = {(one[1].prompt, one[1].steps): one for one in reversed(changed)}
+            kept += [firsts[problem] for problem in problems if problem in firsts][:TWINS]
+            kept += [one for one in changed if one not in kept][: max(0, SAMPLES - len(some))]
     return kept
 
 
 def pack(chosen: list[tuple[str, Trace]], room: int) -> list[tuple[dict[str, Any], str]]:
     """Headers and packed text that fit into `room` bytes together: full where that fits, else compact, else fewer."""
-    made = [_small(name, trace, room // max(1, len(chosen))) for name, trace in chosen]
-    for bits in BITS:
-        whole = [
-            done or _text(sample.compact(trace, name, bits)) for done, (name, trace) in zip(made, chosen, strict=True)
-        ]
-        if sum(map(_size, whole)) <= room:
-            return whole
+    made = []
+    for name, trace in chosen:
+        small = trace.received is not None and sample.full_size(trace) <= 4 * FULL_LIMIT
+        best = _text(sample.full(trace, name)) if small else None
+        if best is None or _size(best) > min(FULL_LIMIT, room // len(chosen)):
+            best = _text(sample.compact(trace, name))
+        made.append(best)
     # The first samples of every model, then the second ones: a list that is cut early still shows every model.
     seen: Counter[str] = Counter()
     ranked = []
@@ -132,17 +127,9 @@ def pack(chosen: list[tuple[str, Trace]], room: int) -> list[tuple[dict[str, Any
         seen[model_of(trace)] += 1
     kept: list[int] = []
     for _, place in sorted(ranked):
-        if sum(_size(whole[i]) for i in kept) + _size(whole[place]) <= room:
+        if sum(_size(made[i]) for i in [*kept, place]) <= room:
             kept.append(place)
-    return [whole[i] for i in sorted(kept)]
-
-
-def _small(name: str, trace: Trace, room: int) -> tuple[dict[str, Any], str] | None:
-    """A full sample, if it is small enough to be kept so."""
-    if trace.received is None or sample.full_size(trace) > 4 * FULL_LIMIT:
-        return None
-    made = _text(sample.full(trace, name))
-    return made if _size(made) <= min(FULL_LIMIT, room) else None
+    return [made[i] for i in sorted(kept)]
 
 
 def _text(made: tuple[dict[str, Any], Blob]) -> tuple[dict[str, Any], str]:
@@ -168,10 +155,6 @@ def note(heads: Sequence[dict[str, Any]], total: int) -> str:
     return " ".join(lines)
 
 
-def _title(name: str) -> str:
-    return f"{name} · sinkscope" if name else "sinkscope"
-
-
 # ---- in a notebook ----
 
 
@@ -183,10 +166,9 @@ class Explorer:
         self.height, self.count = height, len(traces)
 
     def _repr_html_(self) -> str:
-        return (
-            f'<iframe sandbox="allow-scripts allow-downloads" title="sinkscope explorer" '
-            f'style="width:100%;height:{self.height}px;border:0" srcdoc="{html.escape(self.text)}"></iframe>'
-        )
+        style = f"width:100%;height:{self.height}px;border:0"
+        opened = f'<iframe sandbox="allow-scripts allow-downloads" title="sinkscope explorer" style="{style}"'
+        return f'{opened} srcdoc="{html.escape(self.text)}"></iframe>'
 
     def __repr__(self) -> str:
         return f"An explorer of {self.count} trace(s)."

@@ -5,34 +5,38 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Option
 
-from sinkscope.cli.groups import BenchmarkOptions, command
-from sinkscope.cli.options import Base, JsonFlag, ModelsOption, ShardOption, counts, listed, refuse_together
-from sinkscope.cli.screen import output, print_json, print_result, progress, table_of, tell_shard
+from sinkscope.cli.app import command
+from sinkscope.cli.options import (
+    Base,
+    BenchmarkOptions,
+    JsonFlag,
+    ModelsOption,
+    MoreModels,
+    ShardOption,
+    counts,
+    listed,
+    refuse,
+)
+from sinkscope.cli.screen import output, print_json, print_result, table_of, tell_shard
 from sinkscope.errors import TaskError
 
 
 @command(name="eval")
 def evaluate_model(
-    model: Annotated[str, typer.Option("--model", "-m", help="Zoo name, folder, GGUF file or Hub id.")],
-    mask_sinks: Annotated[int | None, typer.Option(help="Mask this many sinks per head.")] = None,
-    mask_random: Annotated[int | None, typer.Option(help="Mask this many random keys per head instead.")] = None,
-    rank: Annotated[str | None, typer.Option(help="Which map ranks the sinks: clean (default) or as_run")] = None,
+    model: Annotated[str, Option("--model", "-m", help="Zoo name, folder, GGUF file or Hub id.")],
+    mask_sinks: Annotated[int | None, Option(help="Mask this many sinks per head.")] = None,
+    mask_random: Annotated[int | None, Option(help="Mask this many random keys per head instead.")] = None,
+    rank: Annotated[str | None, Option(help="Which map ranks the sinks: clean (default) or as_run")] = None,
     condition: Annotated[
-        str | None,
-        typer.Option(help="Any intervention of study files, such as mask_sinks:k=5,rank=as_run; values are YAML."),
+        str | None, Option(help="Any intervention of study files, such as mask_sinks:k=5,rank=as_run; values are YAML.")
     ] = None,
-    show_prompt: Annotated[
-        bool, typer.Option("--show-prompt", help="Print the first problem as the model gets it; run nothing.")
-    ] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help="Folder for finished requests; rerun to resume."),
-    ] = None,
-    repeats: Annotated[int, typer.Option(help="Answers per problem, for pass@k.", min=1)] = 1,
-    pass_at: Annotated[str, typer.Option(help="Which pass@k, with commas between.")] = "1",
-    samples: Annotated[int, typer.Option(help="Masked samples per likelihood.", min=1)] = 128,
+    show_prompt: Annotated[bool, Option("--show-prompt", help="Print the first prompt of each task; no run.")] = False,
+    out: Annotated[Path | None, Option("--out", "-o", help="Folder for finished requests; rerun to resume.")] = None,
+    repeats: Annotated[int, Option(help="Answers per problem, for pass@k.", min=1)] = 1,
+    pass_at: Annotated[str, Option(help="Which pass@k, with commas between.")] = "1",
+    samples: Annotated[int, Option(help="Masked samples per likelihood.", min=1)] = 128,
     base: Base = None,
     as_json: JsonFlag = False,
     *,
@@ -52,14 +56,14 @@ def evaluate_model(
         raise TaskError("Expected at least one task, such as --task gsm8k, got none.")
     asked = {**options.asked(), "repeats": repeats, "pass_at": counts(pass_at), "samples": samples}
     if show_prompt:
-        refuse_together(TaskError, "with --show-prompt, which runs nothing", {"--out": out, "--condition": condition})
+        refuse(TaskError, "with --show-prompt, which runs nothing", out=out, condition=condition)
         prompts = shown_prompts(model, Choices(tuple(names), **asked))
         print_result(as_json, prompts, "\n".join(map(_as_text, prompts)))
         return
     more = options.run()
     change = made_of_words(mask_sinks, mask_random, rank)
     if condition is not None:
-        refuse_together(TaskError, "with --condition", {"--mask-sinks": mask_sinks, "--mask-random": mask_random})
+        refuse(TaskError, "with --condition", mask_sinks=mask_sinks, mask_random=mask_random)
         named = parse_condition(condition)
         change = named.intervention(options.seed)
         asked["settings"] = {**(asked["settings"] or {}), **decode_words(named)} or None
@@ -68,28 +72,11 @@ def evaluate_model(
         from sinkscope.models.load import load
 
         asked_model = load(model, dtype=options.dtype, device=options.device, base=base)
-    with unit_progress(progress(), "answers") as shown:
-        found = evaluate(
-            asked_model, names, intervention=change, out=out, **asked, **more, on_message=shown.on_message,
-            on_progress=shown.on_progress,
-        )  # fmt: skip
+    with unit_progress("answers") as shown:
+        found = evaluate(asked_model, names, intervention=change, out=out, **asked, **more, **shown.callbacks)
     if as_json:
         print_json(found)
-    else:
-        _print(found)
-
-
-def _as_text(found: dict[str, Any]) -> str:
-    """A prompt as the model gets it, or turn by turn where there is no tokenizer; and what comes behind it."""
-    turns = [f"[{turn['role'] or 'text'}]\n{turn['content']}" for turn in found["turns"]]
-    lines = [f"== {found['task']}: {found['how']}", found["text"] if found["text"] is not None else "\n".join(turns)]
-    lines += [f"-- settings: {found['settings']}", f"-- stop strings: {found['stops']}"]
-    return "\n".join(
-        [*lines, *(f"-- {one['score']:g} % without masking, by {one['by']}" for one in found["published"]), ""]
-    )
-
-
-def _print(found: dict[str, Any]) -> None:
+        return
     rows = []
     for name, task in found["tasks"].items():
         for metric, score in task["scores"].items():
@@ -98,33 +85,34 @@ def _print(found: dict[str, Any]) -> None:
     output().print(table_of(("task", "metric", "score", "95 %", "n"), rows, right=("score", "n")))
 
 
+def _as_text(found: dict[str, Any]) -> str:
+    """A prompt as the model gets it, or turn by turn where there is no tokenizer; and what comes behind it."""
+    turns = [f"[{turn['role'] or 'text'}]\n{turn['content']}" for turn in found["turns"]]
+    lines = [f"== {found['task']}: {found['how']}", "\n".join(turns) if found["text"] is None else found["text"]]
+    lines += [f"-- settings: {found['settings']}", f"-- stop strings: {found['stops']}"]
+    lines += [f"-- {one['score']:g} % without masking, by {one['by']}" for one in found["published"]]
+    return "\n".join([*lines, ""])
+
+
 @command()
 def table1(
     models: ModelsOption = None,
-    more: Annotated[list[str] | None, typer.Argument(help="Further models after --models.", hidden=True)] = None,
-    ks: Annotated[str, typer.Option(help="How many sinks are masked, with commas between.")] = "1,5,10",
+    more: MoreModels = None,
+    ks: Annotated[str, Option(help="How many sinks are masked, with commas between.")] = "1,5,10",
     condition: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A further intervention, such as attenuate:k=5,by=0.5 or mask_positions:positions=[0,1]; repeated."
-        ),
+        list[str] | None, Option(help="A further intervention, such as mask_positions:positions=[0,1]; repeated.")
     ] = None,
     fast: Annotated[
-        bool,
-        typer.Option(
-            "--fast", help="Commit all tokens of confidence above 0.9, if that agrees with the protocol's decoding."
-        ),
+        bool, Option("--fast", help="Commit all tokens of confidence above 0.9, if that agrees with the protocol.")
     ] = False,
-    fast_problems: Annotated[int, typer.Option(help="Unmasked problems on which --fast must agree.", min=1)] = 200,
+    fast_problems: Annotated[int, Option(help="Unmasked problems on which --fast must agree.", min=1)] = 200,
     sequential: Annotated[
         float | None,
-        typer.Option(help="Stop a comparison once it is inside or outside this margin, in points.", min=0.1, max=50),
+        Option(help="Stop once a comparison is inside or outside this margin, in points.", min=0.1, max=50),
     ] = None,
-    round_size: Annotated[int, typer.Option("--round", help="Problems between two looks of --sequential.", min=1)] = 50,
-    traced: Annotated[int, typer.Option(help="Problems per task that are traced too.", min=0)] = 3,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Run folder; an existing run is resumed.")] = Path(
-        "runs/table1"
-    ),
+    round_size: Annotated[int, Option("--round", help="Problems between two looks of --sequential.", min=1)] = 50,
+    traced: Annotated[int, Option(help="Problems per task that are traced too.", min=0)] = 3,
+    out: Annotated[Path, Option("--out", "-o", help="Run folder; an existing run is resumed.")] = Path("runs/table1"),
     shard: ShardOption = None,
     as_json: JsonFlag = False,
     *,
@@ -150,8 +138,8 @@ def table1(
     }  # fmt: skip
     here: dict[str, Any] = {"engine": words.pop("engine"), "fast": fast_problems if fast else None}
     here["sequential"] = None if sequential is None else Stopping(sequential, round_size)
-    with unit_progress(progress(), "answers") as shown:
-        here |= {"on_message": shown.on_message, "on_progress": shown.on_progress}
+    with unit_progress("answers") as shown:
+        here |= shown.callbacks
         if shard is None:
             found = run(names, out, **words, **here)
         else:

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
-from sinkscope.cli.groups import GenerateOptions, command
-from sinkscope.cli.options import JsonFlag, ModelArgument, PromptArgument, read_prompt, refuse_together
+from sinkscope.cli.app import command
+from sinkscope.cli.options import GenerateOptions, JsonFlag, ModelArgument, PromptArgument, read_prompt, refuse
 from sinkscope.cli.screen import output, print_json
 from sinkscope.errors import PromptError, printable
 
@@ -31,18 +31,16 @@ STYLES = {"masked": "dim", "new": "bold green", "known": ""}
 def generate(
     model: ModelArgument,
     prompt: PromptArgument,
-    top_p: Annotated[float | None, typer.Option(help="Keep the likeliest tokens up to this probability.")] = None,
-    top_k: Annotated[int | None, typer.Option(help="Keep this many of the likeliest tokens.")] = None,
-    guidance: Annotated[float | None, typer.Option(help="Classifier-free guidance; 0 is none.")] = None,
-    algorithm: Annotated[str | None, typer.Option(help="Dream: origin, maskgit_plus, topk_margin or entropy.")] = None,
-    threshold: Annotated[
-        float | None, typer.Option(help="Parallel: commit all tokens of at least this confidence.")
-    ] = None,
-    factor: Annotated[float | None, typer.Option(help="Parallel: the required confidence falls with the rank.")] = None,
-    cache: Annotated[str | None, typer.Option(help="Parallel: prefix or dual.")] = None,
-    noise: Annotated[str | None, typer.Option(help="reference (the authors' stream), per_row or counter.")] = None,
-    pace: Annotated[float, typer.Option(help="Seconds that each step stays on a terminal, at least.", min=0)] = 0,
-    chat: Annotated[bool, typer.Option(help="Put the prompt into the chat template, if there is one.")] = True,
+    top_p: Annotated[float | None, Option(help="Keep the likeliest tokens up to this probability.")] = None,
+    top_k: Annotated[int | None, Option(help="Keep this many of the likeliest tokens.")] = None,
+    guidance: Annotated[float | None, Option(help="Classifier-free guidance; 0 is none.")] = None,
+    algorithm: Annotated[str | None, Option(help="Dream: origin, maskgit_plus, topk_margin or entropy.")] = None,
+    threshold: Annotated[float | None, Option(help="Parallel: commit all tokens at least so sure.")] = None,
+    factor: Annotated[float | None, Option(help="Parallel: the required confidence falls with the rank.")] = None,
+    cache: Annotated[str | None, Option(help="Parallel: prefix or dual.")] = None,
+    noise: Annotated[str | None, Option(help="reference (the authors' stream), per_row or counter.")] = None,
+    pace: Annotated[float, Option(help="Seconds that each step stays on a terminal, at least.", min=0)] = 0,
+    chat: Annotated[bool, Option(help="Put the prompt into the chat template, if there is one.")] = True,
     as_json: JsonFlag = False,
     *,
     options: GenerateOptions,
@@ -50,7 +48,7 @@ def generate(
     """Generate text and watch the canvas fill in."""
     asked = read_prompt(prompt)
     if not isinstance(asked, str):
-        refuse_together(PromptError, "with chat messages or token ids", {"--no-chat": not chat})
+        refuse(PromptError, "with chat messages or token ids", no_chat=not chat)
     from sinkscope.decoding import decode
 
     words = options.decode_words(

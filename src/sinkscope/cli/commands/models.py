@@ -1,15 +1,24 @@
-"""`sinkscope models`: what can be loaded here without a network; `sinkscope train` says where training went."""
+"""`sinkscope models`, `check MODEL` and `bench MODEL`: what can be loaded, whether it is sound, and what it costs here."""
 
 from __future__ import annotations
 
+import json
+import platform
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Exit, Option
 
-from sinkscope.cli.groups import command
-from sinkscope.cli.options import JsonFlag
-from sinkscope.cli.screen import output, print_json, table_of
-from sinkscope.errors import SinkscopeError
+from sinkscope import io
+from sinkscope.cli.app import command
+from sinkscope.cli.options import Device, Dtype, JsonFlag, LoadOptions, ModelArgument, counts, writable
+from sinkscope.cli.screen import output, print_json, say_error, table_of, waiting
+
+JsonFile = Annotated[Path | None, Option(help="Write all that was found to this JSON file.", callback=writable)]
 
 
 @command()
@@ -30,10 +39,120 @@ def models(as_json: JsonFlag = False) -> None:
                   f"Families: {', '.join(families)}.")  # fmt: skip
 
 
-@command(context_settings={"ignore_unknown_options": True}, hidden=True)
-def train(arguments: Annotated[list[str] | None, typer.Argument(metavar="…", help="Ignored.")] = None) -> None:
-    """Training moved to `python -m lab.train RECIPE` in a checkout of the repository."""
-    raise SinkscopeError(
-        "Expected a command of the instrument, and training is none any more: in a checkout of the repository, "
-        "run python -m lab.train RECIPE."
+@command()
+def check(
+    model: ModelArgument,
+    everything: Annotated[bool, Option("--all", help="Also backends, caches, several GPUs and memory.")] = False,
+    out: JsonFile = None,
+    as_json: JsonFlag = False,
+    *,
+    options: LoadOptions,
+) -> None:
+    """Check that a model loads whole, attends as its family does, decodes, and obeys an intervention.
+
+    With --quantization also how far logits and received attention drift from the plain weights.
+    """
+    from rich.text import Text
+
+    from sinkscope.checkup import checkup
+
+    with waiting(f"checking {model} …"):
+        checks = list(checkup(model, everything=everything, **options.load_words()))
+    failed = [one for one in checks if one.status == "failed"]
+    found = {"model": model, "ok": not failed, "checks": [one.to_dict() for one in checks]}
+    if out is not None:
+        io.write(out, json.dumps({**found, "machine": machine()}, indent=1) + "\n")
+    if as_json:
+        print_json(found)
+    else:
+        colours = {"ok": "green", "failed": "red", "skipped": "dim"}
+        rows = [(one.name, Text(one.status, colours[one.status]), one.detail) for one in checks]
+        output().print(table_of(("check", "", "what was found"), rows))
+    if failed:
+        say_error(f"{model}: {len(failed)} of {len(checks)} checks failed; {failed[0].name}: {failed[0].detail}")
+        raise Exit(1)
+
+
+@command()
+def bench(
+    model: ModelArgument = "tiny-llada",
+    length: Annotated[int, Option(help="Tokens to generate.", min=1)] = 32,
+    prompt: Annotated[int, Option(help="Tokens of the prompt.", min=1)] = 32,
+    repeats: Annotated[int, Option(help="Rounds; each round runs every variant once.", min=1)] = 5,
+    dtype: Dtype = None,
+    device: Device = None,
+    lengths: Annotated[str | None, Option(help="Positions of the attention calls, with commas.")] = None,
+    out: JsonFile = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Time plain, traced and masked generation, and attend against torch's own attention, each interleaved."""
+    import torch
+
+    import sinkscope as sk
+    from sinkscope.attention.compare import against_reference, against_sdpa, in_turns
+    from sinkscope.checkup import peak
+    from sinkscope.decoding import resolve_settings
+
+    asked = None if lengths is None else counts(lengths)
+    with waiting("loading …"):
+        loaded = sk.load(model, dtype=dtype, device=device)
+    ids = torch.randint(0, min(loaded.vocabulary, 100), (1, prompt), generator=torch.Generator().manual_seed(0))
+    settings = resolve_settings(loaded.defaults, loaded, prompt, {"length": length})
+    plain = partial(sk.decode, loaded, ids, settings, history=False)
+
+    def masked() -> None:
+        with sk.intervene(loaded, sk.MaskSinks(k=5)):
+            plain()
+
+    traced = partial(sk.trace, loaded, ids, settings)
+    ways: dict[str, Callable[[], object]] = {"plain": plain, "traced": traced, "masked": masked}
+    with waiting("measuring …"), torch.inference_mode():
+        seconds = dict(zip(ways, in_turns(list(ways.values()), repeats, loaded.device), strict=True))
+        peaks = {name: peak(loaded.device, way) for name, way in ways.items()}
+        weights = next(loaded.module.parameters())
+        calls = against_sdpa(weights.device, weights.dtype, repeats, asked)
+        errors = against_reference(weights.device, weights.dtype)
+    rows = {
+        name: {"seconds": taken, "ratio": taken / seconds["plain"], "peak_bytes": peaks[name]}
+        for name, taken in seconds.items()
+    }
+    attention = [{**asdict(call), "ratio": call.ratio} for call in calls]
+    about = {"model": loaded.identity(), "machine": machine(), "threads": torch.get_num_threads()}
+    compared = [{**asdict(one), "holds": one.holds} for one in errors]
+    whole = {**about, "settings": settings.to_dict(), **rows, "attention": attention, "errors": compared}
+    if out is not None:
+        io.write(out, json.dumps(whole, indent=1, allow_nan=False) + "\n")
+    if as_json:
+        print_json(whole)
+        return
+    console, first = output(), calls[0]
+    console.print(f"{loaded.name}: {prompt} + {length} tokens, {torch.get_num_threads()} threads, median of {repeats}")
+    shown = [(name, f"{row['seconds']:.3f}", f"{row['ratio']:.2f} ×", row["peak_bytes"] or "–")
+             for name, row in rows.items()]  # fmt: skip
+    console.print(table_of(("", "seconds", "ratio", "peak bytes"), shown, ("seconds", "ratio", "peak bytes")))
+    console.print(
+        f"\nattend ({first.backend}) against torch's own, {first.heads} heads of {first.dim}, {weights.dtype}:"
     )
+    titles = ("positions", "causal", "torch ms", "attend ms", "ratio")
+    times = [(call.length, call.causal, f"{1000 * call.sdpa:.3f}", f"{1000 * call.attend:.3f}", f"{call.ratio:.2f} ×")
+             for call in calls]  # fmt: skip
+    console.print(table_of(titles, times, titles))
+    for backend in sorted({one.backend for one in errors}):
+        own = [one for one in errors if one.backend == backend]
+        off, wrong = max(max(one.out, one.received) for one in own), sum(not one.holds for one in own)
+        console.print(f"{backend}: {len(own)} kinds of calls, at most {off:.2g} off the formula, {wrong} too far")
+
+
+def machine() -> dict[str, str | None]:
+    """What a reader of the figures must know of where they were measured."""
+    import torch
+
+    try:
+        triton: str | None = version("triton")
+    except PackageNotFoundError:
+        triton = None
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {
+        "system": platform.platform(), "python": platform.python_version(), "torch": torch.__version__,
+        "triton": triton, "cuda": torch.version.cuda, "gpu": gpu,
+    }  # fmt: skip

@@ -5,44 +5,40 @@ from __future__ import annotations
 import time
 import webbrowser
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
-import typer
+from typer import Argument, Option
 
-from sinkscope.cli.groups import command
-from sinkscope.cli.options import JsonFlag, refuse_together, writable_file
+from sinkscope.cli.app import command
+from sinkscope.cli.options import JsonFlag, refuse, writable
 from sinkscope.cli.screen import print_json, print_result, print_text, waiting
 from sinkscope.errors import ReportError
 
-RunFolder = Annotated[
-    Path, typer.Argument(help="Folder of a run, or the file of a trace.", metavar="RUN|FILE", show_default=False)
-]
+RunFolder = Annotated[Path, Argument(help="Folder of a run, or the file of a trace.", metavar="RUN|FILE")]
 
 
 @command()
 def report(
     run: RunFolder,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Where to write it. Default: RUN/report.html.")
+        Path | None, Option("--out", "-o", help="File. Default: RUN/report.html.", callback=writable)
     ] = None,
-    megabytes: Annotated[float, typer.Option(help="How large the file may be.", min=0.5, max=1e6)] = 15.0,
-    text: Annotated[bool, typer.Option("--text", help="Print the summary again; write nothing.")] = False,
-    full: Annotated[bool, typer.Option("--full", help="With --text: every table.")] = False,
+    megabytes: Annotated[float, Option(help="How large the file may be.", min=0.5, max=1e6)] = 15.0,
+    text: Annotated[bool, Option("--text", help="Print the summary again; write nothing.")] = False,
+    full: Annotated[bool, Option("--full", help="With --text: every table.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Write one page that shows a run or a trace, opens anywhere and needs no network."""
     if text:
-        refuse_together(ReportError, "with --text, which writes nothing", {"--out": out})
+        refuse(ReportError, "with --text, which writes nothing", out=out)
         return _text(run, full, as_json)
-    refuse_together(ReportError, "without --text", {"--full": full})
-    writable_file(out, ReportError)
+    refuse(ReportError, "without --text", full=full)
     from sinkscope.report import write
 
     with waiting("writing the report …"):
         path = write(run, out, int(megabytes * 1e6))
-    print_result(
-        as_json, {"report": str(path), "bytes": path.stat().st_size}, f"{path} ({path.stat().st_size / 1e6:.1f} MB)"
-    )
+    size = path.stat().st_size
+    print_result(as_json, {"report": str(path), "bytes": size}, f"{path} ({size / 1e6:.1f} MB)")
 
 
 def _text(run: Path, full: bool, as_json: bool) -> None:
@@ -64,8 +60,8 @@ def _text(run: Path, full: bool, as_json: bool) -> None:
 @command()
 def figures(
     run: RunFolder,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder to write to. Default: RUN/figures.")] = None,
-    format: Annotated[str, typer.Option(help="pdf, svg or png.")] = "pdf",
+    out: Annotated[Path | None, Option("--out", "-o", help="Folder to write to. Default: RUN/figures.")] = None,
+    format: Annotated[Literal["pdf", "svg", "png"], Option(help="pdf, svg or png.")] = "pdf",
     as_json: JsonFlag = False,
 ) -> None:
     """Draw the paper's figures from a run, for print."""
@@ -79,8 +75,8 @@ def figures(
 @command()
 def view(
     run: RunFolder,
-    port: Annotated[int, typer.Option(help="Port on this machine; 0 is any free one.", min=0, max=65535)] = 0,
-    browser: Annotated[bool, typer.Option(help="Open a browser.")] = True,
+    port: Annotated[int, Option(help="Port on this machine; 0 is any free one.", min=0, max=65535)] = 0,
+    browser: Annotated[bool, Option(help="Open a browser.")] = True,
     as_json: JsonFlag = False,
 ) -> None:
     """Look at a run that is too big for one file, served to this machine only, until Ctrl-C."""

@@ -4,38 +4,32 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
+from typer import Argument, Option, echo
 
 from sinkscope import io
+from sinkscope.cli.app import command
 from sinkscope.cli.commands.study import print_run
-from sinkscope.cli.groups import command
-from sinkscope.cli.options import JsonFlag, writable_file
-from sinkscope.cli.screen import print_json, print_result, progress
-from sinkscope.errors import ReportError, StudyError, printable
+from sinkscope.cli.options import CsvOption, JsonFlag, ParquetOption, ReportFlag, writable
+from sinkscope.cli.screen import print_json, print_result
+from sinkscope.errors import StudyError, printable
 
 if TYPE_CHECKING:
     import polars as pl
 
 
-TABLES = ("cells", "claims", "answers")
-CsvOption = Annotated[Path | None, typer.Option("--csv", help="Write the table to this CSV file.")]
-
-
 @command()
 def results(
-    run: Annotated[Path, typer.Argument(help="Folder of a finished run.", show_default=False)],
-    table: Annotated[str, typer.Option(help="cells, claims or answers (one row per problem).")] = "cells",
+    run: Annotated[Path, Argument(help="Folder of a finished run.", show_default=False)],
+    table: Annotated[
+        Literal["cells", "claims", "answers"], Option(help="cells, claims or answers (a row per problem).")
+    ] = "cells",
     csv: CsvOption = None,
-    parquet: Annotated[Path | None, typer.Option(help="Write the table to this Parquet file.")] = None,
+    parquet: ParquetOption = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Print a table of a run as CSV, or write it to a file; the columns are the fields of results.json."""
-    if table not in TABLES:
-        raise ReportError(f"Expected a table out of {', '.join(TABLES)}, got {table!r}.")
-    writable_file(csv, ReportError)
-    writable_file(parquet, ReportError)
     from sinkscope.study.run import Run
 
     found: pl.DataFrame = getattr(Run.load(run), table)()
@@ -47,7 +41,7 @@ def results(
     if as_json:
         print_json({"table": table, "rows": found.to_dicts()})
     elif csv is None and parquet is None:
-        typer.echo(printable(csv_of(found)), nl=False)
+        echo(printable(csv_of(found)), nl=False)
 
 
 def csv_of(frame: pl.DataFrame) -> str:
@@ -61,18 +55,14 @@ def csv_of(frame: pl.DataFrame) -> str:
 
 @command()
 def export(
-    run: Annotated[
-        Path, typer.Argument(help="Folder of a finished study or table1, or its results.json.", metavar="RUN")
-    ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="File to write.")] = Path("entry.json"),
-    name: Annotated[str | None, typer.Option(help="Name of the entry; by default the study's.")] = None,
+    run: Annotated[Path, Argument(help="Folder of a finished study or table1, or its results.json.", metavar="RUN")],
+    out: Annotated[Path, Option("--out", "-o", help="File to write.", callback=writable)] = Path("entry.json"),
+    name: Annotated[str | None, Option(help="Name of the entry; by default the study's.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Write claims, table, controls, versions and checkpoint of a run as one file; no text of a benchmark is in it."""
-    from sinkscope import io
     from sinkscope.study.atlas import entry_of, to_json
 
-    writable_file(out, StudyError)
     entry = entry_of(run, name)
     path, failed = io.write(out, to_json(entry)), [one for one in entry["controls"] if not one["held"]]
     value = {"entry": str(path), "bytes": path.stat().st_size, "controls_held": not failed, "digest": entry["digest"]}
@@ -83,44 +73,33 @@ def export(
 
 @command()
 def merge(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders that hold the shards.", metavar="RUN…")],
+    runs: Annotated[list[Path], Argument(help="Run folders that hold the shards.", metavar="RUN…")],
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder of the whole run. Default: the folder, if it is one.")
+        Path | None, Option("--out", "-o", help="Folder of the whole run. Default: the folder, if it is one.")
     ] = None,
-    report: Annotated[bool, typer.Option(help="Write report.html at the end.")] = True,
+    report: ReportFlag = True,
     as_json: JsonFlag = False,
 ) -> None:
     """Join the shards of a study or of table1 (--shard i/n), finish its tables and report; names a shard that is missing."""
-    from sinkscope.study.shards import has_table1_shards
-    from sinkscope.study.shards import merge as merged
-
-    if any(has_table1_shards(run) for run in runs):
-        _table1(runs, out, as_json)
-    else:
-        print_run(merged(runs, out), report, as_json)
-
-
-def _table1(runs: list[Path], out: Path | None, as_json: bool) -> None:
-    """The answers are there: what is left is to score them, and to trace a few problems."""
     from sinkscope.io.progress import unit_progress
-    from sinkscope.study.shards import merge_table1
+    from sinkscope.study import shards
 
+    if not any(map(shards.has_table1_shards, runs)):
+        print_run(shards.merge(runs, out), report, as_json)
+        return
     if out is None and len(runs) > 1:
         raise StudyError(f"Expected --out, the folder for the merged run of {len(runs)} folders, got none.")
-    folder = runs[0] if out is None else out
-    with unit_progress(progress(), "answers") as shown:
-        found = merge_table1(runs, folder, on_message=shown.on_message, on_progress=shown.on_progress)
+    folder = out or runs[0]
+    with unit_progress("answers") as shown:  # what is left is to score, and to trace a few problems
+        found = shards.merge_table1(runs, folder, **shown.callbacks)
     print_result(as_json, found, (folder / "table1.md").read_text(encoding="utf-8"))
 
 
 @command()
 def compare(
-    first: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
-    second: Annotated[Path, typer.Argument(help="Folder of another one, or of the same with --match-models.")],
-    match_models: Annotated[
-        str | None,
-        typer.Option(help="Models to compare, first=second with commas between, such as base=base-tuned."),
-    ] = None,
+    first: Annotated[Path, Argument(help="Folder of a finished run.")],
+    second: Annotated[Path, Argument(help="Folder of another one, or of the same with --match-models.")],
+    match_models: Annotated[str | None, Option(help="Models to compare, base=base-tuned,a=b.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Compare two runs of study or table1 cell by cell: the second against the first, on the problems that both have."""

@@ -1,4 +1,4 @@
-"""`sinkscope study [NAME|FILE]`: the main job."""
+"""`sinkscope study [NAME|FILE]`, the main job, and `sinkscope plan STUDY|table1`: what it would take on other machines."""
 
 from __future__ import annotations
 
@@ -6,57 +6,42 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Exit, Option
 
-from sinkscope.cli.groups import EngineOptions, command
-from sinkscope.cli.options import (
-    MOST,
-    Device,
-    Dtype,
-    JsonFlag,
-    ModelsOption,
-    Problems,
-    ShardOption,
-    TaskOption,
-    listed,
-    refuse_together,
-    study_names,
-)
-from sinkscope.cli.screen import print_json, print_result, print_text, progress, tell_shard, waiting
-from sinkscope.errors import ReportError, StudyError, printable
+from sinkscope.cli import options
+from sinkscope.cli.app import command
+from sinkscope.cli.options import counts, listed, refuse
+from sinkscope.cli.screen import print_json, print_result, print_text, say_error, tell_shard, waiting
+from sinkscope.errors import ReportError, StudyError
 
 if TYPE_CHECKING:
+    from sinkscope.study.forecast import Forecast
     from sinkscope.study.run import Run
+
+GB = 1e9
 
 
 @command()
 def study(
-    name: Annotated[
-        str,
-        typer.Argument(help="A shipped study (paper, quick, blocks, …) or a YAML file.", autocompletion=study_names),
-    ] = "paper",
+    name: options.StudyName = "paper",
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Run folder; an existing run is resumed. Default: runs/NAME.")
+        Path | None, Option("--out", "-o", help="Run folder; an existing run is resumed. Default: runs/NAME.")
     ] = None,
-    models: ModelsOption = None,
-    more: Annotated[list[str] | None, typer.Argument(help="Further models after --models.", hidden=True)] = None,
-    tasks: TaskOption = None,
-    problems: Problems = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of problems and random keys.", min=0, max=MOST)] = None,
-    workers: Annotated[
-        int | None, typer.Option(help="Processes, one thread each. Default: one per core.", min=1)
-    ] = None,
-    shard: ShardOption = None,
-    dtype: Dtype = None,
-    device: Device = None,
-    show: Annotated[
-        bool, typer.Option("--show", help="Print the plan, its units and an estimate; run nothing.")
-    ] = False,
-    report: Annotated[bool, typer.Option(help="Write report.html at the end.")] = True,
-    full: Annotated[bool, typer.Option("--full", help="Print every table, not the summary alone.")] = False,
-    as_json: JsonFlag = False,
+    models: options.ModelsOption = None,
+    more: options.MoreModels = None,
+    tasks: options.TaskOption = None,
+    problems: options.Problems = None,
+    seed: Annotated[int | None, Option(help="Seed of problems and random keys.", min=0, max=options.MOST)] = None,
+    workers: Annotated[int | None, Option(help="Processes, one thread each. Default: one per core.", min=1)] = None,
+    shard: options.ShardOption = None,
+    dtype: options.Dtype = None,
+    device: options.Device = None,
+    show: Annotated[bool, Option("--show", help="Print the plan, its units and an estimate; run nothing.")] = False,
+    report: options.ReportFlag = True,
+    full: Annotated[bool, Option("--full", help="Print every table, not the summary alone.")] = False,
+    as_json: options.JsonFlag = False,
     *,
-    where: EngineOptions,
+    where: options.EngineOptions,
 ) -> None:
     """Run a study: mask sinks, with controls, and say what that did.
 
@@ -65,70 +50,127 @@ def study(
     """
     from sinkscope.io.progress import unit_progress
     from sinkscope.study.run import run
-    from sinkscope.study.schema import Study
+    from sinkscope.study.schema import Study, shipped
     from sinkscope.study.shards import Shard, run_shard
 
-    name, wanted = _asked(name, models, more)
+    given = [*(models or []), *(more or [])]
+    if models and name not in shipped() and Path(name).suffix not in (".yaml", ".yml"):
+        name, given = "paper", [*models, name, *(more or [])]  # after --models, what is no study is one more model
+    wanted, chosen = listed(given, "a model after --models", "tiny-llada"), listed(tasks, "tasks", "arithmetic")
     engine = where.chosen(workers)
-    chosen = listed(tasks, "tasks", "arithmetic")
     plan = Study.load(name).changed(wanted, problems, chosen, seed, dtype=dtype, device=device)
     if show:
         from sinkscope.study.engines.local import cores
         from sinkscope.study.forecast import here
 
-        given = {"--out": out, "--full": full, "--no-report": not report, "--shard": shard}
-        given["--engine"] = where.engine != "local"
-        refuse_together(StudyError, "with --show, which runs nothing", given)
+        far = where.engine != "local"
+        refuse(
+            StudyError,
+            "with --show, which runs nothing",
+            out=out,
+            full=full,
+            no_report=not report,
+            shard=shard,
+            engine=far,
+        )
         with waiting("timing a layer of each model …"):
             found = here(plan)
         text = plan.to_yaml() + found.brief(workers or cores())
         print_result(as_json, {"study": plan.to_dict(), "estimate": found.to_dict()}, text)
         return
-    refuse_together(StudyError, "with --json, which has every table", {"--full": full and as_json})
+    refuse(StudyError, "with --json, which has every table", full=full and as_json)
     own = workers if engine == "local" else None
     if shard is not None:
         part = Shard.parse(shard)
-        with unit_progress(progress()) as shown:
-            folder = run_shard(plan, part, out, engine, own, shown.on_message, shown.on_progress)
+        with unit_progress() as shown:
+            folder = run_shard(plan, part, out, engine, own, **shown.callbacks)
         tell_shard(folder, shard, as_json)
         return
-    with unit_progress(progress()) as shown:
-        done = run(plan, out, engine, own, shown.on_message, shown.on_progress)
+    with unit_progress() as shown:
+        done = run(plan, out, engine, own, **shown.callbacks)
     wrong = done.unexpected(plan)
     print_run(done, report, as_json, full, {"unexpected": wrong} if plan.expected else {})
     if plan.expected and not as_json:
         told = [f"Not as expected: {line}" for line in wrong] or ["All verdicts are as the study expects."]
         print_text("\n".join(told))
     if wrong:  # a study that knows its truth fails where its verdicts say otherwise
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
 def print_run(done: Run, report: bool, as_json: bool, full: bool = False, more: Mapping[str, object] = {}) -> None:
     """What came out and where it is, with report.html written where that is wanted."""
-    page = _written_report(done) if report else None
+    page = None
+    if report:
+        from sinkscope.report import write
+
+        try:
+            page = str(write(done.folder))
+        except ReportError as error:
+            say_error(f"no report: {error}")
     if as_json:
-        print_json({**done.results, **more, "folder": str(done.folder), "report": str(page) if page else None})
+        print_json({**done.results, **more, "folder": str(done.folder), "report": page})
     else:
         print_text(done.summary(full=full))
         print_text(f"Results: {done.folder / 'results.json'}\nReport:  {page or '(none)'}")
 
 
-def _written_report(done: Run) -> Path | None:
-    """report.html of a run; None, and a line that says why, where it cannot be written."""
-    from sinkscope.report import write
+@command()
+def plan(
+    name: options.StudyName = "paper",
+    models: options.ModelsOption = None,
+    tasks: options.TaskOption = None,
+    problems: options.Problems = None,
+    device: Annotated[str, Option(help="cpu, or a GPU such as H100, A100, RTX 4090.")] = "cpu",
+    dtype: options.Dtype = None,
+    measure: Annotated[bool, Option("--measure", help="Time a layer of each model on this CPU.")] = False,
+    protocol: options.ProtocolOption = None,
+    ks: Annotated[str | None, Option(help="table1: how many sinks are masked, with commas between.")] = None,
+    batch_size: options.BatchSize = 8,
+    as_json: options.JsonFlag = False,
+) -> None:
+    """Estimate memory, operations, hours and disk of a study, or of table1, from config.json files; nothing is run."""
+    wanted = listed(models, "models after --models", "tiny-llada")
+    if name == "table1":
+        from sinkscope.study.forecast import forecast_table1, table1_dict, table1_text
 
-    try:
-        return write(done.folder)
-    except ReportError as error:
-        progress().print(printable(f"no report: {error}"), markup=False)
-        return None
+        refuse(StudyError, "with table1", task=tasks, measure=measure)
+        if wanted is None:
+            raise StudyError(
+                "Expected models to plan table1 for, such as --models GSAI-ML/LLaDA-8B-Instruct, got none."
+            )
+        with waiting("reading config.json files …"):
+            rows = forecast_table1(
+                wanted, device, protocol=protocol, ks=counts(ks or "1,5,10"), limit=problems, batch_size=batch_size, dtype=dtype
+            )  # fmt: skip
+        print_result(as_json, table1_dict(rows), table1_text(rows, device))
+        return
+    from sinkscope.study.forecast import forecast
+    from sinkscope.study.schema import Study
+
+    refuse(StudyError, "with a study", protocol=protocol, ks=ks)
+    study = Study.load(name).changed(wanted, problems, listed(tasks, "tasks", "arithmetic"), dtype=dtype)
+    with waiting("timing a layer of each model …" if measure else "reading config.json files …"):
+        found = forecast(study, device, measure)
+    print_result(as_json, found.to_dict(), told(found))
 
 
-def _asked(name: str, models: list[str] | None, more: list[str] | None) -> tuple[str, list[str] | None]:
-    """The study and the models; after --models, a NAME that is no study is one more model."""
-    from sinkscope.study.schema import shipped
+def told(found: Forecast) -> str:
+    """The estimate in lines of 80 columns."""
+    from sinkscope.study.text import aligned
 
-    given = [*(models or []), *(more or [])]
-    if models and name not in shipped() and Path(name).suffix not in (".yaml", ".yml"):
-        name, given = "paper", [*models, name, *(more or [])]
-    return name, listed(given, "a model after --models", "tiny-llada")
+    how = "one layer timed on this CPU" if found.measured else "assumed rates, nothing was timed"
+    rows = [("model", "units", "forwards", "PFLOP", "hours", "GB per worker")]
+    for model in found.models:
+        hours, memory = f"{model.seconds / 3600:.3g}", f"{(model.memory + found.runtime) / GB:.2f}"
+        counted = (f"{model.units:,}", f"{model.forwards:,}", f"{model.flops / 1e15:.3g}", hours, memory)
+        parts = f"weights {model.weights / GB:.2f} GB, activations {model.activations / GB:.2f}, trace {model.trace / GB:.2f}"
+        place = " in the host's memory" if model.on_host else ""
+        plain = "" if model.plain is None else f"; {model.plain / 3600:.3g} hours without traces and masks"
+        about = f"{model.parameters:,} parameters in {model.dtype}: {parts}{place}{plain}"
+        rows += [(model.model, *counted), (f"  {about}", "", "", "", "", "")]
+    lines = [f"Plan of the study {found.study} on {found.device}.", f"An estimate: {how}.", "", *aligned(rows, 0), ""]
+    lines.append("Hours by workers: " + ", ".join(f"{count}: {spent:.3g}" for count, spent in found.hours.items()))
+    lines.append(f"Disk for answers and traces: {found.disk / GB:.3g} GB")
+    if found.fits is not None:
+        lines.append(f"A worker {'fits' if found.fits else 'does NOT fit'} into the memory of one {found.device}.")
+    return "\n".join([*lines, *(f"Left out: {why}" for why in found.left_out)])

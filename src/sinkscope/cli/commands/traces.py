@@ -7,44 +7,47 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
+from typer import Argument, Option
 
-from sinkscope.cli.groups import GenerateOptions, command
-from sinkscope.cli.options import JsonFlag, ModelArgument, PromptArgument, read_prompt, writable_file
+from sinkscope.cli.app import command
+from sinkscope.cli.options import (
+    CsvOption,
+    GenerateOptions,
+    JsonFlag,
+    ModelArgument,
+    ParquetOption,
+    PromptArgument,
+    read_prompt,
+    writable,
+)
 from sinkscope.cli.screen import output, print_json, table_of, waiting
-from sinkscope.errors import PromptError, TraceError, printable
-
-IDS = re.compile(r"\s*[0-9]+([\s,]+[0-9]+)*\s*")
+from sinkscope.errors import TraceError, printable
 
 if TYPE_CHECKING:
     import polars as pl
     from rich.table import Table
-    from torch import Tensor
 
-    from sinkscope.models import Model
     from sinkscope.sinks import Rule
     from sinkscope.tracing import Trace
+
+IDS = re.compile(r"\s*[0-9]{1,9}([\s,]+[0-9]{1,9})*\s*")
 
 
 @command()
 def trace(
     model: ModelArgument,
     prompt: PromptArgument,
-    out: Annotated[Path, typer.Option("--out", "-o", help="File to write.")] = Path("run.trace"),
-    mask_sinks: Annotated[int, typer.Option(help="Mask this many sinks per head while tracing.", min=0)] = 0,
+    out: Annotated[Path, Option("--out", "-o", help="File to write.", callback=writable)] = Path("run.trace"),
+    mask_sinks: Annotated[int, Option(help="Mask this many sinks per head while tracing.", min=0)] = 0,
     form: Annotated[
-        Literal["auto", "full", "summary"], typer.Option(help="summary: layer means and top keys only.")
+        Literal["auto", "full", "summary"], Option(help="summary: layer means and top keys only.")
     ] = "auto",
-    single: Annotated[bool, typer.Option("--float32", help="Keep float32 instead of float16.")] = False,
-    budget: Annotated[int, typer.Option(help="Memory for the recorder, in MB.", min=0, max=1 << 30)] = 2048,
-    norms: Annotated[bool, typer.Option("--norms", help="Keep value and hidden-state norms too.")] = False,
-    lens: Annotated[
-        bool, typer.Option("--lens", help="Keep what each layer would write at each position (logit lens).")
-    ] = False,
-    heads: Annotated[
-        list[str] | None, typer.Option("--map", help="Keep the whole map of a head, LAYER.HEAD; repeated.")
-    ] = None,
-    browser: Annotated[bool, typer.Option("--open", help="Write a page beside the file, and open it.")] = False,
+    single: Annotated[bool, Option("--float32", help="Keep float32 instead of float16.")] = False,
+    budget: Annotated[int, Option(help="Memory for the recorder, in MB.", min=0, max=1 << 30)] = 2048,
+    norms: Annotated[bool, Option("--norms", help="Keep value and hidden-state norms too.")] = False,
+    lens: Annotated[bool, Option("--lens", help="Keep what each layer would write (logit lens).")] = False,
+    heads: Annotated[list[str] | None, Option("--map", help="Keep the map of a head, LAYER.HEAD; repeated.")] = None,
+    browser: Annotated[bool, Option("--open", help="Write a page beside the file, and open it.")] = False,
     as_json: JsonFlag = False,
     *,
     options: GenerateOptions,
@@ -52,19 +55,20 @@ def trace(
     """Record a generation: received attention, canvas, confidence, commits."""
     asked = read_prompt(prompt)
     maps = tuple(_head(name) for name in heads or ())
-    writable_file(out, TraceError)
     import torch
 
     import sinkscope as sk
 
     loaded = options.load(model)
+    if loaded.tokenizer is None and isinstance(asked, str) and IDS.fullmatch(asked):
+        asked = [int(number) for number in re.findall("[0-9]+", asked)]  # nothing could read text
     keep = sk.Keep(
         form=form, dtype=torch.float32 if single else torch.float16, budget=budget << 20, value_norms=norms,
         hidden_norms=norms, maps=maps, lens=lens,
     )  # fmt: skip
     changes = [sk.MaskSinks(k=mask_sinks)] if mask_sinks else []
     with waiting("decoding …"):
-        made = sk.trace(loaded, _prompt(loaded, asked), interventions=changes, keep=keep, **options.decode_words())
+        made = sk.trace(loaded, asked, interventions=changes, keep=keep, **options.decode_words())
     assert isinstance(made, sk.Trace)  # of one prompt
     made.save(out)
     page = None
@@ -78,13 +82,11 @@ def trace(
     if as_json:
         print_json(facts(made) | {"file": str(out)} | ({"page": str(page)} if page else {}))
         return
-    console = output()
+    console, file = output(), printable(str(out))
     console.print(printable(made.text) or f"tokens {made.canvas[-1, made.prompt_length :].tolist()}", markup=False)
-    console.print(
-        f"{made.steps} steps × {made.layers} layers × {made.heads_count} heads × {made.positions} keys, {made.form} form, "
-        f"{out.stat().st_size / 1e6:.1f} MB in {printable(str(out))}\nnext: sinkscope sinks {printable(str(out))}",
-        style="dim", markup=False,
-    )  # fmt: skip
+    size = f"{made.steps} steps × {made.layers} layers × {made.heads_count} heads × {made.positions} keys, {made.form} form"
+    told = f"{size}, {out.stat().st_size / 1e6:.1f} MB in {file}\nnext: sinkscope sinks {file}"
+    console.print(told, style="dim", markup=False)
 
 
 def facts(trace: Trace) -> dict[str, object]:
@@ -96,18 +98,6 @@ def facts(trace: Trace) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _prompt(model: Model, asked: str | list[Any]) -> str | list[Any] | Tensor:
-    """As it was read; typed numbers are token ids where the model has no tokenizer to read text with."""
-    if model.tokenizer is not None or not isinstance(asked, str) or not IDS.fullmatch(asked):
-        return asked
-    import torch
-
-    numbers = re.findall("[0-9]+", asked)
-    if any(len(number) > 9 for number in numbers):
-        raise PromptError(f"Expected token ids of the model's vocabulary, got {max(numbers, key=len)[:20]}…")
-    return torch.tensor([[int(number) for number in numbers]])
-
-
 def _head(name: str) -> tuple[int, int]:
     found = re.fullmatch(r"([0-9]{1,6})\.([0-9]{1,6})", name)
     if found is None:
@@ -117,31 +107,25 @@ def _head(name: str) -> tuple[int, int]:
 
 @command()
 def sinks(
-    file: Annotated[Path, typer.Argument(help="A trace, made by: sinkscope trace MODEL PROMPT -o FILE")],
-    epsilon: Annotated[float | None, typer.Option(help="Threshold above the mean of the other keys.")] = None,
-    unit: Annotated[str | None, typer.Option(help="Unit of epsilon: sum, percent, mean or uniform.")] = None,
-    group: Annotated[str, typer.Option(help="Whose attention counts: all, masked, committed or prompt.")] = "all",
-    rule: Annotated[
-        str, typer.Option(help="threshold, zscore (epsilon is its k), head_share or another by its name.")
-    ] = "threshold",
-    top: Annotated[int, typer.Option(help="Rows per table.", min=1)] = 10,
-    csv: Annotated[Path | None, typer.Option(help="Also write every sink to this CSV file.")] = None,
-    parquet: Annotated[Path | None, typer.Option(help="Also write every sink to this parquet file.")] = None,
+    file: Annotated[Path, Argument(help="A trace, made by: sinkscope trace MODEL PROMPT -o FILE")],
+    epsilon: Annotated[float | None, Option(help="Threshold above the mean of the other keys.")] = None,
+    unit: Annotated[str | None, Option(help="Unit of epsilon: sum, percent, mean or uniform.")] = None,
+    group: Annotated[str, Option(help="Whose attention counts: all, masked, committed or prompt.")] = "all",
+    rule: Annotated[str, Option(help="threshold, zscore, head_share or another by its name.")] = "threshold",
+    top: Annotated[int, Option(help="Rows per table.", min=1)] = 10,
+    csv: CsvOption = None,
+    parquet: ParquetOption = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Find the sinks of a trace: where, which tokens, how they move."""
-    plain = (epsilon, unit, group, rule) == (None, None, "all", "threshold")
-    chosen = None if plain else _rule(rule, epsilon, unit, group)  # a wrong word is told before anything is read
-    writable_file(csv, TraceError)
-    writable_file(parquet, TraceError)
+    """Find the sinks of a trace: where, which tokens, how they move; the table of all goes to a file."""
     from sinkscope.sinks import by_layer, default_rule, find, head_dynamics, token_shares
     from sinkscope.tracing import Trace
 
     trace = Trace.load(file)
-    chosen = chosen or default_rule(trace)
+    plain = (epsilon, unit, group, rule) == (None, None, "all", "threshold")
+    chosen = default_rule(trace) if plain else _rule(rule, epsilon, unit, group)
     found, heads, tokens = find(trace, chosen), head_dynamics(trace, chosen), token_shares([trace], chosen)
     strongest = _strongest(found).head(top)
-    classes = heads.group_by("class").len("heads").sort("heads", "class", descending=[True, False])
     if csv is not None:
         found.write_csv(csv)
     if parquet is not None:
@@ -153,18 +137,17 @@ def sinks(
         )  # fmt: skip
         return
     settings = ", ".join(f"{name} {value}" for name, value in chosen.to_dict().items() if name != "rule")
+    size = f"{trace.steps} steps × {trace.layers} layers × {trace.heads_count} heads"
     console = output()
-    console.print(
-        f"{found.height} sinks in {trace.steps} steps × {trace.layers} layers × {trace.heads_count} heads, "
-        f"rule {chosen.name}: {settings}", markup=False,
-    )  # fmt: skip
+    console.print(f"{found.height} sinks in {size}, rule {chosen.name}: {settings}", markup=False)
     if found.height == 0:
         return
+    classes = heads.group_by("class").len("heads").sort("heads", "class", descending=[True, False])
+    layers = by_layer(heads)
     console.print(_table(f"strongest (score: {chosen.unit}, at its best step)", strongest))
     console.print(_table("tokens", tokens.head(top).select("token", "kind", "share", "base", "enrichment")))
     console.print(_table("heads by class", classes))
-    layers = by_layer(heads)
-    console.print(_table("by layer", layers.select(layers.columns[:6]), top=max(top, trace.layers)))
+    console.print(_table("by layer", layers.select(layers.columns[:6])))
 
 
 def _strongest(found: pl.DataFrame) -> pl.DataFrame:
@@ -185,18 +168,16 @@ def _rule(name: str, epsilon: float | None, unit: str | None, group: str) -> Rul
     words: dict[str, Any] = {"rule": name, "group": group}
     if epsilon is not None:  # whatever the rule calls its threshold, which is the first of its settings
         known = rules()
-        own = [field.name for field in fields(known[name]) if not field.kw_only] if name in known else ["epsilon"]
+        own = [field.name for field in fields(known[name]) if not field.kw_only] if name in known else []
         words[own[0] if own else "epsilon"] = epsilon
     if unit is not None:
         words["unit"] = unit
     return rule_from_dict(words)
 
 
-def _table(title: str, frame: pl.DataFrame, top: int | None = None) -> Table:
-    rows = ([_shown(value) for value in row] for row in frame.head(top or frame.height).iter_rows())
+def _table(title: str, frame: pl.DataFrame) -> Table:
+    def shown(value: object) -> object:
+        return "–" if value is None else f"{value:.3g}" if isinstance(value, float) else value
+
     numbers = [name for name, kind in frame.schema.items() if kind.is_numeric()]
-    return table_of(frame.columns, rows, numbers, title)
-
-
-def _shown(value: object) -> object:
-    return "–" if value is None else f"{value:.3g}" if isinstance(value, float) else value
+    return table_of(frame.columns, [[shown(value) for value in row] for row in frame.iter_rows()], numbers, title)
