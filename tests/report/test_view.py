@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import socket
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +17,7 @@ from made_runs import made_results, made_trace, until
 from playwright.sync_api import Browser
 
 from sinkscope.errors import ReportError
+from sinkscope.report import view
 from sinkscope.report.view import Viewer
 from sinkscope.sinks import Threshold
 from sinkscope.tracing import Trace
@@ -131,3 +136,25 @@ def test_nothing_to_serve_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "results.json").write_text(json.dumps(made_results()), encoding="utf-8")
     with Viewer(tmp_path) as viewer, pytest.raises(ReportError, match="cannot be used"):
         Viewer(tmp_path, viewer.port)
+
+
+def test_slow_clients_hold_few_threads_and_only_for_a_while(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """400 connections whose requests never end, some of which send a byte now and then."""
+    monkeypatch.setattr(view, "PATIENCE", 1.0)
+    with Viewer(run) as viewer, contextlib.ExitStack() as stack:
+        before = threading.active_count()
+        slow = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", viewer.port), timeout=10)) for _ in range(400)
+        ]
+        most, started = 0, time.monotonic()
+        while (elapsed := time.monotonic() - started) < 4.0:
+            for one in slow[::50]:
+                with contextlib.suppress(OSError):
+                    one.send(b"G")
+            most = max(most, threading.active_count() - before)
+            if elapsed > 1.0 and not viewer.server.waiting:
+                break
+            time.sleep(0.1)
+        assert 0 < most <= view.CONNECTIONS
+        assert not viewer.server.waiting
+        assert ask(viewer, f"/{viewer.token}/")[0] == 200

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import secrets
+import socket
 import threading
+import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -34,11 +36,41 @@ HEADERS = {
     "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
     "Content-Security-Policy": "frame-ancestors 'none'", "Cross-Origin-Resource-Policy": "same-origin",
 }  # fmt: skip
+CONNECTIONS = 32  # a browser opens six; more are closed as they come
+PATIENCE = 5.0  # seconds for a request to come whole, or for the next one on the same connection
 LARGE = 1 << 24  # received values above which the page starts with one layer instead of the mean of all
 
 
 class Server(ThreadingHTTPServer):
-    """A thread per connection."""
+    """A thread per connection, of which there are few, and none waits long for a request."""
+
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self.waiting: dict[socket.socket, float] = {}  # connections without a whole request, and since when
+        self.places = threading.BoundedSemaphore(CONNECTIONS)
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self.places.acquire(blocking=False):
+            self.waiting[request] = time.monotonic()
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.waiting.pop(request, None)
+            self.places.release()
+
+    def service_actions(self) -> None:
+        """Called twice a second; a timeout per read would not end a client that sends a byte now and then."""
+        for request, since in list(self.waiting.items()):
+            if time.monotonic() - since > PATIENCE:
+                with suppress(OSError):
+                    request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Nobody is told that a client went away."""
@@ -105,9 +137,14 @@ class Viewer(AbstractContextManager["Viewer"]):
 def _handler(viewer: Viewer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        timeout = 10  # seconds for the next bytes of a request, and for a client that does not read its answer
+        timeout = 2 * PATIENCE  # for a client that does not read its answer
 
         def do_GET(self) -> None:
+            viewer.server.waiting.pop(self.connection, None)
+            self._answer()
+            viewer.server.waiting[self.connection] = time.monotonic()
+
+        def _answer(self) -> None:
             hosts = {f"127.0.0.1:{viewer.port}", f"localhost:{viewer.port}"}
             if self.headers.get("Host", "").lower() not in hosts:
                 return self._send(HTTPStatus.FORBIDDEN, b"This server answers to its own address only.")
