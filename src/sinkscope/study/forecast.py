@@ -20,9 +20,8 @@ from sinkscope.models.load import _dtype
 from sinkscope.models.outline import outline
 from sinkscope.study.cost import CORE, Device, Size, device_of, total_seconds
 from sinkscope.study.entries import name_and_mode
-from sinkscope.study.run import shown_names
+from sinkscope.study.run import need_a_model, shown_names
 from sinkscope.study.schema import Study
-from sinkscope.study.store import need_a_model
 from sinkscope.study.text import aligned
 from sinkscope.study.units import ModelInfo, Workload, decoding, kind_of, units_of
 from sinkscope.study.units.facts import model_info
@@ -145,7 +144,7 @@ def forecast(study: Study, device: str = "cpu", measure: bool = False) -> Foreca
         if measure:
             one, plain = timed({layers: _outline(name, layers, "cpu", dtype) for layers in (1, 2)}, size), None
         found.append(_of_model(study, info, model, dtype, one, plain, on_cpu))
-    need_a_model(found, left_out)
+    need_a_model(len(found), left_out)
     made = Forecast(
         study.name, chosen.name, measure, tuple(found), dict(kinds), tuple(left_out),
         runtime=int(RUNTIME if on_cpu else CONTEXT), fits=None,

@@ -89,7 +89,8 @@ def study(
     if shard is not None:
         part = Shard.parse(shard)
         with unit_progress(progress()) as shown:
-            folder = run_shard(plan, part, out, engine, own, shown.on_message, shown.on_progress)
+            words = {"engine": engine, "workers": own}
+            folder = run_shard(plan, part, out, on_message=shown.on_message, on_progress=shown.on_progress, **words)
         tell_shard(folder, shard, as_json)
         return
     with unit_progress(progress()) as shown:
