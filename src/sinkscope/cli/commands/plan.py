@@ -64,14 +64,14 @@ def plan(
 
 
 def _table1(models: list[str] | None, device: str, as_json: bool, **words: Any) -> None:
-    from sinkscope.study.forecast import forecast_table1, table1_dict, table1_text
+    from sinkscope.study.forecast import forecast_table1, table1_text
 
     names = listed(models, "models", "tiny-llada")
     if names is None:
         raise StudyError("Expected models to plan table1 for, such as --models GSAI-ML/LLaDA-8B-Instruct, got none.")
     with waiting("reading config.json files …"):
-        rows = forecast_table1(names, device, **words)
-    print_result(as_json, table1_dict(rows), table1_text(rows, device))
+        found = forecast_table1(names, device, **words)
+    print_result(as_json, found, table1_text(found, device))
 
 
 def _rounded(value: float) -> str:
