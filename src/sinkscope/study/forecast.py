@@ -15,7 +15,6 @@ import torch
 from sinkscope.errors import CheckpointError, StudyError, TaskError
 from sinkscope.evals.masking import grid
 from sinkscope.evals.protocol import OTHERWISE, checkpoint_of, protocol_for, settings_for
-from sinkscope.io.progress import clock
 from sinkscope.models.base import Model
 from sinkscope.models.load import _dtype
 from sinkscope.models.outline import outline
@@ -102,18 +101,6 @@ class Forecast:
         models = [{**asdict(model), "memory": model.memory} for model in self.models]
         more = {"disk": self.disk, "hours": self.hours, "estimate": True}
         return {**asdict(self), "models": models, **more}
-
-    def brief(self, workers: int) -> str:
-        """As comments behind the plan of a study."""
-        kinds = ", ".join(f"{count} {kind}" for kind, count in self.kinds.items())
-        lines = [
-            f"{sum(self.kinds.values())} units ({kinds}), {workers} workers on {self.device}",
-            f"about {clock(self.seconds(workers))} (h:mm:ss or m:ss), {workers * self.memory / 2**20:,.0f} MB of memory, "
-            f"{self.disk / 2**20:,.1f} MB on disk",
-            *(f"{model.model}: about {clock(model.seconds)} of computing" for model in self.models),
-            *(f"left out: {why}" for why in self.left_out),
-        ]
-        return "\n".join(f"# {line}" for line in lines)
 
 
 def forecast(study: Study, device: str = "cpu", measure: bool = False) -> Forecast:

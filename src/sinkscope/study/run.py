@@ -72,18 +72,14 @@ class Run:
     def answers(self) -> pl.DataFrame:
         """Everything that was answered or scored, one row per problem."""
         path = self.folder / "results.parquet"
-        if not path.is_file():
-            raise StudyError(
-                f"Expected a finished run, and {self.folder} has no results.parquet; run the study to its end."
-            )
         try:
             found = pl.read_parquet(path)
             found.select("kind", "model", "setting", "condition", "task", "problem", "correct")  # it is of a run
-            return found
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError):
             raise StudyError(
-                f"Expected the answers of a finished run in {path}, and it is damaged; run the study again."
+                f"Expected the answers of a finished run in {path}, and it is missing or damaged; run the study again."
             ) from None
+        return found
 
     @cached_property
     def results(self) -> dict[str, Any]:

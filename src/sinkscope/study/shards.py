@@ -34,17 +34,13 @@ class Shard:
     index: int
     count: int
 
-    def __post_init__(self) -> None:
-        if not 1 <= self.index <= self.count <= MOST:
-            raise StudyError(f"Expected a shard from 1/{self.count} to {self.count}/{self.count}, got {self}.")
-
     def __str__(self) -> str:
         return f"{self.index}/{self.count}"
 
     @classmethod
     def parse(cls, text: str) -> Shard:
         found = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text)
-        if not found or int(found[2]) < 1:
+        if not found or not 1 <= int(found[1]) <= int(found[2]) <= MOST:
             raise StudyError(f"Expected a shard such as 3/16, the third of sixteen, got {text!r}.")
         return cls(int(found[1]), int(found[2]))
 

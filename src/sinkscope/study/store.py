@@ -7,11 +7,9 @@ import errno
 import fcntl
 import hashlib
 import json
-import math
 import os
 import platform
 import stat
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib import metadata
@@ -24,7 +22,6 @@ from sinkscope.io.reading import read_object, read_text
 from sinkscope.study.units import Unit, kind_of
 
 RUN_SCHEMA = 1  # of run.json
-SYNC_EVERY = 0.1  # seconds
 LARGEST = 128 << 20  # bytes of a unit's file, run.json or results.json
 SAME = ("models", "versions", "seed")  # what every part of a run has in common, beside its study
 PACKAGES = ("sinkscope", "torch", "transformers", "numpy", "polars", "scipy")
@@ -36,7 +33,6 @@ class Store:
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
         self.units = self.folder / "units"
-        self._synced = -math.inf  # when a unit was last waited for
 
     @contextmanager
     def locked(self, shard: str | None = None) -> Iterator[None]:
@@ -111,19 +107,12 @@ class Store:
                 )
 
     def save(self, unit: Unit, result: Mapping[str, Any]) -> None:
-        """Store a unit.
+        """Store a unit, without waiting for the disk, which would hold up hundreds of workers.
 
-        Only a loss of power can cost one of several that came within a tenth of a second of another.
-        Waiting for the disk takes ten milliseconds, which would hold up hundreds of workers. A file that a loss of
-        power left empty or cut is seen as such by `find`, so that its unit is run again.
+        A file that a loss of power left empty or cut is seen as such by `find`, so that its unit is run again.
         """
         outcome = {"unit": unit.to_dict(), "sha256": digest(result), "result": result}
-        now = time.monotonic()
-        durable = now - self._synced > SYNC_EVERY
-        text = json.dumps(outcome, ensure_ascii=False, allow_nan=False)
-        self.write(f"units/{unit.id}.json", text, durable)
-        if durable:
-            self._synced = time.monotonic()
+        self.write(f"units/{unit.id}.json", json.dumps(outcome, ensure_ascii=False, allow_nan=False), durable=False)
 
     def load(self, unit: Unit) -> dict[str, Any]:
         found = self.find(unit)
