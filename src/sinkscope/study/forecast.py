@@ -7,7 +7,7 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -57,10 +57,7 @@ class ModelForecast:
     longest: float  # seconds of the longest unit
     plain: float | None  # seconds of the same forwards without traces and masks; None where they are timed
     on_host: bool  # the trace is not in the device's memory
-
-    @property
-    def memory(self) -> int:
-        return self.weights + self.activations + (0 if self.on_host else self.trace)
+    memory: int  # weights, activations, and the trace where it is in the device's memory
 
 
 @dataclass(frozen=True)
@@ -75,32 +72,12 @@ class Forecast:
     left_out: tuple[str, ...]  # why a model that is an extra is not among them
     runtime: int  # bytes of a worker beside its model
     fits: bool | None  # whether the largest worker fits the device; None for a CPU
-
-    @property
-    def disk(self) -> int:
-        return sum(model.disk for model in self.models)
-
-    @property
-    def memory(self) -> int:
-        """Bytes of the largest worker."""
-        return max(model.memory for model in self.models) + self.runtime
-
-    @property
-    def hours(self) -> dict[int, float]:
-        """By number of workers."""
-        units = sum(self.kinds.values())
-        return {count: self.seconds(count) / 3600 for count in WORKERS if count <= units}
-
-    def seconds(self, workers: int) -> float:
-        """Work divided evenly, never less than the longest unit; every worker loads its share of the models."""
-        total, longest = sum(model.seconds for model in self.models), max(model.longest for model in self.models)
-        loads = sum(model.weights for model in self.models) / DISK
-        return max(total / workers, longest) + max(loads / min(workers, len(self.models)), 1.0)
+    disk: int
+    hours: dict[int, float]  # by number of workers
+    estimate: bool = True
 
     def to_dict(self) -> dict[str, Any]:
-        models = [{**asdict(model), "memory": model.memory} for model in self.models]
-        more = {"disk": self.disk, "hours": self.hours, "estimate": True}
-        return {**asdict(self), "models": models, **more}
+        return asdict(self)
 
 
 def forecast(study: Study, device: str = "cpu", measure: bool = False) -> Forecast:
@@ -139,20 +116,31 @@ def forecast(study: Study, device: str = "cpu", measure: bool = False) -> Foreca
         disk = sum(kept_traces(study, unit) for unit in traces) * trace
         answers = [unit for unit in units if unit.kind == "answers"]
         disk += sum((unit.last - unit.first) * (ROW + TOKEN * unit.decoder.length) for unit in answers)
+        weights = size.parameters * dtype.itemsize
+        activations = max((size.activation_bytes(part, dtype.itemsize, on_cpu) for part in parts), default=0)
         found.append(ModelForecast(
             short, model.family, size.parameters, str(dtype).removeprefix("torch."), len(units),
-            forwards=sum(part.forwards for part in parts), flops=sum(size.flops(part) * part.forwards for part in parts),
-            weights=size.parameters * dtype.itemsize,
-            activations=max((size.activation_bytes(part, dtype.itemsize, on_cpu) for part in parts), default=0),
-            trace=trace, disk=disk, seconds=sum(spent), longest=max(spent, default=0.0), on_host=not on_cpu,
+            sum(part.forwards for part in parts), sum(size.flops(part) * part.forwards for part in parts),
+            weights, activations, trace, disk, sum(spent), longest=max(spent, default=0.0),
             plain=None if measure else total_seconds(parts, functools.partial(assumed, mode="plain")),
+            on_host=not on_cpu, memory=weights + activations + (trace if on_cpu else 0),
         ))  # fmt: skip
     need_a_model(len(found), left_out)
-    made = Forecast(
-        study.name, chosen.name, measure, tuple(found), dict(kinds), tuple(left_out),
-        runtime=int(RUNTIME if on_cpu else CONTEXT), fits=None,
+    runtime = int(RUNTIME if on_cpu else CONTEXT)
+    largest = max(model.memory for model in found) + runtime
+    return Forecast(
+        study.name, chosen.name, measure, tuple(found), dict(kinds), tuple(left_out), runtime,
+        fits=None if on_cpu else largest <= chosen.memory,
+        disk=sum(model.disk for model in found),
+        hours={count: _hours(found, count) for count in WORKERS if count <= kinds.total()},
     )  # fmt: skip
-    return made if on_cpu else replace(made, fits=made.memory <= chosen.memory)
+
+
+def _hours(models: Sequence[ModelForecast], workers: int) -> float:
+    """Work divided evenly, never less than the longest unit; every worker loads its share of the models."""
+    total, longest = sum(model.seconds for model in models), max(model.longest for model in models)
+    loads = sum(model.weights for model in models) / DISK
+    return (max(total / workers, longest) + max(loads / min(workers, len(models)), 1.0)) / 3600
 
 
 def here(study: Study) -> Forecast:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -80,19 +80,18 @@ class Waiting(Generic[P]):
     def __len__(self) -> int:
         return sum(map(len, self.by_model.values()))
 
-    def take(self, loaded: str | None, at: Counter[str], without: Collection[str] = ()) -> P | None:
+    def take(self, loaded: str | None, at: Counter[str]) -> P | None:
         """The next unit of the loaded model; else of the model with most left for each worker that is at it.
 
-        at: workers by the model that they have loaded. without: models that this worker cannot have.
+        at: workers by the model that they have loaded.
         """
-        if loaded in self.by_model and self.by_model[loaded] and loaded not in without:
-            return self.by_model[loaded].pop()
-        shares = {
-            model: sum(self.weights[unit.id] for unit in mine) / (at[model] + 1)
-            for model, mine in self.by_model.items()
-            if mine and model not in without
-        }
-        return self.by_model[max(shares, key=lambda model: shares[model])].pop() if shares else None
+        left = {model: mine for model, mine in self.by_model.items() if mine}
+        if not left:
+            return None
+        if loaded in left:
+            return left[loaded].pop()
+        shares = {model: sum(self.weights[one.id] for one in mine) / (at[model] + 1) for model, mine in left.items()}
+        return left[max(shares, key=lambda model: shares[model])].pop()
 
     def put_back(self, unit: P) -> None:
         """A unit whose worker was lost is the next of its model: others may have waited for it long enough."""

@@ -32,7 +32,6 @@ from sinkscope.study.units import ModelInfo
 logger = logging.getLogger(__name__)
 TRIES = 3  # of a unit
 LOSSES = 3  # workers in a row that ended before they could be given anything
-STARTING = 60.0  # seconds after which a worker that has not spoken is not counted on: its node may be gone
 OnMessage = Callable[[str], object]
 
 
@@ -43,7 +42,6 @@ class Worker:
     handle: Any
     node: str = ""  # address of its node; empty while it starts
     pid: int | None = None
-    since: float = field(default_factory=time.monotonic)  # when it was asked for
     unit: WorkPiece | None = None
     model: str | None = None
 
@@ -82,7 +80,7 @@ class Cluster:
         self.ours = False  # whether the connection was made here
         self.models: dict[str, ModelInfo] = {}
         self.prints: dict[str, str] = {}  # model → fingerprint of the weights that the study was planned with
-        self.lacking: dict[tuple[str, str], str] = {}  # (node, model) → why the node cannot have the model
+        self.lacking: dict[str, str] = {}  # node that gets no more units → which model it cannot have, and why
 
     @cached_property
     def ray(self) -> Any:
@@ -103,11 +101,13 @@ class Cluster:
         while True:
             if not stop():
                 self._feed(context, left)
-            self._give_up(left)
             if any(worker.unit is not None for worker in self.workers):
                 seen = time.monotonic()
             elif stop() or not left:
                 break
+            elif all(worker.node in self.lacking for worker in self.workers):
+                *_, why = self.lacking.values()
+                raise StudyError(f"{why.rstrip('.')}; what is finished is stored: rerun to resume.")
             elif time.monotonic() - seen > self.choice.patience:
                 raise StudyError(
                     f"No node of the cluster could start a worker within {self.choice.patience:.0f} seconds; what is "
@@ -138,10 +138,9 @@ class Cluster:
 
     def close(self) -> None:
         """End the workers, and the connection if it was made here."""
-        for worker in self.workers:
-            with suppress(Exception):  # whatever cannot be reached has ended, or ends with the connection
-                self.ray.kill(worker.handle)
-        self.workers, self.calls = [], {}
+        for worker in list(self.workers):
+            self._end(worker)
+        self.calls = {}
         if self.ours:
             self.ray.shutdown()
 
@@ -179,12 +178,10 @@ class Cluster:
         self.workers.append(worker)
         self.calls[worker.handle.about.remote()] = worker
 
-    def _replace(self, worker: Worker) -> None:
-        """A fresh process: what failed may have left its own in a state that fails again."""
+    def _end(self, worker: Worker) -> None:
         with suppress(Exception):  # it may be gone already
             self.ray.kill(worker.handle)
         self.workers.remove(worker)
-        self._start()
 
     def _greet(self, worker: Worker, call: Any) -> None:
         """The first word of a worker: where it is, and whether it computes with the same versions as the driver."""
@@ -199,7 +196,8 @@ class Cluster:
                     f"{LOSSES} workers in a row ended while they started, the last with: {_first_line(error)}; what is "
                     "finished is stored: look at the nodes' logs, and rerun to resume."
                 ) from None
-            self._replace(worker)
+            self._end(worker)
+            self._start()
             return
         self.lost_early = 0
         if "error" in found:
@@ -239,28 +237,27 @@ class Cluster:
     def _feed(self, context: str, left: Left) -> None:
         """A unit for every worker that has none."""
         for worker in self.workers:
-            if worker.unit is None and worker.node:
+            if worker.unit is None and worker.node and worker.node not in self.lacking:
                 at = Counter(one.model for one in self.workers if one.unit and one.model)
-                unit = self._again(worker, left) or left.waiting.take(worker.model, at, self._without(worker))
+                unit = self._again(worker, left) or left.waiting.take(worker.model, at)
                 if unit is not None:
                     worker.unit, worker.model = unit, unit.model
                     self.calls[worker.handle.run.remote(self.function, context, json.dumps(unit.to_dict()))] = worker
 
     def _again(self, worker: Worker, left: Left) -> WorkPiece | None:
         """A unit that failed; on a node that it did not fail on, as long as there is another node."""
+        nodes = {one.node for one in self.workers if one.node} - set(self.lacking)
         for place, unit in enumerate(left.again):
-            able = {one.node for one in self.workers if one.node and unit.model not in self._without(one)}
-            if worker.node in ((able - set(left.nodes[unit.id])) or able):
+            if worker.node in ((nodes - set(left.nodes[unit.id])) or nodes):
                 return left.again.pop(place)
         return None
 
     def _failed(self, worker: Worker, unit: WorkPiece, answer: dict[str, Any], left: Left) -> None:
         if "lacking" in answer:  # says nothing about the unit: other nodes may have the model
-            told = f"Node {worker.node} cannot load {unit.model}: {answer['error']}"
-            if self.lacking.setdefault((worker.node, unit.model), told) is told:
-                self.on_message(told)
-            worker.model = None
             left.waiting.put_back(unit)
+            if worker.node not in self.lacking:
+                self.lacking[worker.node] = f"Node {worker.node} cannot load {unit.model}: {answer['error']}"
+                self.on_message(self.lacking[worker.node])
             return
         nodes, why = left.nodes[unit.id], str(answer.get("error") or answer["bug"])
         nodes.append(worker.node)
@@ -269,24 +266,9 @@ class Cluster:
         else:
             last = why.strip().splitlines()[-1].rstrip(".")
             left.broken.append((f"{unit.id} failed {TRIES} times ({', '.join(dict.fromkeys(nodes))}): {last}", why))
-        if "bug" in answer:
-            self._replace(worker)
-
-    def _give_up(self, left: Left) -> None:
-        """Units of a model that no node has; a worker that starts may be on a node that has it."""
-        now = time.monotonic()
-        if any(not worker.node and now - worker.since < STARTING for worker in self.workers):
-            return
-        nodes = {worker.node for worker in self.workers if worker.node}
-        for model in {model for _, model in self.lacking}:
-            if nodes and all((node, model) in self.lacking for node in nodes):
-                why = self.lacking[min(nodes), model]
-                lost = [*left.waiting.by_model.pop(model, []), *(unit for unit in left.again if unit.model == model)]
-                left.again = [unit for unit in left.again if unit.model != model]
-                left.broken += [(why.rstrip("."), why)] * len(lost)
-
-    def _without(self, worker: Worker) -> set[str]:
-        return {model for node, model in self.lacking if node == worker.node}
+        if "bug" in answer:  # a fresh process: what failed may have left its own in a state that fails again
+            self._end(worker)
+            self._start()
 
 
 def _first_line(error: BaseException) -> str:
