@@ -125,11 +125,7 @@ class Cluster:
                 self.models |= known_models(unit, answer["result"])
                 if not stop():
                     self._feed(context, left)  # it computes on while this result is stored
-                for name, data in files:
-                    path = (folder / name).resolve()
-                    if folder.resolve() not in path.parents:
-                        raise StudyError(f"A worker sent a file that lies outside the run folder ({name!r}).")
-                    io.write(path, data)
+                _save(folder, files)
                 yield cast("P", unit), answer["result"]
         if left.broken:
             sentence, why = left.broken[0]
@@ -269,6 +265,14 @@ class Cluster:
         if "bug" in answer:  # a fresh process: what failed may have left its own in a state that fails again
             self._end(worker)
             self._start()
+
+
+def _save(folder: Path, files: list[tuple[str, bytes]]) -> None:
+    for name, data in files:
+        path = (folder / name).resolve()
+        if folder.resolve() not in path.parents:
+            raise StudyError(f"A worker sent a file that lies outside the run folder ({name!r}).")
+        io.write(path, data)
 
 
 def _first_line(error: BaseException) -> str:
