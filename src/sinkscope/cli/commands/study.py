@@ -73,7 +73,7 @@ def study(
     chosen = listed(tasks, "tasks", "arithmetic")
     plan = Study.load(name).changed(wanted, problems, chosen, seed, dtype=dtype, device=device)
     if show:
-        from sinkscope.cli.commands.plan import told
+        from sinkscope.cli.commands.plan import told as estimate
         from sinkscope.study.forecast import here
 
         given = {"--out": out, "--full": full, "--no-report": not report, "--shard": shard}
@@ -81,7 +81,7 @@ def study(
         refuse_together(StudyError, "with --show, which runs nothing", given)
         with waiting("timing a layer of each model …"):
             found = here(plan)
-        text = plan.to_yaml() + "\n".join(f"# {line}".rstrip() for line in told(found).splitlines())
+        text = plan.to_yaml() + "\n".join(f"# {line}".rstrip() for line in estimate(found).splitlines())
         print_result(as_json, {"study": plan.to_dict(), "estimate": found.to_dict()}, text)
         return
     refuse_together(StudyError, "with --json, which has every table", {"--full": full and as_json})
