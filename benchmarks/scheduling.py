@@ -237,7 +237,7 @@ def main() -> None:
         "are those of any study. Only the work itself is empty. CPU time is all of the driver's process, Ray's threads in "
         f"it included; the load on the machine's {os.cpu_count()} cores was {os.getloadavg()[0]:.1f} when it began.", "",
         *empty(with_ray=False), "", *empty(), "",
-        "The aim was 500 units per second. The driver waits for the disk ten times a second at most. A loss of power may leave "
+        "The aim was 500 units per second. The driver does not wait for the disk when it stores a unit. A loss of power may leave "
         "a file empty or cut. That is seen when the run is resumed, and the unit is run again.",
     ]  # fmt: skip
     print("\n".join(text))

@@ -19,7 +19,7 @@ def main() -> None:
     engine = Cluster(Ray(workers=2))
 
     def tell(done: int, total: int) -> None:
-        pids = [worker.pid for worker in engine.pool.workers.values() if worker.pid is not None]
+        pids = [worker.pid for worker in engine.workers if worker.pid is not None]
         print(json.dumps({"done": done, "pids": pids}), flush=True)
 
     run(Study.from_dict(asked["study"]), asked["out"], engine, on_progress=tell)

@@ -93,7 +93,7 @@ def test_plan_and_show_count_the_same_units(every_kind: Study, models: dict[str,
     units = units_of(every_kind, list(models.values()))
     assert planned.kinds == shown.kinds and sum(shown.kinds.values()) == len(units) and shown.measured
     assert planned.disk == shown.disk and [one.model for one in shown.models] == [one.model for one in planned.models]
-    assert all(model.seconds > 0 for model in shown.models) and f"{len(units)} units (" in shown.brief(2)
+    assert all(model.seconds > 0 for model in shown.models)
 
 
 @pytest.mark.parametrize("name", ["tiny-llama", "tiny-llada", "tiny-dream", "tiny-mmada", "tiny-sdar"])

@@ -13,8 +13,8 @@ from sinkscope.errors import StudyError
 from sinkscope.interventions.conditions import Condition
 from sinkscope.study.schema import Study
 from sinkscope.study.units import Unit, perform
-from sinkscope.study.units.forced import _ids
 from sinkscope.study.units.given import asked
+from sinkscope.study.units.likelihood import _ids
 
 NONE = Condition("none")
 ENTRIES: list[Any] = [

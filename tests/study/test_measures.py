@@ -122,7 +122,6 @@ def test_delays_add_up_to_nothing_with_one_commit_per_step_and_are_free_by_a_thr
         watch = Watch()
         with intervene(model, change) if change is not None else nullcontext():
             sk.decode(model, ids, free, attention_mask=mask, history=False, on_step=watch)
-        assert watch.committed_at is not None
         ends.append(watch.committed_at.max(1).values)
     assert [row["free_steps_sinks"] for row in rows] == (ends[1] - ends[0]).tolist()
 

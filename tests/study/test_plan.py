@@ -202,7 +202,7 @@ MERGES = "x0: &a0 {k0: 1}\n" + "".join(
         (GOOD + "about: " + "x" * (50 << 20), "more than 1 MB"),
         (GOOD.replace("k: 1", f"k: [{', '.join(map(str, range(1, 110_000)))}]"), "values"),
         (GOOD.replace("k: 1", f"k: [{', '.join(map(str, range(1, 2_000)))}]"), "more than 1,000 conditions"),
-        (GOOD.replace("[tiny-llada]", f"[{', '.join(f'm{n}' for n in range(2_000))}]"), "models must be"),
+        (GOOD.replace("[tiny-llada]", f"[{', '.join(f'm{n}' for n in range(2_000))}]"), "models must have at most"),
         (GOOD.replace("problems: 4", f"problems: {'9' * 5_000}"), "cannot be read"),
         (GOOD.replace("problems: 4", "problems: 99999999999"), "tasks[0].problems must be"),
         (GOOD + "decode: {" + ", ".join(f"{w}: [{', '.join(map(str, range(1, 90)))}]" for w in ("length", "seed")) + "}\n",
@@ -226,10 +226,10 @@ def test_what_would_never_end_is_told_at_once(tmp_path: Path, text: str, told: s
 
 
 def test_mistakes_of_the_constructor_are_told_as_those_of_a_file() -> None:
-    with pytest.raises(StudyError, match=r"TaskPlan: problems must be a whole number of at least 1, not 0\."):
+    with pytest.raises(StudyError, match=r"TaskPlan: problems must be greater than or equal to 1, not 0\."):
         TaskPlan("recall", problems=0)
     study = Study.load("quick")
-    with pytest.raises(StudyError, match="chunk must be a whole number"):
+    with pytest.raises(StudyError, match="chunk must be greater"):
         replace(study, chunk=0)
     with pytest.raises(StudyError, match="must have none among them"):
         replace(study, conditions=study.conditions[1:])

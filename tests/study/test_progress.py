@@ -1,38 +1,15 @@
-"""Time left by the speed of each model, and what is being loaded by its name."""
+"""The time left, and what is being loaded by its name."""
 
 from __future__ import annotations
 
 import io
 from pathlib import Path
 
-import pytest
 from rich.console import Console
 
 from sinkscope.io.progress import UnitBar, UnitLog
-from sinkscope.study import cost
-from sinkscope.study.cost import Pace
 from sinkscope.study.run import run
 from sinkscope.study.schema import Study
-
-
-def test_a_slow_model_weighs_more_than_its_units(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr(cost.time, "monotonic", lambda: now[0])
-    pace = Pace([("small", 10)] * 4 + [("large", 10)] * 4)
-    assert pace.seconds is None
-    for model, seconds in (("small", 1.0), ("large", 100.0), ("small", 1.0)):
-        now[0] += seconds
-        pace.note(model, 10)
-    assert pace.seconds == pytest.approx(2 * 1.0 + 3 * 100.0)
-
-
-def test_a_model_without_results_is_as_fast_as_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr(cost.time, "monotonic", lambda: now[0])
-    pace = Pace([("a", 5), ("a", 5), ("b", 20)])
-    now[0] = 10.0
-    pace.note("a", 5)
-    assert pace.seconds == pytest.approx(10 + 40)
 
 
 def test_messages_name_what_is_loading_and_progress_may_be_told_the_time_left(

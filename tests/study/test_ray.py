@@ -99,7 +99,7 @@ class Disturbed:
         self.counts: list[int] = []
 
     def __call__(self, done: int, total: int) -> None:
-        self.pids |= {worker.pid for worker in self.engine.pool.workers.values() if worker.pid is not None}
+        self.pids |= {worker.pid for worker in self.engine.workers if worker.pid is not None}
         self.counts.append(done)
         if done in self.at:
             self.at.pop(done)()
@@ -115,12 +115,12 @@ def test_a_killed_worker_and_a_lost_node_change_no_byte(
     engine = Cluster(Ray())
 
     def kill_a_worker() -> None:
-        busy = next(w for w in engine.pool.workers.values() if w.unit is not None and w.node != NODES[2])
+        busy = next(w for w in engine.workers if w.unit is not None and w.node != NODES[2])
         assert busy.pid is not None
         os.kill(busy.pid, signal.SIGKILL)
 
     def lose_a_node() -> None:
-        assert any(worker.node == NODES[2] for worker in engine.pool.workers.values())
+        assert any(worker.node == NODES[2] for worker in engine.workers)
         nodes.cluster.remove_node(nodes.nodes.pop(NODES[2]), allow_graceful=False)
 
     disturbed = Disturbed(engine, {2: kill_a_worker, 8: lose_a_node})
@@ -190,7 +190,7 @@ def test_what_fails_is_tried_three_times_and_what_a_node_lacks_elsewhere(
         broken = replace(units[0], task="no such task", shown="broken")
         done: list[str] = []
         work = engine.work(study, [broken, *units], tmp_path, lambda: False)
-        with pytest.raises(StudyError, match=r"broken.* failed on \d workers \(.*everything else is stored") as caught:
+        with pytest.raises(StudyError, match=r"broken.* failed 3 times \(.*everything else is stored") as caught:
             done.extend(unit.id for unit, _ in work)  # what comes before the error is kept
         assert sorted(done) == sorted(unit.id for unit in units)
         assert isinstance(caught.value.__cause__, RuntimeError) and "Traceback" in str(caught.value.__cause__)

@@ -147,7 +147,7 @@ def test_a_changed_model_is_refused_with_a_diff(study: Study, checkpoint_maker: 
     run(plan, tmp_path / "run", workers=1)
     checkpoint_maker(tmp_path / "model", "llada", seed=2)
     weights_of.cache_clear()
-    with pytest.raises(StudyError, match="models changed") as caught:
+    with pytest.raises(StudyError, match="models differs") as caught:
         run(plan, tmp_path / "run", workers=1)
     assert "fingerprint" in str(caught.value)
 

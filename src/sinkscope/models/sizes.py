@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,8 +61,8 @@ CODE = (
     "experts_implementation", "_experts_implementation", "use_kernels", "custom_pipelines",
 )  # fmt: skip
 GB = 1e9
-STORED = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1}  # bytes a number
-NAMES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+# How numbers are stored; those of eight bits have no dtype to be loaded in.
+STORED = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F8_E4M3": "", "F8_E5M2": ""}
 SPARE = 1 << 24  # numbers that a model may have beyond its files: buffers, and what the loader then names by key
 
 
@@ -70,22 +70,22 @@ def checked_config(config: dict[str, Any], where: str) -> dict[str, Any]:
     """A config.json whose plain fields can be counted with, without the fields that would choose code."""
     _check_bounds(config, where)
     for part in (config, *(value for value in config.values() if isinstance(value, dict))):
-        _check_fields(part, where)
+        for field, allowed in FIELDS.items():
+            if part.get(field) is not None and not allowed(part[field]):
+                raise _wrong(where, field, allowed.expected, part[field])
+        for size, divisor in DIVIDES:
+            if part.get(size) and part.get(divisor) and part[size] % part[divisor]:
+                raise _wrong(where, divisor, f"a divisor of {size} = {part[size]}", part[divisor])
     return {field: value for field, value in config.items() if field not in CODE}
 
 
-def _check_fields(config: dict[str, Any], where: str) -> None:
-    for field, allowed in FIELDS.items():
-        if config.get(field) is not None and not allowed(config[field]):
-            raise _wrong(where, field, allowed.expected, config[field])
-    for size, part in DIVIDES:
-        if config.get(size) and config.get(part) and config[size] % config[part]:
-            raise _wrong(where, part, f"a divisor of {size} = {config[size]}", config[part])
-
-
 def _check_bounds(config: dict[str, Any], where: str) -> None:
-    """Few values, not deep, and no whole number that does not fit 64 bits."""
-    for count, (depth, value) in enumerate(_walk(config)):
+    """Few values, not deep, and no whole number that does not fit 64 bits; without recursion."""
+    left: list[tuple[int, Any]] = [(0, config)]
+    count = 0
+    while left:
+        depth, value = left.pop()
+        count += 1
         if depth > DEEPEST or count > MOST_VALUES:
             raise CheckpointError(
                 f"Expected at most {MOST_VALUES} values and {DEEPEST} inside each other in {where}, got more; "
@@ -93,14 +93,6 @@ def _check_bounds(config: dict[str, Any], where: str) -> None:
             )
         if type(value) is int and abs(value) >= 1 << 63:
             raise CheckpointError(f"{where} holds a number of {value.bit_length()} bits; fetch the file again.")
-
-
-def _walk(config: Any) -> Iterator[tuple[int, Any]]:
-    """Every value with its depth, without recursion."""
-    left = [(0, config)]
-    while left:
-        depth, value = left.pop()
-        yield depth, value
         inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
         left += [(depth + 1, one) for one in inner]
 
@@ -141,17 +133,14 @@ def refuse_unless_fits(asked: str, headers: Iterable[Header], dtype: torch.dtype
         return
     numbers = Counter[str]()  # of each stored kind
     for kind, shape in (entry for header in headers for entry in header.values()):
-        if kind in STORED:
-            numbers[kind] += math.prod(shape)
-    stored = max(numbers, key=lambda kind: numbers[kind], default="")
-    converted = sum(count for kind, count in numbers.items() if NAMES.get(kind) != str(dtype).removeprefix("torch."))
-    needed = converted * dtype.itemsize
-    free = available()
+        numbers[kind] += math.prod(shape) if kind in STORED else 0
+    name, free = str(dtype).removeprefix("torch."), available()
+    needed = sum(count for kind, count in numbers.items() if STORED.get(kind) != name) * dtype.itemsize
     if free is not None and needed > free:
-        kept = sum(count * STORED.get(kind, 8) for kind, count in numbers.items())
+        stored = STORED[numbers.most_common(1)[0][0]]
         raise CheckpointError(
-            f"{asked} takes {needed / GB:.1f} GB in {str(dtype).removeprefix('torch.')}, and {free / GB:.1f} GB of memory "
-            f"are available; load it as it is stored, {kept / GB:.1f} GB: dtype={NAMES.get(stored, 'bfloat16')}."
+            f"{asked} takes {needed / GB:.1f} GB in {name}, and {free / GB:.1f} GB of memory are available; load it as it "
+            f"is stored: dtype={stored or 'bfloat16'}."
         )
 
 
@@ -166,13 +155,9 @@ def available() -> int | None:
             found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     try:
         limit, used = (Path("/sys/fs/cgroup", name).read_text().strip() for name in ("memory.max", "memory.current"))
-        cached = [
-            line.split()[1]
-            for line in Path("/sys/fs/cgroup/memory.stat").read_text().splitlines()
-            if line[:5] == "file "
-        ]
+        usage = dict(line.split() for line in Path("/sys/fs/cgroup/memory.stat").read_text().splitlines())
         if limit != "max":
-            found.append(int(limit) - int(used) + sum(map(int, cached)))
+            found.append(int(limit) - int(used) + int(usage.get("file", 0)))
     except (OSError, ValueError):
         pass
     return min(found, default=None)

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import time
-from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -160,39 +158,3 @@ def weigh(study: Study, unit: Unit, info: ModelInfo | None) -> float:
     size = Size(parameters, parameters, int(info.identity["layers"]), int(info.identity["heads"]))
     work = kind_of(unit).workload(study, unit, info, TYPICAL_PROMPT)
     return total_seconds(work, lambda part: CORE.seconds(size, part))
-
-
-class Pace:
-    """Time left by the measured speed of each model: of two models one may be a hundred times as large.
-
-    Units are weighed by what they are expected to take: a model without results is not taken to be as slow as
-    a larger one that was run first.
-    The time between two results is put down to the model of the second one: with several workers each takes its share.
-    """
-
-    def __init__(self, left: Iterable[tuple[str, float]]) -> None:
-        """left: model and weight of every unit that is still to be run."""
-        self.left, self.spent, self.done = (defaultdict[str, float](float) for _ in range(3))
-        self.waiting = Counter[str]()
-        for model, weight in left:
-            self.left[model] += weight
-            self.waiting[model] += 1
-        self.last = time.monotonic()
-
-    def note(self, model: str, weight: float) -> None:
-        now = time.monotonic()
-        self.spent[model] += now - self.last
-        self.done[model] += weight
-        self.waiting[model] -= 1
-        self.left[model] = self.left[model] - weight if self.waiting[model] else 0.0  # sums of floats leave crumbs
-        self.last = now
-
-    @property
-    def seconds(self) -> float | None:
-        """None before the first result; a model that has none yet takes what it was expected to, at the common pace."""
-        done = sum(self.done.values())
-        if not done:
-            return None
-        usual = sum(self.spent.values()) / done
-        rates = {name: self.spent[name] / weight for name, weight in self.done.items() if weight}
-        return sum(weight * rates.get(name, usual) for name, weight in self.left.items())

@@ -77,7 +77,7 @@ def known_device(name: str | None) -> str | None:
         try:
             torch.device(name)
         except RuntimeError:
-            raise ValueError from None
+            raise ValueError(f"must be cpu, cuda, mps, another device of torch, or auto, not {shown(name)}") from None
     return name
 
 

@@ -10,7 +10,7 @@ import os
 import platform
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,7 +24,7 @@ from sinkscope.interventions.conditions import Condition
 from sinkscope.io.progress import LOADING
 from sinkscope.models.base import Model
 from sinkscope.study.analysis import analysed
-from sinkscope.study.cost import Pace, weigh
+from sinkscope.study.cost import weigh
 from sinkscope.study.engines import Engine, engine_of
 from sinkscope.study.engines.ray import Ray
 from sinkscope.study.results import Cell, Claim, Results, read_results, to_frame
@@ -32,6 +32,7 @@ from sinkscope.study.schema import Study
 from sinkscope.study.stop import Stop
 from sinkscope.study.store import RUN_SCHEMA, Store, as_json, versions
 from sinkscope.study.units import ModelInfo, Unit, kind_of, units_of
+from sinkscope.study.units.given import in_memory
 
 logger = logging.getLogger(__name__)
 OnMessage = Callable[[str], object]
@@ -71,18 +72,14 @@ class Run:
     def answers(self) -> pl.DataFrame:
         """Everything that was answered or scored, one row per problem."""
         path = self.folder / "results.parquet"
-        if not path.is_file():
-            raise StudyError(
-                f"Expected a finished run, and {self.folder} has no results.parquet; run the study to its end."
-            )
         try:
             found = pl.read_parquet(path)
             found.select("kind", "model", "setting", "condition", "task", "problem", "correct")  # it is of a run
-            return found
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError):
             raise StudyError(
-                f"Expected the answers of a finished run in {path}, and it is damaged; run the study again."
+                f"Expected the answers of a finished run in {path}, and it is missing or damaged; run the study again."
             ) from None
+        return found
 
     @cached_property
     def results(self) -> dict[str, Any]:
@@ -140,9 +137,14 @@ def run(
     by the names that results show; they take the place of the study's, and their units run in this process.
     """
     if models is not None:
-        return _in_process(study, models, out, engine, workers, on_message, on_progress)
+        if engine != "local" or workers not in (None, 1) or not all(isinstance(one, Model) for one in models.values()):
+            raise StudyError(
+                "Expected models in memory as {name: sk.wrap(model)}, with the local engine and one worker: other processes "
+                "have none."
+            )
+        study, workers = (Study.load(study) if isinstance(study, str) else study).changed(models=list(models)), 1
     started = time.time()
-    with begun(study, out, engine, workers, on_message, on_progress) as work:
+    with in_memory(models or {}), begun(study, out, engine, workers, on_message, on_progress) as work:
         work.through(work.units)
         results = assemble(work.study, work.store, work.models, work.units, work.about)
         before = (work.store.read("run.json", schema=True) or {}).get("seconds")
@@ -151,33 +153,14 @@ def run(
     return Run(work.store.folder, results)
 
 
-def _in_process(
-    study: Study | str, models: Mapping[str, Model], out: Any, engine: Any, workers: Any, *more: Any
-) -> Run:
-    """The same, with models that no other process has."""
-    from sinkscope.study.units.given import IN_MEMORY
-
-    if engine != "local" or workers not in (None, 1) or not all(isinstance(one, Model) for one in models.values()):
-        raise StudyError(
-            "Expected models in memory as {name: sk.wrap(model)}, with the local engine and one worker: other processes have none."
-        )
-    chosen = (Study.load(study) if isinstance(study, str) else study).changed(models=list(models))
-    IN_MEMORY.update(models)
-    try:
-        return run(chosen, out, engine, 1, *more)
-    finally:
-        for name in models:
-            IN_MEMORY.pop(name, None)
-
-
 @contextmanager
 def begun(
     study: Study | str,
-    out: Path | str | None,
-    engine: str | Ray | Engine,
-    workers: int | None,
-    on_message: OnMessage | None,
-    on_progress: OnProgress | None,
+    out: Path | str | None = None,
+    engine: str | Ray | Engine = "local",
+    workers: int | None = None,
+    on_message: OnMessage | None = None,
+    on_progress: OnProgress | None = None,
     shard: str | None = None,
 ) -> Iterator[Work]:
     """A folder that is locked and holds this run, with its models known and its units planned; shard: only this part."""
@@ -219,7 +202,7 @@ class Work:
         self.on_progress(done, len(units))
         known = {info.asked: info for info in self.models}
         weights = {unit.id: weigh(self.study, unit, known[unit.model]) for unit in left}
-        pace = Pace((unit.model, weights[unit.id]) for unit in left)
+        ahead, spent, started = sum(weights.values()), 0.0, time.monotonic()
         timed = _takes_time(self.on_progress)
         try:
             with Stop().listening() as stop:
@@ -228,8 +211,10 @@ class Work:
                         check(self.store, unit, result)
                         self.store.save(unit, result)
                         done += 1
-                    pace.note(unit.model, weights[unit.id])
-                    self.on_progress(done, len(units), *([pace.seconds] if timed else []))
+                    spent += weights[unit.id]
+                    pace = (time.monotonic() - started) / max(spent, 1e-9)  # seconds for what was expected to take one
+                    seconds = pace * (ahead - spent) if done < len(units) else 0.0
+                    self.on_progress(done, len(units), *([seconds] if timed else []))
                 if done < len(units):
                     raise KeyboardInterrupt
         except KeyboardInterrupt:
@@ -247,10 +232,20 @@ def models_of(study: Study, engine: Engine, folder: Path, on_message: OnMessage)
         found[unit.model] = result
         if waiting := [short for name, short in shown.items() if name not in found]:
             on_message(f"{LOADING}{', '.join(waiting)}")
-    for name in shown:
-        if "left_out" in found[name]:
-            on_message(f"left out: {found[name]['left_out']}")
+    left_out = [result["left_out"] for result in found.values() if "left_out" in result]
+    for why in left_out:
+        on_message(f"left out: {why}")
+    need_a_model(len(found) - len(left_out), left_out)
     return [ModelInfo(**found[name]) for name in shown if "left_out" not in found[name]]
+
+
+def need_a_model(count: int, left_out: Sequence[str]) -> None:
+    """Refuse a run of which every model was left out."""
+    if not count:
+        why = "; ".join(line.rstrip(".") for line in left_out)
+        raise StudyError(
+            f"Expected a model that can be loaded, and all were left out ({why}); install one, or name others."
+        )
 
 
 def shown_names(names: list[str]) -> dict[str, str]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import KW_ONLY, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, SkipValidation, model_validator
 
 from sinkscope.errors import StudyError
+from sinkscope.fields import shown
 from sinkscope.interventions.conditions import Condition
 from sinkscope.study import entries
 from sinkscope.study.entries import MOST, Pairs
@@ -21,10 +22,6 @@ STUDIES = Path(__file__).parent / "studies"
 LONGEST_FILE_NAME = 150  # bytes of a file's name, with room for what is put behind it
 LEAST_STEPS = 2  # of the mechanism: it compares what the second forward sees
 DEFAULT_RULE = {"rule": "threshold", "epsilon": 3.0, "unit": "uniform"}
-WRITTEN = (  # the order of a study's fields in its file
-    "name", "about", "seed", "split", "chunk", "margin", "draws", "dtype", "device", "models", "tasks", "decode",
-    "conditions", "primary", "expected", "rules", "trace", "mechanism", "likelihood", "forced",
-)  # fmt: skip
 
 
 # ---- types of fields
@@ -32,7 +29,7 @@ WRITTEN = (  # the order of a study's fields in its file
 
 def _text(value: str) -> str:
     if not value.strip():
-        raise ValueError
+        raise ValueError("must not be empty")
     return value
 
 
@@ -40,25 +37,23 @@ def _file_name(value: str) -> str:
     """A name that a folder can have, and that leads nowhere else."""
     plain = value == value.strip() != "." and value.isprintable() and len(value.encode()) <= LONGEST_FILE_NAME
     if not value or not plain or any(part in value for part in ("/", "\\", "..")):
-        raise ValueError
+        raise ValueError(f"must be a plain file name without slashes and '..', not {shown(value)}")
     return value
 
 
 def _from(least: int) -> Any:
-    return Field(strict=True, ge=least, le=1_000_000, description=f"a whole number of at least {least}")
-
-
-def _list_of(what: str, least: int = 0) -> Any:
-    return Field(min_length=least, max_length=MOST, description=f"a list of {what}")
+    return Field(strict=True, ge=least, le=1_000_000)
 
 
 Text = Annotated[str, Field(strict=True, max_length=4096), AfterValidator(_text)]
-ModelName = Annotated[Text, BeforeValidator(entries.model_label)]
 Whole0 = Annotated[int, _from(0)]
 Whole1 = Annotated[int, _from(1)]
 Whole2 = Annotated[int, _from(2)]
-Truth = Annotated[bool, Field(strict=True, description="true or false")]
-Once = AfterValidator(entries.each_once)
+Truth = Annotated[bool, Field(strict=True)]
+FEW, SOME = Field(max_length=MOST), Field(min_length=1, max_length=MOST)  # of a list
+ModelNames = Annotated[
+    tuple[Annotated[Text, BeforeValidator(entries.model_label)], ...], FEW, AfterValidator(entries.each_once)
+]
 Conditions = Annotated[SkipValidation[tuple[Condition, ...]], BeforeValidator(entries.conditions)]
 
 
@@ -69,9 +64,9 @@ Conditions = Annotated[SkipValidation[tuple[Condition, ...]], BeforeValidator(en
 class TaskPlan:
     """Problems of one kind."""
 
-    name: Annotated[str, Field(strict=True, description="the name of a task"), AfterValidator(entries.known_task)]
+    name: Annotated[str, Field(strict=True), AfterValidator(entries.known_task)]
     problems: Whole1
-    difficulty: Annotated[int | None, Field(strict=True, ge=1, le=3, description="1, 2 or 3")] = None
+    difficulty: Annotated[int | None, Field(strict=True, ge=1, le=3)] = None
 
 
 @part
@@ -81,11 +76,11 @@ class TracePlan:
     problems: Whole0
     keep: Whole0 = 1
     # Conditions under which traces are taken: a name stands for all conditions of that name, a label for one of them.
-    conditions: Annotated[tuple[Text, ...], _list_of("names or labels of conditions", 1)] = ("none",)
+    conditions: Annotated[tuple[Text, ...], SOME] = ("none",)
     # So many heads per saved trace keep their whole attention maps: the furthest relocating and the firmest static ones.
     maps: Whole0 = 0
     # The share of non-sinks is measured at each, in every unit.
-    epsilons: Annotated[tuple[Annotated[float, Field(strict=True, ge=0, le=1e9)], ...], _list_of("numbers ≥ 0")] = ()
+    epsilons: Annotated[tuple[Annotated[float, Field(strict=True, ge=0, le=1e9)], ...], FEW] = ()
     norms: Truth = True
     # Kept traces also hold what each layer would write at each position.
     lens: Truth = False
@@ -106,14 +101,14 @@ class MechanismPlan:
     """Confidence and commit delay where tokens depended on the masked sinks."""
 
     problems: Whole0
-    k: Annotated[tuple[Whole1, ...], _list_of("whole numbers of at least 1", 1)] = (1, 5)
+    k: Annotated[tuple[Whole1, ...], SOME] = (1, 5)
 
 
 @part
 class LikelihoodPlan:
     """Models that are measured by the likelihood of held-out text; those not installed are skipped with a warning."""
 
-    models: Annotated[tuple[ModelName, ...], _list_of("autoregressive models"), Once] = ()
+    models: ModelNames = ()  # autoregressive ones
     texts: Whole2 = 8
     read: Whole2 = 48  # tokens read at once, before the masking begins
     scored: Whole1 = 48  # tokens whose likelihood counts, one per step
@@ -134,12 +129,10 @@ class LikelihoodPlan:
 class ForcedPlan:
     """Models that are measured by the likelihood of the true answers; those not installed are skipped with a warning."""
 
-    models: Annotated[tuple[ModelName, ...], _list_of("models"), Once] = ()
+    models: ModelNames = ()
     problems: Whole2 = 20  # of each task
     # Shares of the answer that a diffusion model finds masked; an autoregressive one has the chain rule.
-    levels: Annotated[
-        tuple[Annotated[float, Field(strict=True, gt=0, le=1)], ...], _list_of("shares above 0, at most 1", 1)
-    ] = (0.25, 0.5, 0.75, 1.0)
+    levels: Annotated[tuple[Annotated[float, Field(strict=True, gt=0, le=1)], ...], SOME] = (0.25, 0.5, 0.75, 1.0)
     # With the kind of models it is for: all, causal, diffusion.
     conditions: Annotated[SkipValidation[Pairs], BeforeValidator(entries.pairs)] = ()
 
@@ -154,49 +147,34 @@ class ForcedPlan:
 class Study:
     """One study. `decode` holds words on top of each model's defaults; a list in it is a sweep."""
 
-    name: Annotated[
-        str, Field(strict=True, description="a plain file name without slashes and '..'"), AfterValidator(_file_name)
-    ]
-    models: Annotated[tuple[ModelName, ...], _list_of("zoo names, folders or Hub ids"), Once]
-    tasks: Annotated[
-        tuple[TaskPlan, ...], _list_of("tasks, each {name: …, problems: …}", 1), BeforeValidator(entries.named_tasks)
-    ]
-    # With the kind of models it is for: all, causal, diffusion.
-    conditions: Annotated[
-        SkipValidation[Pairs],
-        Field(description=entries.CONDITIONS),
-        BeforeValidator(entries.compared),
-    ]
-    about: Annotated[str, Field(strict=True, description="a sentence")] = ""
-    seed: Annotated[int, Field(strict=True, ge=0, lt=2**32, description="a whole number of at least 0")] = 0
-    split: Annotated[str, Field(pattern="^(train|validation|test)$", description="train, validation or test")] = "test"
+    _: KW_ONLY
+    # In the order in which a file is written.
+    name: Annotated[str, Field(strict=True), AfterValidator(_file_name)]
+    about: Annotated[str, Field(strict=True)] = ""
+    seed: Annotated[int, Field(strict=True, ge=0, lt=2**32)] = 0
+    split: Literal["train", "validation", "test"] = "test"
     chunk: Whole1 = 25
+    # A loss of fewer points counts as none, if its whole interval says so.
+    margin: Annotated[float, Field(strict=True, gt=0, le=50)] = 5.0
+    draws: Annotated[int, _from(100)] = 2000  # of every bootstrap
+    dtype: Text | None = None
+    device: Annotated[Text | None, AfterValidator(entries.known_device)] = None
+    models: ModelNames
+    tasks: Annotated[tuple[TaskPlan, ...], SOME, BeforeValidator(entries.named_tasks)]
     decode: Annotated[Mapping[str, Any], BeforeValidator(entries.decode_settings)] = Field(default_factory=dict)
+    # With the kind of models it is for: all, causal, diffusion.
+    conditions: Annotated[SkipValidation[Pairs], BeforeValidator(entries.compared)]
+    # The comparisons that the study is about, corrected together; none named: one masked sink, in every model and task.
+    primary: Conditions = ()
+    # Where the truth is known: model → verdict → how its value must begin. A run that says otherwise has failed.
+    expected: Mapping[str, Mapping[str, str]] = Field(default_factory=dict)
     rules: Annotated[
-        tuple[Annotated[Mapping[str, Any], BeforeValidator(entries.rule)], ...],
-        Field(validate_default=True, min_length=1, max_length=MOST, description="a list of rules"),
+        tuple[Annotated[Mapping[str, Any], BeforeValidator(entries.rule)], ...], SOME, Field(validate_default=True)
     ] = (DEFAULT_RULE,)
     trace: TracePlan = TracePlan(problems=0)
     mechanism: MechanismPlan = MechanismPlan(problems=0)
     likelihood: LikelihoodPlan = LikelihoodPlan()
     forced: ForcedPlan = ForcedPlan()
-    # A loss of fewer points counts as none, if its whole interval says so.
-    margin: Annotated[float, Field(strict=True, gt=0, le=50, description="a number of points above 0, at most 50")] = (
-        5.0
-    )
-    # The comparisons that the study is about, corrected together; none named: one masked sink, in every model and task.
-    primary: Conditions = ()
-    # Where the truth is known: model → verdict → how its value must begin. A run that says otherwise has failed.
-    expected: Annotated[
-        Mapping[str, Mapping[str, str]], Field(description="a mapping of models to verdicts and their values")
-    ] = Field(default_factory=dict)
-    draws: Annotated[int, _from(100)] = 2000  # of every bootstrap
-    dtype: Annotated[Text | None, Field(description="a dtype such as bfloat16")] = None
-    device: Annotated[
-        Text | None,
-        Field(description="cpu, cuda, mps, another device of torch, or auto"),
-        AfterValidator(entries.known_device),
-    ] = None
 
     @model_validator(mode="after")
     def _together(self) -> Study:
@@ -256,7 +234,7 @@ class Study:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain YAML values; `from_dict` gives the same study back."""
-        found: dict[str, Any] = {name: _plain(getattr(self, name)) for name in WRITTEN}
+        found: dict[str, Any] = _plain(self)
         # A field that came later stands there only where it says something: older runs can be continued.
         if not self.expected:
             del found["expected"]

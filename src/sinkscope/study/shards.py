@@ -14,18 +14,15 @@ from pydantic import TypeAdapter
 
 from sinkscope.errors import StudyError
 from sinkscope.interventions.conditions import condition_from_dict
-from sinkscope.io.bounded_yaml import LARGEST
-from sinkscope.io.reading import damaged, read_object, read_text, short
+from sinkscope.io.reading import damaged, read_object
 from sinkscope.settings.decode import Decode
 from sinkscope.study.cost import weigh
-from sinkscope.study.engines import Engine
-from sinkscope.study.engines.ray import Ray
-from sinkscope.study.run import OnMessage, OnProgress, Run, assemble, begun, check
+from sinkscope.study.run import Run, assemble, begun, check, need_a_model
 from sinkscope.study.schema import Study
 from sinkscope.study.store import Store, as_json, versions
 from sinkscope.study.units import ModelInfo, Unit, units_of
 
-SAME = ("schema", "study", "seed", "models", "versions", "backend")  # what all parts of a run have in common
+MOST = 100_000  # shards
 FOLDER = "shards"  # of the run folder: a file for each shard that was begun, which says whether it is finished
 OWN = ("data", "examples", "device")  # words of table1 that may differ from machine to machine
 
@@ -37,17 +34,13 @@ class Shard:
     index: int
     count: int
 
-    def __post_init__(self) -> None:
-        if not 1 <= self.index <= self.count <= 100_000:
-            raise StudyError(f"Expected a shard from 1/{self.count} to {self.count}/{self.count}, got {self}.")
-
     def __str__(self) -> str:
         return f"{self.index}/{self.count}"
 
     @classmethod
     def parse(cls, text: str) -> Shard:
         found = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text)
-        if not found or int(found[2]) < 1:
+        if not found or not 1 <= int(found[1]) <= int(found[2]) <= MOST:
             raise StudyError(f"Expected a shard such as 3/16, the third of sixteen, got {text!r}.")
         return cls(int(found[1]), int(found[2]))
 
@@ -59,17 +52,12 @@ class Shard:
         return [units[place] for place in sorted(longest[self.index - 1 :: self.count])]
 
 
-def run_shard(
-    study: Study | str,
-    shard: Shard,
-    out: Path | str | None = None,
-    engine: str | Ray | Engine = "local",
-    workers: int | None = None,
-    on_message: OnMessage | None = None,
-    on_progress: OnProgress | None = None,
-) -> Path:
-    """Run one shard into a folder, which other shards may write to at the same time; `merge` makes the tables."""
-    with begun(study, out, engine, workers, on_message, on_progress, str(shard)) as work:
+def run_shard(study: Study | str, shard: Shard, out: Path | str | None = None, **words: Any) -> Path:
+    """Run one shard into a folder, which other shards may write to at the same time; `merge` makes the tables.
+
+    words: of `run`, such as engine and workers.
+    """
+    with begun(study, out, shard=str(shard), **words) as work:
         units = shard.of(work.study, work.units, work.models)
         with _marked(work.store.folder, shard, {"shard": shard.index, "of": shard.count, "units": len(units)}):
             work.through(units)
@@ -91,20 +79,40 @@ def _marks(folders: Sequence[Path]) -> dict[str, dict[str, Any]]:
     return {path.stem: read_object(path, 1 << 20, StudyError) for path in paths}
 
 
+def _refuse_unfinished(marks: Mapping[str, Mapping[str, Any]]) -> None:
+    """Name the shards that were never begun or did not come to their end."""
+    counts = {one.get("of") for one in marks.values()}
+    count = counts.pop() if len(counts) == 1 else 0
+    if not isinstance(count, int) or not 1 <= count <= MOST:
+        return
+    missing = [f"{i}/{count}" for i in range(1, count + 1) if not marks.get(f"{i}-of-{count}", {}).get("finished")]
+    if missing:
+        told = f"shard {', '.join(missing)}; run it with --shard {missing[0]}, or name its folder."
+        raise StudyError(f"Not finished: {told}")
+
+
 def merge(folders: Sequence[Path | str], out: Path | str | None = None) -> Run:
     """Join the folders of a run's shards, and finish its tables: what comes out is what the whole run would have been."""
-    if not folders:
-        raise StudyError("Expected at least one run folder to merge, got none.")
-    if out is None and len(folders) > 1:
-        raise StudyError(f"Expected --out, the folder for the merged run of {len(folders)} folders, got none.")
     parts = [Store(folder) for folder in folders]
-    about, text = _common(parts)
+    if not parts:
+        raise StudyError("Expected at least one run folder to merge, got none.")
+    if out is None and len(parts) > 1:
+        raise StudyError(f"Expected --out, the folder for the merged run of {len(parts)} folders, got none.")
+    text, first = parts[0].begun()
+    about = {name: value for name, value in first.items() if name not in ("finished", "seconds", "shards")}
+    for part in parts:
+        advice = "leave it out, or run its shard again as the others, with the versions that merge it"
+        part.require(text, {**about, "versions": versions()}, advice, ("schema", "study", "backend"))
     study = Study.load(parts[0].folder / "study.yaml")
     with damaged(f"{parts[0].folder / 'run.json'}", StudyError):
         models = models_in(about["models"])
         units = units_of(study, models)
     where = _found(parts, units)
-    _refuse_missing(study, parts, units, models, where)
+    if missing := [unit.id for unit in units if unit.id not in where]:
+        _refuse_unfinished(_marks([part.folder for part in parts]))
+        raise StudyError(
+            f"{len(missing)} of {len(units)} units are in none of the folders, such as {missing[0]}; run what is left."
+        )
     store = Store(parts[0].folder if out is None else out)
     with store.locked():
         store.open(text, about)
@@ -117,29 +125,6 @@ def merge(folders: Sequence[Path | str], out: Path | str | None = None) -> Run:
     return Run(store.folder, results)
 
 
-def _common(parts: Sequence[Store]) -> tuple[dict[str, Any], str]:
-    """What run.json and study.yaml of all parts say alike; a folder that says otherwise is of another run."""
-    first, text = _begun(parts[0])
-    for part in parts[1:]:
-        run, other = _begun(part)
-        wrong = [name for name in SAME if run.get(name) != first.get(name)]
-        wrong += ["study.yaml"] if other != text else []
-        if wrong:
-            raise StudyError(
-                f"Expected parts of one run, and {part.folder} is of another than {parts[0].folder}: {wrong[0]} differs; "
-                "leave it out, or run its shard again as the others."
-            )
-    here = versions()
-    with damaged(f"{parts[0].folder / 'run.json'}", StudyError):
-        made = dict(first["versions"])
-    for name, there in made.items():
-        if here.get(name) != there:
-            raise StudyError(
-                f"The run was made with {short(str(name))} {short(str(there))}, and this is {here.get(name)}; merge with the same."
-            )
-    return {name: value for name, value in first.items() if name not in ("finished", "seconds", "shards")}, text
-
-
 def models_in(listed: Any) -> list[ModelInfo]:
     """The models of run.json; whatever a plan reads of them is there, and of its kind."""
     found = TypeAdapter(list[ModelInfo]).validate_python(listed)
@@ -148,14 +133,8 @@ def models_in(listed: Any) -> list[ModelInfo]:
             raise TypeError("parameters, layers and heads of a model must be whole numbers")
         for settings in info.settings.values():
             Decode.from_dict(settings)
+    need_a_model(len(found), ["run.json names none"])
     return found
-
-
-def _begun(part: Store) -> tuple[dict[str, Any], str]:
-    run, path = part.read("run.json", schema=True), part.folder / "study.yaml"
-    if run is None or not path.is_file() or any(name not in run for name in SAME):
-        raise StudyError(f"Expected a run folder with study.yaml and run.json, and {part.folder} is none; name others.")
-    return run, read_text(path, LARGEST, StudyError)
 
 
 def _found(parts: Sequence[Store], units: Sequence[Unit]) -> dict[str, Store]:
@@ -170,29 +149,6 @@ def _found(parts: Sequence[Store], units: Sequence[Unit]) -> dict[str, Store]:
                         f"{before.folder} and {part.folder} hold different results of {unit.id}; remove the wrong one."
                     )
     return where
-
-
-def _refuse_missing(
-    study: Study, parts: Sequence[Store], units: Sequence[Unit], models: Sequence[ModelInfo], where: dict[str, Store]
-) -> None:
-    missing = {unit.id for unit in units if unit.id not in where}
-    if not missing:
-        return
-    marks = [path.stem for part in parts for path in (part.folder / FOLDER).glob("*-of-*.json")]
-    counts = {int(name.rpartition("-")[2]) for name in marks if re.fullmatch("[0-9]+-of-[0-9]+", name)}
-    if len(counts) != 1:
-        raise StudyError(
-            f"{len(missing)} of {len(units)} units are in none of the folders, such as {min(missing)}; run what is left."
-        )
-    count = counts.pop()
-    shards = {index: [u.id for u in Shard(index, count).of(study, units, models)] for index in range(1, count + 1)}
-    lost = {index: missing.intersection(mine) for index, mine in shards.items() if missing.intersection(mine)}
-    first, others = min(lost), [f"{index}/{count}" for index in sorted(lost)[1:]]
-    raise StudyError(
-        f"Shard {first}/{count} is missing: {len(lost[first])} of its {len(shards[first])} units are in none of the folders"
-        f"{' (missing too: ' + ', '.join(others) + ')' if others else ''}; run it with --shard {first}/{count}, or name its "
-        "folder."
-    )
 
 
 def _copy(part: Store, store: Store, unit: Unit) -> None:
@@ -237,13 +193,9 @@ def merge_table1(folders: Sequence[Path], out: Path, **here: Any) -> dict[str, A
 
     marks = _marks(folders)
     asked = [{name: value for name, value in one["words"].items() if name not in OWN} for one in marks.values()]
-    counts = {one["of"] for one in marks.values()}
-    if len(counts) != 1 or any(one != asked[0] for one in asked):
+    if len({one["of"] for one in marks.values()}) != 1 or any(one != asked[0] for one in asked):
         raise StudyError("Expected shards of one table1 run, and these were asked for different things; name others.")
-    count = counts.pop()
-    missing = [f"{i}/{count}" for i in range(1, count + 1) if not marks.get(f"{i}-of-{count}", {}).get("finished")]
-    if missing:
-        raise StudyError(f"Not finished: shard {', '.join(missing)}; run it with --shard, or name its folder.")
+    _refuse_unfinished(marks)
     for folder in folders:
         for path in sorted(folder.glob("*/*/requests*.jsonl")):
             into = Answers(out / path.parent.relative_to(folder) / "requests.jsonl")

@@ -7,12 +7,10 @@ import errno
 import fcntl
 import hashlib
 import json
-import math
 import os
 import platform
 import stat
-import time
-from collections.abc import Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -24,8 +22,8 @@ from sinkscope.io.reading import read_object, read_text
 from sinkscope.study.units import Unit, kind_of
 
 RUN_SCHEMA = 1  # of run.json
-SYNC_EVERY = 0.1  # seconds
 LARGEST = 128 << 20  # bytes of a unit's file, run.json or results.json
+SAME = ("models", "versions", "seed")  # what every part of a run has in common, beside its study
 PACKAGES = ("sinkscope", "torch", "transformers", "numpy", "polars", "scipy")
 
 
@@ -35,7 +33,6 @@ class Store:
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
         self.units = self.folder / "units"
-        self._synced = -math.inf  # when a unit was last waited for
 
     @contextmanager
     def locked(self, shard: str | None = None) -> Iterator[None]:
@@ -49,10 +46,9 @@ class Store:
                 self.units.mkdir(parents=True, exist_ok=True)
                 self._stay_inside()
                 if shard is not None:
-                    whole = stack.enter_context(_opened(self.folder / "lock"))
-                    self._lock(whole, fcntl.LOCK_SH, "the whole study")
-                file = stack.enter_context(_opened(self.folder / own))
-                self._lock(file, fcntl.LOCK_EX, "a study" if shard is None else f"shard {shard}")
+                    stack.enter_context(_locked(self.folder / "lock", fcntl.LOCK_SH, "the whole study"))
+                what = "a study" if shard is None else f"shard {shard}"
+                file = stack.enter_context(_locked(self.folder / own, fcntl.LOCK_EX, what))
             except OSError as error:
                 raise StudyError(
                     f"The run folder {self.folder} cannot be used ({error.strerror}); name another."
@@ -61,15 +57,6 @@ class Store:
             file.write(str(os.getpid()))
             file.flush()
             yield
-
-    def _lock(self, file: IO[str], kind: int, what: str) -> None:
-        try:
-            fcntl.flock(file, kind | fcntl.LOCK_NB)
-        except OSError:
-            holder = file.read().strip() or "unknown"
-            raise StudyError(
-                f"Another process (id {holder}) is running {what} in {self.folder}; wait for it, or use another folder."
-            ) from None
 
     def _stay_inside(self) -> None:
         """Refuse a folder in which a link leads elsewhere: a run writes into its own folder only."""
@@ -87,43 +74,45 @@ class Store:
         run: what run.json holds from the start (versions, machine, models, seed); all but the machine must be the same.
         alone: nobody else writes here now, so what a killed process left half written may be removed.
         """
-        need_a_model(run["models"])
         for place in ("", "units/", "traces/") if alone else ():
             for partial in self.folder.glob(f"{place}*{io.PARTIAL}"):
                 partial.unlink(missing_ok=True)
-        before = self.read("run.json", schema=True)
-        known = self.folder / "study.yaml"
-        if before is None or not known.is_file():
+        if self.read("run.json", schema=True) is None or not (self.folder / "study.yaml").is_file():
             self.write("study.yaml", study_yaml)
             self.write("run.json", as_json(run))  # last: when it is there, the folder is a run
             return
-        self._refuse_unless_same("the study", read_text(known, LARGEST, StudyError), study_yaml)
-        for part in ("models", "versions", "seed"):
-            self._refuse_unless_same(part, as_json(before.get(part)), as_json(run[part]))
+        self.require(study_yaml, run, "name another folder with --out, or remove this one")
 
-    def _refuse_unless_same(self, what: str, before: str, asked: str) -> None:
-        if before != asked:
-            sides = before.splitlines(), asked.splitlines()
-            told = "\n".join(list(difflib.unified_diff(*sides, "in the folder", "asked for", lineterm="", n=0))[:40])
+    def begun(self) -> tuple[str, dict[str, Any]]:
+        """study.yaml and run.json of a run that was begun here."""
+        run, path = self.read("run.json", schema=True), self.folder / "study.yaml"
+        if run is None or not path.is_file():
             raise StudyError(
-                f"{self.folder} holds a run that is not the one asked for; {what} changed:\n{told}\n"
-                "Name another folder with --out, or remove this one."
+                f"Expected a run folder with study.yaml and run.json, and {self.folder} is none; name others."
             )
+        return read_text(path, LARGEST, StudyError), run
+
+    def require(self, study_yaml: str, run: Mapping[str, Any], advice: str, more: Sequence[str] = ()) -> None:
+        """Refuse a folder that holds another run; more: what must be the same beside study, models, versions and seed."""
+        text, before = self.begun()
+        sides = {name: [json.dumps(one.get(name), indent=1) for one in (before, run)] for name in (*SAME, *more)}
+        for what, (there, asked) in {"study.yaml": [text, study_yaml], **sides}.items():
+            if there != asked:
+                lines = difflib.unified_diff(
+                    there.splitlines(), asked.splitlines(), "there", "asked for", "", "", 0, ""
+                )
+                told = "\n".join(list(lines)[:40])
+                raise StudyError(
+                    f"{self.folder} is of another run than the one asked for: {what} differs:\n{told}\n{advice}."
+                )
 
     def save(self, unit: Unit, result: Mapping[str, Any]) -> None:
-        """Store a unit.
+        """Store a unit, without waiting for the disk, which would hold up hundreds of workers.
 
-        Only a loss of power can cost one of several that came within a tenth of a second of another.
-        Waiting for the disk takes ten milliseconds, which would hold up hundreds of workers. A file that a loss of
-        power left empty or cut is seen as such by `find`, so that its unit is run again.
+        A file that a loss of power left empty or cut is seen as such by `find`, so that its unit is run again.
         """
         outcome = {"unit": unit.to_dict(), "sha256": digest(result), "result": result}
-        now = time.monotonic()
-        durable = now - self._synced > SYNC_EVERY
-        text = json.dumps(outcome, ensure_ascii=False, allow_nan=False)
-        self.write(f"units/{unit.id}.json", text, durable)
-        if durable:
-            self._synced = time.monotonic()
+        self.write(f"units/{unit.id}.json", json.dumps(outcome, ensure_ascii=False, allow_nan=False), durable=False)
 
     def load(self, unit: Unit) -> dict[str, Any]:
         found = self.find(unit)
@@ -167,8 +156,8 @@ class Store:
             ) from None
 
 
-def _opened(path: Path) -> IO[str]:
-    """A plain file to lock, made if it is not there; what a link points at is never touched."""
+def _locked(path: Path, kind: int, what: str) -> IO[str]:
+    """A plain file that is locked, made if it is not there; what a link points at is never touched."""
     try:
         number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
     except OSError as error:
@@ -178,22 +167,22 @@ def _opened(path: Path) -> IO[str]:
     if not stat.S_ISREG(os.fstat(number).st_mode):
         os.close(number)
         raise StudyError(f"{path} must be a plain file; remove it.")
-    return os.fdopen(number, "r+", encoding="utf-8", errors="replace")
+    file = os.fdopen(number, "r+", encoding="utf-8", errors="replace")
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except OSError:
+        with file:
+            holder = file.read().strip() or "unknown"
+        raise StudyError(
+            f"Another process (id {holder}) is running {what} in {path.parent}; wait for it, or use another folder."
+        ) from None
+    return file
 
 
 def digest(result: Any) -> str:
     """Of a unit's result: a file in which a single number was changed must not pass for what was measured."""
     plain = json.loads(json.dumps(result))  # keys as they will be read
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
-
-
-def need_a_model(models: Sized, messages: Sequence[str] = ()) -> None:
-    """Refuse a run of which every model was left out; messages: why, where they were not printed yet."""
-    if not models:
-        why = "".join(f" ({line.rstrip('.')})" for line in messages)
-        raise StudyError(
-            f"Expected a model that can be loaded, and all were left out{why}; install one, or name others."
-        )
 
 
 def versions() -> dict[str, str]:

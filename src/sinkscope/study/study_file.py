@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import pathlib
+import re
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any, TypeVar, dataclass_transform
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -37,7 +37,7 @@ def validated(kind: type[Made], values: Any, where: str, lines: Mapping[Path, in
     try:
         return TypeAdapter(kind).validate_python(values)
     except ValidationError as error:
-        raise _sentence(error, kind, values, where, lines) from None
+        raise _sentence(error, where, lines) from None
 
 
 @dataclass_transform(frozen_default=True)
@@ -51,64 +51,30 @@ def part(plan: type[Made]) -> type[Made]:
         try:
             plain(self, *args, **words)
         except ValidationError as error:
-            raise _sentence(error, kind, words, kind.__name__, {}) from None
+            raise _sentence(error, kind.__name__, {}) from None
 
     kind.__init__ = init
     made: type[Made] = kind
     return made
 
 
-def _sentence(error: ValidationError, kind: type, values: Any, where: str, lines: Mapping[Path, int]) -> StudyError:
+def _sentence(error: ValidationError, where: str, lines: Mapping[Path, int]) -> StudyError:
+    """The first mistake: pydantic's own words, but for those of our own checks."""
     problem = error.errors()[0]
-    path, holder, expected = _place(kind, problem["loc"])
+    path: Path = tuple(problem["loc"])
     match problem["type"]:
         case "missing":
-            path, sentence = path[:-1], f"needs the field {path[-1]!r}: {expected}"
+            path, sentence = path[:-1], f"needs the field {path[-1]!r}"
         case "unexpected_keyword_argument" | "unexpected_positional_argument":
-            known = ", ".join(item.name for item in fields(holder))
-            sentence = f"is not a field that is known here; known are {known}"
+            sentence = "is not a field that is known here; correct its name, or leave it out"
         case "dataclass_type" | "mapping_type" | "dict_type":
             sentence = f"must be a mapping of fields, not {shown(problem['input'])}"
-        case "value_error" if isinstance(wrong := problem["ctx"]["error"], EntryError):
-            path, sentence = (*problem["loc"], *wrong.path), str(wrong)
-        case "value_error" if own := str(problem["ctx"]["error"]):
-            sentence = own
+        case "value_error":
+            wrong = problem["ctx"]["error"]
+            path, sentence = (*path, *getattr(wrong, "path", ())), str(wrong)
         case _:
-            sentence = f"must be {expected}, not {shown(_value(values, path, problem['input']))}"
+            words = re.sub("^.* should ", "must ", problem["msg"]).replace("valid tuple", "list")
+            sentence = words if ", not " in words else f"{words}, not {shown(problem['input'])}"
     line = next((lines[path[:n]] for n in range(len(path), -1, -1) if path[:n] in lines), None)
     place = where if line is None else f"{where}, line {line}"
     return StudyError(f"{place}: {written(path) or 'the file'} {sentence}.")
-
-
-def _place(kind: Any, loc: tuple[int | str, ...]) -> tuple[Path, Any, str]:
-    """The field that a mistake is in, the dataclass that holds it, and what is expected there."""
-    path: list[int | str] = []
-    at, holder, expected = kind, kind, "what this field takes"
-    for part in loc:
-        path.append(part)
-        if isinstance(part, int):  # an entry of a list of dataclasses
-            continue
-        holder = at
-        field = at.__pydantic_fields__.get(part)
-        inner = [] if field is None else _dataclasses(field.annotation)
-        expected = (field.description if field is not None else None) or expected
-        if not inner:
-            break
-        at = inner[0]
-    return tuple(path), holder, expected
-
-
-def _dataclasses(annotation: Any) -> list[Any]:
-    """Checked dataclasses in an annotation such as tuple[TaskPlan, ...]."""
-    if hasattr(annotation, "__pydantic_fields__"):
-        return [annotation]
-    return [found for part in getattr(annotation, "__args__", ()) for found in _dataclasses(part)]
-
-
-def _value(values: Any, path: Path, default: Any) -> Any:
-    for part in path:
-        try:
-            values = values[part]
-        except (KeyError, IndexError, TypeError):
-            return default
-    return values

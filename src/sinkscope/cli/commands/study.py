@@ -60,7 +60,6 @@ def study(
     engine = where.chosen(workers)
     plan = Study.load(name).changed(wanted, problems, chosen, seed, dtype=dtype, device=device)
     if show:
-        from sinkscope.study.engines.local import cores
         from sinkscope.study.forecast import here
 
         far = where.engine != "local"
@@ -74,16 +73,16 @@ def study(
             engine=far,
         )
         with waiting("timing a layer of each model …"):
-            found = here(plan)
-        text = plan.to_yaml() + found.brief(workers or cores())
-        print_result(as_json, {"study": plan.to_dict(), "estimate": found.to_dict()}, text)
+            cost = here(plan)
+        text = plan.to_yaml() + "\n".join(f"# {line}".rstrip() for line in told(cost).splitlines())
+        print_result(as_json, {"study": plan.to_dict(), "estimate": cost.to_dict()}, text)
         return
     refuse(StudyError, "with --json, which has every table", full=full and as_json)
     own = workers if engine == "local" else None
     if shard is not None:
         part = Shard.parse(shard)
         with unit_progress() as shown:
-            folder = run_shard(plan, part, out, engine, own, **shown.callbacks)
+            folder = run_shard(plan, part, out, engine=engine, workers=own, **shown.callbacks)
         tell_shard(folder, shard, as_json)
         return
     with unit_progress() as shown:
@@ -91,8 +90,8 @@ def study(
     wrong = done.unexpected(plan)
     print_run(done, report, as_json, full, {"unexpected": wrong} if plan.expected else {})
     if plan.expected and not as_json:
-        told = [f"Not as expected: {line}" for line in wrong] or ["All verdicts are as the study expects."]
-        print_text("\n".join(told))
+        found = [f"Not as expected: {line}" for line in wrong] or ["All verdicts are as the study expects."]
+        print_text("\n".join(found))
     if wrong:  # a study that knows its truth fails where its verdicts say otherwise
         raise Exit(1)
 
@@ -131,7 +130,7 @@ def plan(
     """Estimate memory, operations, hours and disk of a study, or of table1, from config.json files; nothing is run."""
     wanted = listed(models, "models after --models", "tiny-llada")
     if name == "table1":
-        from sinkscope.study.forecast import forecast_table1, table1_dict, table1_text
+        from sinkscope.study.forecast import forecast_table1, table1_text
 
         refuse(StudyError, "with table1", task=tasks, measure=measure)
         if wanted is None:
@@ -139,10 +138,10 @@ def plan(
                 "Expected models to plan table1 for, such as --models GSAI-ML/LLaDA-8B-Instruct, got none."
             )
         with waiting("reading config.json files …"):
-            rows = forecast_table1(
+            found = forecast_table1(
                 wanted, device, protocol=protocol, ks=counts(ks or "1,5,10"), limit=problems, batch_size=batch_size, dtype=dtype
             )  # fmt: skip
-        print_result(as_json, table1_dict(rows), table1_text(rows, device))
+        print_result(as_json, found, table1_text(found, device))
         return
     from sinkscope.study.forecast import forecast
     from sinkscope.study.schema import Study
@@ -150,8 +149,8 @@ def plan(
     refuse(StudyError, "with a study", protocol=protocol, ks=ks)
     study = Study.load(name).changed(wanted, problems, listed(tasks, "tasks", "arithmetic"), dtype=dtype)
     with waiting("timing a layer of each model …" if measure else "reading config.json files …"):
-        found = forecast(study, device, measure)
-    print_result(as_json, found.to_dict(), told(found))
+        cost = forecast(study, device, measure)
+    print_result(as_json, cost.to_dict(), told(cost))
 
 
 def told(found: Forecast) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -42,14 +42,9 @@ def engine_of(
     if engine == "ray":
         engine = Ray(workers=workers)
     elif isinstance(engine, str):
-        raise StudyError(
-            "Expected the engine local or ray, or an object with `work` as sinkscope.study.engines.Engine has it, "
-            f"got {engine!r}."
-        )
+        raise StudyError(f"Expected the engine local or ray, or an object with `work` and `close`, got {engine!r}.")
     elif workers is not None:
-        raise StudyError(
-            f"Expected the number of workers in the engine that was given, got workers={workers} beside it."
-        )
+        raise StudyError(f"Expected the workers in the engine that was given, got workers={workers} beside it.")
     if isinstance(engine, Ray):
         from sinkscope.study.engines.cluster import Cluster
 
@@ -70,13 +65,12 @@ def known_models(unit: WorkPiece, result: Mapping[str, Any]) -> dict[str, ModelI
 
 
 class Waiting(Generic[P]):
-    """Units that nobody has begun, by model, the longest last in each list; taking one costs no search."""
+    """Units that nobody has begun, by model, the longest last in each list; taking one of a loaded model costs no search."""
 
     def __init__(self, units: Iterable[P], weigh: Callable[[P], float]) -> None:
         """weigh: how long a unit takes, in any measure."""
         self.by_model: dict[str, list[P]] = {}
         self.weights: dict[str, float] = {}
-        self.left: dict[str, float] = {}  # weight of what waits, by model
         for unit in reversed(list(units)):  # the sort is stable: what weighs the same is taken in the plan's order
             self.weights[unit.id] = weigh(unit)
             self.put_back(unit)
@@ -86,25 +80,19 @@ class Waiting(Generic[P]):
     def __len__(self) -> int:
         return sum(map(len, self.by_model.values()))
 
-    def take(self, loaded: str | None, at: Counter[str], without: Collection[str] = ()) -> P | None:
+    def take(self, loaded: str | None, at: Counter[str]) -> P | None:
         """The next unit of the loaded model; else of the model with most left for each worker that is at it.
 
-        at: workers by the model that they have loaded. without: models that this worker cannot have.
+        at: workers by the model that they have loaded.
         """
-        fit = [model for model, mine in self.by_model.items() if mine and model not in without]
-        if not fit:
+        left = {model: mine for model, mine in self.by_model.items() if mine}
+        if not left:
             return None
-        chosen = loaded if loaded in fit else max(fit, key=lambda model: self.left[model] / (at[model] + 1))
-        unit = self.by_model[chosen].pop()
-        self.left[chosen] -= self.weights[unit.id]
-        return unit
+        if loaded in left:
+            return left[loaded].pop()
+        shares = {model: sum(self.weights[one.id] for one in mine) / (at[model] + 1) for model, mine in left.items()}
+        return left[max(shares, key=lambda model: shares[model])].pop()
 
     def put_back(self, unit: P) -> None:
         """A unit whose worker was lost is the next of its model: others may have waited for it long enough."""
         self.by_model.setdefault(unit.model, []).append(unit)
-        self.left[unit.model] = self.left.get(unit.model, 0.0) + self.weights[unit.id]
-
-    def drop(self, model: str) -> list[P]:
-        """Take out all units of a model that nobody can have."""
-        self.left[model] = 0.0
-        return self.by_model.pop(model, [])

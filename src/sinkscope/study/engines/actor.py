@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import platform
 import sys
 import tempfile
 import traceback
@@ -29,7 +28,7 @@ class Actor:
     def about(self) -> str:
         """Where this is, and which versions compute here."""
         util: Any = importlib.import_module("ray.util")
-        found = {"node": util.get_node_ip_address(), "host": platform.node(), "pid": os.getpid()}
+        found = {"node": util.get_node_ip_address(), "pid": os.getpid()}
         try:
             versions = importlib.import_module("sinkscope.study.store").versions()
         except Exception as error:

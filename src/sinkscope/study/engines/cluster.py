@@ -1,19 +1,22 @@
 """Units of a study, or batches of a benchmark, on a Ray cluster: workers keep their model; what failed is tried elsewhere.
 
 No file system is shared: results and files come back through Ray, one at a time, and are written here alone. A worker
-gets its next unit when its last result was fetched, so no more than one result a worker waits anywhere.
+gets its next unit when its last result was fetched, so no more than one result per worker waits anywhere.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import os
+import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,44 +25,38 @@ from sinkscope.errors import StudyError
 from sinkscope.evals.batches import Batch, Job, Outcome, RunBatches
 from sinkscope.study.cost import weigh
 from sinkscope.study.engines import P, ShouldStop, Waiting, WorkPiece, known_models
-from sinkscope.study.engines.pool import Pool, Worker
 from sinkscope.study.engines.ray import Ray
 from sinkscope.study.schema import Study
 from sinkscope.study.units import ModelInfo
 
 logger = logging.getLogger(__name__)
-TRIES = 3  # of a unit, each on another worker
-FUNCTION = "sinkscope.study.engines.local:answer"
+TRIES = 3  # of a unit
+LOSSES = 3  # workers in a row that ended before they could be given anything
 OnMessage = Callable[[str], object]
-Files = list[tuple[str, bytes]]
-Weigh = Callable[[Any, Any, ModelInfo | None], float]
 
 
-@dataclass
-class Failed:
-    """A unit that failed: on which workers and nodes, and why the last time."""
+@dataclass(eq=False)
+class Worker:
+    """One actor, the unit that it is at, and the model that it has loaded."""
 
-    unit: WorkPiece
-    workers: set[int] = field(default_factory=set)
-    nodes: list[str] = field(default_factory=list)
-    why: str = ""
-
-    @property
-    def sentence(self) -> str:
-        return self.why.strip().splitlines()[-1].rstrip(".")
+    handle: Any
+    node: str = ""  # address of its node; empty while it starts
+    pid: int | None = None
+    unit: WorkPiece | None = None
+    model: str | None = None
 
 
-@dataclass
+@dataclass(eq=False)
 class Left:
-    """What is left of one call of `work`."""
+    """What is left of one call of `work`, and what failed in it."""
 
-    waiting: Waiting[WorkPiece]
-    retried: list[Failed] = field(default_factory=list)
-    broken: list[Failed] = field(default_factory=list)
-    failed: dict[str, Failed] = field(default_factory=dict)
+    waiting: Waiting[Any]
+    again: list[WorkPiece] = field(default_factory=list)
+    nodes: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))  # unit → where it failed
+    broken: list[tuple[str, str]] = field(default_factory=list)  # a sentence, and all that was reported
 
     def __bool__(self) -> bool:
-        return bool(len(self.waiting) or self.retried)
+        return bool(len(self.waiting) or self.again)
 
 
 class Cluster:
@@ -69,137 +66,229 @@ class Cluster:
     """
 
     def __init__(
-        self, choice: Ray, on_message: OnMessage | None = None, function: str = FUNCTION, weigh: Weigh = weigh
+        self,
+        choice: Ray,
+        on_message: OnMessage | None = None,
+        function: str = "sinkscope.study.engines.local:answer",
+        weigh: Callable[[Any, Any, ModelInfo | None], float] = weigh,
     ) -> None:
-        self.choice = choice
+        self.choice, self.function, self.weigh = choice, function, weigh
         self.on_message: OnMessage = on_message or logger.info
-        self.function, self.weigh = function, weigh
-        self.pool = Pool(choice)
+        self.workers: list[Worker] = []
+        self.calls: dict[Any, Worker] = {}  # a unit, or the first word of a worker that starts
+        self.lost_early = 0
+        self.ours = False  # whether the connection was made here
         self.models: dict[str, ModelInfo] = {}
         self.prints: dict[str, str] = {}  # model → fingerprint of the weights that the study was planned with
-        self.lacking: dict[tuple[str, str], str] = {}  # (node, model) → why the node cannot have the model
+        self.lacking: dict[str, str] = {}  # node that gets no more units → which model it cannot have, and why
+
+    @cached_property
+    def ray(self) -> Any:
+        try:
+            import ray
+        except ImportError:
+            raise StudyError("The engine ray needs the package ray; install it: pip install -e '.[ray]'") from None
+        return ray
 
     def work(
         self, study: Study | Job, units: Sequence[P], folder: Path, stop: ShouldStop
     ) -> Iterator[tuple[P, dict[str, Any]]]:
         self.choice.fit(study.device)
-        self.pool.open(len(units))
-        waiting: Waiting[Any] = Waiting(units, lambda unit: self.weigh(study, unit, self.models.get(unit.model)))
-        context, left = json.dumps(study.to_dict()), Left(waiting)
+        self._open(len(units))
+        context = json.dumps(study.to_dict())
+        left = Left(Waiting(units, lambda unit: self.weigh(study, unit, self.models.get(unit.model))))
         seen = time.monotonic()  # when something was last at work
         while True:
             if not stop():
                 self._feed(context, left)
-            self._give_up(left)
-            busy = any(worker.unit is not None for worker in self.pool.workers.values())
-            if not busy and (stop() or not left):
+            if any(worker.unit is not None for worker in self.workers):
+                seen = time.monotonic()
+            elif stop() or not left:
                 break
-            seen = self._patience(seen, busy)
-            for worker, call in self.pool.ready():
+            elif all(worker.node in self.lacking for worker in self.workers):
+                *_, why = self.lacking.values()
+                raise StudyError(f"{why.rstrip('.')}; what is finished is stored: rerun to resume.")
+            elif time.monotonic() - seen > self.choice.patience:
+                raise StudyError(
+                    f"No node of the cluster could start a worker within {self.choice.patience:.0f} seconds; what is "
+                    "finished is stored: look at `ray status`, and rerun to resume."
+                )
+            for worker, call in self._ready():
                 if worker.unit is None:
-                    self.pool.greet(worker, call)
+                    self._greet(worker, call)
                     continue
                 unit, worker.unit = worker.unit, None
-                answer, files = self.pool.fetch(worker, call)
-                digest = answer.get("fingerprint")
-                if digest is not None and self.prints.setdefault(unit.model, digest) != digest:
-                    why = "its weights are not those that the study was planned with; copy the same there."
-                    answer = {"lacking": True, "error": why}
-                if "result" in answer:
-                    self.models |= known_models(unit, answer["result"])
-                    if not stop():
-                        self._feed(context, left)  # it computes on while this result is stored
-                    _save(folder, files)
-                    yield cast("P", unit), answer["result"]
-                else:
+                answer, files = self._fetch(worker, unit, call)
+                if "result" not in answer:
                     self._failed(worker, unit, answer, left)
+                    continue
+                self.models |= known_models(unit, answer["result"])
+                if not stop():
+                    self._feed(context, left)  # it computes on while this result is stored
+                _save(folder, files)
+                yield cast("P", unit), answer["result"]
         if left.broken:
-            raise _told(left.broken) from RuntimeError(left.broken[0].why)
+            sentence, why = left.broken[0]
+            more = f" (and {len(left.broken) - 1} more units)" if len(left.broken) > 1 else ""
+            raise StudyError(f"{sentence}{more}; everything else is stored: rerun to resume.") from RuntimeError(why)
 
     def close(self) -> None:
-        self.pool.close()
+        """End the workers, and the connection if it was made here."""
+        for worker in list(self.workers):
+            self._end(worker)
+        self.calls = {}
+        if self.ours:
+            self.ray.shutdown()
 
-    def _patience(self, seen: float, busy: bool) -> float:
-        now = time.monotonic()
-        if not busy and now - seen > self.choice.patience:
+    # ---- workers
+
+    def _open(self, wanted: int) -> None:
+        """Connect, and start workers, no more than are wanted; those that are there are kept.
+
+        At least one for every node, where so many may be: a model may be on some nodes only.
+        """
+        if not self.ray.is_initialized():
+            self.ours = True
+            _connect(self.ray, self.choice.address)
+        shares = {"CPU": self.choice.cpus_per_worker, "GPU": self.choice.gpus_per_worker}
+        nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
+        room = sum(int(min(node.get(name, 0.0) / share for name, share in shares.items() if share)) for node in nodes)
+        if room < 1:
             raise StudyError(
-                f"No node of the cluster could start a worker within {self.choice.patience:.0f} seconds; what is "
-                "finished is stored: look at `ray status`, and rerun to resume."
+                f"Expected a node with {shares['CPU']:g} CPUs and {shares['GPU']:g} GPUs for a worker, and the cluster has "
+                "none; ask for less, or start such a node."
             )
-        return now if busy else seen
+        while len(self.workers) < min(self.choice.workers or room, max(wanted, len(nodes))):
+            self._start()
+
+    def _start(self) -> None:
+        from sinkscope.study.engines import actor
+
+        self.ray.cloudpickle.register_pickle_by_value(actor)
+        unsafe = [os.path.abspath(os.path.curdir), os.path.dirname(os.path.realpath(sys.argv[0]))]
+        make = self.ray.remote(actor.Actor).options(
+            num_cpus=self.choice.cpus_per_worker, num_gpus=self.choice.gpus_per_worker, max_restarts=0,
+            scheduling_strategy="SPREAD",
+        )  # fmt: skip
+        worker = Worker(make.remote(unsafe))
+        self.workers.append(worker)
+        self.calls[worker.handle.about.remote()] = worker
+
+    def _end(self, worker: Worker) -> None:
+        with suppress(Exception):  # it may be gone already
+            self.ray.kill(worker.handle)
+        self.workers.remove(worker)
+
+    def _greet(self, worker: Worker, call: Any) -> None:
+        """The first word of a worker: where it is, and whether it computes with the same versions as the driver."""
+        from sinkscope.study.store import versions
+
+        try:
+            found = json.loads(self.ray.get(call))
+        except self.ray.exceptions.RayError as error:
+            self.lost_early += 1
+            if self.lost_early >= LOSSES:
+                raise StudyError(
+                    f"{LOSSES} workers in a row ended while they started, the last with: {_first_line(error)}; what is "
+                    "finished is stored: look at the nodes' logs, and rerun to resume."
+                ) from None
+            self._end(worker)
+            self._start()
+            return
+        self.lost_early = 0
+        if "error" in found:
+            raise StudyError(f"Expected sinkscope on node {found['node']}: {found['error']}; install it.")
+        for name, here in versions().items():
+            there = found["versions"].get(name)
+            if there != here:
+                raise StudyError(
+                    f"Expected {name} {here} on every node, as here, got {there} on {found['node']}; results would not be "
+                    "the same: install the same versions."
+                )
+        worker.node, worker.pid = found["node"], found["pid"]
+
+    def _ready(self) -> list[tuple[Worker, Any]]:
+        """Calls that are over, results not yet brought here; waits at most half a second, so that Ctrl-C gets in."""
+        calls = list(self.calls)
+        done, _ = self.ray.wait(calls, num_returns=1, timeout=0.5, fetch_local=False)
+        if done and len(calls) > 1:
+            done, _ = self.ray.wait(calls, num_returns=len(calls), timeout=0, fetch_local=False)
+        return [(self.calls.pop(call), call) for call in done]
+
+    def _fetch(self, worker: Worker, unit: WorkPiece, call: Any) -> tuple[dict[str, Any], list[tuple[str, bytes]]]:
+        """Answer and files of a call that is over; a worker that was lost is reported as a bug."""
+        try:
+            text, files = self.ray.get(call)
+        except self.ray.exceptions.RayError as error:  # the process, its node, or the result on it is gone
+            return {"bug": f"the worker on node {worker.node} was lost ({_first_line(error)})"}, []
+        answer: dict[str, Any] = json.loads(text)
+        digest = answer.get("fingerprint")
+        if digest is not None and self.prints.setdefault(unit.model, digest) != digest:
+            why = "its weights are not those that the study was planned with; copy the same there."
+            return {"lacking": True, "error": why}, []
+        return answer, files
+
+    # ---- units
 
     def _feed(self, context: str, left: Left) -> None:
         """A unit for every worker that has none."""
-        for worker in self.pool.workers.values():
-            if worker.unit is None and worker.node is not None:
-                at = Counter(one.model for one in self.pool.workers.values() if one.unit and one.model)
-                unit = self._again(worker, left) or left.waiting.take(worker.model, at, self._without(worker))
+        for worker in self.workers:
+            if worker.unit is None and worker.node and worker.node not in self.lacking:
+                at = Counter(one.model for one in self.workers if one.unit and one.model)
+                unit = self._again(worker, left) or left.waiting.take(worker.model, at)
                 if unit is not None:
                     worker.unit, worker.model = unit, unit.model
-                    call = worker.handle.run.remote(self.function, context, json.dumps(unit.to_dict()))
-                    self.pool.calls[call] = worker
+                    self.calls[worker.handle.run.remote(self.function, context, json.dumps(unit.to_dict()))] = worker
 
     def _again(self, worker: Worker, left: Left) -> WorkPiece | None:
-        """A unit that failed elsewhere; on a node that it did not fail on, as long as there is another node."""
-        for place, failed in enumerate(left.retried):
-            model = failed.unit.model
-            able = [w for w in self.pool.workers.values() if w.node is not None and model not in self._without(w)]
-            fresh = worker.node not in failed.nodes or {other.node for other in able} <= set(failed.nodes)
-            if fresh and worker in able and worker.number not in failed.workers:
-                return left.retried.pop(place).unit
+        """A unit that failed; on a node that it did not fail on, as long as there is another node."""
+        nodes = {one.node for one in self.workers if one.node} - set(self.lacking)
+        for place, unit in enumerate(left.again):
+            if worker.node in ((nodes - set(left.nodes[unit.id])) or nodes):
+                return left.again.pop(place)
         return None
 
     def _failed(self, worker: Worker, unit: WorkPiece, answer: dict[str, Any], left: Left) -> None:
         if "lacking" in answer:  # says nothing about the unit: other nodes may have the model
-            told = f"Node {worker.node} cannot load {unit.model}: {answer['error']}"
-            if self.lacking.setdefault((str(worker.node), unit.model), told) is told:
-                self.on_message(told)
-            worker.model = None
             left.waiting.put_back(unit)
+            if worker.node not in self.lacking:
+                self.lacking[worker.node] = f"Node {worker.node} cannot load {unit.model}: {answer['error']}"
+                self.on_message(self.lacking[worker.node])
             return
-        failed = left.failed.setdefault(unit.id, Failed(unit))
-        failed.workers.add(worker.number)
-        failed.nodes.append(str(worker.node))
-        failed.why = str(answer.get("error") or answer["bug"])
-        (left.broken if len(failed.nodes) >= TRIES else left.retried).append(failed)
-        if "bug" in answer:
-            self.pool.replace(worker)
-
-    def _give_up(self, left: Left) -> None:
-        """Units that no worker can take any more: all have tried, or no node has the model."""
-        workers = self.pool.counted_on()
-        if not workers:
-            return
-        for failed in list(left.retried):
-            model = failed.unit.model
-            if all(worker.number in failed.workers or model in self._without(worker) for worker in workers):
-                left.retried.remove(failed)
-                left.broken.append(failed)
-        if self.lacking and all(worker.node is not None for worker in workers):
-            nodes = sorted({str(worker.node) for worker in workers})
-            for model in [model for model, mine in left.waiting.by_model.items() if mine]:
-                if all((node, model) in self.lacking for node in nodes):
-                    why = self.lacking[nodes[0], model]
-                    left.broken += [Failed(unit, nodes=nodes, why=why) for unit in left.waiting.drop(model)]
-
-    def _without(self, worker: Worker) -> set[str]:
-        return {model for node, model in self.lacking if node == worker.node}
+        nodes, why = left.nodes[unit.id], str(answer.get("error") or answer["bug"])
+        nodes.append(worker.node)
+        if len(nodes) < TRIES:
+            left.again.append(unit)
+        else:
+            last = why.strip().splitlines()[-1].rstrip(".")
+            left.broken.append((f"{unit.id} failed {TRIES} times ({', '.join(dict.fromkeys(nodes))}): {last}", why))
+        if "bug" in answer:  # a fresh process: what failed may have left its own in a state that fails again
+            self._end(worker)
+            self._start()
 
 
-def _save(folder: Path, files: Files) -> None:
+def _save(folder: Path, files: list[tuple[str, bytes]]) -> None:
     for name, data in files:
         path = (folder / name).resolve()
         if folder.resolve() not in path.parents:
-            raise StudyError(f"A worker sent a file that lies outside the run folder ({name!r}); it was refused.")
+            raise StudyError(f"A worker sent a file that lies outside the run folder ({name!r}).")
         io.write(path, data)
 
 
-def _told(broken: list[Failed]) -> StudyError:
-    first = broken[0]
-    more = f" (and {len(broken) - 1} more)" if len(broken) > 1 else ""
-    where = f"{len(first.workers)} workers" if len(first.workers) > 1 else "one worker"
-    lost = f"{first.unit.id}{more} failed on {where} ({', '.join(dict.fromkeys(first.nodes))}): {first.sentence}"
-    return StudyError(f"{first.sentence if not first.workers else lost}; everything else is stored: rerun to resume.")
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")[:200]
+
+
+def _connect(ray: Any, address: str | None) -> None:
+    asked = address or os.environ.get("RAY_ADDRESS")
+    words: dict[str, Any] = {} if asked else {"include_dashboard": False}
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level="error", **words)
+    except (ConnectionError, RuntimeError, ValueError, OSError, TimeoutError) as error:
+        raise StudyError(
+            f"Expected a Ray cluster at {asked or 'this machine'}, and there is none to be reached "
+            f"({_first_line(error)}); start one with `ray start --head`, or leave --address out."
+        ) from None
 
 
 # ---- batches of a benchmark: the workers, the queue and the retries are those of studies

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from sinkscope.errors import StudyError, error_envelope
 from sinkscope.study.cost import weigh
@@ -25,22 +25,19 @@ from sinkscope.study.engines import ShouldStop, UnitResults, Waiting, known_mode
 from sinkscope.study.schema import Study
 from sinkscope.study.units import ModelInfo, Unit, perform
 
-Answers = queue.Queue[tuple[int, str]]
-
 
 class Local:
-    """workers: processes, one thread each; None for one a core, 1 for this very process."""
+    """workers: processes, one thread each; None for one per core, 1 for this very process."""
 
     def __init__(self, workers: int | None = None) -> None:
         self.workers = workers
-        self.answers: Answers = queue.Queue()
+        self.answers: queue.Queue[tuple[_Worker, str]] = queue.Queue()
         self.pool: list[_Worker] = []
         self.models: dict[str, ModelInfo] = {}  # by name, known once their facts are
 
     def work(self, study: Study, units: Sequence[Unit], folder: Path, stop: ShouldStop) -> UnitResults:
-        count = self.workers or cores()
-        if study.device not in (None, "cpu") and self.workers is None:
-            count = 1  # one process has the accelerator to itself
+        on_cpu = study.device in (None, "cpu")
+        count = self.workers or (cores() if on_cpu else 1)  # one process has the accelerator to itself
         if count > 1:
             yield from self._apart(study, units, folder, stop, count)
             return
@@ -52,25 +49,25 @@ class Local:
     def _apart(self, study: Study, units: Sequence[Unit], folder: Path, stop: ShouldStop, count: int) -> UnitResults:
         hello = {"study": study.to_dict(), "folder": str(folder)}
         while len(self.pool) < min(count, len(units)):  # kept from call to call: starting one takes seconds
-            self.pool.append(_Worker(len(self.pool), hello, self.answers))
+            self.pool.append(_Worker(hello, self.answers))
         waiting = Waiting(units, lambda unit: weigh(study, unit, self.models.get(unit.model)))
 
         def feed(worker: _Worker) -> None:
             at = Counter(other.model for other in self.pool if other.unit is not None and other.model is not None)
-            unit = None if stop() else waiting.take(worker.model, at)
-            if unit is not None:
-                worker.begin(unit)
+            worker.unit = None if stop() else waiting.take(worker.model, at)
+            if worker.unit is not None:
+                worker.model = worker.unit.model
+                worker.send(worker.unit.to_dict())
 
         for worker in self.pool:
             feed(worker)
         while any(worker.unit is not None for worker in self.pool):
             try:
-                number, line = self.answers.get(timeout=0.5)  # a wait without end would keep Ctrl-C out
+                worker, line = self.answers.get(timeout=0.5)  # a wait without end would keep Ctrl-C out
             except queue.Empty:
                 continue
-            worker = self.pool[number]
             unit, worker.unit = worker.unit, None
-            result = _answer(worker, unit, line)
+            result = _result(worker, unit, line)
             feed(worker)
             assert unit is not None
             self.models |= known_models(unit, result)
@@ -96,41 +93,32 @@ def cores() -> int:
 class _Worker:
     """A process that answers one line with one line, and a thread that waits for its answers."""
 
-    def __init__(self, number: int, hello: dict[str, Any], answers: Answers) -> None:
+    def __init__(self, hello: dict[str, Any], answers: queue.Queue[tuple[_Worker, str]]) -> None:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
         # A session of its own, so that Ctrl-C reaches the parent alone, which lets running units finish.
         self.process = subprocess.Popen(
             command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8", env=environment,
             start_new_session=True,
         )  # fmt: skip
-        self.number = number
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.input, self.output = self.process.stdin, self.process.stdout
         self.unit: Unit | None = None
         self.model: str | None = None  # the one it has loaded
         self.send(hello)
         threading.Thread(target=self._listen, args=(answers,), daemon=True).start()
-
-    @property
-    def input(self) -> IO[str]:
-        assert self.process.stdin is not None
-        return self.process.stdin
 
     def send(self, message: dict[str, Any]) -> None:
         with suppress(BrokenPipeError):  # it is dead; its listener says so
             self.input.write(json.dumps(message) + "\n")
             self.input.flush()
 
-    def begin(self, unit: Unit) -> None:
-        self.unit, self.model = unit, unit.model
-        self.send(unit.to_dict())
-
-    def _listen(self, answers: Answers) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            answers.put((self.number, line))
-        answers.put((self.number, ""))
+    def _listen(self, answers: queue.Queue[tuple[_Worker, str]]) -> None:
+        for line in self.output:
+            answers.put((self, line))
+        answers.put((self, ""))
 
 
-def _answer(worker: _Worker, unit: Unit | None, line: str) -> dict[str, Any]:
+def _result(worker: _Worker, unit: Unit | None, line: str) -> dict[str, Any]:
     what = "starting" if unit is None else f"running {unit.id}"
     if not line:
         code = worker.process.wait()

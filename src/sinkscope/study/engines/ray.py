@@ -51,17 +51,17 @@ class Ray:
         """Refuse GPUs that a study would not use, and a device that these workers would not have."""
         on_cpu = device is None or device.startswith("cpu")
         if self.gpus_per_worker and on_cpu:
-            raise StudyError(
-                f"Expected a device for {self.gpus_per_worker:g} GPUs per worker, got {device or 'none, which means cpu'}; "
-                "add --device cuda (auto for several GPUs), or leave the GPUs out."
-            )
-        if self.gpus_per_worker > 1 and device != "auto":
-            raise StudyError(
-                f"Expected the device auto for {self.gpus_per_worker:g} GPUs per worker, got {device}, which uses one; "
-                "add --device auto."
-            )
-        if not self.gpus_per_worker and device is not None and device.startswith("cuda"):
-            raise StudyError(f"Expected GPUs for workers that compute on {device}, got none; add --gpus-per-worker 1.")
+            advice = "add --device cuda (auto for several GPUs), or leave the GPUs out"
+        elif self.gpus_per_worker > 1 and device != "auto":
+            advice = "add --device auto"
+        elif not self.gpus_per_worker and device is not None and device.startswith("cuda"):
+            advice = "add --gpus-per-worker 1"
+        else:
+            return
+        raise StudyError(
+            f"Expected workers that use the GPUs they take, got {self.gpus_per_worker:g} GPUs per worker and the device "
+            f"{device or 'cpu'}; {advice}."
+        )
 
     @contextmanager
     def answering(self, device: str | None, on_message: Callable[[str], object]) -> Iterator[RunBatches]:

@@ -189,27 +189,18 @@ def conditions_for(study: Study, info: ModelInfo) -> list[Condition]:
     return [condition for condition, models in study.conditions if suits(models, info)]
 
 
-def chunks(problems: int, size: int) -> list[tuple[int, int, int]]:
-    """Number of each chunk, its first problem, and the one after its last."""
-    return [(index, first, min(first + size, problems)) for index, first in enumerate(range(0, problems, size))]
-
-
-def decode_of(info: ModelInfo, setting: str, condition: Condition) -> dict[str, Any]:
-    """Decode settings of a model at a point of the sweep, under a condition that may change them."""
-    return {**info.settings[setting], **condition.decode}
-
-
 def decoded_units(
     kind: str, study: Study, info: ModelInfo, conditions: Iterable[Condition], size: int, problems: int | None = None
 ) -> list[Unit]:
-    """At every point of the sweep and under every condition: each task's problems, so many at a time."""
+    """At every point of the sweep and under every condition, which may change it: each task's problems, so many at a time."""
     return [
-        Unit(kind, info.asked, condition, setting, task.name, first, last, index,
-             decode_of(info, setting, condition), info.name)
-        for setting in info.settings
+        Unit(kind, info.asked, condition, setting, task.name, first, min(first + size, count), first // size,
+             {**decode, **condition.decode}, info.name)
+        for setting, decode in info.settings.items()
         for condition in conditions
         for task in study.tasks
-        for index, first, last in chunks(task.problems if problems is None else problems, size)
+        for count in [task.problems if problems is None else problems]
+        for first in range(0, count, size)
     ]  # fmt: skip
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import functools
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from sinkscope.decoding import decode
 from sinkscope.decoding.run import Step
 from sinkscope.study.schema import Study
 from sinkscope.study.units import ModelInfo, Unit, UnitKind, Workload, conditions_for, decoded_units, decoding
-from sinkscope.study.units.given import AfterFirst, asked, batch_of, changed, model_for
+from sinkscope.study.units.given import asked, batch_of, changed, model_for
 
 
 class AnswersKind(UnitKind):
@@ -35,11 +36,20 @@ class AnswersKind(UnitKind):
         model = model_for(study, unit)
         chunk = asked(study, unit)
         ids, mask = batch_of(model, [problem.prompt for _, problem in chunk])
+        commits: list[tuple[Tensor, Tensor]] = []  # of each step, by row: confidence in what it committed, and how many
+
+        def on_step(step: Step) -> None:
+            sure = step.confidence.double().masked_fill(~step.committed, 0.0).nan_to_num(0.0).sum(1).cpu()
+            commits.append((sure, step.committed.sum(1).cpu()))
+            if step.index == 0:
+                taken.begin()
+
         with changed(study, unit, model, [number for number, _ in chunk]) as taken:
-            commits = Commits(taken)
-            done = decode(model, ids, unit.decoder, attention_mask=mask, history=False, on_step=commits)
+            done = decode(model, ids, unit.decoder, attention_mask=mask, history=False, on_step=on_step)
+        total, count = (functools.reduce(torch.add, parts) for parts in zip(*commits, strict=True))
+        confidence = (total / count.clamp(min=1)).tolist()
         rows = []
-        for (number, problem), returned, sure in zip(chunk, done.returned, commits.means(), strict=True):
+        for (number, problem), returned, sure in zip(chunk, done.returned, confidence, strict=True):
             tokens = returned.cpu()
             text = model.decode_text(tokens)
             if (right := _verdicts.get((problem.prompt, text))) is None:
@@ -48,28 +58,6 @@ class AnswersKind(UnitKind):
                 {"problem": number, "correct": right, "text": text, "tokens": tokens.tolist(), "confidence": sure}
             )
         return {"rows": rows, "effect": taken.effect(), "forwards": done.forwards}
-
-
-@dataclass
-class Commits:
-    """How sure the model was of what it committed, row by row."""
-
-    taken: AfterFirst
-    total: Tensor | None = None
-    count: Tensor | None = None
-
-    def __call__(self, step: Step) -> None:
-        sure = step.confidence.double().masked_fill(~step.committed, 0.0).nan_to_num(0.0).sum(1).cpu()
-        number = step.committed.sum(1).cpu()
-        self.total = sure if self.total is None else self.total + sure
-        self.count = number if self.count is None else self.count + number
-        if step.index == 0:
-            self.taken.begin()
-
-    def means(self) -> list[float]:
-        assert self.total is not None and self.count is not None
-        means: list[float] = (self.total / self.count.clamp(min=1)).tolist()
-        return means
 
 
 # The same answer to the same problem is judged once: a program's verdict takes time.

@@ -10,7 +10,7 @@ from sinkscope.errors import CheckpointError, DecodeError, StudyError
 from sinkscope.models.base import Model
 from sinkscope.settings.decode import Decode
 from sinkscope.study.schema import Study
-from sinkscope.study.units import ModelInfo, Unit, UnitKind, Workload, conditions_for, decode_of
+from sinkscope.study.units import ModelInfo, Unit, UnitKind, Workload, conditions_for
 from sinkscope.study.units.given import model_for
 
 
@@ -44,7 +44,7 @@ class FactsKind(UnitKind):
         for condition in () if info.likelihood else conditions_for(study, info):
             for setting in info.settings if condition.decode else ():
                 try:
-                    Decode.from_dict(decode_of(info, setting, condition))
+                    Decode.from_dict({**info.settings[setting], **condition.decode})
                 except DecodeError as error:
                     raise StudyError(
                         f"The condition {condition.label} does not go with {info.asked}: {str(error).rstrip('.')}; "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -20,20 +20,26 @@ from sinkscope.study.units import Unit
 from sinkscope.tasks import Problem, problems
 
 COUNTED = ("keys", "keys_seen", "mass", "mass_seen")
-
-
 IN_MEMORY: dict[str, Model] = {}  # of the run at hand, by the names in its study; units in other processes have none
 
 
+@contextmanager
+def in_memory(models: Mapping[str, Model]) -> Iterator[None]:
+    """Units of these names take these models."""
+    IN_MEMORY.update(models)
+    try:
+        yield
+    finally:
+        for name in models:
+            IN_MEMORY.pop(name, None)
+
+
 def model_for(study: Study, unit: Unit) -> Model:
-    """The model of the unit at hand."""
-    return IN_MEMORY.get(unit.model) or model_of(unit.model, study.dtype, study.device)
-
-
-def model_of(label: str, dtype: str | None, device: str | None) -> Model:
-    """The model of that label; the weights before it are let go."""
-    name, mode = name_and_mode(label)
-    model = weights_of(name, dtype, device)
+    """The model of the unit at hand; the weights before it are let go."""
+    if unit.model in IN_MEMORY:
+        return IN_MEMORY[unit.model]
+    name, mode = name_and_mode(unit.model)
+    model = weights_of(name, study.dtype, study.device)
     return model if mode is None else model.in_mode(mode)
 
 

@@ -29,7 +29,7 @@ from sinkscope.interventions.base import top
 from sinkscope.interventions.conditions import Condition
 from sinkscope.settings.decode import Decode
 from sinkscope.study.schema import LEAST_STEPS, Study
-from sinkscope.study.units import ModelInfo, Unit, UnitKind, Workload, chunks, decoding
+from sinkscope.study.units import ModelInfo, Unit, UnitKind, Workload, decoded_units, decoding
 from sinkscope.study.units.given import asked, batch_of, model_for, row_seeds
 
 SURE = 0.99  # probability from which a token is committed where their number is free; lower, and hardly one stays open
@@ -59,20 +59,14 @@ class MechanismKind(UnitKind):
                 f"The mechanism needs at least {LEAST_STEPS} steps, and {info.name} decodes in {steps}; "
                 "give decode more steps, or leave the mechanism out."
             )
-        return [
-            Unit("mechanism", info.asked, Condition("mask_sinks", k, "clean", "all"), setting, task.name, first, last,
-                 index, settings, info.name)
-            for k in study.mechanism.k
-            for task in study.tasks
-            for index, first, last in chunks(problems, study.chunk)
-        ]  # fmt: skip
+        conditions = [Condition("mask_sinks", k, "clean", "all") for k in study.mechanism.k]
+        first = replace(info, settings={setting: settings})
+        return decoded_units("mechanism", study, first, conditions, study.chunk, problems)
 
     def workload(self, study: Study, unit: Unit, info: ModelInfo, prompt: int) -> list[Workload]:
         both = (unit.decoder, freely(unit.decoder))
         parts = [part for one in both for part in decoding(one, unit.last - unit.first, prompt)]
-        return [
-            replace(part, forwards=part.forwards * 3) for part in parts
-        ]  # clean, without sinks, without random keys
+        return [replace(part, forwards=part.forwards * 3) for part in parts]  # clean, no sinks, no random keys
 
     def perform(self, study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
         """One row per problem: change of confidence and of the commit step in the half that depended more, and in the other."""
@@ -94,7 +88,7 @@ class MechanismKind(UnitKind):
             return watches, tap.dependence().roll(1, dims=1) if model.shift else tap.dependence()
 
         (planned, depends), (free, freely_depends) = map(decoded, (unit.decoder, freely(unit.decoder)))
-        if depends is None or any(watch.confidence is None for watch in planned):
+        if depends is None or any(not len(watch.confidence) for watch in planned):
             return {"rows": [{"problem": number, "positions": 0} for number, _ in chunk]}
         rows = []
         for row, (number, _) in enumerate(chunk):
@@ -138,26 +132,17 @@ class Dependence(Tap):
 
 @dataclass
 class Watch:
-    """Confidence at the second forward, and the step at which each position was committed."""
+    """Confidence at the second forward, and the step at which each position was committed; both [batch, position]."""
 
-    confidence: Tensor | None = None  # [batch, position]
-    committed_at: Tensor | None = None
+    confidence: Tensor = field(default_factory=lambda: torch.empty(0))
+    committed_at: Tensor = field(default_factory=lambda: torch.empty(0))
 
     def __call__(self, step: Step) -> None:
-        if self.committed_at is None:
+        if not len(self.committed_at):
             self.committed_at = torch.full(step.canvas.shape, -1)
         self.committed_at[step.committed.cpu()] = step.index
         if step.index == LOOKED:
             self.confidence = step.confidence.cpu()
-
-    def committed(self, row: int) -> Tensor:
-        assert self.committed_at is not None
-        return self.committed_at[row]
-
-    def at(self, row: int) -> tuple[Tensor, Tensor]:
-        """Confidence and commit step of a row, [position]."""
-        assert self.confidence is not None
-        return self.confidence[row], self.committed(row)
 
 
 def freely(settings: Decode) -> Decode:
@@ -168,7 +153,7 @@ def freely(settings: Decode) -> Decode:
 
 def _compared(row: int, depends: Tensor, watches: Sequence[Watch]) -> dict[str, float | int]:
     """Confidence at the second forward, and commit steps, where all three runs left a position open; depends: [position]."""
-    clean, *masked = [watch.at(row) for watch in watches]
+    clean, *masked = [(watch.confidence[row], watch.committed_at[row]) for watch in watches]
     places = torch.stack([confidence.isfinite() for confidence, _ in (clean, *masked)]).all(0).nonzero().squeeze(-1)
     found: dict[str, float | int] = {"positions": len(places)}
     if len(places) < 2:
@@ -189,7 +174,7 @@ def _halves(depends: Tensor, places: Tensor) -> dict[str, Tensor]:
 
 def _delayed(row: int, depends: Tensor | None, free: Sequence[Watch]) -> dict[str, float]:
     """Where commits are free: the delay of what the clean run left open at the first forward, which masking does not change."""
-    before, *after = (watch.committed(row) for watch in free)
+    before, *after = (watch.committed_at[row] for watch in free)
     places = (before > 0).nonzero().squeeze(-1)
     if depends is None or len(places) < 2:
         return {}

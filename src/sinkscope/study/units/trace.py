@@ -22,6 +22,7 @@ from sinkscope.tracing.recorder import Keep
 
 if TYPE_CHECKING:
     from sinkscope.sinks import Rule
+    from sinkscope.tasks import Problem
     from sinkscope.tracing import Trace
 
 TRACED = 10  # problems per unit
@@ -41,12 +42,9 @@ class TraceKind(UnitKind):
     holds = "generations"
 
     def plan(self, study: Study, info: ModelInfo) -> list[Unit]:
-        conditions = [
-            condition
-            for condition in conditions_for(study, info)
-            if (condition.name == "none" if info.likelihood else study.trace.takes(condition))
-        ]
-        return decoded_units("trace", study, info, conditions, TRACED, study.trace.problems)
+        takes = (lambda one: one.name == "none") if info.likelihood else study.trace.takes
+        conditions = filter(takes, conditions_for(study, info))
+        return decoded_units("trace", study, info, list(conditions), TRACED, study.trace.problems)
 
     def workload(self, study: Study, unit: Unit, info: ModelInfo, prompt: int) -> list[Workload]:
         twice = kept_traces(study, unit) if _with_maps(study, unit) else 0
@@ -62,10 +60,14 @@ class TraceKind(UnitKind):
         generations: list[dict[str, Any]] = []
         vocabulary: dict[str, list[str]] = {}
         saved: list[str] = []
+
+        def traced(number: int, problem: Problem, keep: Keep) -> Trace:
+            with seeded(row_seeds(study, unit, [number])):
+                return trace(model, problem.prompt, settings, interventions=interventions, keep=keep)
+
         for place, (number, problem) in enumerate(asked(study, unit, limit=study.trace.problems)):
             keep = Keep(value_norms=study.trace.norms, lens=study.trace.lens and place < kept)
-            with seeded(row_seeds(study, unit, [number])):
-                made = trace(model, problem.prompt, settings, interventions=interventions, keep=keep)
+            made = traced(number, problem, keep)
             generations.append({"problem": number, "correct": problem.check(made.text), **measures(made, study)})
             there = set(made.canvas.unique().tolist())  # the lens names tokens that never stood on the canvas
             vocabulary |= {str(token): list(entry) for token, entry in made.vocabulary.items() if token in there}
@@ -74,14 +76,10 @@ class TraceKind(UnitKind):
                 if kind:
                     vocabulary[entry] = [vocabulary[token][0], kind]
             if place < kept:
-                name = f"{unit.id}__{number:04d}.safetensors"
                 if _with_maps(study, unit):  # once more
-                    heads = notable(head_dynamics(made), study.trace.maps)
-                    with seeded(row_seeds(study, unit, [number])):
-                        again = replace(keep, maps=heads)
-                        made = trace(model, problem.prompt, settings, interventions=interventions, keep=again)
-                replace(made, model={**made.model, "name": unit.shown}).save(folder / "traces" / name)
-                saved.append(name)
+                    made = traced(number, problem, replace(keep, maps=notable(head_dynamics(made), study.trace.maps)))
+                saved.append(f"{unit.id}__{number:04d}.safetensors")
+                replace(made, model={**made.model, "name": unit.shown}).save(folder / "traces" / saved[-1])
         return {"generations": generations, "vocabulary": vocabulary, "saved": saved}
 
 
@@ -139,29 +137,24 @@ def _entry(made: Trace, token: int, kind: str) -> str:
 
 
 def _heads(made: Trace, rule: Rule) -> list[dict[str, Any]]:
-    table = head_dynamics(made, rule)
-    return (
-        table.select("layer", "head", "class", "direction", *HEADS)
-        .with_columns(pl.col(pl.Float32).cast(pl.Float64))
-        .to_dicts()
-    )
+    table = head_dynamics(made, rule).select("layer", "head", "class", "direction", *HEADS)
+    return table.with_columns(pl.col(pl.Float32).cast(pl.Float64)).to_dicts()
 
 
 def _places(made: Trace, rule: Rule) -> dict[str, float]:
     """Where the sinks stand: how many, and how many of them at the first key, at the start, on masks, in the block."""
     sinks = find(made, rule)
     step, position = (torch.from_numpy(sinks[name].to_numpy().copy()).long() for name in ("step", "position"))
-    block = made.blocks.long()[step] if len(step) else torch.zeros(0, 2, dtype=torch.int64)
-    token = made.canvas[step, position] if len(step) else torch.zeros(0, dtype=torch.int64)
-    masked = token == made.mask_id if made.mask_id is not None else torch.zeros(len(step), dtype=torch.bool)
-    return {
-        "sinks": float(len(step)),
-        "first": float((position == 0).sum()),
-        "start": float((position < START).sum()),
-        "prompt": float((position < made.prompt_length).sum()),
-        "masked": float(masked.sum()),
-        "block": float(((position >= block[:, 0]) & (position < block[:, 1])).sum()),
+    begin, end = made.blocks.long()[step].unbind(1)
+    found = {
+        "sinks": step >= 0,
+        "first": position == 0,
+        "start": position < START,
+        "prompt": position < made.prompt_length,
+        "masked": made.canvas[step, position] == made.mask_id if made.mask_id is not None else step < 0,
+        "block": (position >= begin) & (position < end),
     }
+    return {name: float(there.sum()) for name, there in found.items()}
 
 
 def first_key(made: Trace) -> list[float]:
