@@ -16,8 +16,7 @@ from sinkscope.evals.masking import grid
 from sinkscope.evals.protocol import OTHERWISE, Protocol, checkpoint_of, protocol_for, settings_for
 from sinkscope.io.progress import clock
 from sinkscope.models.base import Model
-from sinkscope.models.load import _dtype
-from sinkscope.models.outline import outline
+from sinkscope.models.load import _dtype, outline
 from sinkscope.study.cost import CORE, Device, Size, device_of, total_seconds
 from sinkscope.study.entries import name_and_mode
 from sinkscope.study.run import shown_names
