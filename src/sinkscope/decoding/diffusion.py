@@ -90,7 +90,8 @@ class Denoiser:
             self.identity, self.step, labels, self.canvas.batch, start, padding, max(self.canvas.answers), kind=kind,
             ids=tokens, most=self.settings.most_steps,
         )  # fmt: skip
-        if self.padded and not self._only_left_padded():
+        # Padded elsewhere than at the left.
+        if self.padded and bool((self.canvas.real.sum(1).cpu() + self.padding < self.canvas.width).any()):
             forward = replace(forward, real=real)
         if isinstance(self.forwards, SparseForwards):
             forward = replace(forward, kept=self.forwards.kept)
@@ -100,9 +101,6 @@ class Denoiser:
                 return self.forwards(tokens, real if self.padded else None, window, keep=block is None)
             assert block is not None
             return self.forwards(tokens, block.span)
-
-    def _only_left_padded(self) -> bool:
-        return bool((self.canvas.real.sum(1).cpu() + self.padding == self.canvas.width).all())
 
     def labels(self) -> Tensor:
         """[batch, position]: which group of queries each position belongs to; −1 where padded."""

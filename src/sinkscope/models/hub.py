@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,15 +75,12 @@ def snapshot(
 
     hub_id, _, written = hub_id.partition("@")
     revision = revision or written or None
-    fetch = partial(
-        snapshot_download, hub_id, allow_patterns=patterns, etag_timeout=seconds(), revision=revision, token=token
-    )
     try:
-        try:
-            with answering(hub_id):
-                return Path(fetch())
-        except HubSilentError:
-            return Path(fetch(local_files_only=True))
+        with answering(hub_id):
+            found = snapshot_download(
+                hub_id, allow_patterns=patterns, etag_timeout=seconds(), revision=revision, token=token
+            )
+        return Path(found)
     except (LocalEntryNotFoundError, OSError, HfHubHTTPError, HFValidationError) as error:
         waited = f"the Hub did not answer within {seconds():.0f} seconds or refused"
         offline = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else waited
