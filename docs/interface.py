@@ -21,7 +21,8 @@ SHOWN = 6  # optional parameters of a signature
 # Names of types that say less than the type itself.
 PLAIN = {"Text": "str", "ModelName": "str", "Whole0": "int", "Whole1": "int", "Whole2": "int", "Truth": "bool",
          "Layers": "tuple[int, ...]", "Channels": "tuple[int, ...]", "Heads": "tuple[tuple[int, int], ...]", "SinkRule": "Rule",
-         "Count": "int", "FromZero": "int", "Position": "int", "TokenId": "int", "Seed": "int", "Number": "float", "Share": "float",
+         "Count": "int", "FromZero": "int", "Positions": "tuple[int, ...]",
+         "TokenId": "int", "TokenIds": "tuple[int, ...]", "Seed": "int", "Number": "float", "Share": "float",
          "NonNegative": "float", "At": "str", "Commit": "str", "StepsField": "Steps"}  # fmt: skip
 GROUPS = {
     "Load and generate": ("load", "Model", "wrap", "register", "Decode", "decode", "SparseCache", "checkup"),

@@ -15,7 +15,7 @@ from pathlib import Path
 from sinkscope.evals.asked import Choices
 from sinkscope.evals.evaluation import shown_prompts
 from sinkscope.evals.protocol import BENCHMARKS, Protocol, Setup, names, read_protocol
-from sinkscope.models.outline import outline
+from sinkscope.models.load import outline
 
 PAGE = Path(__file__).parent / "reference" / "protocols.md"
 REAL = ("llada", "dream")  # families whose real tokenizer is at hand

@@ -22,8 +22,12 @@ LARGEST_FLOAT = 3e38  # … and float
 class Allowed:
     """expected: what `fits` wants, as it follows "must be …"."""
 
-    expected: str
+    words: str | Callable[[], str]  # a function, where they may still change
     fits: Callable[[Any], bool]
+
+    @property
+    def expected(self) -> str:
+        return self.words if isinstance(self.words, str) else self.words()
 
     def __call__(self, value: Any) -> bool:
         return self.fits(value)
@@ -41,9 +45,13 @@ def number(low: float, high: float | None = None) -> Allowed:
 
 
 def among(choices: Collection[Any]) -> Allowed:
-    known = tuple(choices)
-    words = " or ".join(map(str, known)) if len(known) == 2 else f"one of {', '.join(map(str, known))}"
-    return Allowed(words, lambda value: not isinstance(value, list | dict) and value in known)
+    """One of the choices; those that are added later count too."""
+
+    def words() -> str:
+        known = list(map(str, choices))
+        return " or ".join(known) if len(known) == 2 else f"one of {', '.join(known)}"
+
+    return Allowed(words, lambda value: not isinstance(value, list | dict) and value in tuple(choices))
 
 
 def maybe(inner: Allowed) -> Allowed:
@@ -56,8 +64,6 @@ NUMBERS = Allowed(
     "a list of whole numbers from 0 on, such as (0, 1), or left out for all of them",
     lambda value: isinstance(value, list | tuple) and bool(value) and all(map(whole(0), value)),
 )
-
-
 FromZero = Annotated[int, whole(0)]
 
 
@@ -66,13 +72,11 @@ def need(name: str, value: object, allowed: Allowed, error: type[SinkscopeError]
         raise error(f"Expected {name} to be {allowed.expected}, got {shown(value, 60)}.")
 
 
-def check_fields(made: Any, error: type[SinkscopeError]) -> None:
+def check_fields(made: Any, error: type[SinkscopeError], where: str = "") -> None:
     """Refuse a value that the type of its field does not allow: what may stand there is said by the annotation, once."""
     kind: type = type(made)
-    allowed = allowed_fields(kind)
-    for one in fields(made):
-        if one.name in allowed:
-            need(one.name, getattr(made, one.name), allowed[one.name], error)
+    for name, allowed in allowed_fields(kind).items():
+        need(f"{name}{where}", getattr(made, name), allowed, error)
 
 
 @cache

@@ -238,5 +238,5 @@ def test_bad_settings_are_refused(words: dict[str, object]) -> None:
 def test_decoders_without_a_whole_canvas_refuse_it() -> None:
     with pytest.raises(sk.SinkscopeError, match="sparse cache"):
         replace(sk.Decode.autoregressive(length=8), cache=sk.SparseCache())
-    with pytest.raises(sk.SinkscopeError, match="sparse cache"):
+    with pytest.raises(sk.SinkscopeError, match="Guidance and a cache"):
         replace(sk.Decode.llada(length=8, guidance=1.0), cache=sk.SparseCache())

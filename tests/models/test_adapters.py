@@ -223,8 +223,8 @@ def rewrite(folder, tensors):
         ({"lora_bias": True}, "lora_bias = True"),
         ({"init_lora_weights": "pissa"}, "init_lora_weights = 'pissa'"),
         ({"target_parameters": ["experts.up"]}, "target_parameters"),
-        ({"r": 8}, "Expected rank 8"),
-        ({"rank_pattern": {"q_proj": 9}}, "Expected rank 9"),
+        ({"r": 8}, "of rank 8"),
+        ({"rank_pattern": {"q_proj": 9}}, "of rank 9"),
         ({"base_model_name_or_path": None}, "names no base_model_name_or_path"),
         ({"base_model_name_or_path": "nowhere"}, "which is none of them"),
         ({"target_modules": [*NATIVE, "gate"]}, "target gate .* for no layer"),
@@ -247,7 +247,7 @@ def test_damaged_weights_are_told_in_one_sentence(adapter):
     with pytest.raises(CheckpointError, match="1 of 2 layers"):
         sk.load(adapter)
     rewrite(adapter, {name: tensor for name, tensor in tensors.items() if "0.self_attn.q_proj.lora_B" not in name})
-    with pytest.raises(CheckpointError, match=r"Expected lora_A\.weight and lora_B\.weight of .*q_proj"):
+    with pytest.raises(CheckpointError, match=r"Expected lora_A\.weight and lora_B\.weight .*q_proj"):
         sk.load(adapter)
     rewrite(adapter, {**tensors, "base_model.model.model.layers.0.odd": torch.zeros(2)})
     with pytest.raises(CheckpointError, match="no LoRA weight"):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from sinkscope.models.outline import outline
+from sinkscope.models.load import outline
 from sinkscope.study import cost
 from sinkscope.study.engines.local import Local
 from sinkscope.study.forecast import forecast, here

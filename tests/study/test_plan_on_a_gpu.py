@@ -14,7 +14,7 @@ import torch
 import pretend_cuda as pretend
 import sinkscope as sk
 from sinkscope.models import Model
-from sinkscope.models.outline import outline
+from sinkscope.models.load import outline
 from sinkscope.study.cost import KERNELS, Size, device_of
 from sinkscope.study.forecast import forecast
 from sinkscope.study.schema import Study

@@ -62,15 +62,11 @@ def checked_mask(mask: Any, prompt: Tensor, settings: Decode) -> Tensor | None:
         mask = mask[:, :width]  # some decoders want the mask over prompt and canvas; the canvas is always real
     mask = check_mask(mask, prompt)
     real = mask.bool()
-    if settings.layout == "answer" or settings.family == "native":
-        if bool((real[:, :-1] & ~real[:, 1:]).any()) or not bool(real[:, -1].all()):
-            raise PromptError(
-                "Expected padding at the left of each prompt only, got a mask with a 0 after a 1, or no real token."
-            )
-    else:
-        begins = real & ~torch.nn.functional.pad(real, (1, 0))[:, :-1]
-        if not bool((begins.sum(1) == 1).all()):
-            raise PromptError(
-                "Expected padding at the ends of each prompt only, got a mask with a 0 between ones, or no real token."
-            )
+    begins = (real & ~torch.nn.functional.pad(real, (1, 0))[:, :-1]).sum(1)
+    left = settings.layout == "answer" or settings.family == "native"
+    if not bool((begins == 1).all()) or (left and not bool(real[:, -1].all())):
+        raise PromptError(
+            f"Expected padding at the {'left' if left else 'ends'} of each prompt only, got a mask with a 0 elsewhere, or "
+            "no real token."
+        )
     return None if bool(real.all()) else mask

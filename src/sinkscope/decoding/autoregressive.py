@@ -35,7 +35,9 @@ def continue_text(
     padding = (~real).sum(1).cpu()
     noise = noise_of(settings, canvas.shape, padding, prompt.device)
     chooser = choice_of(settings)(settings, noise, model.eos_id, model.eot_id)
-    ends = torch.tensor(_ends(model, settings), dtype=torch.int64, device=prompt.device)
+    named = model.eos_ids if settings.eos_id is None else (settings.eos_id,)
+    endless = settings.mode is not None and settings.stop == "never"  # as Nemotron's settings may say
+    ends = torch.tensor(() if endless else named, dtype=torch.int64, device=prompt.device)
     finished = torch.zeros(batch, dtype=torch.bool, device=prompt.device)
     cache = None if settings.recompute else DynamicCache(config=model.config)
     identity = object()
@@ -76,13 +78,6 @@ def continue_text(
             break
     run.note(canvas)
     return canvas, list(canvas[:, width : column + 1 if settings.mode else None])
-
-
-def _ends(model: Model, settings: Decode) -> tuple[int, ...]:
-    """The tokens that end a row; Nemotron's settings may name one, or none."""
-    if settings.mode is not None and settings.stop == "never":
-        return ()
-    return model.eos_ids if settings.eos_id is None else (settings.eos_id,)
 
 
 def _thinking_ended(ids: Tensor, written: Tensor, settings: Decode) -> Tensor:

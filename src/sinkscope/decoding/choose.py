@@ -25,10 +25,6 @@ class Chooser:
         """logits [n, vocab] at flat positions `where` [n] of the noise's frame → candidates [n], confidence [n]."""
         raise TypeError(f"{type(self).__name__} must choose")
 
-    def begin(self) -> None:
-        """Called before the positions of a step."""
-        self.noise.begin_step()
-
     def end(self, vocabulary: int) -> None:
         """Called after the positions of a step."""
 

@@ -8,15 +8,13 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.context import COMMITTED, MASKED, PROMPT, Forward, forward_context
-from sinkscope.decoding.cache import Forwards
+from sinkscope.decoding.cache import BlockForwards, Forwards, ReorderedForwards, TextForwards
 from sinkscope.decoding.canvas import Block, Picks, blocks, lay_out
 from sinkscope.decoding.choose import choice_of
 from sinkscope.decoding.commit import rule_named
-from sinkscope.decoding.exact import BlockForwards, ReorderedForwards, TextForwards
 from sinkscope.decoding.noise import noise_of
 from sinkscope.decoding.run import History, Step
 from sinkscope.decoding.sparse import SparseForwards
-from sinkscope.decoding.stop import STOPS
 from sinkscope.errors import DecodeError
 from sinkscope.models.base import Model
 from sinkscope.settings import Decode, SparseCache
@@ -92,7 +90,8 @@ class Denoiser:
             self.identity, self.step, labels, self.canvas.batch, start, padding, max(self.canvas.answers), kind=kind,
             ids=tokens, most=self.settings.most_steps,
         )  # fmt: skip
-        if self.padded and not self._only_left_padded():
+        # Padded elsewhere than at the left.
+        if self.padded and bool((self.canvas.real.sum(1).cpu() + self.padding < self.canvas.width).any()):
             forward = replace(forward, real=real)
         if isinstance(self.forwards, SparseForwards):
             forward = replace(forward, kept=self.forwards.kept)
@@ -102,9 +101,6 @@ class Denoiser:
                 return self.forwards(tokens, real if self.padded else None, window, keep=block is None)
             assert block is not None
             return self.forwards(tokens, block.span)
-
-    def _only_left_padded(self) -> bool:
-        return bool((self.canvas.real.sum(1).cpu() + self.padding == self.canvas.width).all())
 
     def labels(self) -> Tensor:
         """[batch, position]: which group of queries each position belongs to; −1 where padded."""
@@ -136,7 +132,7 @@ class Denoiser:
         where = rows * (last - first) + columns - first
         room = HEAD_BYTES if hidden.device.type == "cpu" else GPU_HEAD_BYTES
         size = max(len(where), 1) if self.chooser.whole else max(room // (8 * vocabulary), 1)
-        self.chooser.begin()
+        self.noise.begin_step()
         for part in torch.arange(len(where), device=where.device).split(size):
             logits = self.logits(hidden, rows[part], columns[part] - start)
             ids, sure = self.chooser.choose(logits, where[part])
@@ -158,9 +154,22 @@ class Denoiser:
         self.run.tell(step)
 
     def ask_to_stop(self, block: Block, finished: bool) -> None:
-        rows = STOPS[self.settings.stop](self, block, finished)
-        if rows is not None:
-            self.done = self.done | rows
+        """By the stop rule, note which rows are done: asked after every step, and again when a block is finished."""
+        rule, canvas = self.settings.stop, self.canvas
+        if rule == "eot":  # MMaDA's fast variant: when a block is full and ends in end-of-turn
+            tokens = canvas.tokens[:, slice(*block.span)]
+            if not bool((tokens == canvas.blank).any()):
+                self.done = self.done | torch.eq(tokens[:, -1], -1 if self.eot_id is None else self.eot_id)
+        elif rule != "never" and (finished or rule == "early_eos"):
+            ids = self.settings.stop_ids if rule == "ids" else () if self.eos_id is None else (self.eos_id,)
+            wanted = torch.tensor(ids, dtype=torch.int64, device=canvas.tokens.device)
+            ends = torch.isin(canvas.tokens, wanted) & ~canvas.given & canvas.real
+            ended = ends.any(1)
+            if rule in ("row_eos", "batch_eos"):  # a row that has end-of-text goes on with the others
+                ended = ended.all().expand_as(ended)
+            if not finished:  # LLaDA2.0's early stop: once nothing before the first end-of-text is open
+                ended = ended & ~(canvas.open() & (ends.cumsum(1) == 0)).any(1)
+            self.done = self.done | ended
 
     def ends(self, tokens: Tensor) -> Tensor:
         """Where end-of-text stands, bool of the same shape; nowhere if the model names none."""

@@ -7,10 +7,10 @@ from typing import Any
 
 from sinkscope.aliases import DECODE, translated
 from sinkscope.errors import DecodeError
-from sinkscope.fields import need
+from sinkscope.fields import allowed_fields, need
 from sinkscope.models.base import Model
 from sinkscope.settings import Decode
-from sinkscope.settings.choices import DREAM_ALGORITHMS, allowed_fields
+from sinkscope.settings.choices import DREAM_ALGORITHMS
 
 
 def resolve_settings(settings: Decode, model: Model, prompt_length: int, words: dict[str, Any]) -> Decode:
@@ -32,7 +32,11 @@ def resolve_settings(settings: Decode, model: Model, prompt_length: int, words: 
             need(name, words[name], allowed[name], DecodeError)
     words = _used(settings, words)
     if "algorithm" in words:
-        return _with_algorithm(settings, model, prompt_length, words)
+        algorithm = words.pop("algorithm")
+        if settings.family != "dream" or algorithm not in tuple(DREAM_ALGORITHMS):
+            raise DecodeError(f"Expected one of {', '.join(DREAM_ALGORITHMS)} for a Dream model, got {algorithm!r}.")
+        confidence, commit = DREAM_ALGORITHMS[algorithm]
+        settings = replace(settings, confidence=confidence, commit=commit)
     length = words.get("length") or min(settings.length, max(model.context - prompt_length, 1))  # as there is room for
     if settings.family == "native":  # the canvas has the checkpoint's length
         words.pop("block", None)
@@ -88,14 +92,6 @@ def _sizes(settings: Decode, length: int, words: dict[str, Any]) -> dict[str, An
         most, steps = block or length, words.get("steps")
         return {"length": length, "block": block, "steps": steps if isinstance(steps, int) and steps < most else most}
     return {"length": length, "block": block, "steps": length if words.get("steps") is None else words["steps"]}
-
-
-def _with_algorithm(settings: Decode, model: Model, prompt_length: int, words: dict[str, Any]) -> Decode:
-    algorithm = words.pop("algorithm")
-    if settings.family != "dream" or algorithm not in DREAM_ALGORITHMS:
-        raise DecodeError(f"Expected one of {', '.join(DREAM_ALGORITHMS)} for a Dream model, got {algorithm!r}.")
-    confidence, commit = DREAM_ALGORITHMS[algorithm]
-    return resolve_settings(replace(settings, confidence=confidence, commit=commit), model, prompt_length, words)
 
 
 def check_kinds(model: Any, settings: Any) -> None:

@@ -149,7 +149,8 @@ class SparseForwards(Forwards):
             chosen = self._drawn(layer, shape).to(near, non_blocking=True)
         elif received is not None:
             share = received.shape[1] // shape[1]
-            drawn = self._shared(received.double().unflatten(1, (shape[1], share)).sum(2))
+            drawn = received.double().unflatten(1, (shape[1], share)).sum(2)
+            drawn = drawn if self.settings.per == "head" else drawn.sum(1, keepdim=True).expand(shape)
             chosen = drawn
             if self.settings.by != "received":
                 marks = self._sinks(received, outside).unflatten(1, (shape[1], share)).any(2)
@@ -180,9 +181,6 @@ class SparseForwards(Forwards):
             return drawn
         shifted = (torch.arange(shape[2]) - self.padding[:, None]).clamp(min=0)
         return drawn.gather(-1, shifted[:, None, :].expand(shape))
-
-    def _shared(self, scores: Tensor) -> Tensor:
-        return scores if self.settings.per == "head" else scores.sum(1, keepdim=True).expand_as(scores)
 
     def _sinks(self, received: Tensor, outside: Tensor) -> Tensor:
         """bool [batch, head, column], by the rule."""

@@ -67,7 +67,7 @@ def shown_prompts(name: str, choices: Choices) -> list[dict[str, Any]]:
     """
     from sinkscope.evals.harness import HarnessLM
     from sinkscope.models.hub import TOKENIZER, snapshot
-    from sinkscope.models.outline import outline
+    from sinkscope.models.load import outline
 
     choices.find_data(name)
     model = outline(name)

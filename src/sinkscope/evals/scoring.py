@@ -19,8 +19,7 @@ from transformers import DynamicCache
 
 from sinkscope.attention.context import COMMITTED, MASKED, PROMPT, Forward, forward_context
 from sinkscope.decoding import decode, resolve_settings
-from sinkscope.decoding.cache import Forwards
-from sinkscope.decoding.exact import BlockForwards
+from sinkscope.decoding.cache import BlockForwards, Forwards
 from sinkscope.errors import PromptError
 from sinkscope.models.base import Model, pad
 

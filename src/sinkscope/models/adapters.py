@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 CONFIG, WEIGHTS, NOTES = "adapter_config.json", "adapter_model.safetensors", "sinkscope.json"
 PREFIX = "base_model.model."
+ENDINGS = r"(.+?)\.(lora_[AB]\.weight|lora_embedding_[AB]|token_adapter\.trainable_tokens_delta|(?:base_layer\.)?(?:weight|bias))"
 # Settings under which the change is more than W + scale · B·A, with the value that leaves it at that.
 PLAIN: dict[str, tuple[Any, ...]] = {
     "bias": ("none", None), "use_dora": (False, None), "lora_bias": (False, None), "fan_in_fan_out": (False, None),
@@ -99,6 +100,7 @@ def read_adapter(folder: Path, base: str | None = None) -> Adapter:
     return Adapter(folder, config, tensors, notes)
 
 
+@torch.no_grad()
 def merge(model: Model, adapter: Adapter, name: str) -> Model:
     """The base with the adapter in it; the base's module is changed in place."""
     expected = adapter.notes.get("base_fingerprint")
@@ -107,30 +109,47 @@ def merge(model: Model, adapter: Adapter, name: str) -> Model:
             f"{name} was made for a base with fingerprint {str(expected)[:12]}, and {adapter.base} here has "
             f"{model.fingerprint[:12]}: other weights; get the base that it was made for."
         )
-    native = {own: _native(own, model) for own in _modules(adapter)}
-    _check_complete(model, adapter, native, name)
-    for own, place in native.items():
-        _change(model, adapter, own, place, name)
+    known, changed = dict(model.module.named_modules()), _by_module(adapter)
+    _check_complete(model, adapter, list(changed), name)
+    for own, held in changed.items():
+        part = known.get(_native(own, model))
+        if part is None:
+            raise CheckpointError(
+                f"{name} changes {own}, which {adapter.base} does not have; the adapter was made for another base."
+            )
+        _change(model, part, adapter.config, own, held)
     model.fingerprint = adapter.fingerprint(model.fingerprint)
     model.name = name
     return model
 
 
-def _modules(adapter: Adapter) -> list[str]:
-    """Names of the modules that the tensors belong to, as the adapter's author had them."""
-    endings = (
-        r"\.(lora_[AB]\.weight|lora_embedding_[AB]|token_adapter\.trainable_tokens_delta|(base_layer\.)?(weight|bias))$"
-    )
-    found: dict[str, None] = {}
-    for name in adapter.tensors:
-        module, ending = re.subn(endings, "", name)
-        if not ending:
+def _by_module(adapter: Adapter) -> dict[str, dict[str, Tensor]]:
+    """The tensors of each module, which is named as the adapter's author had it."""
+    found: dict[str, dict[str, Tensor]] = {}
+    for key, tensor in adapter.tensors.items():
+        named = re.fullmatch(ENDINGS, key)
+        if named is None:
             raise CheckpointError(
-                f"{adapter.folder / WEIGHTS} holds {name}, which is no LoRA weight, saved module or token row; "
+                f"{adapter.folder / WEIGHTS} holds {key}, which is no LoRA weight, saved module or token row; "
                 "merge the adapter with peft, and load the merged model."
             )
-        found[module] = None
-    return list(found)
+        found.setdefault(named[1], {})[named[2]] = tensor
+    return found
+
+
+def _check_complete(model: Model, adapter: Adapter, changed: list[str], name: str) -> None:
+    """Every target must be there, in all layers unless some are named: an adapter may have been saved by half."""
+    targets, layers = adapter.config.get("target_modules"), int(model.config.num_hidden_layers)
+    some = adapter.config.get("layers_to_transform") or adapter.config.get("exclude_modules")
+    for target in targets if isinstance(targets, list) else ():
+        held = [own for own in changed if own == target or own.endswith(f".{target}")]
+        numbered = {found[1] for own in held if (found := re.search(r"\.(\d+)\.", own))}
+        if not held or (numbered and not some and len(numbered) != layers):
+            count = f"{len(numbered)} of {layers} layers" if held else "no layer"
+            raise CheckpointError(
+                f"{name} names the target {target} in {CONFIG}, and its weights hold it for {count}; "
+                "save or fetch the adapter again."
+            )
 
 
 def _native(own: str, model: Model) -> str:
@@ -141,96 +160,58 @@ def _native(own: str, model: Model) -> str:
     return own
 
 
-def _check_complete(model: Model, adapter: Adapter, native: dict[str, str], name: str) -> None:
-    """Every module must be one of the base's, and every target must be there, in all layers unless some are named."""
-    known = dict(model.module.named_modules())
-    strange = [own for own, place in native.items() if place not in known]
-    if strange:
-        raise CheckpointError(
-            f"{name} changes {strange[0]}{f' and {len(strange) - 1} more modules' if strange[1:] else ''}, which "
-            f"{adapter.base} does not have; the adapter was made for another base."
-        )
-    targets = adapter.config.get("target_modules")
-    for target in targets if isinstance(targets, list) else ():
-        held = [own for own in native if own == target or own.endswith(f".{target}")]
-        numbered = {found[1] for own in held if (found := re.search(r"\.(\d+)\.", own))}
-        layers = int(model.config.num_hidden_layers)
-        some = adapter.config.get("layers_to_transform") or adapter.config.get("exclude_modules")
-        if not held or (numbered and not some and len(numbered) != layers):
-            count = f"{len(numbered)} of {layers} layers" if held else "no layer"
-            raise CheckpointError(
-                f"{name} names the target {target} in {CONFIG}, and its weights hold it for {count}; "
-                "save or fetch the adapter again."
-            )
-
-
-@torch.no_grad()
-def _change(model: Model, adapter: Adapter, own: str, place: str, name: str) -> None:
+def _change(model: Model, part: nn.Module, config: dict[str, Any], own: str, held: dict[str, Tensor]) -> None:
     """One module: its low-rank change, its saved weights or its trained token rows."""
-    part = model.module.get_submodule(place)
-    held = {key.removeprefix(f"{own}."): tensor for key, tensor in adapter.tensors.items() if key.startswith(f"{own}.")}
     rows = held.pop("token_adapter.trainable_tokens_delta", None)
     if rows is not None:
-        _put_rows(part, adapter, own, rows, name)
+        asked = config.get("trainable_token_indices") or {}
+        chosen = asked if isinstance(asked, list) else asked.get(own) or asked.get(own.rpartition(".")[2]) or []
+        table = _target(part, "weight", own)
+        if rows.shape != (len(chosen), table.shape[1]) or not all(one in range(len(table)) for one in chosen):
+            raise CheckpointError(
+                f"The adapter's token rows {tuple(rows.shape)} of {own} do not fit trainable_token_indices {chosen} and "
+                "the base's table; save or fetch the adapter again."
+            )
+        table[torch.tensor(chosen, device=table.device)] = rows.to(table.device, table.dtype)
     # A table of embeddings that is a target is saved whole beside its change, as `base_layer`.
     both = ((key, whole) for key in ("weight", "bias") for whole in (key, f"base_layer.{key}"))
     saved = {key: held.pop(whole) for key, whole in both if whole in held}
-    if (saved or held) and _is_tied(model, part) and not adapter.config.get("ensure_weight_tying"):
-        _untie(model)
-        part = model.module.get_submodule(place)
+    if (saved or held) and not config.get("ensure_weight_tying"):
+        _untie(model, part)
     for key, tensor in saved.items():
-        target = _target(part, key, tensor.shape, own, name)
+        target = _target(part, key, own, tuple(tensor.shape))
         target.copy_(tensor.to(target.dtype))
     if held:
-        _add_product(part, adapter, own, held, name)
+        _add_product(part, config, own, held)
 
 
-def _target(part: nn.Module, key: str, shape: tuple[int, ...], own: str, name: str) -> Tensor:
+def _target(part: nn.Module, key: str, own: str, shape: tuple[int, ...] | None = None) -> Tensor:
     """The base's tensor that is changed, if it has that shape."""
     found = getattr(part, key, None)
-    if not isinstance(found, Tensor) or found.shape != shape:
+    if not isinstance(found, Tensor) or found.shape != (shape or found.shape):
         came = tuple(found.shape) if isinstance(found, Tensor) else None
         raise CheckpointError(
-            f"{name} changes {own}.{key} as a tensor of {tuple(shape)}, and the base's is {came}; it was made for another base, "
-            "or for a vocabulary that grew."
+            f"The adapter changes {own}.{key} as a tensor of {shape}, and the base's is {came}; it was made for another "
+            "base, or for a vocabulary that grew."
         )
     return found
 
 
-def _put_rows(part: nn.Module, adapter: Adapter, own: str, rows: Tensor, name: str) -> None:
-    asked = adapter.config.get("trainable_token_indices")
-    chosen = asked if isinstance(asked, list) else (asked or {}).get(own) or (asked or {}).get(own.rpartition(".")[2])
-    table = getattr(part, "weight", None)
-    fits = chosen and isinstance(table, Tensor) and rows.shape == (len(chosen), table.shape[1])
-    if not fits or not all(isinstance(one, int) and 0 <= one < table.shape[0] for one in chosen):  # type: ignore[union-attr]
-        raise CheckpointError(
-            f"{name} holds token rows {tuple(rows.shape)} of {own} that do not fit trainable_token_indices {chosen} "
-            "and the base's table; save or fetch the adapter again."
-        )
-    assert isinstance(table, Tensor)
-    table[torch.tensor(chosen, device=table.device)] = rows.to(table.device, table.dtype)
-
-
-def _add_product(part: nn.Module, adapter: Adapter, own: str, held: dict[str, Tensor], name: str) -> None:
+def _add_product(part: nn.Module, config: dict[str, Any], own: str, held: dict[str, Tensor]) -> None:
     """weight += scale · B·A, in float32; an embedding's table is stored the other way round."""
     table = isinstance(part, nn.Embedding)
     first, second = ("lora_embedding_A", "lora_embedding_B") if table else ("lora_A.weight", "lora_B.weight")
-    if set(held) != {first, second}:
+    rank = int(_by_pattern(config.get("rank_pattern"), own, config.get("r", 8)))
+    alpha = float(_by_pattern(config.get("alpha_pattern"), own, config.get("lora_alpha", 8)))
+    shapes = {name: tuple(tensor.shape) for name, tensor in held.items()}
+    if set(held) != {first, second} or not shapes[first][:1] == shapes[second][1:] == (rank,):
         raise CheckpointError(
-            f"Expected {first} and {second} of {own} in {name}, got {' and '.join(sorted(held))}; "
-            "save or fetch the adapter again."
+            f"Expected {first} and {second} of rank {rank} for {own} by {CONFIG}, got {shapes}; "
+            "settings and weights are not of one adapter: save or fetch it again."
         )
     a, b = held[first].float(), held[second].float()
-    rank = int(_by_pattern(adapter.config.get("rank_pattern"), own, adapter.config.get("r", 8)))
-    alpha = float(_by_pattern(adapter.config.get("alpha_pattern"), own, adapter.config.get("lora_alpha", 8)))
-    fits = a.ndim == b.ndim == 2 and a.shape[0] == b.shape[1]
-    if not fits or a.shape[0] != rank:
-        raise CheckpointError(
-            f"Expected rank {rank} for {own} by {CONFIG} of {name}, got A {tuple(a.shape)} and B {tuple(b.shape)}; "
-            "settings and weights are not of one adapter."
-        )
-    weight = _target(part, "weight", (a.shape[1], b.shape[0]) if table else (b.shape[0], a.shape[1]), own, name)
-    scale = alpha / (math.sqrt(rank) if adapter.config.get("use_rslora") else rank)
+    weight = _target(part, "weight", own, (a.shape[1], b.shape[0]) if table else (b.shape[0], a.shape[1]))
+    scale = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
     wide = torch.promote_types(weight.dtype, torch.float32)
     change = (b.to(weight.device, wide) @ a.to(weight.device, wide)) * scale
     weight.copy_((weight.to(wide) + (change.mT if table else change)).to(weight.dtype))
@@ -244,14 +225,10 @@ def _by_pattern(patterns: dict[str, Any] | None, own: str, otherwise: Any) -> An
     return otherwise
 
 
-def _is_tied(model: Model, part: nn.Module) -> bool:
+def _untie(model: Model, part: nn.Module) -> None:
+    """PEFT changes one of two tied modules alone; merged, they must be two."""
     ends: Any = model.module
     table, head = ends.get_input_embeddings(), ends.get_output_embeddings()
-    return head is not None and table.weight is head.weight and (part is table or part is head)
-
-
-def _untie(model: Model) -> None:
-    """PEFT changes one of two tied modules alone; merged, they must be two."""
-    head = model.module.get_output_embeddings()  # type: ignore[operator]
-    head.weight = nn.Parameter(head.weight.detach().clone(), requires_grad=head.weight.requires_grad)
-    model.config.tie_word_embeddings = False
+    if head is not None and table.weight is head.weight and (part is table or part is head):
+        head.weight = nn.Parameter(head.weight.detach().clone(), requires_grad=head.weight.requires_grad)
+        model.config.tie_word_embeddings = False

@@ -88,8 +88,8 @@ def with_preset(model: Model, preset: Any, where: str) -> Model:
     return model
 
 
-def undamaged(model: Model) -> Model:
-    """Refuse weights with NaN, and a mask token without a row."""
+def self_tested(model: Model) -> Model:
+    """Refuse weights with NaN, a mask token without a row, and a direction of attention that is not the family's."""
     if model.mask_id is not None and not 0 <= model.mask_id < model.vocabulary:
         raise CheckpointError(
             f"Expected the mask token of {model.name} among its {model.vocabulary} tokens, got id {model.mask_id}; "
@@ -100,12 +100,6 @@ def undamaged(model: Model) -> Model:
             raise CheckpointError(
                 f"{model.name} has NaN or infinite numbers in {key}; the checkpoint is damaged: fetch it again."
             )
-    return model
-
-
-def self_tested(model: Model) -> Model:
-    """Refuse a damaged model, and a direction of attention that is not the family's."""
-    undamaged(model)
     if looks_ahead(model) == model.causal:
         expected, came = ("causal", "bidirectional") if model.causal else ("bidirectional", "causal")
         raise CheckpointError(

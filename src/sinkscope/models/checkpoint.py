@@ -36,13 +36,10 @@ def weight_files(folder: Path) -> dict[Path, Header]:
             raise CheckpointError(f"Expected a weight_map in {index}, and it has none; fetch the file again.")
         names = sorted(set(shards.values()))
         for name in names:
-            if Path(name).name != name or not name.isprintable() or not name.endswith(".safetensors"):
+            inside = Path(name).name == name and name.isprintable() and name.endswith(".safetensors")
+            if not inside or not (folder / name).is_file():
                 raise CheckpointError(
-                    f"Expected shards inside {folder}, got {shown(repr(name))}; fetch the checkpoint again."
-                )
-            if not (folder / name).is_file():
-                raise CheckpointError(
-                    f"{index.name} names the shard {shown(name)}, which is not in {folder}; fetch it."
+                    f"Expected shards inside {folder}, and {index.name} names {shown(repr(name))}, which is none; fetch it."
                 )
         files = [folder / name for name in names]
     else:

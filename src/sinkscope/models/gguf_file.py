@@ -1,15 +1,16 @@
 """`load_gguf`: one GGUF file becomes module and tokenizer, directly where it is a plain Llama, else through transformers.
 
-transformers' own reader takes 16 seconds of the processor for SmolLM2-135M; this one takes less than one, with the same
-bits. Whatever is not a plain Llama to the last key is left to transformers. The packings of SmolLM2 are unpacked here, three
-times as fast as by the package gguf, which unpacks all others and is the slow twin in the tests.
+transformers' own reader takes 16 seconds of the processor for SmolLM2-135M; this one takes two, with the same bits.
+Whatever is not a plain Llama to the last key is left to transformers.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+import mmap
+import struct
 from contextlib import redirect_stderr, suppress
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,33 +20,127 @@ import torch
 from torch import Tensor
 
 from sinkscope.errors import CheckpointError
-from sinkscope.models.boundary import shown
-from sinkscope.models.gguf_header import Header, StoredTensor
+from sinkscope.models.boundary import reason, shown
 from sinkscope.models.weights import Device, placement, quiet
 
 if TYPE_CHECKING:
-    from transformers import LlamaConfig, PreTrainedTokenizerBase
+    from transformers import LlamaConfig, PretrainedConfig, PreTrainedTokenizerBase
 
     Loaded = tuple[torch.nn.Module, PreTrainedTokenizerBase]
 
+# struct's letter for a plain value, by its type
+LETTERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+TEXT, LIST = 8, 9
+Stored = tuple[tuple[int, ...], int, int]  # shape in torch's order, number of the packing, offset behind the head
+# Sizes that a model is built from, each no larger than the longest side of a tensor in the file.
+SIDES = ("embedding_length", "feed_forward_length", "attention.head_count", "attention.head_count_kv", "vocab_size")
 SIZES = {
     "block_count": "num_hidden_layers", "context_length": "max_position_embeddings", "embedding_length": "hidden_size",
     "feed_forward_length": "intermediate_size", "vocab_size": "vocab_size", "rope.dimension_count": "head_dim",
     "rope.freq_base": "rope_theta", "attention.layer_norm_rms_epsilon": "rms_norm_eps",
     "attention.head_count": "num_attention_heads", "attention.head_count_kv": "num_key_value_heads",
 }  # fmt: skip
-NEEDED = {"block_count", "attention.head_count", "attention.head_count_kv"}
 PARTS = {
     "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm", "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj",
     "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
 }  # fmt: skip
 ENDS = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-F32, F16, Q4_1, Q8_0, BF16 = 0, 1, 3, 8, 30  # numbers of packings
-PLAIN = {F32: torch.float32, F16: torch.float16, BF16: torch.bfloat16}
 SPECIAL = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
 # Files from which transformers takes settings, or another class, where they lie beside the GGUF file.
 BESIDE = ("*token*", "*template*", "*.model*", "tekken.json", "config.json")
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a GGUF file says of itself; `start`: where the data begins."""
+
+    path: Path
+    values: dict[str, Any] = field(repr=False)
+    tensors: dict[str, Stored] = field(repr=False)
+    start: int
+
+
+def read_gguf(path: Path) -> Header:
+    """The head of a file; one that is no GGUF, is cut short, or says more than it holds is refused."""
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            header = _head(path, _Reader(data))
+        _check_sizes(header)
+    except (OSError, ValueError, RecursionError) as error:
+        why = reason(error).removeprefix("ValueError: ")
+        raise CheckpointError(f"{shown(path)} cannot be read as a GGUF model: {why}; fetch it again.") from None
+    return header
+
+
+class _Reader:
+    """Little-endian values of a file, none from beyond its end."""
+
+    def __init__(self, data: mmap.mmap) -> None:
+        self.data, self.place = data, 0
+
+    def take(self, count: int) -> bytes:
+        if count > len(self.data) - self.place:
+            raise ValueError("it is cut short, or gives a length beyond its end")
+        self.place += count
+        return self.data[self.place - count : self.place]
+
+    def numbers(self, letter: str, count: int = 1) -> tuple[Any, ...]:
+        return struct.unpack(f"<{count}{letter}", self.take(count * struct.calcsize(f"<{letter}")))
+
+    def text(self) -> str:
+        return self.take(*self.numbers("Q")).decode("utf-8")
+
+    def value(self, kind: int) -> Any:
+        if kind in LETTERS:
+            return self.numbers(LETTERS[kind])[0]
+        if kind == TEXT:
+            return self.text()
+        if kind != LIST:
+            raise ValueError(f"it holds a value of the unknown type {kind}")
+        (inner,), (count,) = self.numbers("I"), self.numbers("Q")
+        if inner in LETTERS:
+            return list(self.numbers(LETTERS[inner], count))
+        return [self.value(inner) for _ in range(count)]
+
+
+def _head(path: Path, reader: _Reader) -> Header:
+    magic, (version,) = reader.take(4), reader.numbers("I")
+    if magic != b"GGUF" or version not in (2, 3):
+        raise ValueError(f"expected the mark GGUF and version 2 or 3, got {magic!r} and {version}")
+    tensors, keys = reader.numbers("Q", 2)
+    values: dict[str, Any] = {}
+    for _ in range(keys):
+        name = reader.text()
+        if name in values:  # of two sizes one would be checked, and the other be built
+            raise ValueError(f"it names {shown(name)} twice")
+        values[name] = reader.value(*reader.numbers("I"))
+    entries: dict[str, Stored] = {}
+    for _ in range(tensors):
+        name = reader.text()
+        if name in entries:
+            raise ValueError(f"it names the tensor {shown(name)} twice")
+        shape = reader.numbers("Q", *reader.numbers("I"))
+        (kind,), (offset,) = reader.numbers("I"), reader.numbers("Q")
+        entries[name] = shape[::-1], kind, offset
+    align = values.get("general.alignment", 32)
+    if type(align) is not int or align.bit_count() != 1:
+        raise ValueError(f"it aligns tensors to {shown(align)} bytes, which is no power of two")
+    return Header(path, values, entries, -(-reader.place // align) * align)
+
+
+def _check_sizes(header: Header) -> None:
+    """A default in the place of a missing size would be a model of billions, and a size may say anything."""
+    longest = max((side for shape, _, _ in header.tensors.values() for side in shape), default=0)
+    most = {"block_count": len(header.tensors), **dict.fromkeys(SIDES, longest)}
+    # A list has one number per layer, and only some architectures take it.
+    found = [(name.partition(".")[2], one) for name, one in header.values.items() if not isinstance(one, list)]
+    for size in ("block_count", *SIDES[:3]):
+        if size not in dict(found):
+            raise ValueError(f"it does not say its {size}")
+    for size, value in found:
+        if size in most and (type(value) is not int or not 0 < value <= most[size]):
+            raise ValueError(f"its {size} is {shown(value)}, where its tensors allow whole numbers up to {most[size]}")
 
 
 def load_gguf(asked: str, header: Header, dtype: torch.dtype | str, device: Device) -> Loaded:
@@ -65,16 +160,14 @@ def load_gguf(asked: str, header: Header, dtype: torch.dtype | str, device: Devi
 
 
 def direct(header: Header, config: LlamaConfig, dtype: torch.dtype | str, device: Device) -> Loaded:
-    """A plain Llama, in less than a second for SmolLM2-135M."""
+    """A plain Llama, in two seconds for SmolLM2-135M."""
     from transformers import LlamaForCausalLM
 
     wanted = dtype if isinstance(dtype, torch.dtype) else torch.float32  # what "auto" is for unpacked weights
-    weights = weights_of(header, wanted)
     native: Any = LlamaForCausalLM
-    module, info = native.from_pretrained(
-        None, config=config, state_dict=weights, dtype=wanted, output_loading_info=True, **placement(device)
+    module = native.from_pretrained(
+        None, config=config, state_dict=weights_of(header, wanted), dtype=wanted, **placement(device)
     )
-    _refuse_missing(header, info)
     module.config.name_or_path = str(header.path.parent)
     return module.eval(), tokenizer_of(header)
 
@@ -89,17 +182,22 @@ def through_transformers(header: Header, dtype: torch.dtype | str, device: Devic
         folder, gguf_file=name, dtype=dtype, quantization_config=GgufConfig(dequantize=True), output_loading_info=True,
         **placement(device),
     )  # fmt: skip
-    _refuse_missing(header, info)
-    return module.eval(), AutoTokenizer.from_pretrained(folder, gguf_file=name)
-
-
-def _refuse_missing(header: Header, info: dict[str, Any]) -> None:
-    """transformers gives random numbers to the weights that a GGUF file lacks."""
-    if lacks := sorted(info["missing_keys"]):
+    if lacks := sorted(info["missing_keys"]):  # transformers gives random numbers to them
         raise CheckpointError(
             f"{header.path} cannot be read as a GGUF model: it lacks {len(lacks)} weights, such as {lacks[0]}; "
             "fetch it again."
         )
+    return module.eval(), AutoTokenizer.from_pretrained(folder, gguf_file=name)
+
+
+def gguf_config(path: Path) -> PretrainedConfig:
+    """The native configuration of a file."""
+    from transformers import AutoConfig
+
+    with quiet():
+        plain = config_of(read_gguf(path))
+        found: PretrainedConfig = plain or AutoConfig.from_pretrained(str(path.parent), gguf_file=path.name)
+    return found
 
 
 # ---- a plain Llama ----
@@ -111,98 +209,51 @@ def config_of(header: Header) -> LlamaConfig | None:
 
     said = header.values
     sizes = {name.removeprefix("llama."): value for name, value in said.items() if name.startswith("llama.")}
-    tokens, align = said.get("tokenizer.ggml.tokens"), said.get("general.alignment", 32)
+    tokens, layers = said.get("tokenizer.ggml.tokens"), range(sizes.get("block_count", 0))
+    weights = {f"blk.{layer}.{part}.weight" for layer in layers for part in PARTS}
     plain = (
         said.get("general.architecture") == "llama"
         and said.get("general.name") != "mistral"  # transformers takes this one name for another architecture
         # A key that is not known here may change the mathematics: scaled rotations, experts, windows.
-        and NEEDED <= sizes.keys() <= SIZES.keys()
+        and {"attention.head_count", "attention.head_count_kv"} <= sizes.keys() <= SIZES.keys()
         and all(type(value) in (int, float) for value in sizes.values())
-        and type(align) is int
-        and align.bit_count() == 1
         and isinstance(tokens, list)
-        and _has_every_weight(header)
+        and header.tensors.keys() - {"output.weight"} == weights | {"token_embd.weight", "output_norm.weight"}
     )
     if not plain:
         return None
     named = {f"{own}_id": said.get(f"tokenizer.ggml.{name}_token_id") for own, name in SPECIAL.items()}
     fields: dict[str, Any] = {SIZES[name]: value for name, value in sizes.items()}
     fields |= {name: value for name, value in named.items() if value is not None}
-    tied = all(entry.name != "output.weight" for entry in header.tensors)
+    tied = "output.weight" not in header.tensors
     return LlamaConfig(**{"vocab_size": len(tokens or ()), **fields}, tie_word_embeddings=tied)
-
-
-def _has_every_weight(header: Header) -> bool:
-    """Whether every weight of a Llama is there, and nothing else."""
-    layers = range(header.values["llama.block_count"])
-    expected = {f"blk.{layer}.{part}.weight" for layer in layers for part in PARTS}
-    found = {entry.name for entry in header.tensors} - {"output.weight"}
-    return found == expected | {"token_embd.weight", "output_norm.weight"}
 
 
 def weights_of(header: Header, dtype: torch.dtype) -> dict[str, Tensor]:
     """The state dict of a file that `config_of` has a configuration for."""
+    import gguf
+
+    data = np.memmap(header.path, mode="r")
     heads = {
         "attn_q": header.values["llama.attention.head_count"],
         "attn_k": header.values["llama.attention.head_count_kv"],
     }
     weights: dict[str, Tensor] = {}
-    for entry, stored in packed_rows(header):
-        block, _, part = entry.name.removesuffix(".weight").rpartition(".")
+    taken = header.start
+    for name, (shape, kind, offset) in header.tensors.items():
+        packing = gguf.GGMLQuantizationType(kind)
+        stored = gguf.quant_shape_to_byte_shape(shape, packing)
+        begin, taken = header.start + offset, taken + prod(stored)
+        # All together must fit too: tensors that lie over each other would grow as they are unpacked.
+        if max(begin + prod(stored), taken) > len(data):
+            raise ValueError("it is cut short before the end of a tensor that it names")
+        rows = torch.from_numpy(gguf.dequantize(data[begin : begin + prod(stored)].reshape(stored).copy(), packing))
+        block, _, part = name.removesuffix(".weight").rpartition(".")
+        if part in heads:  # llama.cpp has the two rows that are rotated together as neighbours, not half a head apart
+            rows = rows.unflatten(0, (heads[part], -1, 2)).transpose(1, 2).flatten(0, 2)
         key = f"model.layers.{block.removeprefix('blk.')}.{PARTS[part]}" if block else ENDS[part]
-        rows = _unpaired(stored, heads[part]) if part in heads else stored
-        weights[f"{key}.weight"] = unpacked(rows, entry.kind).view(entry.shape).to(dtype)
+        weights[f"{key}.weight"] = rows.to(dtype)
     return weights
-
-
-def _unpaired(rows: Tensor, heads: int) -> Tensor:
-    """llama.cpp has the two rows that are rotated together as neighbours, transformers half a head apart."""
-    paired: Tensor = rows.unflatten(0, (heads, -1, 2))
-    return paired.transpose(1, 2).flatten(0, 2)
-
-
-def packed_rows(header: Header) -> Iterator[tuple[StoredTensor, Tensor]]:
-    """Every tensor as it is stored: uint8 [row, byte]; nothing is read of a file that is too short for all of them."""
-    align = header.values.get("general.alignment", 32)
-    start = -(-header.end // align) * align
-    widths = [_row_bytes(entry) for entry in header.tensors]
-    lengths = [prod(entry.shape[:-1]) * width for entry, width in zip(header.tensors, widths, strict=True)]
-    ends = [start + entry.offset + length for entry, length in zip(header.tensors, lengths, strict=True)]
-    if max(ends) > header.size or sum(lengths) > header.size:  # tensors over each other would grow as they are unpacked
-        raise ValueError("it is cut short before the end of a tensor that it names")
-    with header.path.open("rb") as file:
-        for entry, width, length in zip(header.tensors, widths, lengths, strict=True):
-            file.seek(start + entry.offset)
-            yield entry, torch.from_numpy(np.fromfile(file, np.uint8, length).reshape(-1, width))
-
-
-def _row_bytes(entry: StoredTensor) -> int:
-    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
-
-    values, width = GGML_QUANT_SIZES[GGMLQuantizationType(entry.kind)]
-    if not entry.shape or entry.shape[-1] % values or not prod(entry.shape):
-        raise ValueError(f"{shown(entry.name)} has the shape {list(entry.shape)}, which cannot be packed as it says")
-    return entry.shape[-1] // values * int(width)
-
-
-def unpacked(rows: Tensor, kind: int) -> Tensor:
-    """uint8 [row, byte] → float32 [row, column]."""
-    if kind in PLAIN:
-        return rows.view(PLAIN[kind]).float()
-    if kind == Q8_0:  # 32 values per block: a half-precision scale, and a signed byte per value
-        blocks = rows.reshape(-1, 34)
-        return blocks[:, 2:].view(torch.int8).float().mul_(_half(blocks, 0)).view(len(rows), -1)
-    if kind == Q4_1:  # 32 values per block: scale, least value, two values per byte, the first 16 in the lower halves
-        blocks = rows.reshape(-1, 20)
-        halves = torch.stack((blocks[:, 4:] & 15, blocks[:, 4:] >> 4), dim=1).view(-1, 32)
-        return halves.float().mul_(_half(blocks, 0)).add_(_half(blocks, 2)).view(len(rows), -1)
-    from gguf import GGMLQuantizationType, dequantize
-
-    return torch.from_numpy(dequantize(rows.numpy(), GGMLQuantizationType(kind)))
-
-
-def _half(blocks: Tensor, place: int) -> Tensor:
-    return blocks[:, place : place + 2].view(torch.float16).float()
 
 
 def tokenizer_of(header: Header) -> PreTrainedTokenizerBase:

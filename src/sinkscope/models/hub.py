@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -78,13 +77,10 @@ def snapshot(
     revision = revision or written or None
     try:
         with answering(hub_id):
-            local = not constants.HF_HUB_OFFLINE and not _answers(hub_id)
-            return Path(
-                snapshot_download(
-                    hub_id, allow_patterns=patterns, etag_timeout=seconds(), local_files_only=local, revision=revision,
-                    token=token,
-                )
-            )  # fmt: skip
+            found = snapshot_download(
+                hub_id, allow_patterns=patterns, etag_timeout=seconds(), revision=revision, token=token
+            )
+        return Path(found)
     except (LocalEntryNotFoundError, OSError, HfHubHTTPError, HFValidationError) as error:
         waited = f"the Hub did not answer within {seconds():.0f} seconds or refused"
         offline = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else waited
@@ -93,32 +89,6 @@ def snapshot(
             f"{constants.HF_HUB_CACHE}, and {offline} ({type(error).__name__}); unset HF_HUB_OFFLINE and connect, set HF_HOME "
             "to a cache that has it, or name a folder."
         ) from None
-
-
-def _answers(hub_id: str) -> bool:
-    """Whether the Hub says anything in time: a download asks the same first, and would wait without end.
-
-    In a thread, since a limit on each read is no limit for an answer that comes a byte at a time.
-    """
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError
-
-    said: list[bool] = []
-
-    def ask() -> None:
-        try:
-            HfApi().repo_info(hub_id, timeout=seconds())
-        except (HfHubHTTPError, ValueError):  # a refusal, or a name that no repository can have: the download tells it
-            said.append(True)
-        except Exception:  # of httpx or requests, by version: no connection, no answer
-            said.append(False)
-        else:
-            said.append(True)
-
-    asking = threading.Thread(target=ask, daemon=True)
-    asking.start()
-    asking.join(seconds() + 1)
-    return bool(said and said[0])
 
 
 @contextmanager

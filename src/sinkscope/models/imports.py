@@ -40,12 +40,6 @@ def import_transformers() -> None:
             import transformers.modeling_utils
             import transformers.models.auto.modeling_auto
             import transformers.models.auto.tokenization_auto  # noqa: F401
-
-        # There and back puts what was imported with the old objects, which are seldom looked at. What the program
-        # itself keeps frozen must stay so.
-        if running and gc.get_freeze_count() == 0:
-            gc.freeze()
-            gc.unfreeze()
     finally:
         if running:
             gc.enable()

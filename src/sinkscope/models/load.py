@@ -1,9 +1,9 @@
-"""`load`: a zoo name, a folder, a GGUF file or a Hub id becomes a Model that has passed its self-tests."""
+"""`load`: a zoo name, a folder, a GGUF file or a Hub id becomes a Model; `outline`: the same without its weights."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -12,19 +12,18 @@ from typing import Any
 import torch
 
 from sinkscope.aliases import DTYPES, LOAD, translated
-from sinkscope.errors import CheckpointError
+from sinkscope.errors import CheckpointError, TokenizerError
 from sinkscope.models import adapters, checkpoint
-from sinkscope.models.assemble import assemble, described, self_tested, tokenizer_in, undamaged, with_preset
+from sinkscope.models.assemble import assemble, described, self_tested, tokenizer_in, with_preset
 from sinkscope.models.base import Model
 from sinkscope.models.boundary import checked_name, one_sentence, reason, refuse_odd_files, shown
 from sinkscope.models.family import Family, families, has_tokenizer, register
-from sinkscope.models.gguf_file import load_gguf
-from sinkscope.models.gguf_header import read_gguf
+from sinkscope.models.gguf_file import gguf_config, load_gguf, read_gguf
 from sinkscope.models.hub import find_folder, hub_commit
 from sinkscope.models.imports import import_transformers
 from sinkscope.models.llama import Llama
 from sinkscope.models.quantize import checked_scheme, digest, packed_by, quantize
-from sinkscope.models.sizes import check_against_weights, refuse_unless_fits
+from sinkscope.models.sizes import check_against_weights, empty_module, refuse_unless_fits
 from sinkscope.models.weights import Device, load_weights, set_direction
 
 for _found in iter_modules([str(Path(__file__).parent)]):  # families register themselves
@@ -35,20 +34,7 @@ SPREAD = ("auto", "balanced", "balanced_low_0", "sequential")
 # Packings that a config.json may name; for others transformers may fetch kernels from the Hub and run them.
 PACKINGS = ("bitsandbytes", "torchao", "gptq", "awq", "compressed-tensors")
 
-__all__ = ["SPREAD", "families", "load", "register"]
-
-
-@dataclass(frozen=True)
-class _Options:
-    """How a checkpoint is loaded."""
-
-    dtype: torch.dtype | str
-    device: Device
-    mask_id: int | None = None
-    base: str | None = None
-    revision: str | None = None
-    token: str | bool | None = None
-    packing: Any = None  # a quantization_config of transformers
+__all__ = ["SPREAD", "families", "load", "outline", "register"]
 
 
 def load(
@@ -85,13 +71,12 @@ def load(
     asked = checked_name(name)
     if revision is not None and (type(revision) is not str or not revision):
         raise CheckpointError(f"Expected a branch, tag or commit as revision, got {shown(repr(revision))}.")
-    options = _Options(
-        checked_options(dtype, device, mask_id), device, mask_id, None if base is None else checked_name(base),
-        revision, token, None if isinstance(scheme, str) else scheme,
-    )  # fmt: skip
+    wanted, at = checked_options(dtype, device, mask_id), None if base is None else checked_name(base)
     with one_sentence(asked):
         checked_scheme(scheme)
-        model = _loaded(asked, options)
+        model = _loaded(
+            asked, wanted, device, mask_id, at, revision, token, None if isinstance(scheme, str) else scheme
+        )
         model = self_tested(model if mode is None else model.in_mode(mode))
         return quantize(model, scheme) if isinstance(scheme, str) else model
 
@@ -105,57 +90,59 @@ def checked_options(dtype: torch.dtype | str | None, device: Device, mask_id: in
     return _dtype(dtype, device)
 
 
-def _loaded(asked: str, options: _Options) -> Model:
-    folder = find_folder(asked, options.revision, options.token)
+def _loaded(
+    asked: str, dtype: torch.dtype | str, device: Device, mask_id: int | None, base: str | None = None,
+    revision: str | None = None, token: str | bool | None = None, packing: Any = None,
+) -> Model:  # fmt: skip
+    """packing: a quantization_config of transformers."""
+    folder = find_folder(asked, revision, token)
     import_transformers()
-    device, mask_id, wanted = options.device, options.mask_id, options.dtype
-    if adapters.is_adapter(folder):
-        return _merged(asked, folder, options)
-    if options.base is not None:
+    adapted, packed = adapters.is_adapter(folder), folder.suffix == ".gguf"
+    if base is not None and not adapted:
         raise CheckpointError(f"{asked} is no PEFT adapter, so that a base would have no effect; leave it out.")
-    if folder.suffix == ".gguf":
-        if options.packing is not None:
-            raise CheckpointError(
-                f"{asked} is a GGUF file, whose weights are unpacked; use quantization='int8' or 'int4'."
-            )
-        packed, reader = load_gguf(asked, read_gguf(folder), wanted, device)
-        return assemble(Llama(), packed, reader, asked, None, fingerprint=checkpoint.gguf_fingerprint(folder))
+    if packing is not None and (adapted or packed):
+        raise CheckpointError(
+            f"{asked} becomes plain weights as it is loaded, which int8 and int4 pack afterwards: use one of these, or "
+            "load it with transformers and peft and sk.wrap it."
+        )
+    if adapted:
+        refuse_odd_files(folder)
+        adapter = adapters.read_adapter(folder, base)
+        return _merged(asked, adapter, dtype, device, mask_id, token)
+    if packed:
+        module, tokenizer = load_gguf(asked, read_gguf(folder), dtype, device)
+        return assemble(Llama(), module, tokenizer, asked, None, fingerprint=checkpoint.gguf_fingerprint(folder))
     family, config, native = described(folder, asked)
     stored = config.get("quantization_config")
-    _check_packing(family, stored, options.packing, asked)
+    _check_packing(family, stored, packing, asked)
     if mask_id is not None:
         if family.causal:
             raise CheckpointError(f"{asked} is autoregressive and has no mask token; leave mask_id out.")
         config["mask_token_id"] = mask_id
     files = checkpoint.weight_files(folder)
     check_against_weights(family, native, files, asked)
-    refuse_unless_fits(asked, files.values(), wanted, on_cpu=_on_cpu(device))
+    refuse_unless_fits(asked, files.values(), dtype, on_cpu=_on_cpu(device))
     tokenizer = tokenizer_in(folder, family)
     mask_id = family.mask_id(config, tokenizer)
-    module = load_weights(family, folder, native, wanted, device, options.packing, files)
+    module = load_weights(family, folder, native, dtype, device, packing, files)
     family.adapt(module, config)
     weights = checkpoint.fingerprint(files)
     model = assemble(
         family, module, tokenizer, asked, mask_id, block=family.block(config), revision=hub_commit(folder),
-        quantization=packed_by(options.packing or stored),
-        fingerprint=weights if options.packing is None else digest(weights, options.packing),
+        quantization=packed_by(packing or stored),
+        fingerprint=weights if packing is None else digest(weights, packing),
     )  # fmt: skip
     return with_preset(model, config.get("sinkscope_decode"), f"config.json of {asked}")
 
 
-def _merged(asked: str, folder: Path, options: _Options) -> Model:
+def _merged(
+    asked: str, adapter: adapters.Adapter, dtype: torch.dtype | str, device: Device, mask_id: int | None, token: Any
+) -> Model:
     """An adapter in its base."""
-    refuse_odd_files(folder)
-    if options.packing is not None:
-        raise CheckpointError(
-            f"{asked} is an adapter, which is merged into plain weights; use quantization='int8' or 'int4', which pack "
-            "them afterwards, or load it with peft and sk.wrap it."
-        )
-    adapter = adapters.read_adapter(folder, options.base)
     named = checked_name(adapter.base)
     try:
-        with one_sentence(named):  # the forwards of the self-test are left to the merged model
-            whole = undamaged(_loaded(named, replace(options, base=None, revision=None)))
+        with one_sentence(named):  # the self-test is left to the merged model
+            whole = _loaded(named, dtype, device, mask_id, token=token)
     except CheckpointError as error:
         raise CheckpointError(
             f"{asked} is an adapter of {named}, which cannot be loaded here (base=… or --base says where it is): {error}"
@@ -166,7 +153,7 @@ def _merged(asked: str, folder: Path, options: _Options) -> Model:
             "with peft and sk.wrap the model, or pass base=… with plain weights."
         )
     model = converted(adapters.merge(whole, adapter, asked), adapter)
-    model.revision = hub_commit(folder)
+    model.revision = hub_commit(adapter.folder)
     return model
 
 
@@ -187,6 +174,45 @@ def converted(model: Model, adapter: adapters.Adapter) -> Model:
         model = assemble(known[name], model.module, model.tokenizer, model.name, mask_id, fingerprint=model.fingerprint)
         set_direction(model.module, model.causal)
     return with_preset(model, notes.get("sinkscope_decode", model.preset), str(folder / adapters.NOTES))
+
+
+def outline(
+    name: str | os.PathLike[str], layers: int | None = None, device: str = "meta", dtype: torch.dtype = torch.bfloat16
+) -> Model:
+    """A model of random weights, or on the device meta of none, from a zoo name, a folder, a config.json or a Hub id.
+
+    layers: fewer than config.json says, to time one. Of a Hub id nothing but config.json is fetched.
+    """
+    asked = checked_name(name)
+    with one_sentence(asked):
+        path = Path(asked).expanduser()
+        alone = path.name == "config.json" and path.is_file()
+        return _outlined(
+            asked, path.parent if alone else find_folder(asked, patterns=["config.json"]), layers, device, dtype
+        )
+
+
+def _outlined(asked: str, folder: Path, layers: int | None, device: str, dtype: torch.dtype) -> Model:
+    import_transformers()
+    if adapters.is_adapter(folder):
+        adapter = adapters.read_adapter(folder)
+        return converted(outline(adapter.base, layers, device, dtype), adapter)  # of another family, perhaps
+    packed = folder.suffix == ".gguf"
+    found: tuple[Family, dict[str, Any], Any] = (
+        (Llama(), {}, gguf_config(folder)) if packed else described(folder, asked)
+    )
+    family, config, native = found
+    if layers is not None:
+        native.num_hidden_layers = layers
+    module = empty_module(family, native, device).to(dtype).eval()
+    tokenizer = None if packed else tokenizer_in(folder, family)
+    mask_id = None
+    with suppress(TokenizerError):
+        mask_id = family.mask_id(config, tokenizer)
+    if mask_id is None and not family.causal:
+        mask_id = 0  # it does not matter which token it is
+    model = assemble(family, module, tokenizer, asked, mask_id, block=family.block(config))
+    return with_preset(model, config.get("sinkscope_decode"), f"config.json of {asked}")
 
 
 def _check_device(device: Any) -> None:

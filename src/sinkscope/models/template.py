@@ -10,10 +10,8 @@ import gc
 import json
 import os
 import resource
-import select
 import signal
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -52,9 +50,9 @@ def rendered(tokenizer: PreTrainedTokenizerBase, messages: Messages) -> str:
             _render(tokenizer, messages, target, most)
     os.close(target)
     try:
-        data = _answer(source)
+        with os.fdopen(source, "rb") as pipe:
+            data = pipe.read()
     finally:
-        os.close(source)
         with suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
@@ -87,8 +85,9 @@ def _render(tokenizer: PreTrainedTokenizerBase, messages: Messages, target: int,
     """In the child: write one JSON object into the pipe and be gone, whatever happens."""
     try:
         gc.disable()  # what the parent left to be collected is the parent's: files would be removed twice
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGALRM):
             signal.signal(number, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, PATIENCE)  # its end
         nowhere = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(nowhere, stream)
@@ -113,17 +112,3 @@ def _limit() -> None:
             pages = int(file.read().split()[0])
         most = pages * resource.getpagesize() + MEMORY
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
-
-
-def _answer(source: int) -> bytes:
-    """What the child wrote until it closed the pipe; nothing if it is not done in time."""
-    deadline = time.monotonic() + PATIENCE
-    parts: list[bytes] = []
-    while True:
-        ready, _, _ = select.select([source], [], [], max(deadline - time.monotonic(), 0))
-        if not ready:
-            return b""
-        part = os.read(source, 1 << 16)
-        if not part:
-            return b"".join(parts)
-        parts.append(part)

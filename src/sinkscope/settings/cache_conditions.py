@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 from sinkscope.errors import SinkscopeError
-from sinkscope.fields import among, maybe
+from sinkscope.fields import allowed_fields, among, maybe
 from sinkscope.interventions.positions import POSITIONS
 from sinkscope.interventions.settings import Registered, Setting, add
-from sinkscope.settings.choices import CACHES, allowed_fields
+from sinkscope.settings.choices import CACHES
 from sinkscope.settings.sparse import SparseCache
 
 
@@ -33,7 +33,6 @@ def _setting(name: str, default: Any, label: Callable[[Any], str], place: int, q
     return Setting(name, default, maybe(allowed) if default is None else allowed, label=label, place=place, quiet=quiet)
 
 
-KIND = Setting("kind", "dual", among(CACHES))
 SPARSE = (
     _setting("by", "received", lambda by: f"by {by}", 10),
     _setting("keep", 0.25, lambda keep: f"keep={keep:g}", 20),
@@ -44,22 +43,14 @@ SPARSE = (
     _setting("drift", None, lambda drift: f"drift={drift:g}", 47),
 )
 
+
+def _add(
+    name: str, settings: tuple[Setting, ...], decode: Callable[[dict[str, Any]], dict[str, Any]], **more: Any
+) -> None:
+    add(Registered(name, settings, lambda values, seed: None, decode=decode, **more))
+
+
 # A token taken out of the prompt is no change of attention, so it is a decode setting: nobody reads it, nothing stands there.
-add(
-    Registered(
-        "delete_positions",
-        (POSITIONS,),
-        lambda values, seed: None,
-        decode=lambda values: {"delete": list(values["positions"])},
-    )
-)
-add(Registered("cache", (KIND,), lambda values, seed: None, decode=lambda values: {"cache": values["kind"]}))
-add(
-    Registered(
-        "sparse_cache",
-        SPARSE,
-        lambda values, seed: None,
-        contradiction=_wrong,
-        decode=_sparse,
-    )
-)
+_add("delete_positions", (POSITIONS,), lambda values: {"delete": list(values["positions"])})
+_add("cache", (Setting("kind", "dual", among(CACHES)),), lambda values: {"cache": values["kind"]})
+_add("sparse_cache", SPARSE, _sparse, contradiction=_wrong)

@@ -6,7 +6,8 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from sinkscope.errors import DecodeError
-from sinkscope.settings.choices import CACHES, COMMITS, READERS, check_fields
+from sinkscope.fields import check_fields
+from sinkscope.settings.choices import CACHES, COMMITS, READERS
 from sinkscope.settings.sparse import SparseCache
 from sinkscope.viewers import view
 
@@ -18,7 +19,7 @@ def check(settings: Decode) -> None:
     """Every value alone, then whether it has a meaning here, then sizes, then what does not go together."""
     if settings.commit not in COMMITS:
         view("decode.commits", settings)  # a rule that is a file in decoding/commit adds its name when it is read
-    check_fields(settings)
+    check_fields(settings, DecodeError)
     _check_used(settings)
     if settings.layout == "answer":
         _check_sizes(settings)
@@ -39,18 +40,17 @@ def _check_used(settings: Decode) -> None:
 def _check_sizes(settings: Decode) -> None:
     length, block, steps = settings.length, settings.block, settings.steps
     if block is not None and length % block:
+        near = next(size for away in range(block) for size in (block - away, block + away) if length % size == 0)
         raise DecodeError(
             f"Expected a length that blocks divide, got length {length} and block {block}; try length "
-            f"{length // block * block or block} or block {_divisor(length, block)}."
+            f"{length // block * block or block} or block {near}."
         )
-    if steps is None:
-        return
-    if steps % settings.blocks:
+    if steps is not None and steps % settings.blocks:
         raise DecodeError(
             f"Expected steps that the {settings.blocks} blocks share evenly, got {steps}; "
             f"try {max(steps // settings.blocks, 1) * settings.blocks}."
         )
-    if settings.commit == "quota" and steps > length:
+    if steps is not None and steps > length and settings.commit == "quota":
         raise DecodeError(
             f"Expected at most as many steps as tokens, got {steps} steps for length {length}: "
             "some steps would commit nothing; use fewer steps."
@@ -58,8 +58,12 @@ def _check_sizes(settings: Decode) -> None:
 
 
 def _check_combination(settings: Decode) -> None:
-    _check_sparse(settings)
-    if settings.cache in CACHES and settings.guidance > 0:
+    sparse = isinstance(settings.cache, SparseCache)
+    if sparse and (settings.block_causal or settings.commit == "next" or settings.layout != "answer"):
+        raise DecodeError(
+            f"A sparse cache goes with decoders that see the whole canvas, not with {settings.family}; leave it out."
+        )
+    if settings.guidance > 0 and (sparse or settings.cache in CACHES):
         raise DecodeError("Guidance and a cache were both asked for, and no published decoder has both; drop one.")
     if settings.cache in CACHES and settings.commit in ("origin", "schedule", "next", "p2"):
         raise DecodeError(
@@ -88,19 +92,3 @@ def _check_combination(settings: Decode) -> None:
             )
         if given is None and settings.commit in rules:
             raise DecodeError(f"Expected {name}=… with commit={settings.commit!r}, which reads it, got none; give one.")
-
-
-def _check_sparse(settings: Decode) -> None:
-    if not isinstance(settings.cache, SparseCache):
-        return
-    if settings.block_causal or settings.commit == "next" or settings.layout != "answer":
-        raise DecodeError(
-            f"A sparse cache goes with decoders that see the whole canvas, not with {settings.family}; leave it out."
-        )
-    if settings.guidance > 0:
-        raise DecodeError("Guidance and a sparse cache were both asked for, and they do not go together; drop one.")
-
-
-def _divisor(length: int, near: int) -> int:
-    """The divisor of `length` that is nearest to `near`."""
-    return next(size for away in range(near) for size in (near - away, near + away) if length % size == 0)

@@ -1,23 +1,26 @@
-"""What a setting may be: the annotations of `Decode` and `SparseCache`, and the check that reads them."""
+"""What a setting may be: the annotations of `Decode` and `SparseCache`."""
 
 from __future__ import annotations
 
-from dataclasses import fields
-from functools import cache
-from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Literal, get_args
 
-from sinkscope.errors import DecodeError
-from sinkscope.fields import TRUTH, Allowed, among, need, number, whole
+from sinkscope.fields import Allowed, among, number, whole
 
 LONGEST = 1 << 24  # tokens, steps and the like: far above any context, and small enough to count with
 LAST_ID = (1 << 31) - 1
 SEEDS = 1 << 64  # what a generator of torch takes
 
+
+def _several(one: Allowed) -> Allowed:
+    return Allowed(f"a tuple, each {one.expected}", lambda value: isinstance(value, tuple) and all(map(one, value)))
+
+
+TOKEN = Allowed(f"a token id from 0 to {LAST_ID}", whole(0, LAST_ID))
 Count = Annotated[int, whole(1, LONGEST)]
 FromZero = Annotated[int, whole(0, LONGEST)]
-Position = Annotated[int, whole(-LONGEST, LONGEST)]
-TokenId = Annotated[int, Allowed(f"a token id from 0 to {LAST_ID}", whole(0, LAST_ID))]
+Positions = Annotated[tuple[int, ...], _several(whole(-LONGEST, LONGEST))]
+TokenId = Annotated[int, TOKEN]
+TokenIds = Annotated[tuple[int, ...], _several(TOKEN)]
 Seed = Annotated[int, whole(0, SEEDS - 1)]
 Number = Annotated[float, number(0)]
 Share = Annotated[float, number(0, 1)]
@@ -63,41 +66,4 @@ COMMITS: list[str] = [
 
 # Settings that only these commit rules read, and cannot do without; a rule from elsewhere says so when it is registered.
 READERS: dict[str, list[str]] = {"threshold": ["threshold", "dynamic", "edit", "sub_blocks"], "factor": ["factor"]}
-Commit = Annotated[str, lambda: among(COMMITS)]  # asked anew: a rule may be registered later
-
-
-def check_fields(settings: Any, where: str = "") -> None:
-    """Refuse a value that its field's annotation does not allow; None is one where it is the default."""
-    allowed = allowed_fields(type(settings))
-    for field in fields(settings):
-        value = getattr(settings, field.name)
-        if value is not None or field.default is not None:
-            need(f"{field.name}{where}", value, allowed[field.name], DecodeError)
-
-
-def allowed_fields(kind: type) -> dict[str, Allowed]:
-    """What the fields of a settings class may be, beside None."""
-    return {name: found if isinstance(found, Allowed) else found() for name, found in _annotated(kind).items()}
-
-
-@cache
-def _annotated(kind: type) -> dict[str, Any]:
-    return {name: _allowed(hint) for name, hint in get_type_hints(kind, include_extras=True).items()}
-
-
-def _allowed(hint: Any) -> Any:
-    origin, inside = get_origin(hint), get_args(hint)
-    if origin is Annotated:
-        return hint.__metadata__[0]
-    if origin is Literal:
-        return among(inside)
-    if origin is tuple:
-        one = _allowed(inside[0])
-        return Allowed(f"a tuple, each {one.expected}", lambda value: isinstance(value, tuple) and all(map(one, value)))
-    if origin in (Union, UnionType):
-        literals = [value for one in inside if get_origin(one) is Literal for value in get_args(one)]
-        kinds = [_allowed(one) for one in inside if one is not type(None) and get_origin(one) is not Literal]
-        kinds += [among(literals)] if literals else []
-        expected = " or ".join(one.expected for one in kinds)
-        return kinds[0] if len(kinds) == 1 else Allowed(expected, lambda value: any(one(value) for one in kinds))
-    return TRUTH if hint is bool else Allowed(f"a {hint.__name__}", lambda value: isinstance(value, origin or hint))
+Commit = Annotated[str, among(COMMITS)]

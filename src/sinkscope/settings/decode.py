@@ -3,118 +3,128 @@
 # ruff: noqa: RUF009 - what `only` makes is a field
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from math import ceil
-from typing import Any, Literal
+from typing import Any, Concatenate, Literal, ParamSpec, cast
 
+from sinkscope.aliases import DECODE, translated
 from sinkscope.errors import DecodeError
+from sinkscope.settings import choices as may_be
 from sinkscope.settings.checks import check
-from sinkscope.settings.choices import (
-    DREAM_ALGORITHMS,
-    Choice,
-    Commit,
-    Confidence,
-    Count,
-    FromZero,
-    Kind,
-    Layout,
-    Mode,
-    Noise,
-    Number,
-    Position,
-    Seed,
-    Share,
-    Stop,
-    TokenId,
-)  # fmt: skip
-from sinkscope.settings.samplers import sampler
+from sinkscope.settings.choices import Confidence
 from sinkscope.settings.sparse import Cache, SparseCache
 
 Ids = Sequence[int] | None
+Given = ParamSpec("Given")
 
 
-def only(*families: Kind, default: Any = None) -> Any:
+def only(*families: may_be.Kind, default: Any = None) -> Any:
     """A setting that has a meaning in these families only; elsewhere it would be ignored, so it is refused."""
     return field(default=default, metadata={"only": families})
+
+
+def sampler(
+    make: Callable[Concatenate[Any, Given], dict[str, Any]],
+) -> Callable[Concatenate[type[Decode], Given], Decode]:
+    """For a constructor, under @classmethod: `make` gives the settings beside its arguments, its further words among them.
+
+    The family is called as the constructor, unless it says another. Words that are unknown, given twice, missing, or set by
+    the sampler itself are refused.
+    """
+    takes = inspect.signature(make)
+    shown = [name for name, one in takes.parameters.items() if one.kind is one.POSITIONAL_OR_KEYWORD]
+
+    @functools.wraps(make)
+    def made(kind: Any, *values: Any, **words: Any) -> Any:
+        decoder = "native" if make.__name__ == "diffusion_gemma" else make.__name__
+        words = translated(words, DECODE, DecodeError, decoder)
+        try:
+            given = takes.bind(kind, *values, **words)
+            if "family" in words:
+                raise TypeError("got multiple values for argument 'family'")
+            given.apply_defaults()
+            own = {field.name: given.arguments[field.name] for field in fields(kind) if field.name in given.arguments}
+            return kind(**{"family": make.__name__, **own, **make(kind, *values, **words)})
+        except TypeError as error:
+            # What Python says of a call names the argument: "got an unexpected keyword argument 'lenght'".
+            why = str(error).partition("() ")[2] or str(error)
+            raise DecodeError(
+                f"Expected Decode.{make.__name__}({', '.join([*shown, '…'])}) and further fields of Decode, but it {why}."
+            ) from None
+
+    made.__signature__ = takes.replace(return_annotation="Decode")  # type: ignore[attr-defined]  # for help()
+    return cast("Callable[Concatenate[type[Decode], Given], Decode]", made)
 
 
 @dataclass(frozen=True)
 class Decode:
     """How a canvas becomes text; build one with `Decode.llada(…)` and its siblings."""
 
-    family: Kind
-    length: Count  # tokens to generate
-    block: Count | None = None  # None: the whole canvas is one block
-    steps: Count | None = (
-        None  # forwards over the whole answer (grid layout: per block); None: as the commit rule needs
-    )
-    temperature: Number = 0.0
-    top_p: Share | None = None
-    top_k: Count | None = None
-    guidance: Number = 0.0
-    confidence: Confidence = "probability"
+    family: may_be.Kind
+    length: may_be.Count  # tokens to generate
+    block: may_be.Count | None = None  # None: the whole canvas is one block
+    # forwards over the whole answer (grid layout: per block); None: as the commit rule needs
+    steps: may_be.Count | None = None
+    temperature: may_be.Number = 0.0
+    top_p: may_be.Share | None = None
+    top_k: may_be.Count | None = None
+    guidance: may_be.Number = 0.0
+    confidence: may_be.Confidence = "probability"
     confidence_dtype: Literal["model", "float32", "float64"] = "model"
-    commit: Commit = "quota"  # name of a registered commit rule
-    threshold: Share | None = None
-    factor: Number | None = None
-    algorithm_temperature: Number | None = None
-    epsilon: Share = 1e-3  # where Dream's schedule of times ends
+    commit: may_be.Commit = "quota"  # name of a registered commit rule
+    threshold: may_be.Share | None = None
+    factor: may_be.Number | None = None
+    algorithm_temperature: may_be.Number | None = None
+    epsilon: may_be.Share = 1e-3  # where Dream's schedule of times ends
     forbid_eos: bool = False  # end-of-text is never chosen
     late_eos: bool = False  # end-of-text and end-of-turn are committed last
-    eos_id: TokenId | None = None  # None: the model's
-    eot_id: TokenId | None = None
-    stop: Stop = "never"
+    eos_id: may_be.TokenId | None = None  # None: the model's
+    eot_id: may_be.TokenId | None = None
+    stop: may_be.Stop = "never"
     cache: Cache = None
-    seed: Seed = 0
-    noise: Noise = "reference"
+    seed: may_be.Seed = 0
+    noise: may_be.Noise = "reference"
     # What came with block diffusion; left out of to_dict where it has its default, so that older files read the same.
-    layout: Layout = "answer"  # where blocks are counted from, and how a batch is padded
-    choice: Choice | None = None  # how a token is chosen; None: drawn for Dream and left to right, else Gumbel
+    layout: may_be.Layout = "answer"  # where blocks are counted from, and how a batch is padded
+    choice: may_be.Choice | None = None  # how a token is chosen; None: drawn for Dream and left to right, else Gumbel
     block_causal: bool = False  # a position sees its own block and those before it
-    minimal_topk: Count | None = only("llada2")  # LLaDA2.0: steps per block are at most length // minimal_topk
-    editing_threshold: Share | None = only("llada21")  # LLaDA2.1: a known token is replaced by a surer other one
-    max_post_steps: FromZero | None = only("llada21")  # LLaDA2.1: forwards over a block without masks
-    num_to_transfer: Count | None = only("llada21")  # LLaDA2.1: commits per step at least
+    minimal_topk: may_be.Count | None = only("llada2")  # LLaDA2.0: steps per block are at most length // minimal_topk
+    editing_threshold: may_be.Share | None = only("llada21")  # LLaDA2.1: a known token is replaced by a surer other one
+    max_post_steps: may_be.FromZero | None = only("llada21")  # LLaDA2.1: forwards over a block without masks
+    num_to_transfer: may_be.Count | None = only("llada21")  # LLaDA2.1: commits per step at least
     # SDAR: "reference" lets a quota overwrite known tokens
     overwrite: Literal["never", "reference"] = only("sdar", default="never")
     stochastic: bool = only("mdlm", "bd3lm", default=False)  # dllm: the quota of a step is drawn, not rounded
-    steps_per_block: Count | None = only("bd3lm")
-    sub_block: Count | None = only("fast_dllm2")  # Fast-dLLM v2: a block is filled in parts of this length
+    steps_per_block: may_be.Count | None = only("bd3lm")
+    sub_block: may_be.Count | None = only("fast_dllm2")  # Fast-dLLM v2: a block is filled in parts of this length
     # whether row i predicts token i + 1; None: as the model was trained
     shift: bool | None = only("mdlm", "bd3lm", "llada", "mmada", "dream", "parallel")
-    pad_id: TokenId | None = only("bd3lm")
-    stop_ids: tuple[TokenId, ...] = only("sdar", default=())  # generation ends after the block that holds one of these
-    guidance_keep: tuple[TokenId, ...] = only(
-        "mdlm", "bd3lm", default=()
-    )  # tokens that the unconditional copy still sees
-    suppress: tuple[TokenId, ...] = only("mdlm", "bd3lm", default=())  # never chosen
+    pad_id: may_be.TokenId | None = only("bd3lm")
+    stop_ids: may_be.TokenIds = only("sdar", default=())  # generation ends after the block that holds one of these
+    guidance_keep: may_be.TokenIds = only("mdlm", "bd3lm", default=())  # tokens that the unconditional copy still sees
+    suppress: may_be.TokenIds = only("mdlm", "bd3lm", default=())  # never chosen
     # taken out after the choice, so that only confidences change
-    begin_suppress: tuple[TokenId, ...] = only("mdlm", "bd3lm", default=())
-    # left to right: every step computes all rows again, and keeps no cache
-    recompute: bool = only("autoregressive", default=False)
-    delete: tuple[Position, ...] = ()  # positions of the prompt that are taken out before it is read
-    mode: Mode | None = only(
-        "nemotron", "autoregressive"
-    )  # of a checkpoint that decodes in several ways; None: it knows one
+    begin_suppress: may_be.TokenIds = only("mdlm", "bd3lm", default=())
+    recompute: bool = only("autoregressive", default=False)  # every step computes all rows again, and keeps no cache
+    delete: may_be.Positions = ()  # positions of the prompt that are taken out before it is read
+    mode: may_be.Mode | None = only("nemotron", "autoregressive")  # None: the checkpoint decodes in one way
     causal_context: bool = only("nemotron", default=True)  # Nemotron: prompt and finished blocks are read causally
     # after so many tokens without end_think_id it is written
-    max_thinking_tokens: FromZero | None = only("nemotron", "autoregressive")
-    end_think_id: TokenId | None = only("nemotron", "autoregressive")
-    total_length: Count | None = only(
-        "rnd1"
-    )  # RND1: columns of the canvas, the prompt's included; None: as length needs
-    suffix: tuple[TokenId, ...] = only("rnd1", default=())  # RND1: text behind the masks
-    infill_length: Count | None = only("rnd1")  # RND1: masks; None: as many as there is room for
-    eos_at_end: bool = only(
-        "rnd1", default=False
-    )  # RND1: the column reserved for end-of-text holds it, and not padding
+    max_thinking_tokens: may_be.FromZero | None = only("nemotron", "autoregressive")
+    end_think_id: may_be.TokenId | None = only("nemotron", "autoregressive")
+    # RND1: columns of the canvas, the prompt's included; None: as length needs
+    total_length: may_be.Count | None = only("rnd1")
+    suffix: may_be.TokenIds = only("rnd1", default=())  # RND1: text behind the masks
+    infill_length: may_be.Count | None = only("rnd1")  # RND1: masks; None: as many as there is room for
+    eos_at_end: bool = only("rnd1", default=False)  # RND1: the column reserved for end-of-text holds it, not padding
     greedy: bool = only("rnd1", default=True)  # RND1: the likeliest token, whatever the temperature
-    # RND1, DiffusionGemma: entropy that the commits of one step may add up to
-    gamma: Number | None = only("rnd1", "native")
-    t_min: Number | None = only("native")  # DiffusionGemma: temperature at the last step of a canvas
-    t_max: Number | None = only("native")  # … and at its first
-    stability: FromZero | None = only("native")  # DiffusionGemma: steps over which a finished canvas stays the same
+    gamma: may_be.Number | None = only("rnd1", "native")  # entropy that the commits of one step may add up to
+    t_min: may_be.Number | None = only("native")  # DiffusionGemma: temperature at the last step of a canvas
+    t_max: may_be.Number | None = only("native")  # … and at its first
+    stability: may_be.FromZero | None = only("native")  # DiffusionGemma: steps without a change that end a canvas
 
     # Each constructor returns what it sets beside the arguments that are settings themselves; `sampler` puts both together.
 
@@ -148,9 +158,11 @@ class Decode:
 
         algorithm="p2" is Open-dCoder's: the least confident of all generated tokens are masked again at every step.
         """
-        if algorithm not in tuple(DREAM_ALGORITHMS):  # a list cannot be looked up in a mapping
-            raise DecodeError(f"Expected algorithm to be one of {', '.join(DREAM_ALGORITHMS)}, got {algorithm!r}.")
-        confidence, commit = DREAM_ALGORITHMS[algorithm]
+        if algorithm not in tuple(may_be.DREAM_ALGORITHMS):  # a list cannot be looked up in a mapping
+            raise DecodeError(
+                f"Expected algorithm to be one of {', '.join(may_be.DREAM_ALGORITHMS)}, got {algorithm!r}."
+            )
+        confidence, commit = may_be.DREAM_ALGORITHMS[algorithm]
         return dict(steps=length if steps is None else steps, confidence=confidence, commit=commit, **more)
 
     @classmethod
@@ -258,7 +270,7 @@ class Decode:
     @classmethod
     @sampler
     def nemotron(
-        cls, /, length: int, block: int = 32, threshold: float | None = 0.9, mode: Mode = "diffusion",
+        cls, /, length: int, block: int = 32, threshold: float | None = 0.9, mode: may_be.Mode = "diffusion",
         causal_context: bool = True, temperature: float = 0.0, eos_id: int | None = None,
         max_thinking_tokens: int | None = None, end_think_id: int | None = None, **more: Any,
     ) -> dict[str, Any]:  # fmt: skip

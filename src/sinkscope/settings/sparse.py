@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import Annotated, Any, Literal
 
 from sinkscope.errors import DecodeError
-from sinkscope.fields import Allowed, number, whole
-from sinkscope.settings.choices import CanvasCache, check_fields
+from sinkscope.fields import Allowed, check_fields, number, whole
+from sinkscope.settings.choices import CACHES, CanvasCache
 
 By = Literal["received", "sinks", "no_sinks", "recent", "random"]
 Per = Literal["head", "layer"]
@@ -33,12 +33,12 @@ class SparseCache:
     per: Per = "head"
     drift: Annotated[float, number(0, 2)] | None = None
     # a sink rule as in study files; None: the paper's epsilon of 3, in column sums
-    rule: Mapping[str, Any] | None = None
+    rule: Annotated[Mapping[str, Any], Allowed("a mapping", lambda rule: isinstance(rule, Mapping))] | None = None
     seed: Annotated[int, whole(0)] = 0  # of random keys
     blocks: Annotated[int, whole(1)] | Literal["all"] = 1
 
     def __post_init__(self) -> None:
-        check_fields(self, " of a sparse cache")
+        check_fields(self, DecodeError, " of a sparse cache")
         if self.rule is not None and self.by not in ("sinks", "no_sinks"):
             raise DecodeError(f"rule has no effect in a sparse cache by {self.by}; leave it out, or keep by sinks.")
         if self.blocks != 1 and self.refresh == 1:
@@ -65,4 +65,8 @@ class SparseCache:
         return cls(**values)
 
 
-Cache = CanvasCache | Literal["exact"] | SparseCache | None  # of `Decode`
+CACHE = Allowed(
+    f"a SparseCache or one of {', '.join((*CACHES, 'exact'))}",
+    lambda value: isinstance(value, SparseCache) or value in (*CACHES, "exact"),
+)
+Cache = Annotated[CanvasCache | Literal["exact"] | SparseCache, CACHE] | None  # of `Decode`

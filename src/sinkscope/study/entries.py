@@ -9,11 +9,11 @@ from typing import Any, get_args
 
 from sinkscope.aliases import our_name
 from sinkscope.errors import RuleError
-from sinkscope.fields import Allowed, among, maybe, shown
+from sinkscope.fields import Allowed, allowed_fields, among, maybe, shown
 from sinkscope.interventions.conditions import MODELS, Condition, read_entry
 from sinkscope.interventions.settings import SettingError, registered
 from sinkscope.settings import cache_conditions as _caches  # noqa: F401 - conditions that change how a model decodes
-from sinkscope.settings.choices import DREAM_ALGORITHMS, Mode, allowed_fields
+from sinkscope.settings.choices import DREAM_ALGORITHMS, Mode
 from sinkscope.settings.decode import Decode
 from sinkscope.study.study_file import EntryError
 from sinkscope.viewers import view

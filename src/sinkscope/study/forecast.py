@@ -16,8 +16,7 @@ from sinkscope.errors import CheckpointError, StudyError, TaskError
 from sinkscope.evals.masking import grid
 from sinkscope.evals.protocol import OTHERWISE, checkpoint_of, protocol_for, settings_for
 from sinkscope.models.base import Model
-from sinkscope.models.load import _dtype
-from sinkscope.models.outline import outline
+from sinkscope.models.load import _dtype, outline
 from sinkscope.study.cost import CORE, Size, device_of, total_seconds
 from sinkscope.study.entries import name_and_mode
 from sinkscope.study.run import need_a_model, shown_names

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from sinkscope.decoding.cache import BlockForwards
 from sinkscope.decoding.canvas import Picks
 from sinkscope.decoding.commit.rule import CommitRule, most_confident, register
-from sinkscope.decoding.exact import BlockForwards
 
 
 @register("threshold")

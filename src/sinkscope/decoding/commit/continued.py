@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from sinkscope.decoding.cache import BlockForwards
 from sinkscope.decoding.canvas import Picks
 from sinkscope.decoding.commit.confident import above_threshold
 from sinkscope.decoding.commit.rule import CommitRule, register
-from sinkscope.decoding.exact import BlockForwards
 
 if TYPE_CHECKING:
     from sinkscope.decoding.diffusion import Denoiser

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.decoding.canvas import Picks
-from sinkscope.decoding.commit.rule import CommitRule, drawn_by_confidence, most_confident, register
+from sinkscope.decoding.commit.rule import CommitRule, most_confident, register
 
 
 @register("schedule")
@@ -24,9 +24,10 @@ class Schedule(CommitRule):
     def pick(self, candidates: Tensor, confidence: Tensor) -> Picks:
         count = dream_count(self.open().sum(1).cpu(), self.times, self.step)
         ranked = confidence.to(torch.float32)
-        if self.settings.algorithm_temperature:
-            drawn = drawn_by_confidence(ranked, count, self.settings.algorithm_temperature, self.run.noise)
-            return Picks(drawn)
+        if count and self.settings.algorithm_temperature:
+            weights = (ranked / self.settings.algorithm_temperature).softmax(-1)
+            drawn = self.run.noise.subset(weights, count).to(ranked.device)
+            return Picks(torch.zeros_like(ranked, dtype=torch.bool).scatter(1, drawn, True))
         return Picks(most_confident(ranked, [count] * len(ranked), self.run.padding))
 
 

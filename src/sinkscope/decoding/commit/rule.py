@@ -10,7 +10,6 @@ from torch import Tensor
 
 from sinkscope import plugins
 from sinkscope.decoding.canvas import Block, Picks
-from sinkscope.decoding.noise import Noise
 from sinkscope.errors import DecodeError
 from sinkscope.settings.choices import COMMITS, READERS
 
@@ -101,12 +100,3 @@ def most_confident(confidence: Tensor, counts: list[int], padding: Tensor) -> Te
             places = confidence[row, start:].topk(min(count, open_positions)).indices
             chosen[row, start + places] = True
     return chosen.to(device, non_blocking=True)
-
-
-def drawn_by_confidence(confidence: Tensor, count: int, temperature: float, noise: Noise) -> Tensor:
-    """`count` positions per row, drawn without replacement from softmax(confidence / temperature)."""
-    chosen = torch.zeros_like(confidence, dtype=torch.bool)
-    if count > 0:
-        weights = (confidence / temperature).softmax(-1)
-        chosen.scatter_(1, noise.subset(weights, count).to(chosen.device), True)
-    return chosen
