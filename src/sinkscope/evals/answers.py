@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -32,18 +33,15 @@ class Answers:
         whole = data.rfind(b"\n") + 1
         if whole < len(data):
             # The process was killed while it wrote: the torn line goes, so that the next one starts on its own.
-            with path.open("r+b") as file:
-                file.truncate(whole)
+            os.truncate(path, whole)
         for number, line in enumerate(data[:whole].splitlines(), 1):
             try:
                 record = json.loads(line)
-            except ValueError:
-                record = None
-            if not _is_finished(record):
+                self._found[str(record["key"])] = record
+            except (ValueError, KeyError, TypeError):
                 raise TaskError(
                     f"Expected a finished request in line {number} of {path}, got something else; take another folder."
-                )
-            self._found[record["key"]] = record
+                ) from None
 
     def get(self, name: str) -> dict[str, Any] | None:
         return self._found.get(name)
@@ -58,20 +56,3 @@ class Answers:
         if self.path is not None and records:
             with self.path.open("ab") as file:
                 file.write(b"".join(json.dumps(record, ensure_ascii=False).encode() + b"\n" for record in records))
-
-
-# What a record must hold, by what it is: a generation, a likelihood, or what an intervention took away in a batch.
-KINDS: tuple[dict[str, Any], ...] = (
-    {"text": str},
-    {"value": int | float, "error": int | float, "greedy": bool},
-    dict.fromkeys(("keys", "keys_seen", "mass", "mass_seen", "leak"), int | float),
-)
-LISTS = ("ids", "steps")  # of a generation, where they are kept
-
-
-def _is_finished(record: Any) -> bool:
-    if not isinstance(record, dict) or not isinstance(record.get("key"), str):
-        return False
-    lists = [record[name] for name in LISTS if name in record]
-    plain = all(isinstance(one, list) and all(type(value) is int for value in one) for one in lists)
-    return plain and any(all(isinstance(record.get(name), kind) for name, kind in one.items()) for one in KINDS)
