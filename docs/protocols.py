@@ -8,7 +8,6 @@ DATA holds gsm8k_test.jsonl, gsm8k_train.jsonl, HumanEval.jsonl.gz, and the real
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from pathlib import Path
 
@@ -39,11 +38,11 @@ Llama, whose tokenizers were not at hand, the turns are shown. OpenCompass's wor
 
 def page(data: Path) -> str:
     with tempfile.TemporaryDirectory() as folder:
-        worked = Path(folder) / "worked.jsonl"
-        rows = [
-            {"user": f"(OpenCompass's question {n})", "assistant": f"(its worked answer {n})\n"} for n in range(1, 5)
-        ]
-        worked.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        worked = Path(folder) / "worked.py"
+        rows = [{"HUMAN": f"(OpenCompass's question {n})", "BOT": f"(its worked answer {n})\n"} for n in range(1, 5)]
+        worked.write_text(
+            "".join(f"dict(role={role!r}, prompt={said!r})\n" for row in rows for role, said in row.items())
+        )
         parts = [HEAD, _overview()]
         for name in names():
             parts.append(_protocol(read_protocol(name), data, worked))

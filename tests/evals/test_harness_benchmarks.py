@@ -17,10 +17,10 @@ from sinkscope.sandbox import execute as sandbox
 from sinkscope.tasks import problems
 
 pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed (extra: eval)")
+from sinkscope.evals.asked import Choices, right_answers
 from sinkscope.evals.benchmarks import human_eval_job, load_tasks, pass_at_k
 from sinkscope.evals.evaluation import evaluate
 from sinkscope.evals.harness import HarnessLM
-from sinkscope.evals.scores import right_answers
 
 DATA = Path(os.environ.get("SINKSCOPE_DATA", Path(__file__).parents[3] / "shared" / "data"))
 needs_gsm8k = pytest.mark.skipif(
@@ -93,19 +93,19 @@ def test_gsm8k_scores_are_exactly_what_the_script_says(tmp_path):
 @needs_gsm8k
 def test_gsm8k_forms_and_their_examples(tmp_path):
     (tmp_path / "gsm8k_test.jsonl").symlink_to(DATA / "gsm8k_test.jsonl")  # alone: the examples of gsm8k are not here
-    tasks = load_tasks(["gsm8k", "gsm8k_cot", "gsm8k_cot_zeroshot", "gsm8k_cot_llama"], data=tmp_path)
+    tasks = load_tasks(Choices(("gsm8k", "gsm8k_cot", "gsm8k_cot_zeroshot", "gsm8k_cot_llama"), data=tmp_path))
     assert [task.get_config("num_fewshot") for task in tasks.values()] == [0, 8, 0, 8]
     assert all(len(task.eval_docs) == 1319 for task in tasks.values())
-    assert load_tasks(["gsm8k_cot"], data=tmp_path, fewshot=3)["gsm8k_cot"].get_config("num_fewshot") == 3
+    assert load_tasks(Choices(("gsm8k_cot",), data=tmp_path, fewshot=3))["gsm8k_cot"].get_config("num_fewshot") == 3
     with pytest.raises(TaskError, match="gsm8k_train"):
-        load_tasks(["gsm8k"], data=tmp_path, fewshot=5)
+        load_tasks(Choices(("gsm8k",), data=tmp_path, fewshot=5))
 
 
 def test_gsm8k_examples_come_from_a_training_file_beside_it(tmp_path):
     for name, count in (("gsm8k_test", 3), ("gsm8k_train", 9)):
         rows = [{"question": f"{name} {index}?", "answer": f"#### {index}"} for index in range(count)]
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (task,) = load_tasks(["gsm8k"], data=tmp_path, fewshot=2).values()
+    (task,) = load_tasks(Choices(("gsm8k",), data=tmp_path, fewshot=2)).values()
     context = task.fewshot_context(task.eval_docs[0], 2)
     assert context.count("gsm8k_train") == 2
     assert context.endswith("Question: gsm8k_test 0?\nAnswer:")
@@ -158,7 +158,7 @@ def test_pass_at_k_is_the_chance_of_a_right_one_among_k():
     assert pass_at_k(4, 2, 2) == pytest.approx(5 / 6)
     assert pass_at_k(4, 3, 2) == 1
     with pytest.raises(TaskError, match="repeats"):
-        load_tasks(["humaneval"], data=DATA, pass_at=(10,), repeats=5)
+        load_tasks(Choices(("humaneval",), pass_at=(10,), repeats=5))
 
 
 # ---- our suite, and plain use
@@ -198,7 +198,7 @@ def test_simple_evaluate_of_the_harness_takes_the_adapter():
     import lm_eval
 
     answers = {problem.prompt: problem.answer for problem in problems("arithmetic", n=4, split="test", seed=0)}
-    (task,) = load_tasks(["sinkscope_arithmetic"], problems=4).values()
+    (task,) = load_tasks(Choices(("sinkscope_arithmetic",), problems=4)).values()
     lm = HarnessLM(scripted_model(answers, 300), settings={"length": 300, **FAST})
     from lm_eval.tasks import TaskManager
 

@@ -16,10 +16,9 @@ pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed (e
 from lm_eval.api.instance import Instance
 
 from sinkscope.evals.harness import HarnessLM
-from sinkscope.evals.model_table import OTHER_SEED, Stopping
 from sinkscope.evals.protocol import settings_for
 from sinkscope.evals.shift import divergences, shift
-from sinkscope.evals.table1 import as_markdown, table1
+from sinkscope.evals.table1 import OTHER_SEED, Stopping, as_markdown, table1
 
 PROMPTS = ["a", "The quick brown fox", "0123456789" * 4, "def f(x):\n    return"]
 

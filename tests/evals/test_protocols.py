@@ -21,12 +21,12 @@ from sinkscope.evals.protocol import (
     setup_for,
 )
 from sinkscope.evals.sanitize import program
-from sinkscope.evals.worked import worked_examples
 
 pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed (extra: eval)")
 from sinkscope.evals.asked import Choices
-from sinkscope.evals.benchmarks import human_eval_job, load_tasks
+from sinkscope.evals.benchmarks import human_eval_job, load_tasks, worked_examples
 from sinkscope.evals.evaluation import shown_prompts
+from sinkscope.models.outline import outline
 from sinkscope.sandbox import check_many, require_sandbox
 
 DATA = Path(os.environ.get("SINKSCOPE_DATA", Path(__file__).parents[3] / "shared" / "data"))
@@ -37,8 +37,13 @@ WORKED = [{"user": f"Question: {n} and 1?\nLet's think step by step\nAnswer:", "
 
 @pytest.fixture
 def examples(tmp_path):
-    path = tmp_path / "worked.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in WORKED))
+    path = tmp_path / "gsm8k_gen_1d7fe4.py"
+    rounds = "".join(
+        f"dict(role='HUMAN', prompt={row['user']!r}), dict(role='BOT', prompt={row['assistant']!r}), " for row in WORKED
+    )
+    path.write_text(
+        f"raise SystemExit\nx = dict(round=[{rounds}dict(role='HUMAN', prompt='Question: {{question}}')])\n"
+    )
     return path
 
 
@@ -175,24 +180,17 @@ def test_data_that_are_not_there_are_told_before_a_model_is_loaded(tmp_path, mon
 
     monkeypatch.setattr(datasets, "load_dataset", offline)
     with pytest.raises(TaskError, match="--data"):
-        Choices(("gsm8k",)).find_data("nobody/no-such-model")
+        Choices(("gsm8k",)).build(outline("tiny-llada"))
     with pytest.raises(TaskError, match=r"gsm8k_test\.jsonl"):
-        Choices(("gsm8k",), data=tmp_path).find_data("nobody/no-such-model")
+        Choices(("gsm8k",), data=tmp_path).build(outline("tiny-llada"))
 
 
 # ---- worked examples of another package
 
 
 def test_worked_examples_are_read_and_never_run(tmp_path, examples, monkeypatch):
-    config = tmp_path / "gsm8k_gen_1d7fe4.py"
-    rounds = "".join(
-        f"dict(role='HUMAN', prompt={row['user']!r}), dict(role='BOT', prompt={row['assistant']!r}), " for row in WORKED
-    )
-    config.write_text(
-        f"raise SystemExit\nx = dict(round=[{rounds}dict(role='HUMAN', prompt='Question: {{question}}')])\n"
-    )
     wanted = [{"user": row["user"], "target": row["assistant"]} for row in WORKED]
-    assert worked_examples(config, 4, "llada-authors") == worked_examples(examples, 4, "llada-authors") == wanted
+    assert worked_examples(examples, 4, "llada-authors") == wanted
     with pytest.raises(TaskError, match="got 4"):
         worked_examples(examples, 5, "llada-authors")
     with pytest.raises(TaskError, match=r"opencompass.*--examples.*--protocol paper"):
@@ -200,11 +198,11 @@ def test_worked_examples_are_read_and_never_run(tmp_path, examples, monkeypatch)
     package = tmp_path / "opencompass"
     (package / "configs" / "datasets" / "gsm8k").mkdir(parents=True)
     (package / "__init__.py").write_text("raise SystemExit\n")
-    config.rename(package / "configs" / "datasets" / "gsm8k" / config.name)
+    examples.rename(package / "configs" / "datasets" / "gsm8k" / examples.name)
     monkeypatch.syspath_prepend(tmp_path)
     assert worked_examples(None, 4, "llada-authors") == wanted
-    examples.write_text("[1]\n")
-    with pytest.raises(TaskError, match="user and assistant"):
+    examples.write_text("[1\n")
+    with pytest.raises(TaskError, match="got something else"):
         worked_examples(examples, 4, "llada-authors")
 
 
@@ -337,12 +335,12 @@ def test_what_nobody_calls_is_left_out():
 
 def test_a_protocols_stops_and_extraction_reach_the_task(data, examples):
     setup = read_protocol("llada-authors").setup("gsm8k", LLADA, "llada")
-    (task,) = load_tasks(["gsm8k"], data=data, setups={"gsm8k": setup}, examples=examples).values()
+    (task,) = load_tasks(Choices(("gsm8k",), data=data, examples=examples), {"gsm8k": setup}).values()
     assert task.get_config("generation_kwargs")["until"] == ["Question:"]
     assert task.get_config("num_fewshot") == 4 and task.config.task == "gsm8k"
     (data / "gsm8k_train.jsonl").unlink()
     with pytest.raises(TaskError, match="gsm8k_train"):
-        load_tasks(["gsm8k"], data=data, setups={"gsm8k": Setup("gsm8k", "gsm8k", examples=5)})
+        load_tasks(Choices(("gsm8k",), data=data), {"gsm8k": Setup("gsm8k", "gsm8k", examples=5)})
     assert checkpoint_of("tiny-llada") == "tiny-llada"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sinkscope.errors import SandboxError
-from sinkscope.sandbox import Limits, check, check_many, fork_server, run_python
+from sinkscope.sandbox import Limits, check, check_many, run_python
 from sinkscope.sandbox import execute as sandbox
 
 try:
@@ -100,7 +100,7 @@ ATTACKS = {
 
 def running_sandboxes(servers: set[int] | None = None) -> list[int]:
     """Processes of sandboxes, without the one that waits for the next job."""
-    kept = {one.process.pid for one in fork_server._servers} if servers is None else servers
+    kept = {one.process.pid for one in sandbox._servers} if servers is None else servers
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -309,8 +309,8 @@ def test_nothing_outlives_a_killed_process():
 
 def test_a_dead_fork_server_is_replaced():
     assert passes(GOOD, TESTS, ["f"])
-    fork_server._servers[0].process.kill()
-    fork_server._servers[0].process.wait()
+    sandbox._servers[0].process.kill()
+    sandbox._servers[0].process.wait()
     assert passes(GOOD, TESTS, ["f"])
 
 

@@ -241,7 +241,7 @@ def test_likelihoods_are_the_same_numbers_elsewhere(nodes: Nodes) -> None:
     pytest.importorskip("lm_eval")
     from lm_eval.api.instance import Instance
 
-    from sinkscope.evals.batches import job_of
+    from sinkscope.evals.batches import runner_of
     from sinkscope.evals.harness import HarnessLM
     from sinkscope.interventions import MaskSinks
     from sinkscope.models.load import load
@@ -253,8 +253,7 @@ def test_likelihoods_are_the_same_numbers_elsewhere(nodes: Nodes) -> None:
             for n in range(2, 5)
         ]
         with Ray(workers=2).answering(None, print) as run:
-            job = job_of(model, None, None, mask)
-            far = HarnessLM(model, mask, samples=1, batch_size=2, elsewhere=(run, job))
+            far = HarnessLM(model, mask, samples=1, batch_size=2, runner=runner_of(model, run))
             near = HarnessLM(model, mask, samples=1, batch_size=2)
             assert repr(far.loglikelihood(asked, True)) == repr(near.loglikelihood(asked, True))
             assert repr(far.get_model_info()) == repr(near.get_model_info())
@@ -293,6 +292,6 @@ def test_an_intervention_that_cannot_be_named_is_refused_before_anything_runs(tm
 
     for change in (MaskSinks(k=3, rank="as_run", kinds="structural"), MaskPositions(positions=(0,)), SoftmaxOffByOne()):
         found = condition_of(change)
-        assert found is not None and found[0].intervention(found[1]) == change
+        assert found[0].intervention(found[1]) == change
     with pytest.raises(TaskError, match="that a study file can name"):
         condition_of([MaskSinks(k=1), MaskPositions(positions=(0,))])

@@ -194,6 +194,29 @@ def test_programs_pass_their_own_tests_and_a_changed_one_does_not() -> None:
             assert not run_here(problem, problem.answer[: place.start()] + new + problem.answer[place.end() :])
 
 
+SIGNS = {"plus": "+", "minus": "-", "times": "*", "above": ">", "below": "<"}
+NAMED = {"sum": "sum", "largest": "max", "smallest": "min", "length": "len", "larger": "max", "smaller": "min"}
+MEANINGS = (  # what a docstring says, as an expression; tried in this order
+    (r"every (\w+) of (\w+) (above|below) (\d)", r"[\1 for \1 in \2 if \1 \3 \4]"),
+    (r"(\w+ \w+ \d) for every (\w+) of (\w+)", r"[\1 for \2 in \3]"),
+    (r"(\w+ \w+ \d) if (\w+) is (above|below) (\d), else \w+", r"\1 if \2 \3 \4 else \2"),
+    (r"the (\w+) of (\w+) and (\w+)", r"\1(\2, \3)"),
+    (r"the (\w+) of (\w+) (\w+ \d)", r"\1(\2) \3"),
+    (r"(\w+ \w+ \d), then (\w+ \d)", r"(\1) \2"),
+    (r"(\w+ \w+ \w+)", r"\1"),
+)
+
+
+def test_programs_do_what_their_docstrings_say() -> None:
+    """Worked out a second time from the prompt's words, by other means than the generator's."""
+    for problem in problems("programs", 1500, "train"):
+        arguments, words = re.findall(r'\((.*?)\):\n    """Return (.*)\."""', problem.prompt)[0]
+        code = next(re.sub(said, means, words) for said, means in MEANINGS if re.fullmatch(said, words))
+        code = re.sub(r"[a-z]+", lambda word: (SIGNS | NAMED).get(word[0], word[0]), code)
+        for values, expected in problem.data["tests"]:
+            assert eval(f"(lambda {arguments}: {code})(*{values!r})") == expected, problem
+
+
 def test_programs_are_judged_by_the_sandbox() -> None:
     problem = next(p for p in problems("programs", 100, difficulty=1) if " plus " in p.prompt and "," not in p.prompt)
     name = problem.answer.split()[1]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
+import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sinkscope import io
 from sinkscope.errors import TaskError
 from sinkscope.evals.protocol import (
     BENCHMARKS,
@@ -22,38 +24,21 @@ from sinkscope.evals.protocol import (
     protocol_for,
     settings_for,
 )
-from sinkscope.evals.scores import summarise, write_summary
-from sinkscope.evals.worked import worked_examples
 from sinkscope.fields import maybe, need, whole
 from sinkscope.sandbox import require_sandbox
 from sinkscope.settings.decode import Decode
+from sinkscope.statistics import wilson
 
 if TYPE_CHECKING:
-    from sinkscope.evals.batches import RunBatches
+    from sinkscope.evals.batches import Runner
     from sinkscope.evals.harness import HarnessLM
     from sinkscope.models.base import Model
 
 OnMessage = Callable[[str], object]
 OnProgress = Callable[[int, int], object]  # answers there, answers in all
 Part = tuple[int, int]  # the first of two, counted from 1
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where requests are answered and kept."""
-
-    out: Path | None = None
-    dtype: str | None = None
-    device: str | None = None
-    run: RunBatches | None = None  # workers elsewhere; None: this process
-    part: Part | None = None  # of the batches; None: all
-
-    @property
-    def requests(self) -> Path | None:
-        """The file of the answers; a part has one of its own, so that several can be written in one folder."""
-        if self.out is None:
-            return None
-        return self.out / ("requests.jsonl" if self.part is None else "requests-{}-of-{}.jsonl".format(*self.part))
+# What a task counts as right, first match first; the other numbers stand beside it in the results.
+MAIN = ("exact_match,flexible-extract", "pass@1,create_test", "acc,none", "exact_match,none", "acc_norm,none")
 
 
 @dataclass(frozen=True)
@@ -75,75 +60,48 @@ class Choices:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        names = self.names
-        if not names:
+        if not self.names:
             raise TaskError("Expected at least one task, got none; try gsm8k, humaneval or sinkscope.")
-        check_numbers(
-            fewshot=self.fewshot, batch_size=self.batch_size, repeats=self.repeats, samples=self.samples,
-            problems=self.problems,
-        )  # fmt: skip
+        check_numbers(batch_size=self.batch_size, repeats=self.repeats, samples=self.samples, problems=self.problems)
+        need("fewshot", self.fewshot, maybe(whole(0)), TaskError)
         # Options that none of the tasks uses are refused: their results would look as if they had.
-        if not any(name.startswith("humaneval") for name in names) and (self.repeats, *self.pass_at) != (1, 1):
-            raise TaskError(
-                f"Only humaneval draws several answers per problem; leave repeats and pass_at out for {names[0]}."
-            )
-        if self.data is not None and not any(benchmark_of(name) for name in names):
-            raise TaskError(f"Only gsm8k and humaneval are read from a data folder; leave it out for {names[0]}.")
-        given = {"a protocol": self.protocol, "worked examples": self.examples}
-        if (used := [what for what, value in given.items() if value is not None]) and not set(names) & set(BENCHMARKS):
-            raise TaskError(f"Only gsm8k and humaneval have {used[0]}; leave it out for {names[0]}.")
-        if self.data is not None and not self.folder.is_dir():  # type: ignore[union-attr]
+        forms, own = {benchmark_of(name) for name in self.names}, set(self.names) & set(BENCHMARKS)
+        unused = {
+            "repeats and pass_at": "humaneval" not in forms and (self.repeats, *self.pass_at) != (1, 1),
+            "a data folder": forms == {None} and self.data is not None,
+            "a protocol": not own and self.protocol is not None,
+            "worked examples": not own and self.examples is not None,
+        }
+        if wrong := [what for what, is_unused in unused.items() if is_unused]:
+            raise TaskError(f"No task of {', '.join(self.names)} uses {wrong[0]}; leave it out.")
+        if self.folder is not None and not self.folder.is_dir():
             raise TaskError(f"Expected a folder with the benchmarks' JSON lines, got {self.data}, which is none.")
 
     @property
     def folder(self) -> Path | None:
         return None if self.data is None else Path(self.data).expanduser()
 
-    def find_data(self, name: str) -> None:
-        """Refuse what cannot run before a model is loaded: data, worked examples or the sandbox are missing."""
-        from sinkscope.evals.benchmarks import find_data
+    def build(self, model: Model, message: OnMessage | None = None) -> Asked:
+        """The tasks for this model, whose weights are not needed; message: is told what is worth knowing about them.
 
-        if any(one.startswith("humaneval") or one in ("sinkscope", "sinkscope_programs") for one in self.names):
-            require_sandbox()  # now, and not after hours of generating
-        protocol = protocol_for(name, self.protocol)
-        setups = [one for one in protocol.setups if one.benchmark == "gsm8k" and "gsm8k" in self.names]
-        setups = [one for one in setups if one.of(checkpoint_of(name))] or setups
-        if setups and all(one.worked for one in setups) and self.fewshot != 0:
-            worked_examples(self.examples, self.fewshot or setups[0].examples or 0, protocol.name)
-        _quietly(lambda: find_data(self.names, self.folder))
-
-    def build(self, model: Model, message: OnMessage) -> Asked:
-        """The tasks for this model, with what is worth knowing about them printed."""
+        Refuses what could not run: data, worked examples or the sandbox are missing.
+        """
         from sinkscope.evals.benchmarks import load_tasks
 
-        protocol, checkpoint = protocol_for(model.name, self.protocol), checkpoint_of(model.name)
-        setups: dict[str, Setup] = {}
-        for name in self.names:
-            if name in BENCHMARKS:
-                setup = protocol.setup(name, checkpoint, model.family)
-                if setup is None:
-                    raise TaskError(f"The protocol {protocol.name} does not say how {model.name} is asked {name}.")
-                setups[name] = setup
-        tasks = _quietly(
-            lambda: load_tasks(
-                self.names, data=self.folder, fewshot=self.fewshot, repeats=self.repeats, pass_at=self.pass_at,
-                problems=self.problems, seed=self.seed, setups=setups, examples=self.examples, protocol=protocol.name,
-            )
-        )  # fmt: skip
-        asked = Asked(self, model, protocol, setups, tasks)
-        if setups and self.protocol is None:
-            message(
-                f"{model.name}: protocol {protocol.name}, that of this checkpoint"
-                if protocol.name != OTHERWISE
-                else f"{model.name} has no protocol of its own: {OTHERWISE} is taken, and no published score is shown "
-                "(--protocol chooses another)"
-            )
-        for name in tasks:
-            message(f"{name}: {asked.how(name)}; {in_full(settings_for(model, name, self.settings, None, protocol))}")
-            for one in asked.published(name):
-                message(f"{name}: {one['score']:g} % without masking, by {one['by']}")
-        if "humaneval" in self.names and protocol.name == OTHERWISE and asked.turns("humaneval") != "plain":
-            message("humaneval wants a continuation, which a chat seldom is: humaneval_instruct is meant for chats.")
+        if any(name.startswith("humaneval") or name in ("sinkscope", "sinkscope_programs") for name in self.names):
+            require_sandbox()  # now, and not after hours of generating
+        protocol, setups = protocol_for(model.name, self.protocol), dict[str, Setup]()
+        for name in set(self.names) & set(BENCHMARKS):
+            setup = protocol.setup(name, checkpoint_of(model.name), model.family)
+            if setup is None:
+                raise TaskError(f"The protocol {protocol.name} does not say how {model.name} is asked {name}.")
+            setups[name] = setup
+        if self.examples is not None and not any(setup.worked for setup in setups.values()):
+            raise TaskError(f"The protocol {protocol.name} takes no worked examples from elsewhere; leave them out.")
+        with _quiet():
+            asked = Asked(self, model, protocol, setups, load_tasks(self, setups, protocol.name))
+        if message is not None:
+            asked.tell(message)
         return asked
 
 
@@ -157,6 +115,22 @@ class Asked:
     setups: Mapping[str, Setup]
     tasks: Mapping[str, Any]  # the harness's, by name
 
+    def tell(self, message: OnMessage) -> None:
+        if self.setups and self.choices.protocol is None:
+            message(
+                f"{self.model.name}: protocol {self.protocol.name}, that of this checkpoint"
+                if self.protocol.name != OTHERWISE
+                else f"{self.model.name} has no protocol of its own: {OTHERWISE} is taken, and no published score is "
+                "shown (--protocol chooses another)"
+            )
+        for name in self.tasks:
+            message(f"{name}: {self.how(name)}; {in_full(self.settings(name))}")
+            for one in self.published(name):
+                message(f"{name}: {one['score']:g} % without masking, by {one['by']}")
+
+    def settings(self, name: str) -> Decode:
+        return settings_for(self.model, name, self.choices.settings, None, self.protocol)
+
     def turns(self, name: str) -> str:
         """multi, single or plain: the option's, else the protocol's, else by whether there is a chat template."""
         setup, chat = self.setups.get(name), self.choices.chat
@@ -166,9 +140,20 @@ class Asked:
         if own == "auto":
             return "plain" if self.model.chat_template is None else "multi"
         if own != "plain" and self.model.chat_template is None:
-            what = "leave chat out" if chat else f"choose another protocol than {self.protocol.name}, or --no-chat"
-            raise TaskError(f"{self.model.name} has no chat template; {what}, or give its tokenizer one.")
+            raise TaskError(
+                f"{self.model.name} has no chat template, which {'chat' if chat else self.protocol.name} needs; add "
+                "--no-chat, choose another protocol, or give its tokenizer one."
+            )
         return own
+
+    def layout(self, name: str) -> dict[str, Any]:
+        """How the harness is to lay a task's prompts out."""
+        turns, setup = self.turns(name), self.setups.get(name)
+        return {
+            "apply_chat_template": turns != "plain",
+            "fewshot_as_multiturn": turns == "multi",
+            "system_instruction": setup.system if setup else None,
+        }
 
     def how(self, name: str) -> str:
         task, setup = self.tasks[name], self.setups.get(name)
@@ -178,21 +163,22 @@ class Asked:
     def published(self, name: str) -> list[dict[str, Any]]:
         """Scores of exactly this checkpoint under exactly this protocol; none where an option changes it."""
         setup, made = self.setups.get(name), self.choices
-        changed = made.settings is not None or made.fewshot is not None or made.chat is not None
-        exact = setup is not None and setup.of(checkpoint_of(self.model.name)) and not changed
-        return [asdict(one) for one in setup.published] if setup is not None and exact else []
+        if setup is None or (made.settings, made.fewshot, made.chat) != (None, None, None):
+            return []
+        return [asdict(one) for one in setup.published] if setup.of(checkpoint_of(self.model.name)) else []
 
     def count(self, limit: int | None = None) -> int:
         """How many answers are asked for."""
-        sizes = {name: len(task.eval_docs) for name, task in self.tasks.items()}
-        repeats = {name: int(task.get_config("repeats") or 1) for name, task in self.tasks.items()}
-        return sum(min(limit or size, size) * repeats[name] for name, size in sizes.items())
+        sizes = [(len(task.eval_docs), int(task.get_config("repeats") or 1)) for task in self.tasks.values()]
+        return sum(min(limit or size, size) * repeats for size, repeats in sizes)
 
     def run(
         self,
         intervention: Any,
-        place: Place,
+        out: Path | None = None,
         *,
+        runner: Runner | None = None,
+        part: Part | None = None,
         limit: int | None = None,
         order: Sequence[int] | None = None,
         settings: Decode | Mapping[str, Any] | None = None,
@@ -200,10 +186,12 @@ class Asked:
     ) -> tuple[dict[str, Any], HarnessLM]:
         """Answer and score; the summary, and the adapter that still has every answer.
 
-        A part is not scored.
-        order: numbers of problems, of which the first `limit` are taken; by default the benchmark's own order.
+        runner: what answers batches in place of this process. part: of the batches, which are not scored; it has a file of
+        its own, so that several can be written in one folder. order: numbers of problems, of which the first `limit` are
+        taken; by default the benchmark's own order.
         """
-        from sinkscope.evals.batches import job_of
+        from lm_eval.evaluator import evaluate as run_harness
+
         from sinkscope.evals.harness import HarnessLM, PartAnswered
 
         made, total, done = self.choices, self.count(limit), 0
@@ -214,24 +202,27 @@ class Asked:
             if on_progress is not None:
                 on_progress(done, max(done, total))
 
-        job = None if place.run is None else (place.run, job_of(self.model, place.dtype, place.device, intervention))
+        file = "requests.jsonl" if part is None else "requests-{}-of-{}.jsonl".format(*part)
         lm = HarnessLM(
             self.model, intervention, made.settings if settings is None else settings, protocol=self.protocol,
-            batch_size=made.batch_size, samples=made.samples, seed=made.seed,
-            store=place.requests, elsewhere=job, part=place.part,
-            on_answers=None if on_progress is None else tick,
+            batch_size=made.batch_size, samples=made.samples, seed=made.seed, store=None if out is None else out / file,
+            runner=runner, part=part, on_answers=None if on_progress is None else tick,
         )  # fmt: skip
         results: dict[str, Any] = {}
         for name, task in self.tasks.items():
-            with suppress(PartAnswered):
-                for part, value in self._asked(
-                    lm, name, task, limit, order
-                ).items():  # of the harness's, table by table
-                    both = isinstance(value, dict) and isinstance(results.get(part), dict)
-                    results[part] = results[part] | value if both else value
-        if place.part is not None:
+            some: dict[str, Any] = {"limit": limit}
+            if order is not None:
+                some = {"samples": {name: sorted(self.drawn(name, order, limit))}}  # it takes them for sorted
+            with suppress(PartAnswered), _quiet():
+                found = run_harness(
+                    lm, {"tasks": {name: task}}, **some, bootstrap_iters=0, log_samples=True, **self.layout(name)
+                )
+                for table, value in found.items():
+                    both = isinstance(value, dict) and isinstance(results.get(table), dict)
+                    results[table] = results[table] | value if both else value
+        if part is not None:
             return {}, lm
-        summary = summarise(results, lm.get_model_info()["sinkscope"])
+        summary = {"schema": 1, "tasks": _scores(results), "sinkscope": lm.get_model_info()["sinkscope"]}
         for name, entry in summary["tasks"].items():
             if name in self.setups:
                 entry |= {"protocol": self.protocol.name, "published": self.published(name)}
@@ -240,26 +231,9 @@ class Asked:
             "limit": limit, "fewshot": made.fewshot, "repeats": made.repeats, "samples": made.samples,
             "seed": made.seed, "problems": made.problems, "protocol": self.protocol.name if self.setups else None,
         }  # fmt: skip
-        if place.out is not None:
-            write_summary(place.out, {**summary, "sinkscope": settled(summary["sinkscope"])}, results)
+        if out is not None:
+            _write(out, {**summary, "sinkscope": settled(summary["sinkscope"])}, results)
         return summary, lm
-
-    def _asked(self, lm: Any, name: str, task: Any, limit: int | None, order: Sequence[int] | None) -> dict[str, Any]:
-        """One task through the harness: layout of turns and system prompt are the task's own."""
-        from lm_eval.evaluator import evaluate as run_harness
-
-        turns, setup = self.turns(name), self.setups.get(name)
-        some: dict[str, Any] = {"limit": limit}
-        if order is not None:
-            some = {"samples": {name: sorted(self.drawn(name, order, limit))}}  # it takes them for sorted
-        found: dict[str, Any] = _quietly(
-            lambda: run_harness(
-                lm, {"tasks": {name: task}}, **some, bootstrap_iters=0, log_samples=True,
-                apply_chat_template=turns != "plain", fewshot_as_multiturn=turns == "multi",
-                system_instruction=setup.system if setup else None,
-            )
-        )  # fmt: skip
-        return found
 
     def drawn(self, name: str, order: Sequence[int], limit: int | None) -> list[int]:
         """The first `limit` problems of the order that a task has."""
@@ -267,20 +241,55 @@ class Asked:
 
     def prompt(self, name: str) -> list[dict[str, str]]:
         """The first problem's turns, the begun answer as the assistant's; plain text is one turn of no role."""
-        task, turns, setup = self.tasks[name], self.turns(name), self.setups.get(name)
-        found: list[dict[str, str]] = []
+        task, layout, found = self.tasks[name], self.layout(name), list[dict[str, str]]()
 
         def keep(messages: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
             found.extend(messages)
             return ""
 
-        doc = task.eval_docs[0]
+        doc, chat = task.eval_docs[0], layout["apply_chat_template"]
         text = task.fewshot_context(
-            doc, task.get_config("num_fewshot"), system_instruction=setup.system if setup else None,
-            apply_chat_template=turns != "plain", fewshot_as_multiturn=turns == "multi",
-            chat_template=keep if turns != "plain" else None, gen_prefix=task.doc_to_prefix(doc),
+            doc, task.get_config("num_fewshot"), **layout, chat_template=keep if chat else None,
+            gen_prefix=task.doc_to_prefix(doc),
         )  # fmt: skip
-        return found if turns != "plain" else [{"role": "", "content": text}]
+        return found if chat else [{"role": "", "content": text}]
+
+
+# ---- scores: the harness's results as ours
+
+
+def _scores(results: dict[str, Any]) -> dict[str, Any]:
+    """Each task with its problems, right answers, accuracy and 95 % interval."""
+    tasks: dict[str, Any] = {}
+    for task, numbers in results["results"].items():
+        values = {name: value for name, value in numbers.items() if isinstance(value, float) and "stderr" not in name}
+        samples = results["samples"].get(task, [])
+        tasks[task] = {
+            "n": len({sample["doc_id"] for sample in samples}),
+            "metric": next((name for name in MAIN if name in values), next(iter(values), None)),
+            "scores": {name: _score(name, value, samples) for name, value in values.items()},
+            "version": results["versions"].get(task),
+            "metadata": json.loads(json.dumps(results["configs"].get(task, {}).get("metadata", {}), default=str)),
+            "examples": results["n-shot"].get(task),
+        }
+    return tasks
+
+
+def _score(name: str, value: float, samples: list[dict[str, Any]]) -> dict[str, Any]:
+    metric, _, kept = name.partition(",")
+    own = {sample["doc_id"]: sample[metric] for sample in samples if sample["filter"] == kept and metric in sample}
+    score: dict[str, Any] = {"value": float(value)}
+    if own and all(one in (0, 1) for one in own.values()):
+        right = [bool(own[index]) for index in sorted(own)]
+        low, high = wilson(sum(right), len(right))
+        score |= {"correct": sum(right), "low": low, "high": high, "right": right}
+    return score
+
+
+def right_answers(summary: dict[str, Any], task: str) -> list[bool]:
+    """One verdict per problem, in the order of the benchmark, for paired tests; only where a score is right or wrong."""
+    entry = summary["tasks"][task]
+    return list(entry["scores"][entry["metric"]]["right"])
 
 
 def settled(info: Mapping[str, Any]) -> dict[str, Any]:
@@ -290,21 +299,35 @@ def settled(info: Mapping[str, Any]) -> dict[str, Any]:
     return {**info, "requests": done}
 
 
+def _write(folder: Path, summary: dict[str, Any], results: dict[str, Any]) -> None:
+    """results.json last, under a temporary name first: when it is there, the run is whole."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for task, samples in results["samples"].items():
+        lines = "".join(json.dumps(sample, default=str, ensure_ascii=False) + "\n" for sample in samples)
+        io.write(folder / f"samples_{task}.jsonl", lines)
+    kept = {name: results[name] for name in ("results", "versions", "n-shot", "higher_is_better", "n-samples")}
+    text = json.dumps({**summary, "harness": kept}, indent=1, default=str, ensure_ascii=False)
+    io.write(folder / "results.json", text)
+
+
 def check_numbers(**numbers: Any) -> None:
     for name, number in numbers.items():
-        need(name, number, maybe(whole(0 if name == "fewshot" else 1)), TaskError)
+        need(name, number, maybe(whole(1)), TaskError)
 
 
-def _quietly(call: Callable[[], Any]) -> Any:
+@contextmanager
+def _quiet() -> Iterator[None]:
     """Without the harness's advice on options that we set ourselves, and without its bar over the prompts."""
     import lm_eval.api.task
+
+    import sinkscope.evals.harness  # noqa: F401 - says what to install where there is no harness
 
     logger, bar = logging.getLogger("lm_eval"), lm_eval.api.task.tqdm
     level = logger.level
     logger.setLevel(logging.ERROR)
     lm_eval.api.task.tqdm = functools.partial(bar, disable=True)
     try:
-        return call()
+        yield
     finally:
         logger.setLevel(level)
         lm_eval.api.task.tqdm = bar

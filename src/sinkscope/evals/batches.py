@@ -6,10 +6,10 @@ import bisect
 import functools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -22,14 +22,11 @@ from sinkscope.models.base import Model, pad
 from sinkscope.settings.decode import Decode
 
 if TYPE_CHECKING:
-    from sinkscope.evals.scoring import Likelihood
     from sinkscope.interventions.conditions import Condition
 
 CHECK_EVERY = 8  # tokens between two looks for stop strings in a left-to-right generation
 Ids = tuple[int, ...]
 Outcome = dict[str, Any]  # "answers": one record per request; "effect": what was masked; "attention": what computed it
-
-
 Kind = Literal["generate", "score", "trace", "divergence"]
 
 
@@ -67,12 +64,8 @@ class Batch:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Batch:
-        frozen: list[dict[str, Any]] = [
-            {name: tuple(part) if isinstance(part, list) else part for name, part in one.items()}
-            for one in values["requests"]
-        ]
         settings = None if values["settings"] is None else Decode.from_dict(values["settings"])
-        return cls(**{**values, "settings": settings, "requests": tuple(Request(**one) for one in frozen)})
+        return cls(**{**values, "settings": settings, "requests": tuple(Request(**one) for one in values["requests"])})
 
 
 @dataclass(frozen=True)
@@ -91,26 +84,23 @@ class Job:
         return asdict(self)
 
 
-RunBatches = Callable[[Job, Sequence[Batch]], Iterator[tuple[Batch, Outcome]]]
+RunBatches = Callable[[Job, Sequence[Batch]], Iterator[tuple[Batch, Outcome]]]  # of workers elsewhere
+Runner = Callable[[Any, Sequence[Batch]], Iterator[tuple[Batch, Outcome]]]  # the first is an intervention
 
 
-class Elsewhere(Protocol):
-    """Other machines that answer batches; `sinkscope.Ray` describes some."""
-
-    def answering(
-        self, device: str | None, on_message: Callable[[str], object]
-    ) -> AbstractContextManager[RunBatches]: ...
+def runner_of(
+    model: Model, run: RunBatches | None = None, dtype: str | None = None, device: str | None = None
+) -> Runner:
+    """What answers batches of this model under an intervention: workers elsewhere, else this process."""
+    if run is None:
+        return lambda change, batches: ((batch, run_batch(model, change, batch)) for batch in batches)
+    return lambda change, batches: run(job_of(model, dtype, device, change), batches)
 
 
 def run_batch(model: Model, intervention: Any, batch: Batch) -> Outcome:
     """Answer a batch under an intervention; every value is plain data that JSON holds exactly."""
-    if batch.kind == "divergence":  # it compares with the model as it is
-        from sinkscope.evals.shift import divergences
-
-        assert batch.settings is not None
-        found = divergences(model, intervention, [list(one.prompt) for one in batch.requests], batch.settings)
-        return {"answers": found, "effect": None, "attention": attention_of(model, intervention)}
-    with intervened(model, intervention) as active:
+    # A divergence compares with the model as it is, and intervenes itself.
+    with intervened(model, None if batch.kind == "divergence" else intervention) as active:
         records = KINDS[batch.kind](model, intervention, batch)
     effect = None if active is None else asdict(active.effect)
     return {"answers": records, "effect": effect, "attention": attention_of(model, intervention)}
@@ -146,10 +136,6 @@ def _generated(model: Model, intervention: Any, batch: Batch) -> list[dict[str, 
 class _EnoughError(Exception):
     """Every row of the batch has reached one of its stop strings; what follows would be cut off anyway."""
 
-    def __init__(self, canvas: Tensor) -> None:
-        super().__init__()
-        self.canvas = canvas
-
 
 def answer_tokens(
     model: Model, prompts: list[Tensor], settings: Decode, stops: Sequence[list[str]] = ()
@@ -161,69 +147,57 @@ def answer_tokens(
     """
     ids, mask = pad(prompts, model)
     width = ids.shape[1]
-    order = torch.full((len(prompts), 0), -1)
+    order, whole = torch.full((len(prompts), 0), -1), ids[:, width:]
+    # In other layouts each row's answer begins in a column of its own.
+    early = bool(stops) and all(stops) and settings.layout == "answer"
 
     def look(step: Step) -> None:
-        nonlocal order
+        nonlocal order, whole
         if order.shape[1] < step.canvas.shape[1] - width:
             order = torch.full((len(prompts), step.canvas.shape[1] - width), -1)
         order[step.committed[:, width:].cpu()] = step.index
-        if early:
-            end(step)
-
-    def end(step: Step) -> None:
-        stop = step.block[1]
-        if settings.family == "autoregressive" and step.index % CHECK_EVERY:
+        if not early or (settings.family == "autoregressive" and step.index % CHECK_EVERY):
             return
-        whole = step.canvas[:, width:stop]
+        whole = step.canvas[:, width : step.block[1]]
         if model.mask_id is not None and bool((whole == model.mask_id).any()):
             return
-        if all(_stopped(model, row, own) for row, own in zip(whole.tolist(), stops, strict=True)):
-            raise _EnoughError(step.canvas[:, :stop])
+        if all(_read(model, row, own)[1] for row, own in zip(whole.tolist(), stops, strict=True)):
+            raise _EnoughError
 
-    # In other layouts each row's answer begins in a column of its own.
-    early = bool(stops) and all(stops) and settings.layout == "answer"
     try:
         answers = decode(model, ids, settings, mask, history=False, on_step=look).returned
-    except _EnoughError as enough:
-        answers = tuple(enough.canvas[:, width:])
+    except _EnoughError:
+        answers = tuple(whole)
     rows: list[list[int]] = [answer.tolist() for answer in answers]
     return rows, order
 
 
 def text_of(model: Model, ids: list[int], stops: Sequence[str]) -> str:
     """The answer's text before its end token and before the first of its stop strings."""
-    text, _ = _cut(model, ids, stops)
-    for stop in stops:
-        text = text.partition(stop)[0]
-    return text
+    return _read(model, ids, stops)[0]
 
 
 def kept_tokens(model: Model, ids: list[int], stops: Sequence[str]) -> int:
     """How many tokens stand before the end token, or up to and with the first stop string."""
-    text, _ = _cut(model, ids, stops)
-    if not any(stop in text for stop in stops):
-        ends = _ends(model, stops)
-        return next((index for index, token in enumerate(ids) if token in ends), len(ids))
-    return bisect.bisect_left(range(len(ids)), True, key=lambda count: _stopped(model, ids[:count], stops))
+    count = bisect.bisect_left(range(len(ids)), True, key=lambda count: _read(model, ids[:count], stops)[1])
+    return count - 1 if count and ids[count - 1] in _ends(model, stops) else count
 
 
-def _stopped(model: Model, ids: list[int], stops: Sequence[str]) -> bool:
-    text, ended = _cut(model, ids, stops)
-    return ended or any(stop in text for stop in stops)
-
-
-def _cut(model: Model, ids: list[int], stops: Sequence[str]) -> tuple[str, bool]:
-    """Text before the first end token, or stop string that is a token of its own, and whether there was one."""
+def _read(model: Model, ids: list[int], stops: Sequence[str]) -> tuple[str, bool]:
+    """Text before the first end token and the first stop string, and whether there was one."""
     ends = _ends(model, stops)
     first = next((index for index, token in enumerate(ids) if token in ends), None)
     # Cleaning up would take the space before a comma away, in program text too.
     tokenizer = model.require_tokenizer()
-    text = tokenizer.decode(ids[:first], skip_special_tokens=True, clean_up_tokenization_spaces=False)
-    return str(text), first is not None
+    text = str(tokenizer.decode(ids[:first], skip_special_tokens=True, clean_up_tokenization_spaces=False))
+    ended = first is not None or any(stop in text for stop in stops)
+    for stop in stops:
+        text = text.partition(stop)[0]
+    return text, ended
 
 
 def _ends(model: Model, stops: Sequence[str]) -> set[int | None]:
+    """End tokens, and stop strings that are a token of their own."""
     known = model.require_tokenizer().get_added_vocab()
     return {*model.eos_ids, model.eot_id, *(known[stop] for stop in stops if stop in known)}
 
@@ -237,17 +211,10 @@ def _scored(model: Model, intervention: Any, batch: Batch) -> list[dict[str, Any
         one.maps() or getattr(one, "since", None) == "second" or getattr(one, "steps", None) for one in changes
     )
     pairs = [(list(one.prompt), list(one.answer)) for one in batch.requests]
-    found: list[Likelihood]
     if model.causal:
-        found = chain_likelihoods(model, pairs, batch_size=batch.rows, settle=settle)
-    else:
-        found = [
-            masked_likelihood(
-                model, *pair, samples=batch.samples, batch_size=batch.rows, seed=batch.seed, settle=settle
-            )
-            for pair in pairs
-        ]
-    return [asdict(one) for one in found]
+        return [asdict(one) for one in chain_likelihoods(model, pairs, batch_size=batch.rows, settle=settle)]
+    words: dict[str, Any] = {"samples": batch.samples, "batch_size": batch.rows, "seed": batch.seed, "settle": settle}
+    return [asdict(masked_likelihood(model, *pair, **words)) for pair in pairs]
 
 
 def _traced(model: Model, intervention: Any, batch: Batch) -> list[dict[str, Any]]:
@@ -267,7 +234,14 @@ def _traced(model: Model, intervention: Any, batch: Batch) -> list[dict[str, Any
     return [{"shares": shares, "heads": heads, "order": orders}]
 
 
-KINDS = {"generate": _generated, "score": _scored, "trace": _traced}
+def _diverged(model: Model, intervention: Any, batch: Batch) -> list[dict[str, Any]]:
+    from sinkscope.evals.shift import divergences
+
+    assert batch.settings is not None
+    return divergences(model, intervention, [list(one.prompt) for one in batch.requests], batch.settings)
+
+
+KINDS = {"generate": _generated, "score": _scored, "trace": _traced, "divergence": _diverged}
 
 
 def attention_of(model: Model, intervention: Any) -> str:
@@ -286,10 +260,8 @@ def total_effect(parts: Sequence[Mapping[str, Any]]) -> dict[str, float] | None:
     from sinkscope.interventions import Effect
 
     ordered = sorted(parts, key=lambda part: str(part["key"]))  # sums of floats depend on the order, which may be any
-    total = Effect(leak=max(part["leak"] for part in ordered))
-    for name in ("keys", "keys_seen", "mass", "mass_seen"):
-        setattr(total, name, sum(part[name] for part in ordered))
-    return total.to_dict()
+    sums = {name: sum(part[name] for part in ordered) for name in ("keys", "keys_seen", "mass", "mass_seen")}
+    return Effect(**sums, leak=max(part["leak"] for part in ordered)).to_dict()
 
 
 # ---- on another machine
@@ -297,17 +269,17 @@ def total_effect(parts: Sequence[Mapping[str, Any]]) -> dict[str, float] | None:
 
 def answer(context: str, payload: str, folder: Path) -> dict[str, Any]:
     """A `Batch` as JSON under a `Job` as JSON → its outcome, or why there is none; what the Ray engine calls."""
-    return error_envelope(lambda: _answered(Job(**json.loads(context)), Batch.from_dict(json.loads(payload))))
-
-
-def _answered(job: Job, batch: Batch) -> dict[str, Any]:
     from sinkscope.interventions.conditions import condition_from_dict
 
-    torch.set_num_threads(job.threads)
-    model = weights_of(job.model, job.dtype, job.device)
-    change = None if job.condition is None else condition_from_dict(job.condition).intervention(job.seed, model.causal)
-    # As text, since what carries it takes no NaN, which the error of a single sample is.
-    return {"result": {"outcome": json.dumps(run_batch(model, change, batch))}, "fingerprint": model.fingerprint}
+    def work() -> dict[str, Any]:
+        job, batch = Job(**json.loads(context)), Batch.from_dict(json.loads(payload))
+        torch.set_num_threads(job.threads)
+        model = weights_of(job.model, job.dtype, job.device)
+        change = job.condition and condition_from_dict(job.condition).intervention(job.seed, model.causal)
+        # As text, since what carries it takes no NaN, which the error of a single sample is.
+        return {"result": {"outcome": json.dumps(run_batch(model, change, batch))}, "fingerprint": model.fingerprint}
+
+    return error_envelope(work)
 
 
 @functools.lru_cache(maxsize=1)
@@ -320,18 +292,17 @@ def weights_of(name: str, dtype: str | None, device: str | None) -> Model:
 
 def job_of(model: Model, dtype: str | None, device: str | None, intervention: Any) -> Job:
     """What workers are told once: the model's name, and the intervention as a condition that they can make."""
-    condition, seed = condition_of(intervention) or (None, 0)
-    told = None if condition is None else condition.to_dict()
-    return Job(model.name, model.fingerprint, dtype, device, told, seed)
+    if intervention is None:
+        return Job(model.name, model.fingerprint, dtype, device)
+    condition, seed = condition_of(intervention)
+    return Job(model.name, model.fingerprint, dtype, device, condition.to_dict(), seed)
 
 
-def condition_of(intervention: Any) -> tuple[Condition, int] | None:
-    """The condition and seed that make this very intervention on another machine; None for no intervention."""
+def condition_of(intervention: Any) -> tuple[Condition, int]:
+    """The condition and seed that make this very intervention on another machine."""
     from sinkscope.interventions.conditions import Condition
     from sinkscope.interventions.settings import registered
 
-    if intervention is None:
-        return None
     seed = int(getattr(intervention, "seed", 0))
     for name, entry in registered().items():
         origin = getattr(entry.make, "origin", None)

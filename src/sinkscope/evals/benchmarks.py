@@ -7,10 +7,14 @@ task's metadata says so. With a data folder nothing is fetched: GSM8K and HumanE
 
 from __future__ import annotations
 
+import ast
 import gzip
 import hashlib
+import importlib.util
+import itertools
 import json
 import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -19,79 +23,47 @@ from typing import TYPE_CHECKING, Any
 from sinkscope.errors import SinkscopeError, TaskError
 from sinkscope.evals.protocol import Setup, benchmark_of
 from sinkscope.evals.sanitize import program
-from sinkscope.evals.worked import worked_examples
 from sinkscope.sandbox import Limits, check_many
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from sinkscope.evals.asked import Choices
 
 PREFIX = "sinkscope_"  # of the tasks of our own suite
-FILES = {"gsm8k": ("gsm8k_test", "test"), "humaneval": ("HumanEval", "humaneval")}
-TRAIN = ("gsm8k_train", "train")
+FILES = {"gsm8k": "gsm8k_test", "humaneval": "HumanEval"}
+TRAIN = "gsm8k_train"
 FIELDS = {"gsm8k": {"question", "answer"}, "humaneval": {"prompt", "test", "entry_point"}}
-ENDINGS = (".jsonl", ".jsonl.gz", ".json")
-SECONDS = 10.0  # on the wall clock, for one solution and all of its tests
+LIMITS = Limits(seconds=10.0)  # of one solution and all of its tests
 
 
 def load_tasks(
-    names: Sequence[str],
-    *,
-    data: Path | None = None,
-    fewshot: int | None = None,
-    repeats: int = 1,
-    pass_at: Sequence[int] = (1,),
-    problems: int = 100,
-    seed: int = 0,
-    limits: Limits | None = None,
-    setups: Mapping[str, Setup] | None = None,
-    examples: Path | None = None,
-    protocol: str = "harness",
+    choices: Choices, setups: Mapping[str, Setup] | None = None, protocol: str = "harness"
 ) -> dict[str, Any]:
     """Harness tasks by name: gsm8k, humaneval and their forms, sinkscope_…, or any other that the harness has.
 
-    `repeats` answers per problem are drawn for humaneval and pass@k is estimated for each k of `pass_at`; `problems` is
-    the size of each task of our own suite. `setups`: what a protocol makes of a benchmark, by its name; `examples`: a file
-    with the worked examples of a protocol that does not carry its own.
+    `setups`: what the protocol of that name makes of a benchmark, by the benchmark's name.
     """
     found: dict[str, Any] = {}
-    for name in dict.fromkeys(names):
+    for name in dict.fromkeys(choices.names):
         setup = (setups or {}).get(name)
         if name == "sinkscope" or name.startswith(PREFIX):
-            found |= _suite(name, problems, seed)
+            found |= _suite(name, choices.problems, choices.seed)
         elif name in HUMANEVAL:
-            judged = repeats, tuple(pass_at), limits or Limits(seconds=SECONDS)
-            found[name] = _humaneval(name, setup or Setup("humaneval", name), data, *judged)
+            found[name] = _humaneval(name, setup or Setup("humaneval", name), choices)
         elif name in GSM8K:
-            worked = None
-            if setup is not None and setup.worked and fewshot != 0:
-                worked = worked_examples(examples, fewshot or setup.examples or 0, protocol)
-            found[name] = _gsm8k(name, setup or Setup("gsm8k", name), data, fewshot, worked)
+            found[name] = _gsm8k(name, setup or Setup("gsm8k", name), choices, protocol)
         else:
             found |= _of_harness(name)
+    fewshot = choices.fewshot
     if fewshot and all(task.get_config("num_fewshot") == 0 and name not in GSM8K for name, task in found.items()):
         raise TaskError(
             f"{next(iter(found))} takes no examples, so that {fewshot} would have no effect; leave fewshot out."
         )
     for task in found.values():
         shots = task.get_config("num_fewshot")
-        if fewshot is not None and shots != 0:
-            task.set_config(key="num_fewshot", value=fewshot)
-        elif shots is None:
-            task.set_config(key="num_fewshot", value=0)
+        if shots != 0 and (fewshot is not None or shots is None):
+            task.set_config(key="num_fewshot", value=fewshot or 0)
         task.set_fewshot_seed(seed=1234)  # the harness's own
     return found
-
-
-def find_data(names: Sequence[str], data: Path | None) -> None:
-    """Refuse benchmarks whose data are neither in the folder nor to be had from the Hub; nothing is kept."""
-    for name in names:
-        benchmark = benchmark_of(name)
-        if data is not None and benchmark is not None:
-            found = _find(data, FILES[benchmark])
-            assert found is not None
-            _read(found, benchmark)
-        elif name in GSM8K or name in HUMANEVAL:
-            load_tasks([name])
 
 
 # ---- GSM8K
@@ -104,22 +76,24 @@ GSM8K = {
 }
 
 
-def _gsm8k(name: str, setup: Setup, data: Path | None, fewshot: int | None, worked: list[dict[str, str]] | None) -> Any:
-    config = _harness_config("gsm8k", GSM8K[setup.task])
-    asked = fewshot if fewshot is not None else setup.examples
+def _gsm8k(name: str, setup: Setup, choices: Choices, protocol: str) -> Any:
+    config, data = _harness_config("gsm8k", GSM8K[setup.task]), choices.folder
+    asked = choices.fewshot if choices.fewshot is not None else setup.examples
     shots = config["num_fewshot"] if asked is None else asked
-    source = None if data is None else _find(data, FILES["gsm8k"])
-    train = None if data is None or config.get("training_split") is None else _find(data, TRAIN, needed=False)
-    if data is not None and config.get("training_split") is not None and train is None:
-        if asked:
+    source, train = _find(data, FILES["gsm8k"]), None
+    if data is not None and config.get("training_split") is not None:
+        train = _find(data, TRAIN, needed=False)
+        if train is None and asked:
             raise TaskError(
-                f"{setup.task} takes its {asked} examples from {TRAIN[0]}.jsonl, which {data} does not hold; put it "
+                f"{setup.task} takes its {asked} examples from {TRAIN}.jsonl, which {data} does not hold; put it "
                 "there, use 0 examples, or take gsm8k_cot, which carries its own."
             )
-        shots = 0
-        config |= {"training_split": None, "fewshot_split": None}
+        if train is None:
+            shots = 0
+            config |= {"training_split": None, "fewshot_split": None}
     config = {**config, **_changed(config, setup), "task": name, "num_fewshot": shots}
-    if worked is not None:
+    if setup.worked and choices.fewshot != 0:
+        worked = worked_examples(choices.examples, choices.fewshot or setup.examples or 0, protocol)
         config["doc_to_text"] = (
             f"{{% if user is defined %}}{{{{user}}}}{{% else %}}{config['doc_to_text']}{{% endif %}}"
         )
@@ -137,14 +111,47 @@ def _changed(config: dict[str, Any], setup: Setup) -> dict[str, Any]:
     return {name: value for name, value in {**words, "generation_kwargs": until}.items() if value is not None}
 
 
+OPENCOMPASS = "gsm8k_gen_1d7fe4.py"  # what OpenCompass's gsm8k_gen stands for
+
+
+def worked_examples(file: Path | None, count: int, protocol: str) -> list[dict[str, str]]:
+    """Turns of `user` and `target` (the assistant's) that a protocol's authors took from OpenCompass: read, never copied.
+
+    file: OpenCompass's own configuration, which is parsed and not run; by default that of an installed opencompass.
+    """
+    spec = importlib.util.find_spec("opencompass")
+    folders = list(spec.submodule_search_locations or []) if spec else []
+    places = [Path(folder) / "configs" / "datasets" / "gsm8k" / OPENCOMPASS for folder in folders]
+    path = file or next((place for place in places if place.is_file()), None)
+    if path is None:
+        raise TaskError(
+            f"The protocol {protocol} takes {count} worked examples from OpenCompass, which is not installed; pip install "
+            f"opencompass, name its {OPENCOMPASS} with --examples, or choose another protocol, such as --protocol paper."
+        )
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, SyntaxError) as error:
+        raise TaskError(f"Expected OpenCompass's {OPENCOMPASS} in {path}, got something else ({error}).") from None
+    turns = []  # dict(role='HUMAN', prompt=…) and dict(role='BOT', prompt=…)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            words = {one.arg: one.value.value for one in node.keywords if isinstance(one.value, ast.Constant)}
+            if {"role", "prompt"} <= words.keys():
+                turns.append((node.lineno, node.col_offset, words["role"], str(words["prompt"])))
+    pairs = itertools.pairwise(sorted(turns))  # in their order; the question has no pair
+    found = [{"user": a[3], "target": b[3]} for a, b in pairs if (a[2], b[2]) == ("HUMAN", "BOT")]
+    if len(found) < count:
+        raise TaskError(f"Expected {count} worked examples for {protocol} in {path}, got {len(found)}.")
+    return found[:count]
+
+
 # ---- HumanEval
 
 HUMANEVAL = {"humaneval": "humaneval.yaml", "humaneval_instruct": "humaneval_instruct.yaml"}
 
 
-def _humaneval(
-    name: str, setup: Setup, data: Path | None, repeats: int, pass_at: tuple[int, ...], limits: Limits
-) -> Any:
+def _humaneval(name: str, setup: Setup, choices: Choices) -> Any:
+    repeats, pass_at = choices.repeats, tuple(choices.pass_at)
     if max(pass_at) > repeats:
         raise TaskError(
             f"pass@{max(pass_at)} needs at least {max(pass_at)} answers per problem, got {repeats}; raise repeats."
@@ -157,7 +164,7 @@ def _humaneval(
         jobs, sizes = [], []
         for several, doc in zip(answers, docs, strict=True):
             sizes.append(len(several))
-            jobs += [human_eval_job(doc, program(doc, answer, how), limits) for answer in several]
+            jobs += [human_eval_job(doc, program(doc, answer, how)) for answer in several]
         verdicts = iter([result.ok for result in check_many(jobs)])
         return [[next(verdicts) for _ in range(size)] for size in sizes]
 
@@ -174,17 +181,17 @@ def _humaneval(
         "filter_list": [{"name": "create_test", "filter": [{"function": "custom", "filter_fn": judge}]}],
     }
     note = {"scored_by": "sinkscope's sandbox", "harness_task": setup.task, "sanitize": how}
-    return _task(config, note, {"test": data and _find(data, FILES["humaneval"])}, "humaneval")
+    return _task(config, note, {"test": _find(choices.folder, FILES["humaneval"])}, "humaneval")
 
 
-def human_eval_job(doc: dict[str, Any], code: str, limits: Limits | None = None) -> dict[str, Any]:
+def human_eval_job(doc: dict[str, Any], code: str) -> dict[str, Any]:
     """Arguments of the sandbox's `check`: the tests take one function from the program, helpers from the prompt."""
     return {
         "code": code,
         "tests": f"{doc['test']}\ncheck({doc['entry_point']})\n",
         "setup": doc["prompt"],
         "names": [doc["entry_point"]],
-        "limits": limits or Limits(seconds=SECONDS),
+        "limits": LIMITS,
     }
 
 
@@ -287,11 +294,7 @@ def _fetching(task: str) -> Iterator[None]:
         raise
     except Exception as error:
         benchmark = benchmark_of(task)
-        file = (
-            f"put {FILES[benchmark][0]}.jsonl into a folder and name it with --data"
-            if benchmark
-            else "fetch them first"
-        )
+        file = f"put {FILES[benchmark]}.jsonl into a folder and name it with --data" if benchmark else "fetch them"
         raise TaskError(
             f"The data of {task} are not on this machine and could not be fetched ({type(error).__name__}); {file}."
         ) from error
@@ -300,14 +303,14 @@ def _fetching(task: str) -> Iterator[None]:
 # ---- files
 
 
-def _find(data: Path, stems: Sequence[str], needed: bool = True) -> Path | None:
-    for stem in stems:
-        for ending in ENDINGS:
-            if (path := data / (stem + ending)).is_file():
-                return path
-    if needed:
-        raise TaskError(f"Expected {stems[0]}.jsonl (or .jsonl.gz) in {data}, found none; download it there first.")
-    return None
+def _find(data: Path | None, name: str, needed: bool = True) -> Path | None:
+    """The benchmark's file in a data folder; None without a folder, where the data are the harness's own."""
+    if data is None:
+        return None
+    found = next((path for end in (".jsonl", ".jsonl.gz") if (path := data / (name + end)).is_file()), None)
+    if found is None and needed:
+        raise TaskError(f"Expected {name}.jsonl (or .jsonl.gz) in {data}, found none; download it there first.")
+    return found
 
 
 def _read(path: Path, benchmark: str) -> list[dict[str, Any]]:

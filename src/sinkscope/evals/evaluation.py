@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sinkscope.errors import TaskError
-from sinkscope.evals.asked import Choices, OnMessage, OnProgress, Place, check_numbers
-from sinkscope.evals.protocol import in_full, settings_for
+from sinkscope.evals.asked import Choices, OnMessage, OnProgress, check_numbers
+from sinkscope.evals.protocol import in_full
 
 if TYPE_CHECKING:
-    from sinkscope.evals.batches import Elsewhere, RunBatches
     from sinkscope.models.base import Model
 
 logger = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ def evaluate(
     limit: int | None = None,
     dtype: str | None = None,
     device: str | None = None,
-    engine: Elsewhere | None = None,
+    engine: Any = None,
     on_message: OnMessage | None = None,
     on_progress: OnProgress | None = None,
     **choices: Any,
@@ -42,22 +42,18 @@ def evaluate(
     given one line for each thing worth printing; on_progress: how many answers are there, of how many. choices: protocol,
     settings and the other fields of `Choices`.
     """
+    from sinkscope.evals.batches import runner_of
+
     message = on_message or logger.info
     chosen = Choices(tuple(name.strip() for name in tasks if name.strip()), **choices)
     check_numbers(limit=limit)
-    from sinkscope.evals.harness import HarnessLM  # noqa: F401 - checks for lm_eval before anything is loaded
-
-    check_named(engine, model)
-    chosen.find_data(model if isinstance(model, str) else model.name)
+    asked = chosen.build(outlined(model, engine))
     loaded = loaded_for(engine, model, dtype, device)
-    with workers_of(engine, device, message) as run:
-        asked = chosen.build(loaded, message)
-        if chosen.examples is not None and not any(setup.worked for setup in asked.setups.values()):
-            raise TaskError(
-                f"The protocol {asked.protocol.name} takes no worked examples from elsewhere; leave them out."
-            )
-        place = Place(Path(out) if out is not None else None, dtype, device, run)
-        return asked.run(intervention, place, limit=limit, on_progress=on_progress)[0]
+    with nullcontext() if engine is None else engine.answering(device, message) as run:
+        asked = replace(asked, model=loaded)
+        asked.tell(message)
+        runner, folder = runner_of(loaded, run, dtype, device), None if out is None else Path(out)
+        return asked.run(intervention, folder, runner=runner, limit=limit, on_progress=on_progress)[0]
 
 
 def shown_prompts(name: str, choices: Choices) -> list[dict[str, Any]]:
@@ -67,13 +63,11 @@ def shown_prompts(name: str, choices: Choices) -> list[dict[str, Any]]:
     """
     from sinkscope.evals.harness import HarnessLM
     from sinkscope.models.hub import TOKENIZER, snapshot
-    from sinkscope.models.load import outline
 
-    choices.find_data(name)
-    model = outline(name)
+    model = outlined(name)
     if model.tokenizer is None and not Path(name).expanduser().exists():
         model.tokenizer = model.recipe.load_tokenizer(snapshot(name, TOKENIZER))
-    asked = choices.build(model, lambda line: None)
+    asked = choices.build(model)
     found = []
     for task in asked.tasks:
         turns, text = asked.prompt(task), None
@@ -82,16 +76,29 @@ def shown_prompts(name: str, choices: Choices) -> list[dict[str, Any]]:
             chat = asked.turns(task) != "plain"
             text = lm.apply_chat_template(turns, add_generation_prompt=not begun) if chat else turns[0]["content"]
             text = lm.begun(task, text)
-        settings = settings_for(model, task, choices.settings, None, asked.protocol)
         until = asked.tasks[task].get_config("generation_kwargs") or {}
         found.append(
             {"task": task, "protocol": asked.protocol.name, "how": asked.how(task), "turns": turns, "text": text,
-             "settings": in_full(settings), "stops": until.get("until"), "published": asked.published(task)}
+             "settings": in_full(asked.settings(task)), "stops": until.get("until"), "published": asked.published(task)}
         )  # fmt: skip
     return found
 
 
-def loaded_for(engine: Elsewhere | None, model: str | Model, dtype: str | None, device: str | None) -> Model:
+def outlined(model: str | Model, engine: Any = None) -> Model:
+    """The model without its weights, so that whatever is missing is told before they are loaded."""
+    from sinkscope.models.load import outline
+
+    if isinstance(model, str):
+        return outline(model)
+    if engine is not None:
+        raise TaskError(
+            f"Expected the name of a model for other machines, got {model.name} as an object; name a zoo model, a folder "
+            "or a Hub id."
+        )
+    return model
+
+
+def loaded_for(engine: Any, model: str | Model, dtype: str | None, device: str | None) -> Model:
     """The model as this process needs it; with an engine that is on the CPU, whatever device its workers have."""
     from sinkscope.models.load import load
 
@@ -104,19 +111,3 @@ def loaded_for(engine: Elsewhere | None, model: str | Model, dtype: str | None, 
             f"Expected a dtype for workers on {device}, so that this process loads the same numbers; add dtype bfloat16."
         )
     return load(model, dtype=dtype)
-
-
-def check_named(engine: Elsewhere | None, model: str | Model) -> None:
-    """Other machines find a model by its name."""
-    if engine is not None and not isinstance(model, str):
-        raise TaskError(
-            f"Expected the name of a model for other machines, got {model.name} as an object; name a zoo model, a folder "
-            "or a Hub id."
-        )
-
-
-def workers_of(
-    engine: Elsewhere | None, device: str | None, say: OnMessage
-) -> AbstractContextManager[RunBatches | None]:
-    """The engine's workers for as long as the `with` lasts."""
-    return nullcontext() if engine is None else engine.answering(device, say)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -12,19 +12,9 @@ from typing import TYPE_CHECKING, Any
 from sinkscope.decoding import Decode
 from sinkscope.errors import TaskError
 from sinkscope.evals.answers import Answers, key
-from sinkscope.evals.batches import (
-    Batch,
-    Job,
-    Kind,
-    Outcome,
-    Request,
-    RunBatches,
-    attention_of,
-    run_batch,
-    total_effect,
-)
+from sinkscope.evals.batches import Batch, Kind, Request, Runner, attention_of, runner_of, total_effect
 from sinkscope.evals.masking import described, made_of_words
-from sinkscope.evals.protocol import Protocol, settings_for, setup_for
+from sinkscope.evals.protocol import Protocol, draws, settings_for, setup_for
 from sinkscope.fields import Allowed, need, whole
 from sinkscope.io.progress import StepBar
 from sinkscope.models.base import Model
@@ -53,7 +43,7 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
 
     `settings` is a Decode for all tasks, or words that replace single settings of each task's protocol (`protocol`, by
     default that of the checkpoint). `samples` is the number of maskings in a diffusion model's likelihood. With `store`,
-    finished requests are kept in that file and not redone. `elsewhere`: what runs batches in place of this process.
+    finished requests are kept in that file and not redone. `runner`: what answers batches in place of this process.
     `on_answers`: is told how many answers came, in place of a bar. As a registered model (`--model sinkscope
     --model_args model=tiny-llada,mask_sinks=5`) it takes words.
     """
@@ -76,7 +66,7 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         dtype: str | None = None,
         device: str | None = None,
         max_batch_size: int | None = None,
-        elsewhere: tuple[RunBatches, Job] | None = None,
+        runner: Runner | None = None,
         protocol: Protocol | None = None,
         on_answers: Callable[[int], object] | None = None,
         part: tuple[int, int] | None = None,
@@ -101,9 +91,9 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         self.counts: Counter[str] = Counter()
         self.errors: list[float] = []  # standard errors of the likelihoods
         self.attention: str | None = None  # what computed it, once something was
-        self.elsewhere, self.protocol, self.on_answers, self.part = elsewhere, protocol, on_answers, part
+        self.runner, self.protocol, self.on_answers, self.part = runner or runner_of(model), protocol, on_answers, part
         self._rendered: set[str] = set()
-        self.generations: dict[str, dict[int, tuple[str, str]]] = {}  # task → problem → request and prompt
+        self.generations: dict[str, dict[int, Request]] = {}  # the first of each problem, by task and number
 
     # ---- text and tokens
 
@@ -159,10 +149,10 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         self.counts += Counter(generated=len(set(new)), found=len(asked) - len(new))
         return [str(record["text"]) for record in found]
 
-    def answered(self, task: str) -> tuple[list[dict[str, Any]], list[str]]:
+    def answered(self, task: str) -> tuple[list[dict[str, Any]], list[tuple[int, ...]]]:
         """First answers and prompts of a task's problems, in the order of their numbers."""
-        own = [self.generations[task][number] for number in sorted(self.generations.get(task, {}))]
-        return [self._answer(name) for name, _ in own], [text for _, text in own]
+        own = [one for _, one in sorted(self.generations.get(task, {}).items())]
+        return [self._answer(one.name) for one in own], [one.prompt for one in own]
 
     def _generation(self, request: Instance, nth: int) -> tuple[Decode, Request]:
         text, words = _text(request.args[0]), request.args[1]
@@ -179,14 +169,15 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         settings = settings_for(self.model, task, self.asked, longest, self.protocol)
         text = self.begun(task, text)
         self.used[task] = settings
-        if nth and (settings.temperature > 0 or settings.confidence == "random" or settings.commit == "origin"):
+        if nth and draws(settings):
             settings = replace(settings, seed=settings.seed + nth)
         # As the harness has it for likelihoods: an empty context is the token that texts begin with.
         ids = self._fit(self.tok_encode(text) or [self.prefix_token_id], self.model.context - settings.length)
         name = key(kind="generate", prompt=ids, settings=settings.to_dict(), until=stops, **self._dependence())
+        found = Request(name, tuple(ids), tuple(stops))
         if nth == 0:
-            self.generations.setdefault(task, {})[int(request.doc_id or 0)] = (name, text)
-        return settings, Request(name, tuple(ids), tuple(stops))
+            self.generations.setdefault(task, {})[int(request.doc_id or 0)] = found
+        return settings, found
 
     def begun(self, task: str, text: str) -> str:
         """Plain text with a begin token before it, where the protocol wants one."""
@@ -208,12 +199,9 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         """How likely each continuation is, and whether greedy decoding says it; an empty one is refused."""
         for request in requests:
             context, continuation = map(_text, request.args[:2])
-            if not continuation:
-                raise TaskError("Expected a continuation of at least one character to score, got an empty one.")
-            if not context and not self.tok_encode(continuation, add_special_tokens=False):
+            if not continuation or not (context or self.tok_encode(continuation, add_special_tokens=False)):
                 raise TaskError(
-                    f"Expected a continuation of at least one token to score, got {continuation!r:.60}, which the tokenizer "
-                    f"of {self.model.name} makes nothing of; give it a context, or leave it out."
+                    f"Expected a continuation of at least one token to score, got {continuation!r:.60}; leave it out."
                 )
         found: list[tuple[float, bool]] = super().loglikelihood(requests, disable_tqdm=disable_tqdm)
         return found
@@ -264,25 +252,18 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
             order = sorted(group.values(), key=lambda one: -len(one.prompt) - len(one.answer))
             pieces = [tuple(order[start : start + together]) for start in range(0, len(order), together)]
             batches += [Batch(kind, some, settings, self.samples, self.batch_size, self.seed) for some in pieces]
-        total, prefix = sum(map(len, groups.values())), self._effects()
         if self.on_answers is not None:
-            self.on_answers(len(asked) - total)
+            self.on_answers(len(asked) - sum(map(len, groups.values())))
         if self.part is not None:  # the batches of the whole run, of which this process has every so manieth
             index, count = self.part
             mine = batches[index - 1 :: count]
             batches = [batch for batch in mine if any(self.answers.get(one.name) is None for one in batch.requests)]
-            total = sum(len(batch.requests) for batch in batches)
-        outcomes: Iterator[tuple[Batch, Outcome]] = (
-            (batch, run_batch(self.model, self.intervention, batch)) for batch in batches
-        )
-        if self.elsewhere is not None:
-            run, job = self.elsewhere
-            outcomes = run(job, batches)
+        total = sum(len(batch.requests) for batch in batches)
         with StepBar(total, f"{kind[:-1]}ing", asked=not silent) as bar:
             advance = self.on_answers or bar.tick
-            for batch, outcome in outcomes:
+            for batch, outcome in self.runner(self.intervention, batches):
                 names, effect = [one.name for one in batch.requests], outcome["effect"]
-                taken = [] if effect is None else [(f"{prefix}{batch.id}", effect)]
+                taken = [] if effect is None else [(f"{self._effects()}{batch.id}", effect)]
                 self.answers.add_all([*zip(names, outcome["answers"], strict=True), *taken])
                 self.attention = outcome["attention"]
                 advance(len(names))

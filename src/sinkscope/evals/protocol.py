@@ -66,8 +66,8 @@ class Setup:
     @field_validator("decode")
     @classmethod
     def _known(cls, words: Mapping[str, Any]) -> Mapping[str, Any]:
-        if strange := sorted(set(words) - {one.name for one in fields(Decode)} - {"algorithm"}):
-            raise ValueError(f"{', '.join(strange)} is no decode setting")
+        if strange := unknown_settings(words):
+            raise ValueError(f"{strange} is no decode setting")
         return words
 
     def of(self, checkpoint: str) -> bool:
@@ -182,8 +182,8 @@ def settings_for(
     if isinstance(asked, Decode):
         return asked
     words = dict(asked or {})
-    if strange := sorted(set(words) - {one.name for one in fields(Decode)} - {"algorithm"}):
-        raise DecodeError(f"Expected decode settings such as length, steps or block, got {', '.join(strange)}.")
+    if strange := unknown_settings(words):
+        raise DecodeError(f"Expected decode settings such as length, steps or block, got {strange}.")
     setup = setup_for(model, task, protocol)
     base = resolve_settings(model.defaults, model, 0, dict(setup.decode)) if setup else model.defaults
     if "length" not in words:
@@ -192,6 +192,15 @@ def settings_for(
             words["length"] = length - length % (base.block or 1) or length
     words.setdefault("noise", "per_row")
     return resolve_settings(base, model, 0, words)
+
+
+def unknown_settings(words: Mapping[str, Any]) -> str:
+    return ", ".join(sorted(set(words) - {one.name for one in fields(Decode)} - {"algorithm"}))
+
+
+def draws(settings: Decode) -> bool:
+    """Whether answers depend on the seed."""
+    return settings.temperature > 0 or settings.confidence == "random" or settings.commit == "origin"
 
 
 def in_full(settings: Decode) -> str:

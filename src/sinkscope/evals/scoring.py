@@ -58,11 +58,8 @@ def masked_likelihood(
     for start in range(0, len(patterns), batch_size):
         scores += masked_scores(model, context, answer, torch.stack(patterns[start : start + batch_size]), settle)
     if exact:  # sizes are equally likely, and so are the patterns of one size
-        value = sum(
-            score / (count * math.comb(count, int(pattern.sum())))
-            for score, pattern in zip(scores, patterns, strict=True)
-        )
-        error = 0.0
+        weights = [count * math.comb(count, int(pattern.sum())) for pattern in patterns]
+        value, error = sum(score / weight for score, weight in zip(scores, weights, strict=True)), 0.0
     else:
         value = sum(scores) / len(scores)
         # Of the mean of an evenly spread sample, from differences of neighbours.
@@ -102,7 +99,12 @@ def masked_scores(
     tokens = torch.tensor(answer, device=model.device)
     canvas = torch.tensor(context + answer, device=model.device).repeat(rows, 1)
     canvas[:, width:] = torch.where(patterns, model.mask_id, canvas[:, width:])
-    hidden = _hidden(model, canvas, width, settle, settled)
+    run = object()
+    if settle:
+        canvas_hidden(model, canvas, width, run, 0)
+        if settled is not None:
+            settled()
+    hidden = canvas_hidden(model, canvas, width, run, int(settle))
     where, which = patterns.nonzero(as_tuple=True)
     sources = width + which - int(model.shift)
     scored = log_probabilities(model, hidden[where, sources])
@@ -118,17 +120,6 @@ def log_probabilities(model: Model, hidden: Tensor) -> Tensor:
     if (valid := model.valid_vocab_size) is not None:
         logits[:, valid:] = -torch.inf
     return logits.log_softmax(-1)
-
-
-def _hidden(
-    model: Model, canvas: Tensor, width: int, settle: bool, settled: Callable[[], object] | None = None
-) -> Tensor:
-    run = object()
-    for step in range(2 if settle else 1):
-        hidden = canvas_hidden(model, canvas, width, run, step)
-        if step == 0 and settled is not None:
-            settled()
-    return hidden
 
 
 def canvas_hidden(model: Model, canvas: Tensor, width: int, run: object, step: int) -> Tensor:
@@ -180,23 +171,18 @@ def chain_likelihoods(
     for start in range(0, len(order), batch_size):
         chunk = order[start : start + batch_size]
         ids, mask = pad([torch.tensor([pairs[index][0] + pairs[index][1]]) for index in chunk], model)
-        for index, row in zip(chunk, _chain_logits(model, ids, mask, settle), strict=True):
+        labels = torch.where(mask.bool(), PROMPT, -1).to(model.device)
+        padding, run = None if bool(mask.all()) else (mask == 0).sum(1), object()
+        for step in range(2 if settle else 1):
+            with forward_context(Forward(run, step, labels, len(ids), 0, padding, ids.shape[1], ids=ids)):
+                logits = model.logits(ids, mask)
+        for index, row in zip(chunk, logits, strict=True):
             answer = pairs[index][1]
             tokens = torch.tensor(answer, device=row.device)
             scores = row[-len(answer) - 1 : -1].float().log_softmax(-1)
             value = float(scores.gather(-1, tokens.unsqueeze(-1)).double().sum())
             found[index] = Likelihood(value, 0.0, bool((scores.argmax(-1) == tokens).all()), len(answer), 1)
     return [found[index] for index in range(len(pairs))]
-
-
-def _chain_logits(model: Model, ids: Tensor, mask: Tensor, settle: bool) -> Tensor:
-    labels = torch.where(mask.bool(), PROMPT, -1).to(model.device)
-    padding = None if bool(mask.all()) else (mask == 0).sum(1)
-    run = object()
-    for step in range(2 if settle else 1):
-        with forward_context(Forward(run, step, labels, len(ids), 0, padding, ids.shape[1], ids=ids)):
-            logits = model.logits(ids, mask)
-    return logits
 
 
 def _check(model: Model, context: list[int], answer: list[int]) -> None:

@@ -19,6 +19,7 @@ from sinkscope.decoding import Step, decode
 from sinkscope.evals.scoring import canvas_hidden, log_probabilities, read_spans
 from sinkscope.models.base import Model
 from sinkscope.settings.decode import Decode
+from sinkscope.sinks.columns import on_one_core
 
 METRICS = ("changed", "first_change", "reordered", "same_verdict", "kl", "flipped")
 Record = Mapping[str, Any]  # a finished generation: text, ids and, of a diffusion model, steps
@@ -35,8 +36,8 @@ def shift(before: Sequence[Record], after: Sequence[Record], right: Sequence[tup
     rows = [_one(a, b) for a, b in zip(before, after, strict=True)]
     texts = [a["text"] != b["text"] for a, b in zip(before, after, strict=True)]
     same = [other and was == now for other, (was, now) in zip(texts, right, strict=True)]
-    found = {name: _mean([row[name] for row in rows]) for name in ("changed", "first_change", "reordered")}
-    return {"n": len(rows), **found, "same_verdict": _mean(same) if right else None}
+    found = {name: mean([row[name] for row in rows]) for name in ("changed", "first_change", "reordered")}
+    return {"n": len(rows), **found, "same_verdict": mean(same)}
 
 
 def _one(before: Record, after: Record) -> dict[str, float | None]:
@@ -53,10 +54,8 @@ def _one(before: Record, after: Record) -> dict[str, float | None]:
 
 def _reordered(before: Sequence[int] | None, after: Sequence[int] | None) -> float | None:
     """Share of pairs of positions, in both answers, that changed places in the order of commits."""
-    if before is None or after is None:
-        return None
-    size = min(len(before), len(after))
-    if size < 2:
+    size = min(len(before or ()), len(after or ()))
+    if before is None or after is None or size < 2:
         return None
     signs = [np.sign(np.subtract.outer(np.asarray(one[:size]), np.asarray(one[:size]))) for one in (before, after)]
     pairs = np.triu_indices(size, 1)
@@ -66,6 +65,7 @@ def _reordered(before: Sequence[int] | None, after: Sequence[int] | None) -> flo
 # ---- logits
 
 
+@on_one_core  # sums depend on the number of threads, and workers elsewhere have one
 @torch.inference_mode()
 def divergences(model: Model, intervention: Any, prompts: list[list[int]], settings: Decode) -> list[dict[str, Any]]:
     """Per prompt KL(unmasked ‖ intervened) in nats over the commits, how often the likeliest token differs, and commits.
@@ -74,12 +74,7 @@ def divergences(model: Model, intervention: Any, prompts: list[list[int]], setti
     """
     if not model.causal and (settings.guidance or settings.cache or settings.layout != "answer"):
         return [{"kl": None, "flipped": None, "commits": 0} for _ in prompts]
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # sums depend on the number of threads, and workers elsewhere have one
-    try:
-        return [_divergence(model, intervention, prompt, settings) for prompt in prompts]
-    finally:
-        torch.set_num_threads(threads)
+    return [_divergence(model, intervention, prompt, settings) for prompt in prompts]
 
 
 def _divergence(model: Model, intervention: Any, prompt: list[int], settings: Decode) -> dict[str, Any]:
@@ -116,9 +111,9 @@ def _path(model: Model, canvases: Tensor, commits: Tensor, width: int) -> Tensor
 
 def minus_random(cells: list[dict[str, Any]]) -> None:
     """Every cell that masks sinks gets its shift less that of equally many random keys: what sinks are special for."""
-    random = {_key(cell, "mask_random"): cell for cell in cells if cell["condition"]["name"] == "mask_random"}
+    random = {_key(cell): cell for cell in cells if cell["condition"]["name"] == "mask_random"}
     for cell in cells:
-        control = random.get(_key(cell, "mask_random"))
+        control = random.get(_key(cell))
         if cell["condition"]["name"] == "mask_sinks" and control is not None and "shift" in cell:
             pairs = {name: (cell["shift"].get(name), control["shift"].get(name)) for name in METRICS}
             cell["shift_minus_random"] = {
@@ -126,12 +121,11 @@ def minus_random(cells: list[dict[str, Any]]) -> None:
             }
 
 
-def _key(cell: dict[str, Any], name: str) -> tuple[Any, ...]:
-    condition = cell["condition"]
-    return cell["model"], cell["task"], name, condition["k"], condition["rows"]
+def _key(cell: dict[str, Any]) -> tuple[Any, ...]:
+    return cell["model"], cell["task"], cell["condition"]["k"], cell["condition"]["rows"]
 
 
-def _mean(values: Sequence[float | bool | None]) -> float | None:
+def mean(values: Sequence[float | bool | None]) -> float | None:
     known = [float(value) for value in values if value is not None]
     return sum(known) / len(known) if known else None
 

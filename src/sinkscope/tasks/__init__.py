@@ -6,8 +6,7 @@ A kind is a file here that ends in `register(Task(…))`; it is imported automat
 from importlib import import_module
 from pkgutil import iter_modules
 
-from sinkscope.tasks.problem import Problem, Task, register, registered
-from sinkscope.tasks.supply import SPLITS, problems, split_of
+from sinkscope.tasks.problem import SPLITS, Problem, Task, problems, register, registered, split_of
 
 for _found in iter_modules(__path__):
     import_module(f"{__name__}.{_found.name}")

@@ -15,7 +15,15 @@ from sinkscope.tasks.words import COLOURS, NAMES, THINGS
 LINES = {1: 4, 2: 20, 3: 58}  # lines that do not matter; 58 of them fill 512 positions with a canvas of 24
 MOST_LINES = 1000
 BODIES = ("ball", "box", "cat", "cup", "dog", "fox", "robot")
+COMPARATIVES = ("taller", "older", "faster")
 QUESTION = "Can you?"
+Filler = Callable[[Source], str]
+FILLERS: tuple[Filler, ...] = (
+    lambda source: f"{source.choice(NAMES)} has {source.randrange(21)} {source.choice(THINGS)}.",
+    lambda source: f"The {source.choice(BODIES)} is {source.choice(COLOURS)}.",
+    lambda source: f"The {source.choice(BODIES)} stands at {source.randrange(21)}, {source.randrange(21)}.",
+    lambda source: "{0[0]} is {1} than {0[1]}.".format(source.sample(NAMES, 2), source.choice(COMPARATIVES)),
+)
 
 
 def draw_needle(source: Source, difficulty: int, lines: int | None = None) -> Problem:
@@ -23,7 +31,7 @@ def draw_needle(source: Source, difficulty: int, lines: int | None = None) -> Pr
     facts = [(field, source.choice(recall.FIELDS[field])) for field in source.sample(tuple(recall.FIELDS), 4)]
     asked, found = source.choice(facts)
     card = f"Card: {', '.join(f'{key} {value}' for key, value in facts)}."
-    told = _among(source, [card], _count(difficulty, lines), (*FILLERS, _command))
+    told = _among(source, [card], difficulty, lines, (*FILLERS, _command))
     prompt = f"{told}\nWhat is the {asked}?"
     return Problem("needle", prompt, f"The {asked} is {found}.\n#### {found}", difficulty, prompt, {"final": found})
 
@@ -33,7 +41,7 @@ def draw_errands(source: Source, difficulty: int, lines: int | None = None) -> P
     phrases = [composition._phrase(source, difficulty) for _ in range(2)]
     first, second = map(composition._say, phrases)
     commands = [f"Now {first}.", f"Please {second}."]
-    told = _among(source, commands, _count(difficulty, lines), FILLERS)
+    told = _among(source, commands, difficulty, lines, FILLERS)
     actions = [composition._act(phrase) for phrase in phrases]
     answer = "".join(" ".join(line) + ".\n" for line in actions) + composition.END
     key = "|".join(sorted((first, second)))  # as in composition: which phrases stand together decides the split
@@ -41,41 +49,17 @@ def draw_errands(source: Source, difficulty: int, lines: int | None = None) -> P
     return Problem("errands", f"{told}\n{QUESTION}", answer, difficulty, key, data)
 
 
-def _among(source: Source, kept: Sequence[str], count: int, fillers: Sequence[Callable[[Source], str]]) -> str:
-    """The kept lines, in their order, at random places among `count` others."""
-    places = set(source.sample(range(count + len(kept)), len(kept)))
-    rest = iter(kept)
-    return "\n".join(
-        next(rest) if place in places else source.choice(fillers)(source) for place in range(count + len(kept))
-    )
-
-
-def _count(difficulty: int, lines: int | None) -> int:
+def _among(source: Source, kept: Sequence[str], difficulty: int, lines: int | None, fillers: Sequence[Filler]) -> str:
+    """The kept lines, in their order, at random places among others."""
     need("lines, the number of others,", lines, maybe(whole(0, MOST_LINES)), TaskError)
-    return LINES[difficulty] if lines is None else lines
-
-
-def _has(source: Source) -> str:
-    return f"{source.choice(NAMES)} has {source.randrange(21)} {source.choice(THINGS)}."
-
-
-def _colour(source: Source) -> str:
-    return f"The {source.choice(BODIES)} is {source.choice(COLOURS)}."
-
-
-def _place(source: Source) -> str:
-    return f"The {source.choice(BODIES)} stands at {source.randrange(21)}, {source.randrange(21)}."
-
-
-def _order(source: Source) -> str:
-    one, other = source.sample(NAMES, 2)
-    return f"{one} is {source.choice(('taller', 'older', 'faster'))} than {other}."
+    count = len(kept) + (LINES[difficulty] if lines is None else lines)
+    places, rest = set(source.sample(range(count), len(kept))), iter(kept)
+    return "\n".join(next(rest) if place in places else source.choice(fillers)(source) for place in range(count))
 
 
 def _command(source: Source) -> str:
     return f"Please {composition._say(composition._phrase(source, 2))}."
 
 
-FILLERS = (_has, _colour, _place, _order)
 register(Task("needle", draw_needle, same_final, frozenset({"lines"})))
 register(Task("errands", draw_errands, composition.check, frozenset({"lines"})))

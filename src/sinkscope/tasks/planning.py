@@ -35,7 +35,8 @@ def draw(source: Source, difficulty: int) -> Problem:
     if wall is not None:
         prompt += f" A wall is at {wall[0]}, {wall[1]}."
     prompt += "\nWhich way does it go?"
-    answer = f"{_counts(plan)}.\n#### {', '.join(plan)}"
+    counts = ", ".join(f"{plan.count(move)} {move}" for move in dict.fromkeys(plan))
+    answer = f"{counts}.\n#### {', '.join(plan)}"
     data = {"start": start, "goal": goal, "wall": wall}
     return Problem("planning", prompt, answer, difficulty, f"{start} {goal} {wall}", data)
 
@@ -46,7 +47,7 @@ def check(problem: Problem, text: str) -> bool:
     if plan is None or not re.fullmatch(r"[a-z]+(?:[ ,]+[a-z]+)*", plan):
         return False
     steps = re.split(r"[ ,]+", plan)
-    if any(step not in MOVES for step in steps):
+    if not MOVES.keys() >= set(steps):
         return False
     way = _squares(problem.data["start"], steps)
     on_grid = all(1 <= x <= SIZE and 1 <= y <= SIZE for x, y in way)
@@ -70,15 +71,7 @@ def _plan(start: Square, goal: Square, wall: Square | None) -> list[str] | None:
     dx, dy = goal[0] - start[0], goal[1] - start[1]
     across = ["right" if dx > 0 else "left"] * abs(dx)
     along = ["up" if dy > 0 else "down"] * abs(dy)
-    for plan in (across + along, along + across):
-        if wall not in _squares(start, plan):
-            return plan
-    return None
-
-
-def _counts(plan: list[str]) -> str:
-    """The plan in numbers, such as `2 right, 1 up`: the step between the question and the moves."""
-    return ", ".join(f"{plan.count(move)} {move}" for move in dict.fromkeys(plan))
+    return next((plan for plan in (across + along, along + across) if wall not in _squares(start, plan)), None)
 
 
 register(Task("planning", draw, check))

@@ -1,13 +1,12 @@
 """Complete a small Python function from its docstring, judged by hidden tests: HumanEval in miniature.
 
-Each template says the same thing three times: in words for the docstring, in Python for the worked answer, and as a
-function here. The expected results of the hidden tests come from that function. So a slip in one of them shows in the tests.
+Each template says the same thing twice: in words for the docstring, and in Python for the worked answer, whose results are
+what the hidden tests expect.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from sinkscope.tasks.problem import Problem, Source, Task, register
 
@@ -16,49 +15,19 @@ SCALARS = ("a", "b", "n", "x", "y", "z")
 LISTS = ("xs", "ys", "items", "values")
 INDENT = "    "
 SECONDS = 5.0
+# words, sign, and the smallest constant that it is worth writing with
+OPERATIONS = (("plus", "+", 1), ("minus", "-", 1), ("times", "*", 2))
+COMPARISONS = (("above", ">"), ("below", "<"))
+FOLDS = (("sum", "sum"), ("largest", "max"), ("smallest", "min"), ("length", "len"))
+EXTREMES = (("larger", "max"), ("smaller", "min"))
 
 
-@dataclass(frozen=True)
-class Operation:
-    """One operation on two numbers: how one says it, how one writes it, and what it does."""
-
-    words: str
-    code: str
-    apply: Callable[[int, int], int]
-    least: int = 1  # the smallest constant that it is worth writing with
-
-    def constant(self, source: Source) -> int:
-        """A constant for its right side."""
-        return source.randint(self.least, 9)
-
-
-OPERATIONS = (
-    Operation("plus", "{} + {}", lambda a, b: a + b),
-    Operation("minus", "{} - {}", lambda a, b: a - b),
-    Operation("times", "{} * {}", lambda a, b: a * b, least=2),
-)
-COMPARISONS: tuple[tuple[str, str, Callable[[int, int], bool]], ...] = (
-    ("above", ">", lambda a, b: a > b),
-    ("below", "<", lambda a, b: a < b),
-)
-FOLDS: tuple[tuple[str, str, Callable[[list[int]], int]], ...] = (
-    ("sum", "sum", sum),
-    ("largest", "max", max),
-    ("smallest", "min", min),
-    ("length", "len", len),
-)
-
-EXTREMES: tuple[tuple[str, str, Callable[[int, int], int]], ...] = (("larger", "max", max), ("smaller", "min", min))
-
-
-@dataclass(frozen=True)
-class Sketch:
-    """A function before it is given a name: its arguments, docstring, body and meaning."""
+class Sketch(NamedTuple):
+    """A function before it is given a name: its arguments, docstring and body."""
 
     arguments: tuple[str, ...]
     words: str
     body: str
-    meaning: Callable[..., Any]
 
 
 def draw(source: Source, difficulty: int) -> Problem:
@@ -67,7 +36,9 @@ def draw(source: Source, difficulty: int) -> Problem:
     key = f"({', '.join(sketch.arguments)}) {sketch.words}"
     name = source.choice(FUNCTIONS)
     prompt = f'def {name}({", ".join(sketch.arguments)}):\n{INDENT}"""Return {sketch.words}."""\n'
-    tests = tuple((values, sketch.meaning(*values)) for values in _inputs(sketch.arguments, key))
+    space: dict[str, Any] = {}
+    exec(prompt + sketch.body, space)  # our own text, not a model's
+    tests = tuple((values, space[name](*values)) for values in _inputs(sketch.arguments, key))
     return Problem("programs", prompt, sketch.body, difficulty, key, {"name": name, "tests": tests})
 
 
@@ -120,69 +91,58 @@ def _inputs(arguments: tuple[str, ...], key: str) -> list[tuple[Any, ...]]:
 
 
 def _one_operation(source: Source) -> Sketch:
-    operation, x = source.choice(OPERATIONS), source.choice(SCALARS)
-    c = operation.constant(source)
-    body = f"{INDENT}return {operation.code.format(x, c)}"
-    return Sketch((x,), f"{x} {operation.words} {c}", body, lambda value: operation.apply(value, c))
+    (words, sign, least), x = source.choice(OPERATIONS), source.choice(SCALARS)
+    c = source.randint(least, 9)
+    return Sketch((x,), f"{x} {words} {c}", f"{INDENT}return {x} {sign} {c}")
 
 
 def _two_arguments(source: Source) -> Sketch:
-    operation, (x, y) = source.choice(OPERATIONS), source.sample(SCALARS, 2)
-    body = f"{INDENT}return {operation.code.format(x, y)}"
-    return Sketch((x, y), f"{x} {operation.words} {y}", body, operation.apply)
+    (words, sign, _), (x, y) = source.choice(OPERATIONS), source.sample(SCALARS, 2)
+    return Sketch((x, y), f"{x} {words} {y}", f"{INDENT}return {x} {sign} {y}")
 
 
 def _extreme(source: Source) -> Sketch:
-    words, name, pick = source.choice(EXTREMES)
+    words, name = source.choice(EXTREMES)
     x, other = source.sample((*SCALARS, *map(str, range(1, 10))), 2)
     if x.isdigit():
         x, other = source.choice(SCALARS), x
-    body = f"{INDENT}return {name}({x}, {other})"
-    if other.isdigit():
-        return Sketch((x,), f"the {words} of {x} and {other}", body, lambda value: pick(value, int(other)))
-    return Sketch((x, other), f"the {words} of {x} and {other}", body, pick)
+    arguments = (x,) if other.isdigit() else (x, other)
+    return Sketch(arguments, f"the {words} of {x} and {other}", f"{INDENT}return {name}({x}, {other})")
 
 
 def _fold(source: Source) -> Sketch:
-    (words, name, fold), xs = source.choice(FOLDS), source.choice(LISTS)
-    operation = source.choice(OPERATIONS)
-    c = operation.constant(source)
-    body = f"{INDENT}return {operation.code.format(f'{name}({xs})', c)}"
-    words = f"the {words} of {xs} {operation.words} {c}"
-    return Sketch((xs,), words, body, lambda values: operation.apply(fold(values), c))
+    (words, name), xs = source.choice(FOLDS), source.choice(LISTS)
+    then, sign, least = source.choice(OPERATIONS)
+    c = source.randint(least, 9)
+    return Sketch((xs,), f"the {words} of {xs} {then} {c}", f"{INDENT}return {name}({xs}) {sign} {c}")
 
 
 def _two_steps(source: Source) -> Sketch:
     first, second, x = source.choice(OPERATIONS), source.choice(OPERATIONS), source.choice(SCALARS)
-    c, d = first.constant(source), second.constant(source)
-    body = f"{INDENT}{x} = {first.code.format(x, c)}\n{INDENT}return {second.code.format(x, d)}"
-    words = f"{x} {first.words} {c}, then {second.words} {d}"
-    return Sketch((x,), words, body, lambda value: second.apply(first.apply(value, c), d))
+    c, d = source.randint(first[2], 9), source.randint(second[2], 9)
+    body = f"{INDENT}{x} = {x} {first[1]} {c}\n{INDENT}return {x} {second[1]} {d}"
+    return Sketch((x,), f"{x} {first[0]} {c}, then {second[0]} {d}", body)
 
 
 def _filter(source: Source) -> Sketch:
-    (words, sign, compare), xs, x = source.choice(COMPARISONS), source.choice(LISTS), source.choice(SCALARS)
+    (words, sign), xs, x = source.choice(COMPARISONS), source.choice(LISTS), source.choice(SCALARS)
     c = source.randint(1, 9)
-    body = f"{INDENT}return [{x} for {x} in {xs} if {x} {sign} {c}]"
-    words = f"every {x} of {xs} {words} {c}"
-    return Sketch((xs,), words, body, lambda values: [value for value in values if compare(value, c)])
+    return Sketch((xs,), f"every {x} of {xs} {words} {c}", f"{INDENT}return [{x} for {x} in {xs} if {x} {sign} {c}]")
 
 
 def _each(source: Source) -> Sketch:
-    operation, xs, x = source.choice(OPERATIONS), source.choice(LISTS), source.choice(SCALARS)
-    c = operation.constant(source)
-    body = f"{INDENT}return [{operation.code.format(x, c)} for {x} in {xs}]"
-    words = f"{x} {operation.words} {c} for every {x} of {xs}"
-    return Sketch((xs,), words, body, lambda values: [operation.apply(value, c) for value in values])
+    (words, sign, least), xs, x = source.choice(OPERATIONS), source.choice(LISTS), source.choice(SCALARS)
+    c = source.randint(least, 9)
+    body = f"{INDENT}return [{x} {sign} {c} for {x} in {xs}]"
+    return Sketch((xs,), f"{x} {words} {c} for every {x} of {xs}", body)
 
 
 def _choice(source: Source) -> Sketch:
-    (words, sign, compare), x = source.choice(COMPARISONS), source.choice(SCALARS)
-    operation = source.choice(OPERATIONS)
-    c, d = source.randint(1, 9), operation.constant(source)
-    body = f"{INDENT}if {x} {sign} {c}:\n{INDENT * 2}return {operation.code.format(x, d)}\n{INDENT}return {x}"
-    words = f"{x} {operation.words} {d} if {x} is {words} {c}, else {x}"
-    return Sketch((x,), words, body, lambda value: operation.apply(value, d) if compare(value, c) else value)
+    (words, sign), x = source.choice(COMPARISONS), source.choice(SCALARS)
+    then, operator, least = source.choice(OPERATIONS)
+    c, d = source.randint(1, 9), source.randint(least, 9)
+    body = f"{INDENT}if {x} {sign} {c}:\n{INDENT * 2}return {x} {operator} {d}\n{INDENT}return {x}"
+    return Sketch((x,), f"{x} {then} {d} if {x} is {words} {c}, else {x}", body)
 
 
 _SKETCHES: dict[int, tuple[Callable[[Source], Sketch], ...]] = {

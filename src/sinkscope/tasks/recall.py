@@ -21,7 +21,12 @@ def draw(source: Source, difficulty: int, length: int | None = None) -> Problem:
         prompt = f"{_told('Card', facts)}\nWhat is the {asked}?"
         answer = f"The {asked} is {found}.\n#### {found}"
     else:
-        facts = _boxes(source, count)
+        # Where numbers run out, a box has two as its key.
+        if count <= NUMBERS:
+            keys = [str(number) for number in source.sample(range(NUMBERS), count)]
+        else:
+            keys = [f"{place // NUMBERS} {place % NUMBERS}" for place in source.sample(range(LONGEST), count)]
+        facts = [(key, str(source.randrange(NUMBERS))) for key in keys]
         asked, found = source.choice(facts)
         prompt = f"{_told('Boxes', facts)}\nWhat is in box {asked}?"
         answer = f"{_told('Boxes', [(asked, found)])}\n#### {found}"
@@ -30,15 +35,6 @@ def draw(source: Source, difficulty: int, length: int | None = None) -> Problem:
 
 def _told(head: str, facts: list[tuple[str, str]]) -> str:
     return f"{head}: {', '.join(f'{key} {value}' for key, value in facts)}."
-
-
-def _boxes(source: Source, count: int) -> list[tuple[str, str]]:
-    """A number in each of many boxes; where numbers run out, a box has two as its key."""
-    if count <= NUMBERS:
-        keys = [str(number) for number in source.sample(range(NUMBERS), count)]
-    else:
-        keys = [f"{place // NUMBERS} {place % NUMBERS}" for place in source.sample(range(LONGEST), count)]
-    return [(key, str(source.randrange(NUMBERS))) for key in keys]
 
 
 register(Task("recall", draw, same_final, frozenset({"length"})))

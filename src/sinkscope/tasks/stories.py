@@ -5,8 +5,7 @@ and with one or more. Difficulty 3 has one number that it never has, a 7, in the
 """
 
 from sinkscope.tasks.arithmetic import EVENTS, LARGEST, OPENINGS, Story
-from sinkscope.tasks.problem import Problem, Source, Task, register, same_final
-from sinkscope.tasks.supply import split_of
+from sinkscope.tasks.problem import Problem, Source, Task, register, same_final, split_of
 from sinkscope.tasks.words import NAMES, THINGS
 
 STEPS = 3

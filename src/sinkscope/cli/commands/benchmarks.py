@@ -123,7 +123,7 @@ def table1(
     Every answer is stored at once: rerun the command to resume.
     """
     from sinkscope.evals.masking import parse_condition
-    from sinkscope.evals.model_table import Stopping
+    from sinkscope.evals.table1 import Stopping
     from sinkscope.evals.table1 import table1 as run
     from sinkscope.io.progress import unit_progress
     from sinkscope.study.shards import Shard, run_table1_shard

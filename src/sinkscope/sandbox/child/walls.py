@@ -6,6 +6,7 @@ import ctypes
 import os
 import resource
 import signal
+import struct
 import sys
 
 TYPE_CHECKING = False  # typing itself takes milliseconds to import
@@ -111,11 +112,7 @@ def drop_rights() -> None:
     if os.geteuid() == 0:
         os.setresgid(NOBODY, NOBODY, NOBODY)
         os.setresuid(NOBODY, NOBODY, NOBODY)
-
-    class Header(ctypes.Structure):
-        _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
-
-    call("capset", ctypes.byref(Header(0x20080522, 0)), ctypes.byref((ctypes.c_uint32 * 6)()))
+    call("capset", struct.pack("Ii", 0x20080522, 0), bytes(24))  # version 3, this process; no capability of any kind
     call("prctl", 4, 0, 0, 0, 0)  # not dumpable: no other process of this user may read or trace it
     call("prctl", 1, signal.SIGKILL, 0, 0, 0)  # a change of user forgets that this process must die with its parent
 
@@ -178,12 +175,5 @@ def filter_calls(calls: dict[str, tuple[int, int]] = DENIED) -> None:
         (answer, 0, 0, refuse),
         (answer, 0, 0, allow),
     ]
-
-    class Instruction(ctypes.Structure):
-        _fields_ = (("code", ctypes.c_uint16), ("yes", ctypes.c_uint8), ("no", ctypes.c_uint8), ("k", ctypes.c_uint32))
-
-    class Program(ctypes.Structure):
-        _fields_ = (("length", ctypes.c_uint16), ("first", ctypes.POINTER(Instruction)))
-
-    instructions = (Instruction * len(program))(*(Instruction(*one) for one in program))
-    call("prctl", 22, 2, ctypes.byref(Program(len(program), instructions)), 0, 0)
+    instructions = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *one) for one in program))
+    call("prctl", 22, 2, struct.pack("HP", len(program), ctypes.addressof(instructions)), 0, 0)
