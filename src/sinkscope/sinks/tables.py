@@ -66,8 +66,8 @@ def lives(trace: TraceLike, rule: Rule | None = None) -> pl.DataFrame:
     rule = rule or default_rule(trace)
     parts = []
     for layers, _, _, marks in marks_by_layer(trace, rule):
-        found = lives_of(marks)
-        parts.append(torch.stack([found.layer + layers.start, found.head, found.key, found.first, found.last]))
+        layer, *rest = lives_of(marks)
+        parts.append(torch.stack([layer + layers.start, *rest]))
     layer, head, key, first, last = (column.numpy() for column in torch.cat(parts, 1))
     frame = pl.DataFrame(
         {"layer": layer, "head": head, "position": key, "birth": first, "last": last, "lifetime": last - first + 1}
@@ -123,28 +123,19 @@ def sweep(
 
     Every (step, layer, head, key) of a step in which the group has queries counts once.
     """
-    rules = [[Threshold(float(epsilon), unit=unit, group=group) for epsilon in epsilons] for unit in units]
-    if not rules or not rules[0]:
+    rules = [Threshold(float(epsilon), unit=unit, group=group) for unit in units for epsilon in epsilons]
+    if not rules:
         raise RuleError("A sweep needs at least one epsilon and one unit, and got none: name some.")
     queries, alive = query_count(trace, group), missing_keys(trace)
-    sinks = np.zeros((len(units), len(epsilons)), dtype=np.int64)
-    heads = 0
+    sinks = np.zeros(len(rules), dtype=np.int64)
     for _, (received,) in columns_by_layer(trace, [group]):
         columns = Columns.of(received, queries, alive)
-        heads += received.shape[1] * received.shape[2]
         values = columns.received.numpy()
-        for u, row in enumerate(rules):
-            for e, rule in enumerate(row):
-                # Missing keys and steps without queries are 0, which is never above a limit.
-                sinks[u, e] += np.count_nonzero(values > rule.limit(columns).numpy())
-    keys = int((alive_keys(trace) & (queries > 0)[:, None]).sum()) * heads
-    rows = [
-        {"unit": unit, "epsilon": float(epsilon), "sinks": int(sinks[u, e]), "keys": keys}
-        for u, unit in enumerate(units)
-        for e, epsilon in enumerate(epsilons)
-    ]
-    schema = {"unit": pl.String, "epsilon": pl.Float64, "sinks": pl.Int64, "keys": pl.Int64}
-    return pl.DataFrame(rows, schema=schema).with_columns(
+        # Missing keys and steps without queries are 0, which is never above a limit.
+        sinks += [np.count_nonzero(values > rule.limit(columns).numpy()) for rule in rules]
+    keys = int((alive_keys(trace) & (queries > 0)[:, None]).sum()) * trace.layers * trace.heads_count
+    frame = pl.DataFrame({"unit": [rule.unit for rule in rules], "epsilon": [rule.epsilon for rule in rules]})
+    return frame.with_columns(sinks=pl.Series(sinks), keys=pl.lit(keys, pl.Int64)).with_columns(
         non_sinks=1 - pl.col("sinks") / pl.col("keys"), group=pl.lit(group)
     )
 
