@@ -18,9 +18,8 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode
 from sinkscope.attention.calls import Call, Tap, aligned, perform
 from sinkscope.attention.context import running
 from sinkscope.attention.interface import is_transformers
-from sinkscope.attention.listeners import Counted, Listener, listeners_at, refuse_graphs, unheard
+from sinkscope.attention.listeners import Counted, Listener, listeners_at, refuse_unseen, unheard
 from sinkscope.attention.multihead import multi_head
-from sinkscope.errors import CaptureError
 
 _hooks = Counted()
 
@@ -69,7 +68,7 @@ def _enter(root: nn.Module, *_: object) -> None:
         unheard(root)
         return
     for one in listeners:
-        one.caught.forwards += not is_transformers(root)
+        one.forwards += not is_transformers(root)
     catcher = Catcher(root, listeners, sys._getframe(1))
     catchers.append(catcher)
     catcher.__enter__()  # type: ignore[no-untyped-call]
@@ -133,11 +132,7 @@ class Catcher(TorchFunctionMode):
         self, func: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
         dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
     ) -> Tensor:  # fmt: skip
-        if dropout_p > 0:
-            raise CaptureError(
-                "Expected a module in evaluation mode, got one with active attention dropout; call .eval() first."
-            )
-        refuse_graphs()
+        refuse_unseen(dropout_p)
         q, k, v = (part if part.dim() == 4 else part.reshape(-1, 1, *part.shape[-2:]) for part in (query, key, value))
 
         def untouched() -> Tensor:
@@ -156,6 +151,5 @@ class Catcher(TorchFunctionMode):
     def _count(self, heads: int, keys: int) -> None:
         for one in self.listeners:
             if one.is_open:
-                one.caught.through_sdpa += 1
-                one.caught.note(self.calls, heads, keys)
+                one.note("directly", self.calls, heads, keys)
         self.calls += 1

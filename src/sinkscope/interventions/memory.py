@@ -150,7 +150,8 @@ class Memory:
         earlier = self._earlier(call, window[0]) if call.directed else None
         queries = call.once("queries", lambda: (call.labels >= 0).sum(1))
         # A mask without rows is the decoder's, and the same in every layer.
-        same = call.mask is None or (call.mask.shape[1:3] == (1, 1) and not call.directed and not call.is_sparse)
+        sparse = call.forward is not None and call.forward.kept is not None  # other keys are left out in each layer
+        same = call.mask is None or (call.mask.shape[1:3] == (1, 1) and not call.directed and not sparse)
         seen = call.once("seen", lambda: seen_by(call)) if same else seen_by(call)
         self.layers[call.layer] = Layer(scores, queries, seen, window, earlier)
 

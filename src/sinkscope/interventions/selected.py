@@ -15,7 +15,6 @@ from torch import Tensor
 
 from sinkscope.attention.calls import Call, Change
 from sinkscope.attention.capture import Shape
-from sinkscope.attention.listeners import Caught
 from sinkscope.errors import InterventionError
 from sinkscope.fields import Allowed, among, number
 from sinkscope.interventions.base import Intervention, Selector
@@ -72,9 +71,6 @@ class SelectorIntervention(Intervention):
 
     def check(self, shape: Shape) -> None:
         self.of.check(shape)
-
-    def check_seen(self, caught: Caught, shape: Shape) -> None:
-        self.of.check_seen(caught, shape)
 
     def maps(self) -> set[Map]:
         return self.of.maps()

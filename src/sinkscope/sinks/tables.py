@@ -75,9 +75,10 @@ def lives(trace: TraceLike, rule: Rule | None = None) -> pl.DataFrame:
     return _named(frame.with_columns(*token_columns(trace, first, key)), rule)
 
 
-def received(trace: TraceLike, scores: Tensor, alive: Tensor, group: str, unit: str) -> pl.DataFrame:
-    """Scores [step, layer, head, key] as rows; alive [step]: how many keys exist at each step."""
-    there = (torch.arange(scores.shape[-1]) < alive[:, None])[:, None, None].expand(scores.shape)
+def received(trace: TraceLike, group: str, unit: str) -> pl.DataFrame:
+    """What each key that exists received, as rows."""
+    scores = trace.scores(group, unit)  # [step, layer, head, key]
+    there = alive_keys(trace)[:, None, None].expand(scores.shape)
     frame = _keys(trace, *there.nonzero().unbind(-1)).with_columns(received=pl.Series(scores[there].numpy()))
     return frame.with_columns(unit=pl.lit(unit), group=pl.lit(group))
 
