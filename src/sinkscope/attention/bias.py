@@ -24,12 +24,8 @@ class AttentionBias:
 
     def of(self, batch: slice | int, heads: slice | int) -> AttentionBias:
         """The part of some heads, or of one."""
-        return AttentionBias(
-            part(self.all_rows, batch, heads),
-            part(self.row_by_row, batch, heads),
-            part(self.drop, batch, heads),
-            self.first_kept,
-        )
+        parts = (part(tensor, batch, heads) for tensor in (self.all_rows, self.row_by_row, self.drop))
+        return AttentionBias(*parts, self.first_kept)
 
 
 def part(tensor: Tensor | None, batch: slice | int, heads: slice | int) -> Tensor | None:

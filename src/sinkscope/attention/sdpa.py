@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any
 
@@ -45,13 +45,10 @@ def through_sdpa(root: nn.Module) -> Iterator[None]:
 
 
 def _hooked(root: nn.Module) -> Callable[[], None]:
-    hooks = [root.register_forward_pre_hook(_enter), root.register_forward_hook(_leave, always_call=True)]
-
-    def undo() -> None:
-        for hook in hooks:
-            hook.remove()
-
-    return undo
+    hooks = ExitStack()
+    hooks.callback(root.register_forward_pre_hook(_enter).remove)
+    hooks.callback(root.register_forward_hook(_leave, always_call=True).remove)
+    return hooks.close
 
 
 def _enter(root: nn.Module, *_: object) -> None:
@@ -113,13 +110,7 @@ class Catcher(TorchFunctionMode):
         self.depth = 1
         self.calls = 0
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is nn.functional.scaled_dot_product_attention and self.taps:
             return self._attention(func, *args, **kwargs)

@@ -305,7 +305,7 @@ def _answered(job: Job, batch: Batch) -> dict[str, Any]:
 
     torch.set_num_threads(job.threads)
     model = weights_of(job.model, job.dtype, job.device)
-    change = None if job.condition is None else condition_from_dict(job.condition).intervention(job.seed, model.causal)
+    change = None if job.condition is None else condition_from_dict(job.condition).intervention(job.seed)
     # As text, since what carries it takes no NaN, which the error of a single sample is.
     return {"result": {"outcome": json.dumps(run_batch(model, change, batch))}, "fingerprint": model.fingerprint}
 

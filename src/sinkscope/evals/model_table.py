@@ -131,7 +131,7 @@ class ModelTable:
 
         words = decode_words(arm.condition)
         settings = self._with(words) if words else self.fast if arm.settings is None else arm.settings
-        change = arm.condition.intervention(self.asked.choices.seed, self.model.causal)
+        change = arm.condition.intervention(self.asked.choices.seed)
         place = replace(self.place, out=own)
         summary, lm = self.asked.run(
             change, place, limit=limit, order=self._order(), settings=settings, on_progress=tick
@@ -262,7 +262,7 @@ class ModelTable:
         self, condition: Condition | None, batches: Mapping[str, Batch]
     ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         """In the order of the tasks, wherever they were run."""
-        change = None if condition is None else condition.intervention(self.asked.choices.seed, self.model.causal)
+        change = None if condition is None else condition.intervention(self.asked.choices.seed)
         if self.place.run is None:
             outcomes = {batch.id: run_batch(self.model, change, batch) for batch in batches.values()}
         else:

@@ -62,23 +62,20 @@ class _Patched(SelectorIntervention):
 
     def __post_init__(self) -> None:
         given: object = self.of
-        if given == "sinks":
-            object.__setattr__(self, "of", MaskSinks(1))
-        elif isinstance(given, list | tuple) and given:
+        if isinstance(given, list | tuple) and given:
             object.__setattr__(self, "of", MaskPositions(tuple(given)))
+        elif given == "sinks":
+            object.__setattr__(self, "of", MaskSinks(1))
         super().__post_init__()
-        if isinstance(self.source, str):
-            if self.source not in SOURCES:
-                raise InterventionError(f"Expected source to be next, previous, first or a trace, got {self.source!r}.")
-        elif getattr(self.source, "received", None) is None or getattr(self.source, "canvas", None) is None:
+        full = getattr(self.source, "received", None) is not None and getattr(self.source, "canvas", None) is not None
+        if not full and self.source not in SOURCES:
             raise InterventionError(
-                f"Expected source to be next, previous, first or a full trace, got {type(self.source).__name__}."
+                f"Expected source to be next, previous, first or a full trace, got {self.source!r}."
             )
 
     def to_dict(self) -> dict[str, Any]:
         source = self.source if isinstance(self.source, str) else "trace"
-        steps = {} if self.steps is None else {"steps": self.steps}
-        return {"name": type(self).__name__, "of": self.of.to_dict(), "source": source, **steps}
+        return {"name": type(self).__name__, **self.settings(), "of": self.of.to_dict(), "source": source}
 
     def prepare(self, model: Any, memory: Memory) -> None:
         if not isinstance(self.source, str):
@@ -93,9 +90,8 @@ class _Patched(SelectorIntervention):
         moved, touched = _moved(own, picked, donor.states, donor.picked)
         if torch.equal(moved, own):  # its own values: nothing is changed, to the last bit
             return None
-        if self._part == "values":
-            return Change(values=lambda values: moved, touched=touched)
-        return Change(keys=lambda keys: moved, touched=touched)
+        part: dict[str, Any] = {self._part: lambda states: moved}
+        return Change(touched=touched, **part)
 
     def _donor(self, call: Call, memory: Memory, own: Tensor, picked: Tensor | None) -> Donor | None:
         if self.source == "next":
@@ -116,8 +112,7 @@ class _Patched(SelectorIntervention):
     @classmethod
     def _states(cls, call: Call) -> Tensor:
         """[batch, head, key, dim]: what is moved, as it is now."""
-        states = call.v if cls._part == "values" else call.k
-        return states.repeat_interleave(call.q.shape[1] // states.shape[1], dim=1)
+        return call.per_head(call.v if cls._part == "values" else call.k)
 
 
 @register("patch_values", *WORDS, controls=of_random)

@@ -146,12 +146,6 @@ class CutContext(Selector):
     def label(values: dict[str, Any]) -> str:
         return f"{values['start']:g}–{values['stop']:g}"
 
-    @staticmethod
-    def contradiction(values: dict[str, Any]) -> tuple[str, str] | None:
-        if values["stop"] < values["start"]:
-            return "stop", f"must be at least start, {values['start']}, not {values['stop']}"
-        return None
-
     @property
     def is_noop(self) -> bool:
         return self.start == self.stop

@@ -79,7 +79,6 @@ class SelectorIntervention(Intervention):
         return {"name": type(self).__name__, **self.settings(), "of": self.of.to_dict()}
 
 
-@dataclass(frozen=True)
 class _ChangedValues(SelectorIntervention):
     def change(self, call: Call, memory: Memory) -> Change | None:
         picked = self.of.select(call, memory)
