@@ -252,7 +252,8 @@ def _summed(call: Call, small: Call, kept: Kept | None, taps: Sequence[Tap], cha
         clean = received if same else clean[..., own]
     if any(map(_moves_scores, changes)) and any(tap.ranks(call) for tap in taps):
         clean = untouched_columns(call)
-    outcome = Outcome(received, clean, drop, touched(changes), mask)
+    picked = [tensor for change in changes for tensor in (change.drop, change.touched) if tensor is not None]
+    outcome = Outcome(received, clean, drop, reduce(torch.logical_or, picked) if picked else None, mask)
     for tap in taps:
         tap.take(call, outcome)
     return out
@@ -312,38 +313,26 @@ def merged(call: Call, changes: Sequence[Change]) -> Merged:
             mask = change.bias if mask is None else _additive(mask, change.bias) + change.bias
         if change.temperature != 1:
             scale = (call.scaling if scale is None else scale) / change.temperature
-    extras = [Extra(*change.extra) for change in changes if change.extra is not None]
+    extras, count = [Extra(*change.extra) for change in changes if change.extra is not None], 0
     if values.shape[1] != keys.shape[1] or extras:
         keys, values = call.per_head(keys), call.per_head(values)
-    made = Merged(drop, mask, keys, values, scale, 0)
-    for extra in extras:
-        made = _with_extra(made, extra, call)
-    return made
-
-
-def _with_extra(made: Merged, extra: Extra, call: Call) -> Merged:
-    """More keys in front of the others, so that a causal call stays aligned at its lower right."""
-    count, mask = extra.keys.shape[2], made.mask
-    keys, values = (
-        torch.cat([more.to(old).expand(len(old), -1, -1, -1), old], 2)
-        for more, old in ((extra.keys, made.keys), (extra.values, made.values))
-    )
-    drop = None if made.drop is None else functional.pad(made.drop, (count, 0))
-    if extra.bias:
-        mask = call.q.new_zeros(1, 1, 1, made.keys.shape[2]) if mask is None else _additive(mask, call.q)
-    if mask is not None:
-        mask = functional.pad(mask, (count, 0), value=True if mask.dtype == torch.bool else extra.bias)
-    return Merged(drop, mask, keys, values, made.scale, made.extra + count)
+    for extra in extras:  # in front of the others, so that a causal call stays aligned at its lower right
+        more = extra.keys.shape[2]
+        if extra.bias:
+            mask = call.q.new_zeros(1, 1, 1, keys.shape[2]) if mask is None else _additive(mask, call.q)
+        if mask is not None:
+            mask = functional.pad(mask, (more, 0), value=True if mask.dtype == torch.bool else extra.bias)
+        drop = None if drop is None else functional.pad(drop, (more, 0))
+        keys, values = (
+            torch.cat([new.to(old).expand(len(old), -1, -1, -1), old], 2)
+            for new, old in ((extra.keys, keys), (extra.values, values))
+        )
+        count += more
+    return Merged(drop, mask, keys, values, scale, count)
 
 
 def _additive(mask: Tensor, like: Tensor) -> Tensor:
     return as_bias(mask, like.dtype) if mask.dtype == torch.bool else mask
-
-
-def touched(changes: Sequence[Change]) -> Tensor | None:
-    """All keys that a call's changes hide or empty, bool [batch, head, key]."""
-    picked = [tensor for change in changes for tensor in (change.drop, change.touched) if tensor is not None]
-    return reduce(torch.logical_or, picked) if picked else None
 
 
 def aligned(mask: Tensor | None, causal: bool, query: Tensor, key: Tensor) -> tuple[Tensor | None, bool]:

@@ -29,26 +29,20 @@ def main_key(scores: Tensor, marks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return key, scores.gather(-1, key[..., None]).squeeze(-1), present
 
 
-def lives(marks: Tensor) -> tuple[Tensor, ...]:
-    """Each unbroken run of steps in which a key is a sink: layer, head, key, first and last step, in this order.
+def lifetimes(marks: Tensor) -> Measures:
+    """Births after the first step, deaths before the last; number, mean and longest of the lives, and how many are flashes.
 
-    A run that the generation's start or end cuts counts with the steps that it had.
+    A life is an unbroken run of steps in which a key is a sink; one that the generation's start or end cuts counts with the
+    steps that it had.
     """
+    before, after = marks[:-1], marks[1:]
+    _, layers, heads, _ = marks.shape
     runs = marks.permute(1, 2, 3, 0).contiguous()  # [layer, head, key, step]
     edge = torch.zeros_like(runs[..., :1])
-    starts = runs & ~torch.cat([edge, runs[..., :-1]], -1)
-    ends = runs & ~torch.cat([runs[..., 1:], edge], -1)
     # Starts and ends alternate along a row, so the n-th start belongs to the n-th end.
-    layer, head, key, first = starts.nonzero().unbind(-1)
-    return layer, head, key, first, ends.nonzero()[:, 3]
-
-
-def lifetimes(marks: Tensor) -> Measures:
-    """Births after the first step, deaths before the last; number, mean and longest of the lives, and how many are flashes."""
-    before, after = marks[:-1], marks[1:]
-    layer, head, _, first, last = lives(marks)
-    _, layers, heads, _ = marks.shape
-    place, length = layer * heads + head, last - first + 1
+    starts = (runs & ~torch.cat([edge, runs[..., :-1]], -1)).nonzero()
+    ends = (runs & ~torch.cat([runs[..., 1:], edge], -1)).nonzero()
+    place, length = starts[:, 0] * heads + starts[:, 1], ends[:, 3] - starts[:, 3] + 1
     count = torch.bincount(place, minlength=layers * heads)
     total = torch.bincount(place, length.double(), minlength=layers * heads)
     flashes = torch.bincount(place[length == 1], minlength=layers * heads)

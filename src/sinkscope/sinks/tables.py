@@ -1,4 +1,4 @@
-"""The tables of sinks: each one, the largest per step, lives from birth to death, and how scores are spread (Fig. 3, 10)."""
+"""The tables of sinks: each one, the largest per step, and how scores are spread (Fig. 3, 10)."""
 
 import dataclasses
 import math
@@ -21,7 +21,6 @@ from sinkscope.sinks.columns import (
     on_one_core,
     query_count,
 )
-from sinkscope.sinks.dynamics import lives as lives_of
 from sinkscope.sinks.dynamics import main_key
 from sinkscope.sinks.rules import Columns, Rule, Threshold
 from sinkscope.sinks.tokens import ROLE_KIND, role_names
@@ -58,21 +57,6 @@ def paths(trace: TraceLike, group: str | None = None, rule: Rule | None = None) 
     more = {"score": score, "is_sink": present}
     frame = _keys(trace, step, layer, head, key.reshape(-1))
     return _named(frame.with_columns(**{name: pl.Series(one.reshape(-1).numpy()) for name, one in more.items()}), rule)
-
-
-@on_one_core
-def lives(trace: TraceLike, rule: Rule | None = None) -> pl.DataFrame:
-    """Each unbroken run of steps in which a key is a sink of a head, with the token that stood there at its birth."""
-    rule = rule or default_rule(trace)
-    parts = []
-    for layers, _, _, marks in marks_by_layer(trace, rule):
-        layer, *rest = lives_of(marks)
-        parts.append(torch.stack([layer + layers.start, *rest]))
-    layer, head, key, first, last = (column.numpy() for column in torch.cat(parts, 1))
-    frame = pl.DataFrame(
-        {"layer": layer, "head": head, "position": key, "birth": first, "last": last, "lifetime": last - first + 1}
-    )
-    return _named(frame.with_columns(*token_columns(trace, first, key)), rule)
 
 
 def received(trace: TraceLike, group: str, unit: str) -> pl.DataFrame:
