@@ -196,7 +196,8 @@ def perform(call: Call, taps: Sequence[Tap]) -> Tensor:
     call = _on_columns(call) if kept is None else call
     small, call = call, call if kept is None else _on_canvas(call, kept)
     changes = [change for tap in taps for change in tap.change(call)]
-    watched, out = any(tap.watches(call) for tap in taps), None
+    watched = any(tap.watches(call) for tap in taps)
+    out: Tensor | None = None
     if changes or watched or any(tap.ranks(call) for tap in taps):
         # Sums need no gradient: where one flows, it flows through the module's own attention.
         watched = watched and not (

@@ -90,13 +90,16 @@ class Shape(NamedTuple):
         if hasattr(config, "get_text_config"):
             config = config.get_text_config()
         found = (getattr(config, name, None) for name in ("num_hidden_layers", "num_attention_heads"))
-        return cls(type(root).__name__, *(number if isinstance(number, int) else None for number in found))
+        layers, heads = (number if isinstance(number, int) else None for number in found)
+        return cls(type(root).__name__, layers, heads)
 
     @classmethod
     def seen(cls, listener: Listener) -> Shape:
         """What the calls of a `with` showed; nothing if there were none."""
-        counts = (max(listener.layers) + 1, listener.heads, listener.keys) if listener.calls else (None, None, None)
-        return cls(type(listener.root).__name__, *counts)
+        name = type(listener.root).__name__
+        if not listener.calls:
+            return cls(name, None, None)
+        return cls(name, max(listener.layers) + 1, listener.heads, listener.keys)
 
     def check(self, layers: Collection[int] | None, heads: Collection[int] | None, error: type[SinkscopeError]) -> None:
         """Refuse a choice that the model does not have."""

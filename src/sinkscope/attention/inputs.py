@@ -1,6 +1,5 @@
 """What one attention call was asked for, checked once, in the form that every backend reads."""
 
-import sys
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -8,9 +7,10 @@ import torch
 from torch import Tensor
 
 from sinkscope.errors import AttentionError
+from sinkscope.fields import LARGEST_FLOAT, maybe, need, number, whole
 
-MOST = 1 << 31  # positions, groups and blocks
-LARGEST = sys.float_info.max
+SCALE = maybe(number(-LARGEST_FLOAT, LARGEST_FLOAT))
+COUNT, PLACE = (maybe(whole(least, 1 << 31)) for least in (1, -(1 << 31)))  # groups and blocks; positions
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
@@ -109,17 +109,14 @@ def check(
     first: int | None = None,
 ) -> Inputs:
     """Refuse what does not fit together, in one sentence; otherwise hand on what the backends need."""
-    tensors = {"q": q, "k": k, "v": v, "mask": mask, "groups": groups, "drop_keys": drop_keys}
+    tensors: dict[str, object] = {"q": q, "k": k, "v": v, "mask": mask, "groups": groups, "drop_keys": drop_keys}
     for name, one in tensors.items():
         if not isinstance(one, Tensor) and (one is not None or name in ("q", "k", "v")):
             raise AttentionError(f"{name} must be a tensor, but is {type(one).__name__}: convert it with torch.")
-    if scale is not None and (
-        isinstance(scale, bool) or not isinstance(scale, int | float) or not abs(scale) <= LARGEST
-    ):
-        raise AttentionError(f"scale must be a finite number, but is {scale!r:.60}: leave it out for dim ** -0.5.")
-    for name, whole, least in (("block", block, 1), ("first", first, -MOST), ("group_count", group_count, 1)):
-        if whole is not None and not (type(whole) is int and least <= whole < MOST):
-            raise AttentionError(f"{name} must be a whole number from {least} to {MOST}, but is {whole!r:.60}.")
+    need("scale", scale, SCALE, AttentionError)
+    need("block", block, COUNT, AttentionError)
+    need("group_count", group_count, COUNT, AttentionError)
+    need("first", first, PLACE, AttentionError)
     if causal and block is not None:
         raise AttentionError(f"causal and block = {block} cannot go together: causal is block = 1.")
     _check_states(q, k, v)

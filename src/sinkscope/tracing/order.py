@@ -48,13 +48,15 @@ def decoding_order(trace: Trace) -> DecodingOrder:
     sink = trace.scores("all", "mean").mean((1, 2)).argmax(-1).double()[there]  # [step]
     leftmost = _first(still_open[there])
     rightmost = width - 1 - _first(still_open[there].flip(1))
-    ends = leftmost, rightmost
+    away = [float((sink - end).mean()) if len(sink) else None for end in (leftmost, rightmost)]
     return DecodingOrder(
         total,
         left / total if total else None,
         sum(tied) / len(tied) if tied else None,
-        *(float((sink - end).mean()) if len(sink) else None for end in ends),
-        *(_correlation(sink, end) for end in ends),
+        away[0],
+        away[1],
+        _correlation(sink, leftmost),
+        _correlation(sink, rightmost),
     )
 
 

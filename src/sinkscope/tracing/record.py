@@ -18,7 +18,7 @@ from sinkscope.fields import shown
 from sinkscope.settings.decode import Decode
 from sinkscope.sinks import Classes, Rule, find, head_dynamics, token_shares
 from sinkscope.sinks.columns import alive_keys
-from sinkscope.sinks.tables import received
+from sinkscope.sinks.tables import received as received_rows
 from sinkscope.viewers import view
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ class Trace:
 
         group, unit: as of `scores`. Rows are steps × layers × heads × positions; `select` first where that is too many.
         """
-        return received(self, group, unit)
+        return received_rows(self, group, unit)
 
     def circuitsvis(self, step: int, layer: int | None = None) -> dict[str, Any]:
         """Arguments of `circuitsvis.attention.attention_heads`, of a trace that kept maps (`Keep(maps=((3, 0),))`)."""

@@ -248,9 +248,9 @@ class Recorder(Tap):
                 for name, found in zip(("lens_tokens", "lens_probability"), best, strict=True):
                     self._send(name, (*at, place), found[..., : place.stop - place.start])
         if self.keep.channels:
-            best = largest(state, context.groups[: context.rows] >= 0, self.keep.channels)  # [batch, n]
-            self._send("channels", at, best)
-            values = state.gather(-1, best[:, None].expand(-1, state.shape[1], -1)).mT
+            channels = largest(state, context.groups[: context.rows] >= 0, self.keep.channels)  # [batch, n]
+            self._send("channels", at, channels)
+            values = state.gather(-1, channels[:, None].expand(-1, state.shape[1], -1)).mT
             self._send("channel_values", (*at, context.columns), values)
 
 
