@@ -23,8 +23,10 @@ from sinkscope.interventions.ranked import MaskSinks
 from sinkscope.interventions.selected import SelectorIntervention
 from sinkscope.interventions.settings import OF, RANK, ROWS, WHICH, K, Setting, of_random, register
 
-Source = Literal["next", "previous", "first"]
-SOURCE = Setting("source", "next", among(get_args(Source)), "next, previous or first", place=35, label="from {}".format)
+PatchSource = Literal["next", "previous", "first"]
+SOURCE = Setting(
+    "source", "next", among(get_args(PatchSource)), "next, previous or first", place=35, label="from {}".format
+)
 WORDS = (K, RANK, ROWS, replace(OF, quiet=True), SOURCE, *WHICH)
 
 
@@ -34,11 +36,11 @@ class _Patched(SelectorIntervention):
 
     _part: ClassVar[Literal["values", "keys"]]  # what is moved
     of: Selector  # what __post_init__ makes of the other forms
-    source: Source = "next"
+    source: PatchSource = "next"
 
     if TYPE_CHECKING:
 
-        def __init__(self, of: Selector | Literal["sinks"] | Sequence[int], source: Source = "next") -> None: ...
+        def __init__(self, of: Selector | Literal["sinks"] | Sequence[int], source: PatchSource = "next") -> None: ...
 
     def __post_init__(self) -> None:
         given: object = self.of

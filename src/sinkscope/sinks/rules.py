@@ -23,7 +23,7 @@ from sinkscope.fields import among, check_fields, number, refuse_huge
 
 GROUPS = ("all", "masked", "committed", "prompt")
 UNITS = ("sum", "percent", "mean", "uniform")
-From0 = Annotated[float, number(0)]
+NonNegative = Annotated[float, number(0)]
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ class Threshold(Rule):
         _threshold_form("percent", "percent", "percent of the attention that these queries give", "1 queries / 100 *"),
         _threshold_form("uniform", "× uniform", "multiples of an even share", "keys queries /"),
     )
-    epsilon: From0 = 3.0
+    epsilon: NonNegative = 3.0
     unit: Annotated[str, among(UNITS)] = "sum"
 
     def _scale(self, columns: Columns) -> Tensor | float:
@@ -240,7 +240,7 @@ class ZScore(Rule):
 
     name: ClassVar[str] = "zscore"
     unit: ClassVar[str] = "z"
-    k: From0 = 3.0
+    k: NonNegative = 3.0
 
     def score(self, columns: Columns) -> Tensor:
         keys = columns.keys.clamp(min=1)
@@ -266,7 +266,7 @@ class HeadShare(Rule):
 
     name: ClassVar[str] = "head_share"
     unit: ClassVar[str] = "share"
-    epsilon: From0 = 0.3
+    epsilon: NonNegative = 0.3
 
     def score(self, columns: Columns) -> Tensor:
         return columns.received / columns.seen.clamp(min=1)
