@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from importlib import metadata as packages
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from sinkscope import __version__ as VERSION
 from sinkscope import io
 from sinkscope.errors import DecodeError, TraceError
 from sinkscope.fields import shown
@@ -35,6 +35,10 @@ TYPES: dict[str, tuple[type, ...]] = {
 }
 FORMAT = "sinkscope.trace"
 SCHEMA = 1
+try:
+    VERSION = packages.version("sinkscope")
+except packages.PackageNotFoundError:  # run from a source tree without installing
+    VERSION = "unknown"
 
 
 def save(trace: Trace, path: Path) -> Path:
