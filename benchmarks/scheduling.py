@@ -117,7 +117,7 @@ def weights_of(units: list[Unit]) -> Callable[[Unit], float]:
     """What the queue takes a unit of the study paper to weigh: from config.json files alone."""
     import torch
 
-    from sinkscope.models.outline import outline
+    from sinkscope.models.load import outline
     from sinkscope.study.units.facts import model_info
 
     study = Study.load("paper")

@@ -105,7 +105,6 @@ def report() -> str:
     tables: dict[str, Callable[[], pl.DataFrame]] = {
         "find: every sink": lambda: sinks.find(trace),
         "paths: the largest sink a step": lambda: sinks.paths(trace),
-        "lives: from birth to death": lambda: sinks.lives(trace),
         "head_dynamics: all measures and classes": lambda: sinks.head_dynamics(trace),
         "token_shares": lambda: sinks.token_shares([trace]),
         "sweep: 11 ε × 2 units": lambda: sinks.sweep(trace),

@@ -23,7 +23,8 @@ PLAIN = {"Text": "str", "ModelName": "str", "Whole0": "int", "Whole1": "int", "W
          "Layers": "tuple[int, ...]", "Channels": "tuple[int, ...]", "Heads": "tuple[tuple[int, int], ...]", "SinkRule": "Rule",
          "Count": "int", "FromZero": "int", "Positions": "tuple[int, ...]",
          "TokenId": "int", "TokenIds": "tuple[int, ...]", "Seed": "int", "Number": "float", "Share": "float",
-         "NonNegative": "float", "At": "str", "Commit": "str", "StepsField": "Steps"}  # fmt: skip
+         "NonNegative": "float", "At": "str", "Commit": "str", "StepsField": "Steps",
+         "PatchSource": "'next' or 'previous' or 'first'"}  # fmt: skip
 GROUPS = {
     "Load and generate": ("load", "Model", "wrap", "register", "Decode", "decode", "SparseCache", "checkup"),
     "Look": ("trace", "Trace", "Keep", "Threshold", "ZScore", "HeadShare", "observe", "attend", "lens", "activations", "hook",

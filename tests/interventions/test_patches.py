@@ -8,7 +8,6 @@ import torch
 import sinkscope as sk
 from sinkscope.attention.calls import Call, perform
 from sinkscope.interventions import Active, Intervention
-from sinkscope.interventions.base import Selector
 from sinkscope.models import Model
 
 PROBLEMS = list(sk.tasks.problems("repeat", n=6, difficulty=2))
@@ -31,67 +30,29 @@ SELECTORS = (
 @pytest.mark.parametrize("kind", [sk.PatchValues, sk.PatchKeys])
 @pytest.mark.parametrize("name", ["planted-carrier", "tiny-llada"])
 def test_a_run_patched_with_itself_is_itself_bit_for_bit(name: str, kind: type[sk.PatchValues]) -> None:
-    """Whatever picks the keys, it picks the same ones in the source; so nothing at all is changed."""
+    """Whatever picks the keys, it picks the same ones in a row that is the same; so nothing at all is changed."""
     model = sk.load(name)
-    prompt = PROBLEMS[0].prompt
-    plain = sk.trace(model, prompt)
+    ids = model.encode(PROBLEMS[0].prompt).repeat(2, 1)
+    plain = sk.decode(model, ids, model.defaults)
     for of in SELECTORS:
-        with sk.intervene(model, kind(of, source=plain)) as active:
-            patched = sk.decode(model, model.encode(prompt), model.defaults)
-        assert torch.equal(patched.history[:, 0], plain.canvas) and active.effect.keys == 0, of
-
-
-@pytest.mark.parametrize("of", SELECTORS, ids=str)
-def test_the_donors_are_the_keys_that_the_selector_takes_in_the_source(of: Selector) -> None:
-    """Hiding them in that very generation takes the same keys, as long as nothing hidden has changed its canvas."""
-    model = sk.load("tiny-llada")
-    source = sk.trace(model, OTHER.prompt)
-    change = sk.PatchValues(of, source=source)
-    with sk.intervene(model, change) as active:
-        found = active.memory.given[id(change)]
-    with sk.intervene(model, of, record=True) as masking:
-        model.generate(OTHER.prompt)
-    layers = model.config.num_hidden_layers
-    assert masking.masked is not None
-    for layer in range(layers):
-        donors = found[0, layer].picked
-        hidden = masking.masked[layer]
-        assert torch.equal(hidden, torch.zeros_like(hidden) if donors is None else donors)
-    # The first layer of the second forward: the canvas and the map before it are still those of the source.
-    if not isinstance(of, sk.MaskPositions | sk.CutContext):
-        assert torch.equal(masking.masked[layers], found[1, 0].picked)
+        with sk.intervene(model, kind(of, source="next")) as active:
+            patched = sk.decode(model, ids, model.defaults)
+        assert torch.equal(patched.history, plain.history) and active.effect.keys == 0, of
 
 
 def test_sinks_and_positions_may_be_said_in_short() -> None:
     assert sk.PatchValues("sinks") == sk.PatchValues(sk.MaskSinks(1))
     assert sk.PatchKeys(of=[3, 5], source="first") == sk.PatchKeys(sk.MaskPositions((3, 5)), "first")
     model = sk.load("planted-carrier")
-    source = sk.trace(model, OTHER.prompt)
-    assert str(OTHER.data["letter"]) in answer(model, sk.PatchValues(source=source, of="sinks"))
-
-
-def test_a_block_causal_trace_is_no_source() -> None:
-    model = sk.load("tiny-sdar")
-    with (
-        pytest.raises(sk.SinkscopeError, match="sees its whole canvas at every step"),
-        sk.intervene(model, sk.PatchValues("sinks", source=sk.trace(model, PROBLEMS[0].prompt))),
-    ):
-        pass
-
-
-def test_the_carrier_carries_the_answer() -> None:
-    model = sk.load("planted-carrier")
-    source = sk.trace(model, OTHER.prompt)
-    moved = answer(model, sk.PatchValues(sk.MaskSinks(k=1, layers=(1,)), source=source))
-    # One letter is committed before there is a map to rank by; all others follow the source.
-    assert sorted(moved.split()) == sorted([str(PROBLEMS[0].data["letter"]), *[str(OTHER.data["letter"])] * 7])
+    with sk.intervene(model, sk.PatchValues(of="sinks")):
+        assert str(OTHER.data["letter"]) in model.generate([PROBLEMS[0].prompt, OTHER.prompt])[0]
 
 
 @pytest.mark.parametrize("name", ["planted-drain", "planted-static", "planted-moving"])
 def test_a_drain_carries_nothing(name: str) -> None:
     model = sk.load(name)
-    source = sk.trace(model, OTHER.prompt)
-    assert PROBLEMS[0].check(answer(model, sk.PatchValues(sk.MaskSinks(k=1, layers=(1,)), source=source)))
+    with sk.intervene(model, sk.PatchValues(sk.MaskSinks(k=1, layers=(1,)))):
+        assert PROBLEMS[0].check(model.generate([PROBLEMS[0].prompt, OTHER.prompt])[0])
 
 
 def test_rows_of_a_batch_take_from_the_next() -> None:

@@ -18,7 +18,6 @@ from sinkscope.sinks import (
     ZScore,
     find,
     histogram,
-    lives,
     paths,
     sweep,
     token_shares,
@@ -84,13 +83,6 @@ def test_paths_follow_the_largest_key(seed: int, group: str) -> None:
         place = row["step"], row["layer"], row["head"]
         assert row["position"] == columns[place].tolist().index(columns[place].max().item())
         assert row["is_sink"] == (place in sinks)
-
-
-def test_lives_from_birth_to_death() -> None:
-    trace = diffusion([[[3] * 5 + [18] * 6 + [None] * 3 + [3] * 2]])
-    table = lives(trace)
-    told = table.select("position", "birth", "last", "lifetime", "kind").rows()
-    assert told == [(3, 0, 4, 5, "word"), (3, 14, 15, 2, "word"), (18, 5, 10, 6, "mask")]
 
 
 @settings(max_examples=6, deadline=None)  # each looks for sinks under 16 rules
@@ -197,7 +189,7 @@ def test_an_autoregressive_trace_counts_only_keys_that_exist() -> None:
     assert shares["base"].to_list() == [1]
 
 
-@pytest.mark.parametrize("function", [find, paths, lives, sweep, histogram, token_shares])
+@pytest.mark.parametrize("function", [find, paths, sweep, histogram, token_shares])
 def test_nan_and_emptiness_are_refused_everywhere(function: object) -> None:
     trace = diffusion([[[0] * 16]])
     full(trace)[3, 0, 0, 1, 2] = torch.nan

@@ -23,7 +23,6 @@ from sinkscope.sinks.tokens import (
     STRUCTURAL,
     KindsOf,
     describe,
-    ingredients,
     kind_of_text,
     kinds_in_context,
     kinds_named,
@@ -67,10 +66,6 @@ DATA = Path(os.environ.get("SINKSCOPE_DATA", Path(__file__).parents[3] / "shared
 )
 def test_characters_decide_in_the_stated_order(text: str, kind: str) -> None:
     assert kind_of_text(text) == kind
-
-
-def test_all_ingredients_of_a_mixed_token_can_be_had() -> None:
-    assert ingredients(" a1.\n") == {"space", "word", "digit", "punctuation", "newline"}
 
 
 def test_shown_text_is_one_visible_line() -> None:

@@ -10,7 +10,7 @@ from slow_heads import slow_head
 from made_models import make_causal
 from sinkscope.models import load
 from sinkscope.settings.decode import Decode
-from sinkscope.sinks import HeadShare, Threshold, find, head_dynamics, histogram, lives, paths, sink_rate, sweep
+from sinkscope.sinks import HeadShare, Threshold, find, head_dynamics, histogram, paths, sink_rate, sweep
 from sinkscope.sinks import token_shares as shares
 from sinkscope.tracing import Trace, trace
 from sinkscope.tracing.recorder import Keep
@@ -39,10 +39,9 @@ def test_the_table_of_heads_equals_plain_loops(taken: Trace) -> None:
 
 
 def test_the_tables_agree_with_each_other(taken: Trace) -> None:
-    sinks, heads, rows = find(taken), head_dynamics(taken), lives(taken)
+    sinks, heads = find(taken), head_dynamics(taken)
     assert len(sinks) > 0  # the golden weights attend peakily
-    assert rows["lifetime"].sum() == len(sinks)
-    assert heads["lives"].sum() == len(rows)
+    assert (heads["lives"] * heads["lifetime"]).sum() == pytest.approx(len(sinks))
     assert (heads["sinks"] * taken.steps).sum() == pytest.approx(len(sinks))
     assert paths(taken)["is_sink"].sum() == pytest.approx((heads["presence"] * taken.steps).sum())
     at_3 = sweep(taken).filter((pl.col("epsilon") == 3) & (pl.col("unit") == "sum"))

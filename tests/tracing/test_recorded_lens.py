@@ -9,7 +9,7 @@ import torch
 
 import sinkscope as sk
 from sinkscope.errors import BudgetError, TraceError
-from sinkscope.tracing.lens import BYTES, TOP
+from sinkscope.tracing.lens import TOP
 from sinkscope.tracing.recorder import Keep
 
 PROMPT = "Tom has 3 apples. Then Tom finds 2.\nHow many apples are left?"
@@ -68,7 +68,7 @@ def test_it_changes_no_token_is_saved_and_is_cut_with_the_trace(tmp_path: Path) 
 
 def test_its_bytes_count_and_what_is_no_choice_is_refused() -> None:
     model = sk.load("tiny-llada")
-    size = 24 * model.config.num_hidden_layers * (len(model.encode(PROMPT)[0]) + 24) * BYTES
+    size = 24 * model.config.num_hidden_layers * (len(model.encode(PROMPT)[0]) + 24) * TOP * (4 + 2)
     with pytest.raises(BudgetError, match="budget"):
         sk.trace(model, PROMPT, keep=Keep(lens=True, budget=size))
     with pytest.raises(TraceError, match="Expected lens"):

@@ -61,7 +61,8 @@ def read_trace(model: Model, trace: Trace, rule: Rule | None = None, answer: int
     # Later tokens change nothing before them in a causal model: its last canvas holds the states of all steps.
     canvases = trace.canvas[-1:] if trace.causal else trace.canvas[:-1]
     with listening(model.module, norms):
-        states = hidden_states(model, canvases)  # [layer, canvas, position, width]
+        by_layer = hidden_states(model, canvases, None, range(trace.layers))
+    states = torch.stack([by_layer[layer] for layer in range(trace.layers)])  # [layer, canvas, position, width]
     rows = torch.tensor([0 if trace.causal else pair.step for pair in pairs], dtype=torch.int64)[:, None]
     places = torch.tensor([[pair.sink, pair.other] for pair in pairs], dtype=torch.int64).reshape(-1, 2)
     found = states[:, rows, places].permute(1, 2, 0, 3)  # [pair, 2, layer, width]

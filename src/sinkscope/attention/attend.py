@@ -5,6 +5,7 @@ It is made for inference: `tiled` and `triton` compute no gradients; `reference`
 
 import importlib.util
 import os
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -53,12 +54,9 @@ def attend(
     """
     call = check(q, k, v, mask, causal, groups, scale, drop_keys, keep_self, clean, group_count, block, first)
     chosen = choose_backend(q, backend)
-    if call.queries == 0 or call.keys == 0 or call.batch == 0:
-        result = Result(call.empty_out().zero_(), call.zero_received(), None)
-    elif torch.is_autocast_enabled(q.device.type):
-        with torch.autocast(q.device.type, enabled=False):  # it would put some of the products into half precision
-            result = _run(chosen, call)
-    else:
+    kind = q.device.type
+    # Autocast would put some of the products into half precision.
+    with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
         result = _run(chosen, call)
     if not clean:
         return result.out, result.received
@@ -88,6 +86,8 @@ def _has_triton() -> bool:
 
 
 def _run(backend: str, call: Inputs) -> Result:
+    if call.queries == 0 or call.keys == 0 or call.batch == 0:
+        return Result(call.empty_out().zero_(), call.zero_received(), None)
     if backend == "reference":
         return reference(call)
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (call.q, call.k, call.v)):

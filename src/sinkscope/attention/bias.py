@@ -24,12 +24,8 @@ class AttentionBias:
 
     def of(self, batch: slice | int, heads: slice | int) -> AttentionBias:
         """The part of some heads, or of one."""
-        return AttentionBias(
-            part(self.all_rows, batch, heads),
-            part(self.row_by_row, batch, heads),
-            part(self.drop, batch, heads),
-            self.first_kept,
-        )
+        all_rows, row_by_row, drop = (part(one, batch, heads) for one in (self.all_rows, self.row_by_row, self.drop))
+        return AttentionBias(all_rows, row_by_row, drop, self.first_kept)
 
 
 def part(tensor: Tensor | None, batch: slice | int, heads: slice | int) -> Tensor | None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from sinkscope.attention.attend import attend, choose_backend
+from sinkscope.attention.bias import as_bias
 from sinkscope.attention.context import GROUPS, Forward, Kept
 from sinkscope.attention.inputs import masked_below
 from sinkscope.errors import InterventionError
@@ -80,11 +81,6 @@ class Call:
         if self.real_keys is not None and self.queries <= self.keys:
             return labels.masked_fill(~self.real_keys[:, self.start : self.start + self.queries], -1)
         return labels
-
-    @property
-    def is_sparse(self) -> bool:
-        """Whether a sparse cache leaves other keys out in each layer."""
-        return self.forward is not None and self.forward.kept is not None
 
     def once(self, key: object, make: Callable[[], Tensor]) -> Tensor:
         """What does not differ from layer to layer of one forward, made once on each device."""
@@ -199,7 +195,18 @@ def perform(call: Call, taps: Sequence[Tap]) -> Tensor:
     kept = None if call.forward is None or call.forward.kept is None else call.forward.kept(call.layer)
     call = _on_columns(call) if kept is None else call
     small, call = call, call if kept is None else _on_canvas(call, kept)
-    out = _answer(call, small, kept, taps)
+    changes = [change for tap in taps for change in tap.change(call)]
+    watched = any(tap.watches(call) for tap in taps)
+    out: Tensor | None = None
+    if changes or watched or any(tap.ranks(call) for tap in taps):
+        # Sums need no gradient: where one flows, it flows through the module's own attention.
+        watched = watched and not (
+            torch.is_grad_enabled() and any(one.requires_grad for one in (call.q, call.k, call.v))
+        )
+        with nullcontext() if changes else torch.no_grad():
+            out = _summed(call, small, kept, taps, changes)
+    if out is None or not (changes or watched):
+        out = call.untouched()
     for tap in taps:
         tap.done(call)
     return out
@@ -226,36 +233,16 @@ def _on_canvas(call: Call, kept: Kept) -> Call:
     return replace(whole, mask=mask if whole.real_keys is None else mask & whole.real_keys[:, None, None])
 
 
-def _answer(call: Call, small: Call, kept: Kept | None, taps: Sequence[Tap]) -> Tensor:
-    """small: the call as the module made it, which has fewer keys than `call` under a sparse cache."""
-    changes = [change for tap in taps for change in tap.change(call)]
-    watched = any(tap.watches(call) for tap in taps)
-    if not changes and not watched and not any(tap.ranks(call) for tap in taps):
-        return call.untouched()
-    # Sums need no gradient: where one flows, it flows through the module's own attention.
-    watched = watched and not (torch.is_grad_enabled() and any(one.requires_grad for one in (call.q, call.k, call.v)))
-    with nullcontext() if changes else torch.no_grad():
-        out = _summed(call, small, kept, taps, changes)
-    return out if changes or watched else call.untouched()
-
-
 def _summed(call: Call, small: Call, kept: Kept | None, taps: Sequence[Tap], changes: Sequence[Change]) -> Tensor:
-    """Output and column sums in one pass; the sums go to the taps."""
+    """Output and column sums in one pass; the sums go to the taps.
+
+    small: the call as the module made it, which has fewer keys than `call` under a sparse cache.
+    """
     narrow = kept is not None and not changes  # nothing to change among the keys that are left out
     use = merged(small if narrow else call, changes)
-    out: Tensor
-    words: dict[str, Any] = {
-        "mask": use.mask, "causal": call.causal, "groups": call.labels, "scale": use.scale,
-        "group_count": call.group_count, "first": None if call.causal else call.start + use.extra,
-    }  # fmt: skip
-    if use.drop is None:
-        out, received = attend(call.q, use.keys, use.values, **words)
-        clean = received
-    else:
-        keep_self = any(change.keep_self for change in changes)
-        out, received, clean = attend(
-            call.q, use.keys, use.values, drop_keys=use.drop, clean=True, keep_self=keep_self, **words
-        )
+    keep_self = any(change.keep_self for change in changes)
+    found = _attend(call, use, drop_keys=use.drop, clean=use.drop is not None, keep_self=keep_self)
+    out, received, clean = found[0], found[1], found[-1]
     if narrow and kept is not None:
         received = clean = _spread(received, kept.columns, call.keys)
     drop, mask = use.drop, call.mask if narrow else use.mask
@@ -266,7 +253,8 @@ def _summed(call: Call, small: Call, kept: Kept | None, taps: Sequence[Tap], cha
         clean = received if same else clean[..., own]
     if any(map(_moves_scores, changes)) and any(tap.ranks(call) for tap in taps):
         clean = untouched_columns(call)
-    outcome = Outcome(received, clean, drop, touched(changes), mask)
+    picked = [tensor for change in changes for tensor in (change.drop, change.touched) if tensor is not None]
+    outcome = Outcome(received, clean, drop, reduce(torch.logical_or, picked) if picked else None, mask)
     for tap in taps:
         tap.take(call, outcome)
     return out
@@ -279,11 +267,14 @@ def _moves_scores(change: Change) -> bool:
 
 def untouched_columns(call: Call) -> Tensor:
     """What every key would receive if nothing were changed, [batch, head, group, key]."""
-    _, received = attend(
-        call.q, call.k, call.v, mask=call.mask, causal=call.causal, groups=call.labels, scale=call.scale,
-        group_count=call.group_count, first=None if call.causal else call.start,
+    return _attend(call, merged(call, ()))[1]
+
+
+def _attend(call: Call, use: Merged, **words: Any) -> tuple[Tensor, ...]:
+    return attend(
+        call.q, use.keys, use.values, mask=use.mask, causal=call.causal, groups=call.labels, scale=use.scale,
+        group_count=call.group_count, first=None if call.causal else call.start + use.extra, **words,
     )  # fmt: skip
-    return received
 
 
 def _spread(sums: Tensor, index: Tensor, columns: int) -> Tensor:
@@ -323,40 +314,26 @@ def merged(call: Call, changes: Sequence[Change]) -> Merged:
             mask = change.bias if mask is None else _additive(mask, change.bias) + change.bias
         if change.temperature != 1:
             scale = (call.scaling if scale is None else scale) / change.temperature
-    extras = [Extra(*change.extra) for change in changes if change.extra is not None]
+    extras, count = [Extra(*change.extra) for change in changes if change.extra is not None], 0
     if values.shape[1] != keys.shape[1] or extras:
         keys, values = call.per_head(keys), call.per_head(values)
-    made = Merged(drop, mask, keys, values, scale, 0)
-    for extra in extras:
-        made = _with_extra(made, extra, call)
-    return made
-
-
-def _with_extra(made: Merged, extra: Extra, call: Call) -> Merged:
-    """More keys in front of the others, so that a causal call stays aligned at its lower right."""
-    count, mask = extra.keys.shape[2], made.mask
-    keys, values = (
-        torch.cat([more.to(old).expand(len(old), -1, -1, -1), old], 2)
-        for more, old in ((extra.keys, made.keys), (extra.values, made.values))
-    )
-    drop = None if made.drop is None else functional.pad(made.drop, (count, 0))
-    if extra.bias:
-        mask = call.q.new_zeros(1, 1, 1, made.keys.shape[2]) if mask is None else _additive(mask, call.q)
-    if mask is not None:
-        mask = functional.pad(mask, (count, 0), value=True if mask.dtype == torch.bool else extra.bias)
-    return Merged(drop, mask, keys, values, made.scale, made.extra + count)
+    for extra in extras:  # in front of the others, so that a causal call stays aligned at its lower right
+        more = extra.keys.shape[2]
+        if extra.bias:
+            mask = call.q.new_zeros(1, 1, 1, keys.shape[2]) if mask is None else _additive(mask, call.q)
+        if mask is not None:
+            mask = functional.pad(mask, (more, 0), value=True if mask.dtype == torch.bool else extra.bias)
+        drop = None if drop is None else functional.pad(drop, (more, 0))
+        keys, values = (
+            torch.cat([new.to(old).expand(len(old), -1, -1, -1), old], 2)
+            for new, old in ((extra.keys, keys), (extra.values, values))
+        )
+        count += more
+    return Merged(drop, mask, keys, values, scale, count)
 
 
 def _additive(mask: Tensor, like: Tensor) -> Tensor:
-    if mask.dtype != torch.bool:
-        return mask
-    return torch.zeros(mask.shape, dtype=like.dtype, device=mask.device).masked_fill(~mask, -torch.inf)
-
-
-def touched(changes: Sequence[Change]) -> Tensor | None:
-    """All keys that a call's changes hide or empty, bool [batch, head, key]."""
-    picked = [tensor for change in changes for tensor in (change.drop, change.touched) if tensor is not None]
-    return reduce(torch.logical_or, picked) if picked else None
+    return as_bias(mask, like.dtype) if mask.dtype == torch.bool else mask
 
 
 def aligned(mask: Tensor | None, causal: bool, query: Tensor, key: Tensor) -> tuple[Tensor | None, bool]:

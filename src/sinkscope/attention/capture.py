@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
 from sinkscope.attention.calls import Tap
 from sinkscope.attention.interface import attention_layers, is_native, is_transformers, through_interface
-from sinkscope.attention.listeners import Caught, Listener, listed
+from sinkscope.attention.listeners import Listener, listed
 from sinkscope.attention.sdpa import through_sdpa
 from sinkscope.errors import CaptureError, SinkscopeError
 
@@ -34,7 +33,7 @@ def module_of(model: Any) -> nn.Module:
 
 
 @contextmanager
-def listening(root: nn.Module, tap: Tap, layers: Collection[int] | None = None) -> Iterator[Caught]:
+def listening(root: nn.Module, tap: Tap, layers: Collection[int] | None = None) -> Iterator[Listener]:
     """Send every attention call that this context makes inside `root` through `tap` until the `with` ends.
 
     layers: those that the tap cares for; the others may be silent.
@@ -46,53 +45,61 @@ def listening(root: nn.Module, tap: Tap, layers: Collection[int] | None = None) 
         if not is_native(root):
             stack.enter_context(through_sdpa(root))
         stack.enter_context(listed(listener))
-        yield listener.caught
+        yield listener
     _complain(listener, layers)
 
 
 def _complain(listener: Listener, layers: Collection[int] | None) -> None:
     """After a `with` that ended well: was everything seen that should have been?"""
-    root, caught = listener.root, listener.caught
-    name = type(root).__name__
-    if caught.through_interface and caught.through_sdpa:
+    root, calls, name = listener.root, listener.calls, type(listener.root).__name__
+    if len(calls) > 1:
         raise CaptureError(
-            f"{name} calls attention in two ways, through transformers' interface ({caught.through_interface} calls) and "
-            f"directly ({caught.through_sdpa}); observe the two parts in turn, each by its own module."
+            f"{name} calls attention in two ways, through transformers' interface ({calls['interface']} calls) and "
+            f"directly ({calls['directly']}); observe the two parts in turn, each by its own module."
         )
-    if caught.forwards and not caught.calls:
+    if listener.forwards and not calls:
         raise CaptureError(
-            f"Expected attention calls inside {name}, caught none in {caught.forwards} forwards; flash-attention kernels, fully "
+            f"Expected attention calls inside {name}, caught none in {listener.forwards} forwards; flash-attention kernels, fully "
             "compiled graphs and hand-written softmax cannot be seen: run the module in eager mode with sdpa attention."
         )
-    if listener.elsewhere and not caught.calls:
+    if listener.elsewhere and not calls:
         raise CaptureError(
             f"Expected {name} to run in the thread that entered this `with`, and it ran in others only; "
             "enter the `with` inside each thread."
         )
     expected = attention_layers(root) if layers is None else attention_layers(root) & set(layers)
-    if caught.through_interface and expected and (skipped := sorted(expected - caught.layers)):
+    if calls["interface"] and expected and (skipped := sorted(expected - listener.layers)):
         raise CaptureError(
             f"Expected an attention call from each of {len(expected)} layers of {name}, and layers {skipped[:8]} made none; "
             "a layer without softmax attention cannot be observed: name the others with layers=…"
         )
 
 
-@dataclass(frozen=True)
-class Shape:
-    """How many layers and heads a module has, as far as its config says; None where it does not."""
+class Shape(NamedTuple):
+    """How many layers, heads and keys a module has, as far as its config says or its calls showed; None where neither does."""
 
     name: str
     layers: int | None
     heads: int | None
+    keys: int | None = None
 
     @classmethod
     def of(cls, root: nn.Module) -> Shape:
+        """What the config says."""
         config: Any = getattr(root, "config", None)
         if hasattr(config, "get_text_config"):
             config = config.get_text_config()
-        layers, heads = (getattr(config, name, None) for name in ("num_hidden_layers", "num_attention_heads"))
-        whole = [number if isinstance(number, int) else None for number in (layers, heads)]
-        return cls(type(root).__name__, whole[0], whole[1])
+        found = (getattr(config, name, None) for name in ("num_hidden_layers", "num_attention_heads"))
+        layers, heads = (number if isinstance(number, int) else None for number in found)
+        return cls(type(root).__name__, layers, heads)
+
+    @classmethod
+    def seen(cls, listener: Listener) -> Shape:
+        """What the calls of a `with` showed; nothing if there were none."""
+        name = type(listener.root).__name__
+        if not listener.calls:
+            return cls(name, None, None)
+        return cls(name, max(listener.layers) + 1, listener.heads, listener.keys)
 
     def check(self, layers: Collection[int] | None, heads: Collection[int] | None, error: type[SinkscopeError]) -> None:
         """Refuse a choice that the model does not have."""
@@ -101,14 +108,3 @@ class Shape:
                 raise error(
                     f"Expected {kind} from 0 to {there - 1}, which {self.name} has, got {missing[0]}; choose among them."
                 )
-
-    def check_seen(
-        self, caught: Caught, layers: Collection[int] | None, heads: Collection[int] | None, error: type[SinkscopeError]
-    ) -> None:
-        """For modules without a config: what was chosen must have been there when the module ran."""
-        if not caught.calls:
-            return
-        if missing := sorted(set(layers or ()) - caught.layers):
-            there = ", ".join(map(str, sorted(caught.layers)))
-            raise error(f"Expected layers that {self.name} has (it ran {there}), got {missing[0]}; choose among them.")
-        Shape(self.name, None, caught.heads).check(None, heads, error)

@@ -46,18 +46,19 @@ def against_reference(device: torch.device, dtype: torch.dtype) -> list[Deviatio
         shapes = ((2, HEADS, QUERIES, dim), (2, KV_HEADS, KEYS, dim), (2, KV_HEADS, KEYS, dim))
         q, k, v = (torch.randn(shape, generator=generator).to(dtype) for shape in shapes)
         for name, words in kinds(dtype).items():
-            exact = attend(q.double(), k.double(), v.double(), **_as(words, torch.float64), backend="reference")
+            exact = attend(q.double(), k.double(), v.double(), **words, backend="reference")
+            placed: dict[str, Any] = {
+                key: value.to(device) if isinstance(value, Tensor) else value for key, value in words.items()
+            }
             for backend in BACKENDS[1:]:
-                placed: dict[str, Any] = {
-                    key: value.to(device) if isinstance(value, Tensor) else value for key, value in words.items()
-                }
                 try:
                     choose_backend(q.to(device), backend)
                 except AttentionError:
                     continue
                 found = attend(q.to(device), k.to(device), v.to(device), **placed, backend=backend)
                 off = [float((one.cpu().double() - other).abs().max()) for one, other in zip(found, exact, strict=True)]
-                rows.append(Deviation(backend, name, _name(dtype), dim, off[0], max(off[1:]), LIMITS[dtype]))
+                kind = str(dtype).removeprefix("torch.")
+                rows.append(Deviation(backend, name, kind, dim, off[0], max(off[1:]), LIMITS[dtype]))
     return rows
 
 
@@ -75,17 +76,6 @@ def kinds(dtype: torch.dtype) -> dict[str, dict[str, Any]]:
         "dropped": {**groups, "drop_keys": drop, "clean": True},
         "dropped, padded": {**groups, "drop_keys": drop, "clean": True, "mask": padding, "keep_self": True},
     }  # fmt: skip
-
-
-def _as(words: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
-    return {
-        key: value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
-        for key, value in words.items()
-    }
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 GROUPS = 3  # of queries: masked, committed, prompt

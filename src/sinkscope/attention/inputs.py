@@ -1,6 +1,5 @@
 """What one attention call was asked for, checked once, in the form that every backend reads."""
 
-import sys
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -8,8 +7,10 @@ import torch
 from torch import Tensor
 
 from sinkscope.errors import AttentionError
+from sinkscope.fields import LARGEST_FLOAT, maybe, need, number, whole
 
-MOST = 1 << 31  # positions, groups and blocks
+SCALE = maybe(number(-LARGEST_FLOAT, LARGEST_FLOAT))
+COUNT, PLACE = (maybe(whole(least, 1 << 31)) for least in (1, -(1 << 31)))  # groups and blocks; positions
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
@@ -108,11 +109,18 @@ def check(
     first: int | None = None,
 ) -> Inputs:
     """Refuse what does not fit together, in one sentence; otherwise hand on what the backends need."""
-    _check_kinds({"q": q, "k": k, "v": v}, {"mask": mask, "groups": groups, "drop_keys": drop_keys})
-    _check_numbers(scale, {"block": block, "first": first, "group_count": group_count})
-    _check_tensors(q, k, v)
-    batch, heads, queries, dim = q.shape
-    keys = k.shape[2]
+    tensors: dict[str, object] = {"q": q, "k": k, "v": v, "mask": mask, "groups": groups, "drop_keys": drop_keys}
+    for name, one in tensors.items():
+        if not isinstance(one, Tensor) and (one is not None or name in ("q", "k", "v")):
+            raise AttentionError(f"{name} must be a tensor, but is {type(one).__name__}: convert it with torch.")
+    need("scale", scale, SCALE, AttentionError)
+    need("block", block, COUNT, AttentionError)
+    need("group_count", group_count, COUNT, AttentionError)
+    need("first", first, PLACE, AttentionError)
+    if causal and block is not None:
+        raise AttentionError(f"causal and block = {block} cannot go together: causal is block = 1.")
+    _check_states(q, k, v)
+    (batch, heads, queries, dim), keys = q.shape, k.shape[2]
     if mask is not None:
         _check_mask(mask)
         _check_fit("mask", mask, (batch, heads, queries, keys), q.device)
@@ -120,8 +128,6 @@ def check(
         if drop_keys.dtype != torch.bool:
             raise AttentionError(f"drop_keys must be bool (True = nobody may attend), but is {drop_keys.dtype}.")
         _check_fit("drop_keys", drop_keys, (batch, heads, keys), q.device)
-    if block is not None:
-        _check_block(block, causal)
     offset = keys - queries if first is None else first  # what a cache already holds stands before query 0
     labels, count = _labels(groups, batch, queries, group_count, q.device)
     return Inputs(
@@ -130,43 +136,21 @@ def check(
     )  # fmt: skip
 
 
-def _check_kinds(needed: dict[str, object], optional: dict[str, object]) -> None:
-    for name, value in (*needed.items(), *((name, one) for name, one in optional.items() if one is not None)):
-        if not isinstance(value, Tensor):
-            raise AttentionError(f"{name} must be a tensor, but is {type(value).__name__}: convert it with torch.")
-
-
-def _check_numbers(scale: object, whole: dict[str, object]) -> None:
-    if scale is not None and not (
-        isinstance(scale, int | float) and not isinstance(scale, bool) and abs(scale) <= sys.float_info.max
-    ):
-        raise AttentionError(f"scale must be a finite number, but is {scale!r:.60}: leave it out for dim ** -0.5.")
-    for name, value in whole.items():
-        if value is not None and not (type(value) is int and abs(value) < MOST):
-            raise AttentionError(f"{name} must be a whole number below {MOST}, but is {value!r:.60}.")
-
-
-def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
-    for name, tensor in (("q", q), ("k", k), ("v", v)):
-        if tensor.dim() != 4:
-            raise AttentionError(f"{name} must be [batch, head, position, dim], but has shape {list(tensor.shape)}.")
-        if tensor.dtype != q.dtype or tensor.device != q.device:
+def _check_states(q: Tensor, k: Tensor, v: Tensor) -> None:
+    for name, one in (("k", k), ("v", v)):
+        if one.dtype != q.dtype or one.device != q.device:
             raise AttentionError(
                 f"q, k and v must share one dtype and device, but q is {q.dtype} on {q.device} and {name} is "
-                f"{tensor.dtype} on {tensor.device}: convert one of them."
+                f"{one.dtype} on {one.device}: convert one of them."
             )
     if q.dtype not in DTYPES:
         raise AttentionError(f"q, k and v must be float32, bfloat16, float16 or float64, but they are {q.dtype}.")
-    if k.shape[0] != q.shape[0] or v.shape[0] != q.shape[0]:
-        raise AttentionError(f"q, k and v must share the batch size, not {len(q)}, {len(k)} and {len(v)}.")
-    if k.shape[1:3] != v.shape[1:3]:
+    fit = q.dim() == k.dim() == v.dim() == 4 and len(q) == len(k) and k.shape[:3] == v.shape[:3]
+    if not fit or k.shape[1] == 0 or q.shape[1] % k.shape[1] or k.shape[3] != q.shape[3]:
         raise AttentionError(
-            f"k and v must agree in heads and keys, but are {list(k.shape)} and {list(v.shape)}: only dim may differ."
+            "q must be [batch, head, query, dim], k [batch, kv head, key, dim] and v [batch, kv head, key, value dim], where head "
+            f"is a multiple of kv head, but their shapes are {list(q.shape)}, {list(k.shape)} and {list(v.shape)}."
         )
-    if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
-        raise AttentionError(f"the {q.shape[1]} heads of q must be a multiple of the {k.shape[1]} heads of k and v.")
-    if k.shape[3] != q.shape[3]:
-        raise AttentionError(f"q and k must share dim, but q has {q.shape[3]} and k has {k.shape[3]}.")
 
 
 def _check_mask(mask: Tensor) -> None:
@@ -180,31 +164,18 @@ def _check_mask(mask: Tensor) -> None:
 
 def _check_fit(name: str, tensor: Tensor, sizes: tuple[int, ...], device: torch.device) -> None:
     """Of these sizes, all but the last of which may be 1, and where q is."""
-    sides = zip(tensor.shape[:-1], sizes[:-1], strict=False)
-    if (
-        tensor.shape[-1:] != sizes[-1:]
-        or tensor.dim() != len(sizes)
-        or any(one not in (1, size) for one, size in sides)
-    ):
+    fits = tensor.dim() == len(sizes) and tensor.shape[-1] == sizes[-1]
+    if not fits or any(one not in (1, size) for one, size in zip(tensor.shape[:-1], sizes[:-1], strict=True)):
         expected = "".join(f"{size} or 1, " for size in sizes[:-1])
         raise AttentionError(f"{name} must be [{expected}{sizes[-1]}], but has shape {list(tensor.shape)}.")
     if tensor.device != device:
         raise AttentionError(f"{name} must be on {device} with q, but is on {tensor.device}: move it there.")
 
 
-def _check_block(block: int, causal: bool) -> None:
-    if block < 1:
-        raise AttentionError(f"block must be at least 1, but is {block}: leave it out where every query sees all keys.")
-    if causal:
-        raise AttentionError(f"causal and block = {block} cannot go together: causal is block = 1.")
-
-
 def _labels(
     groups: Tensor | None, batch: int, queries: int, group_count: int | None, device: torch.device
 ) -> tuple[Tensor, int]:
     """Labels as [batch | 1, query], and how many groups there are."""
-    if group_count is not None and group_count < 1:
-        raise AttentionError(f"group_count must be at least 1, but is {group_count}.")
     if groups is None:
         return torch.zeros(1, queries, dtype=torch.long, device=device), group_count or 1
     if groups.is_floating_point() or groups.is_complex() or groups.dtype == torch.bool:

@@ -13,14 +13,7 @@ from torch import Tensor, nn
 
 from sinkscope.attention.calls import Call, aligned, perform
 from sinkscope.attention.context import running
-from sinkscope.attention.listeners import (
-    Counted,
-    anyone_listens,
-    listeners_at,
-    listeners_of,
-    refuse_graphs,
-    unheard,
-)
+from sinkscope.attention.listeners import Counted, anyone_listens, listeners_at, listeners_of, refuse_unseen, unheard
 from sinkscope.errors import CaptureError
 
 NAME = "sinkscope"
@@ -80,7 +73,7 @@ def _set_implementation(config: Any, name: str) -> None:
 
 def _count_forward(root: nn.Module, *_: object) -> None:
     for one in listeners_at(root):
-        one.caught.forwards += 1
+        one.forwards += 1
 
 
 def _mask(*args: Any, **options: Any) -> Tensor | None:
@@ -114,8 +107,12 @@ def _attention(
             module, query, key, value, attention_mask, scaling=scaling, is_causal=is_causal, **options
         )
         return plain
-    _refuse(module, options)
-    refuse_graphs()
+    for refused in ("softcap", "s_aux", "position_bias"):
+        if options.get(refused) is not None:
+            raise CaptureError(
+                f"{type(module).__name__} uses attention with {refused}, whose column sums are not defined here."
+            )
+    refuse_unseen(options.get("dropout", 0.0) if module.training else 0.0)
     query, key = query.to(value.dtype), key.to(value.dtype)  # a float32 rotary embedding promotes both
     directed = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     causal = directed and attention_mask is None and query.shape[2] > 1
@@ -129,8 +126,7 @@ def _attention(
     mask, causal = aligned(attention_mask, causal, query, key)
     call = Call(layer, query, key, value, mask, causal, scaling, forward, untouched, directed)
     for one in listeners:
-        one.caught.through_interface += 1
-        one.caught.note(layer, query.shape[1], key.shape[2])
+        one.note("interface", layer, query.shape[1], key.shape[2])
     return perform(call, [one.tap for one in listeners]).transpose(1, 2).contiguous(), None
 
 
@@ -165,25 +161,11 @@ def padding_row(config: Any, mask: Tensor | None) -> Tensor | None:
     return mask.bool()[:, None, None]
 
 
-def _refuse(module: Any, options: dict[str, Any]) -> None:
-    for refused in ("softcap", "s_aux", "position_bias"):
-        if options.get(refused) is not None:
-            raise CaptureError(
-                f"{type(module).__name__} uses attention with {refused}, whose column sums are not defined here."
-            )
-    if module.training and options.get("dropout", 0.0):
-        raise CaptureError(
-            "Expected a module in evaluation mode, got one with active attention dropout; call .eval() first."
-        )
-
-
 def _implementation(module: Any) -> Callable[..., Any]:
     """The attention function that the model had before anyone listened."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     name = implementation_of(module.config)
-    if name == "eager":
-        eager: Callable[..., Any] = sys.modules[type(module).__module__].eager_attention_forward
-        return eager
-    found: Callable[..., Any] = ALL_ATTENTION_FUNCTIONS[name]
+    own: Any = sys.modules[type(module).__module__]
+    found: Callable[..., Any] = own.eager_attention_forward if name == "eager" else ALL_ATTENTION_FUNCTIONS[name]
     return found

@@ -9,6 +9,7 @@ context where nobody listens runs the module's own attention.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -21,39 +22,29 @@ from sinkscope.attention.calls import Tap
 from sinkscope.errors import CaptureError
 
 
-@dataclass
-class Caught:
-    """What was seen of one module while it was being listened to."""
+@dataclass(eq=False)
+class Listener:
+    """One `with` at work, and what it saw of its module."""
 
-    through_interface: int = 0
-    through_sdpa: int = 0
+    tap: Tap
+    root: nn.Module
+    is_open: bool = True  # a generator may end its `with` in another context, where it cannot be taken off the list
+    thread: int | None = None
+    elsewhere: int = 0  # calls of this module in contexts where nobody listens
     forwards: int = 0
+    calls: Counter[str] = field(default_factory=Counter)  # by the way they came: "interface" or "directly"
     layers: set[int] = field(default_factory=set)
     heads: int = 0  # the most that a call had
     keys: int = 0
 
-    @property
-    def calls(self) -> int:
-        return self.through_interface + self.through_sdpa
-
-    def note(self, layer: int, heads: int, keys: int) -> None:
-        self.layers.add(layer)
-        self.heads, self.keys = max(self.heads, heads), max(self.keys, keys)
-
-
-@dataclass(eq=False)
-class Listener:
-    """One `with` at work."""
-
-    tap: Tap
-    root: nn.Module
-    caught: Caught = field(default_factory=Caught)
-    is_open: bool = True  # a generator may end its `with` in another context, where it cannot be taken off the list
-    thread: int | None = None
-    elsewhere: int = 0  # calls of this module in contexts where nobody listens
-
     def __post_init__(self) -> None:
         self.parts = frozenset(id(part) for part in self.root.modules())
+
+    def note(self, way: str, layer: int, heads: int, keys: int) -> None:
+        """A call was caught."""
+        self.calls[way] += 1
+        self.layers.add(layer)
+        self.heads, self.keys = max(self.heads, heads), max(self.keys, keys)
 
     def claim(self) -> None:
         """What a tap remembers belongs to one generation at a time: the thread that calls first keeps it."""
@@ -84,8 +75,15 @@ def listeners_at(root: nn.Module) -> list[Listener]:
     return [one for one in listeners_of(root) if one.root is root]
 
 
-def refuse_graphs() -> None:
-    """A CUDA graph replays kernels without Python: nothing would be heard, and nothing changed, after the first time."""
+def refuse_unseen(dropout: float) -> None:
+    """Refuse what column sums cannot be of.
+
+    A CUDA graph replays kernels without Python: nothing would be heard, and nothing changed, after the first time.
+    """
+    if dropout > 0:
+        raise CaptureError(
+            "Expected a module in evaluation mode, got one with active attention dropout; call .eval() first."
+        )
     if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
         raise CaptureError(
             "Expected a forward in eager mode, got one that is captured in a CUDA graph, whose replays call no Python; "

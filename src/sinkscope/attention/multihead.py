@@ -13,6 +13,7 @@ from torch.nn import functional
 from sinkscope.attention.bias import as_bias
 from sinkscope.attention.calls import Call, Outcome, Tap, merged
 from sinkscope.attention.context import running
+from sinkscope.attention.listeners import refuse_unseen
 from sinkscope.errors import CaptureError
 
 SIGNATURE = inspect.signature(functional.multi_head_attention_forward)
@@ -29,10 +30,7 @@ def multi_head(
     bound = SIGNATURE.bind(*args, **kwargs)
     bound.apply_defaults()
     given = bound.arguments
-    if given["training"] and given["dropout_p"] > 0:
-        raise CaptureError(
-            "Expected a module in evaluation mode, got one with active attention dropout; call .eval() first."
-        )
+    refuse_unseen(given["dropout_p"] if given["training"] else 0.0)
     query, key, heads = given["query"], given["key"], given["num_heads"]
     if query.dim() != 3 or given["bias_k"] is not None or given["add_zero_attn"]:
         raise CaptureError("MultiheadAttention without a batch, or with bias_kv or zero attention, cannot be observed.")

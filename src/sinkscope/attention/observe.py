@@ -69,9 +69,8 @@ def observe(
     chosen, root = frozen(layers), module_of(module)
     if chosen is not None:
         need("layers", chosen, NUMBERS, CaptureError)
-    shape = Shape.of(root)
-    shape.check(chosen, None, CaptureError)
+    Shape.of(root).check(chosen, None, CaptureError)
     seen = Seen(every, None if chosen is None else frozenset(chosen), keep)
-    with listening(root, seen, chosen) as caught:
+    with listening(root, seen, chosen) as listener:
         yield seen
-    shape.check_seen(caught, chosen, None, CaptureError)
+    Shape.seen(listener).check(chosen, None, CaptureError)

@@ -45,9 +45,18 @@ def find_places(root: nn.Module, where: str | Sequence[str]) -> list[HookPlace]:
     layers = layers_of(root)
     found: dict[tuple[int, str], HookPlace] = {}
     for name in names:
-        numbers, place = _parse(name, len(layers), type(root).__name__)
-        for number in numbers:
-            found[number, place] = _place(layers[number], number, place)
+        parsed = _NAMED.fullmatch(name)
+        if parsed is None or parsed[3] not in PLACES:
+            raise InterventionError(
+                f'Expected a place among {", ".join(PLACES)}, alone or as "layers.3.{PLACES[3]}", got {name!r}.'
+            )
+        number, place = parsed[1] or parsed[2], parsed[3]
+        if number is not None and int(number) >= len(layers):
+            raise InterventionError(
+                f"Expected layers from 0 to {len(layers) - 1}, which {type(root).__name__} has, got {name!r}; choose among them."
+            )
+        for one in range(len(layers)) if number is None else [int(number)]:
+            found[one, place] = _place(layers[one], one, place)
     return list(found.values())
 
 
@@ -64,22 +73,6 @@ def layers_of(root: nn.Module) -> nn.ModuleList:
             "use torch's own hooks there."
         )
     return lists[0]
-
-
-def _parse(name: str, layers: int, owner: str) -> tuple[Sequence[int], str]:
-    parsed = _NAMED.fullmatch(name)
-    if parsed is None or parsed[3] not in PLACES:
-        raise InterventionError(
-            f'Expected a place among {", ".join(PLACES)}, alone or as "layers.3.{PLACES[3]}", got {name!r}.'
-        )
-    number = parsed[1] or parsed[2]
-    if number is None:
-        return range(layers), parsed[3]
-    if int(number) >= layers:
-        raise InterventionError(
-            f"Expected layers from 0 to {layers - 1}, which {owner} has, got {name!r}; choose among them."
-        )
-    return [int(number)], parsed[3]
 
 
 def _place(layer: nn.Module, number: int, name: str) -> HookPlace:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any
 
@@ -18,9 +18,8 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode
 from sinkscope.attention.calls import Call, Tap, aligned, perform
 from sinkscope.attention.context import running
 from sinkscope.attention.interface import is_transformers
-from sinkscope.attention.listeners import Counted, Listener, listeners_at, refuse_graphs, unheard
+from sinkscope.attention.listeners import Counted, Listener, listeners_at, refuse_unseen, unheard
 from sinkscope.attention.multihead import multi_head
-from sinkscope.errors import CaptureError
 
 _hooks = Counted()
 
@@ -46,13 +45,10 @@ def through_sdpa(root: nn.Module) -> Iterator[None]:
 
 
 def _hooked(root: nn.Module) -> Callable[[], None]:
-    hooks = [root.register_forward_pre_hook(_enter), root.register_forward_hook(_leave, always_call=True)]
-
-    def undo() -> None:
-        for hook in hooks:
-            hook.remove()
-
-    return undo
+    hooks = ExitStack()
+    hooks.callback(root.register_forward_pre_hook(_enter).remove)
+    hooks.callback(root.register_forward_hook(_leave, always_call=True).remove)
+    return hooks.close
 
 
 def _enter(root: nn.Module, *_: object) -> None:
@@ -69,7 +65,7 @@ def _enter(root: nn.Module, *_: object) -> None:
         unheard(root)
         return
     for one in listeners:
-        one.caught.forwards += not is_transformers(root)
+        one.forwards += not is_transformers(root)
     catcher = Catcher(root, listeners, sys._getframe(1))
     catchers.append(catcher)
     catcher.__enter__()  # type: ignore[no-untyped-call]
@@ -114,13 +110,7 @@ class Catcher(TorchFunctionMode):
         self.depth = 1
         self.calls = 0
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is nn.functional.scaled_dot_product_attention and self.taps:
             return self._attention(func, *args, **kwargs)
@@ -133,11 +123,7 @@ class Catcher(TorchFunctionMode):
         self, func: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
         dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
     ) -> Tensor:  # fmt: skip
-        if dropout_p > 0:
-            raise CaptureError(
-                "Expected a module in evaluation mode, got one with active attention dropout; call .eval() first."
-            )
-        refuse_graphs()
+        refuse_unseen(dropout_p)
         q, k, v = (part if part.dim() == 4 else part.reshape(-1, 1, *part.shape[-2:]) for part in (query, key, value))
 
         def untouched() -> Tensor:
@@ -156,6 +142,5 @@ class Catcher(TorchFunctionMode):
     def _count(self, heads: int, keys: int) -> None:
         for one in self.listeners:
             if one.is_open:
-                one.caught.through_sdpa += 1
-                one.caught.note(self.calls, heads, keys)
+                one.note("directly", self.calls, heads, keys)
         self.calls += 1

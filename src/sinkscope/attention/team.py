@@ -6,7 +6,7 @@ them, five times for every tile. Here a thread takes the next whole job as soon 
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -22,32 +22,20 @@ _own = threading.local()
 KEPT = 1 << 23
 
 
-def run_parallel(work: Callable[[Iterator[Job]], None], jobs: Iterable[Job], threads: int) -> None:
-    """Run `work` on each thread with an iterator over the jobs that it gets; they are handed out one at a time."""
+def run_parallel(work: Callable[[Job], None], jobs: Iterable[Job], threads: int) -> None:
+    """Run `work` on every job, each on the thread that is free first."""
     if threads == 1:
-        work(iter(jobs))
+        for job in jobs:
+            work(job)
         return
-    supply = _Supply(jobs)
     inference = torch.is_inference_mode_enabled()  # such modes belong to a thread
 
-    def one_thread() -> None:
+    def one_job(job: Job) -> None:
         with torch.inference_mode(inference), torch.no_grad():
-            work(supply)
+            work(job)
 
-    for running in [_team(threads).submit(one_thread) for _ in range(threads)]:
-        running.result()
-
-
-class _Supply(Iterator[Job]):
-    """An iterator that several threads may draw from."""
-
-    def __init__(self, jobs: Iterable[Job]) -> None:
-        self.jobs = iter(jobs)
-        self.lock = threading.Lock()
-
-    def __next__(self) -> Job:
-        with self.lock:
-            return next(self.jobs)
+    for _ in _team(threads).map(one_job, jobs):
+        pass  # raises what a job raised
 
 
 def room(like: Tensor, size: int, dtype: torch.dtype) -> Tensor:

@@ -67,7 +67,7 @@ def tiled(call: Inputs) -> Result:
     if head_at_a_time(call):
         heads = [(item, head) for item in range(call.batch) for head in range(call.heads)]
         threads = min(torch.get_num_threads(), len(heads)) if call.q.device.type == "cpu" else 1
-        run_parallel(lambda some: attend_heads(call, workspace, some, result), heads, threads)
+        run_parallel(lambda place: attend_head(call, workspace, *place, result), heads, threads)
     else:
         attend_chunks(call, workspace, result)
     return result
@@ -154,15 +154,9 @@ def room_for(call: Inputs, scores: int) -> Tensor:
 # ---- large calls: a head at a time ----
 
 
-def attend_heads(call: Inputs, workspace: Workspace, heads: Iterator[tuple[int, int]], result: Result) -> None:
-    """Work off heads, (batch item, head) each."""
-    space = room_for(call, workspace.rows * call.keys)
-    for item, head in heads:
-        attend_head(call, workspace, item, head, space, result)
-
-
-def attend_head(call: Inputs, workspace: Workspace, item: int, head: int, space: Tensor, result: Result) -> None:
+def attend_head(call: Inputs, workspace: Workspace, item: int, head: int, result: Result) -> None:
     """Work one head off, tile after tile, into its part of the result."""
+    space = room_for(call, workspace.rows * call.keys)
     q = call.q[item, head].to(space.dtype)  # [query, dim]
     k = call.k[item, head // call.share].to(space.dtype).T  # [dim, key]
     v = call.v[item, head // call.share].to(space.dtype)  # [key, value dim]

@@ -14,6 +14,7 @@ from the largest kept score, what is dropped from the largest of all. So nothing
 The first pass visits the few tiles with a dropped key a second time, so that its main loop has no branch.
 """
 
+from contextlib import nullcontext
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -259,10 +260,15 @@ def triton_attention(call: Inputs, rows: int | None = None, keys: int | None = N
     """Softmax attention, its output, and what every key received; rows, keys: at most so many in a tile."""
     if call.q.dtype == torch.float64:
         raise AttentionError("backend 'triton' takes float32, bfloat16 and float16, but q is float64: use 'tiled'.")
-    if call.q.device.type != "cuda":  # the interpreter
-        return _attention(call, rows, keys)
-    with torch.cuda.device(call.q.device):  # Triton launches on the current device
-        return _attention(call, rows, keys)
+    # Triton launches on the current device; on a CPU it is the interpreter.
+    with torch.cuda.device(call.q.device) if call.q.device.type == "cuda" else nullcontext():
+        found = flash_output(call)
+        out, by_row = own_output(call, rows, keys) if found is None else found
+        shape = (call.batch, call.heads, call.group_count, call.keys)
+        received = call.q.new_empty(shape, dtype=torch.float32)
+        clean = torch.empty_like(received) if call.drop_keys is not None else None
+        launch_received(call, by_row, received, clean, rows, keys)
+    return Result(out, received, clean if call.clean else None)
 
 
 class Rows(NamedTuple):
@@ -272,16 +278,6 @@ class Rows(NamedTuple):
     shares: Tensor | None  # None: peaks are log-sum-exp
     clean_peaks: Tensor | None = None
     clean_shares: Tensor | None = None
-
-
-def _attention(call: Inputs, rows: int | None, keys: int | None) -> Result:
-    found = flash_output(call)
-    out, by_row = own_output(call, rows, keys) if found is None else found
-    shape = (call.batch, call.heads, call.group_count, call.keys)
-    received = call.q.new_empty(shape, dtype=torch.float32)
-    clean = torch.empty_like(received) if call.drop_keys is not None else None
-    launch_received(call, by_row, received, clean, rows, keys)
-    return Result(out, received, clean if call.clean else None)
 
 
 def flash_output(call: Inputs) -> tuple[Tensor, Rows] | None:
@@ -307,8 +303,7 @@ def own_output(call: Inputs, rows: int | None, keys: int | None) -> tuple[Tensor
     dropped = call.drop_keys is not None
     by_row = Rows(peaks, *(torch.empty_like(peaks) if wanted else None for wanted in (True, dropped, dropped)))
     launch = fitted(launches("output", q.dtype.itemsize, fitting(q.shape[3]), dropped), call, rows, keys)
-    tensors, strides, words = common(call, launch)
-    mask, drop = tensors
+    (mask, drop), strides, words = common(call, launch)
     output_kernel[(triton.cdiv(call.queries, launch.rows), call.batch * call.heads)](
         q, call.k, v, out, *(peaks if one is None else one for one in by_row), mask, drop,
         *q.stride(), *call.k.stride(), *v.stride(), *out.stride(), *strides,
@@ -352,8 +347,18 @@ def rows_by_group(labels: Tensor, groups: int) -> Tensor:
 
 def common(call: Inputs, launch: "Launch") -> tuple[tuple[Tensor, Tensor], tuple[int, ...], dict[str, Any]]:
     """What both kernels take: mask and drop, their strides, and the constants."""
-    mask, mask_strides, kind = mask_arguments(call)
-    drop, drop_strides = drop_arguments(call)
+    mask_strides: tuple[int, ...]
+    drop_strides: tuple[int, ...]
+    mask, mask_strides, kind = call.q, (0, 0, 0, 0), NO_MASK  # strides are 0 where a tensor is shared
+    if call.mask is not None:
+        mask, mask_strides = call.mask, call.mask.expand(call.batch, call.heads, call.queries, call.keys).stride()
+        kind = ADDITIVE_MASK
+        if mask.dtype == torch.bool:
+            mask, kind = mask.view(torch.uint8), KEY_MASK if mask_strides[2] == 0 else BOOL_MASK
+    drop, drop_strides = call.q, (0, 0, 0)
+    if call.drop_keys is not None:
+        drop = call.drop_keys.view(torch.uint8)
+        drop_strides = call.drop_keys.expand(call.batch, call.heads, call.keys).stride()
     # Triton's interpreter multiplies the bit patterns of bfloat16, a bug: there, and only there, widen.
     widen = call.q.dtype == torch.bfloat16 and call.q.device.type == "cpu"
     constants: dict[str, Any] = {
@@ -425,20 +430,3 @@ def fitting(size: int, most: int | None = None) -> int:
     """A block side for this size: a power of two, no smaller than tl.dot takes and no larger than `most`."""
     side = max(SMALLEST, 1 << (size - 1).bit_length())
     return side if most is None else min(side, most)
-
-
-def mask_arguments(call: Inputs) -> tuple[Tensor, tuple[int, ...], int]:
-    """The mask as the kernels take it: tensor, strides (0 where it is shared), kind."""
-    if call.mask is None:
-        return call.q, (0, 0, 0, 0), NO_MASK
-    strides = call.mask.expand(call.batch, call.heads, call.queries, call.keys).stride()
-    if call.mask.dtype == torch.bool:
-        return call.mask.view(torch.uint8), strides, KEY_MASK if strides[2] == 0 else BOOL_MASK
-    return call.mask, strides, ADDITIVE_MASK
-
-
-def drop_arguments(call: Inputs) -> tuple[Tensor, tuple[int, ...]]:
-    """drop_keys as the kernels take it: tensor and strides (0 where it is shared)."""
-    if call.drop_keys is None:
-        return call.q, (0, 0, 0)
-    return call.drop_keys.view(torch.uint8), call.drop_keys.expand(call.batch, call.heads, call.keys).stride()

@@ -275,7 +275,7 @@ def answer(context: str, payload: str, folder: Path) -> dict[str, Any]:
         job, batch = Job(**json.loads(context)), Batch.from_dict(json.loads(payload))
         torch.set_num_threads(job.threads)
         model = weights_of(job.model, job.dtype, job.device)
-        change = job.condition and condition_from_dict(job.condition).intervention(job.seed, model.causal)
+        change = job.condition and condition_from_dict(job.condition).intervention(job.seed)
         # As text, since what carries it takes no NaN, which the error of a single sample is.
         return {"result": {"outcome": json.dumps(run_batch(model, change, batch))}, "fingerprint": model.fingerprint}
 

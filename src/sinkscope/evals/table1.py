@@ -223,7 +223,7 @@ class ModelTable:
         own = self.out / f"{arm.condition.key}{'-other-seed' if arm.name == OTHER_SEED else ''}"
         each = -(-self.asked.count(self.limit) // (self.part or (1, 1))[1])
         summary, lm = self.asked.run(
-            arm.condition.intervention(self.asked.choices.seed, self.model.causal), own, runner=self.runner,
+            arm.condition.intervention(self.asked.choices.seed), own, runner=self.runner,
             part=self.part, limit=limit, order=self._order(), settings=self._with(arm.words) if arm.words else self.fast,
             on_progress=lambda done, _: None if index is None else self.on_answers(each * index + done),
         )  # fmt: skip
@@ -326,7 +326,7 @@ class ModelTable:
         self, kind: Kind, condition: Condition | None, prompts: Mapping[str, Sequence[tuple[int, ...]]]
     ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         """In the order of the tasks, wherever they were run."""
-        change = None if condition is None else condition.intervention(self.asked.choices.seed, self.model.causal)
+        change = None if condition is None else condition.intervention(self.asked.choices.seed)
         settings = self.fast or self.asked.choices.settings
         batches = {
             task: Batch(

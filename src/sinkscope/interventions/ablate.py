@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.capture import Shape
-from sinkscope.attention.listeners import Caught
 from sinkscope.errors import InterventionError
 from sinkscope.fields import NUMBERS, Allowed, FromZero, whole
 from sinkscope.interventions.activations import LAYERS, ActivationIntervention, drawn, positions
@@ -146,9 +145,6 @@ class ZeroAttention(ActivationIntervention):
 
     def check(self, shape: Shape) -> None:
         shape.check([layer for layer, _ in self.heads], [head for _, head in self.heads], InterventionError)
-
-    def check_seen(self, caught: Caught, shape: Shape) -> None:
-        """Places are looked up when the `with` is entered: nothing is left to find out."""
 
     def where(self, shape: Shape) -> list[str]:
         return [f"layers.{layer}.z" for layer in sorted({layer for layer, _ in self.heads})]

@@ -99,10 +99,10 @@ def intervene(model: Any, *interventions: Intervention, record: bool = False) ->
         for each in interventions:
             if isinstance(each, ActivationIntervention) and not each.is_noop:
                 stack.enter_context(hook(root, each.where(shape), partial(active.act, each)))
-        caught = stack.enter_context(listening(root, active))
+        listener = stack.enter_context(listening(root, active))
         yield active
     for each in interventions:
-        each.check_seen(caught, shape)
+        each.check(Shape.seen(listener))
 
 
 def _kinds_of(model: Any) -> KindsOf:

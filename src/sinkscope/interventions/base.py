@@ -12,7 +12,6 @@ from torch import Tensor
 
 from sinkscope.attention.calls import Call, Change
 from sinkscope.attention.capture import Shape
-from sinkscope.attention.listeners import Caught
 from sinkscope.errors import InterventionError
 from sinkscope.fields import NUMBERS, Allowed, check_fields, frozen, refuse_huge
 from sinkscope.interventions.memory import Map, Memory
@@ -81,12 +80,8 @@ class Intervention(ABC):
         """Find out what it needs of the model, into `memory.given`, when the `with` is entered."""
 
     def check(self, shape: Shape) -> None:
-        """Refuse what the model does not have, when the `with` is entered. `layers` and `heads` are checked here."""
+        """Refuse what the model does not have: by its config when the `with` is entered, by what ran when it ends."""
         shape.check(getattr(self, "layers", None), getattr(self, "heads", None), InterventionError)
-
-    def check_seen(self, caught: Caught, shape: Shape) -> None:
-        """Refuse, when the `with` ends, what was chosen and never ran."""
-        shape.check_seen(caught, getattr(self, "layers", None), getattr(self, "heads", None), InterventionError)
 
     def to_dict(self) -> dict[str, Any]:
         return {"name": type(self).__name__, **self.settings()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sinkscope.errors import InterventionError, RuleError
@@ -120,29 +121,20 @@ class Condition:
         entry = self._entry
         return {name: entry.setting(name).build(value) for name, value in self.settings}
 
-    def intervention(self, seed: int, causal: bool = False) -> Intervention | None:
-        """What to put into the model; None for none.
-
-        causal is accepted for callers that know it; an intervention sees from each call which way the model reads.
-        """
+    def intervention(self, seed: int) -> Intervention | None:
+        """What to put into the model; None for none."""
         return known(self.name).make(self._built(), seed)
 
 
 def _entry(name: str, given: Iterable[str]) -> Registered:
     """The intervention of that name; of one that is not installed here, what its condition gives away."""
-    there = registered().get(name)
-    if there is not None:
-        return there
-    return Registered(name, tuple(map(_strange, given)), lambda values, seed: None)
+    strange = (Setting(one, None, label=partial("{}={}".format, one)) for one in given)
+    return registered().get(name) or Registered(name, tuple(strange), lambda values, seed: None)
 
 
-def _strange(name: str) -> Setting:
-    return Setting(name, None, label=lambda value: f"{name}={value}")
-
-
-def known(name: str) -> Registered:
+def known(name: Any) -> Registered:
     """The intervention of that name, or one sentence that says which there are."""
-    found = registered().get(name)
+    found = registered().get(name) if isinstance(name, str) else None
     if found is None:
         raise SettingError("name", f"must be one of {', '.join(names())}, not {shown(name)}")
     return found
@@ -160,12 +152,9 @@ def condition_from_dict(data: Mapping[str, Any]) -> Condition:
 def read_entry(entry: Mapping[str, Any]) -> list[Condition]:
     """The conditions of one entry of a study file, where every list is a sweep; a SettingError names the wrong field."""
     given = dict(entry)
-    name = given.pop("name", None)
-    if name is None:
+    if given.get("name") is None:
         raise SettingError("", f"needs the field 'name': one of {', '.join(names())}")
-    if not isinstance(name, str):
-        raise SettingError("name", f"must be one of {', '.join(names())}, not {shown(name)}")
-    found = known(name)
+    found = known(given.pop("name"))
     swept: dict[str, list[Any]] = {}
     for setting in found.settings:
         if setting.name not in given:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
@@ -101,52 +102,47 @@ def _sink_token(model: Any) -> int:
 class _Scored(Ranked):
     """Ranked keys whose scores are changed instead of hidden."""
 
-    _by: ClassVar[str]  # the field that says by how much
-    _sign: ClassVar[int] = 1
+    @property
+    @abstractmethod
+    def gain(self) -> float:
+        """What is added to the scores of the picked keys, in nats."""
+
+    @property
+    def is_noop(self) -> bool:
+        return self.k == 0 or self.gain == 0
 
     def change(self, call: Call, memory: Memory) -> Change | None:
         picked = self.select(call, memory)
         if picked is None:
             return None
-        gain = call.q.new_zeros(()) + self._gain
-        return Change(bias=picked[:, :, None].to(call.q.dtype) * gain, touched=picked)
-
-    @property
-    def _gain(self) -> float:
-        """What is added to the scores of the picked keys, in nats."""
-        return self._sign * float(getattr(self, self._by))
-
-    @property
-    def is_noop(self) -> bool:
-        return self.k == 0 or self._gain == 0
+        return Change(bias=picked[:, :, None].to(call.q.dtype) * self.gain, touched=picked)
 
 
-@register(
-    "penalise_sinks",
-    K,
-    Setting("penalty", REQUIRED, place=11, label="by {:g}".format),
-    *RANKED,
-    masks=False,
-    aim="weaken",
-)
+PENALTY, BONUS = (Setting(name, REQUIRED, place=11, label="by {:g}".format) for name in ("penalty", "bonus"))
+
+
+@register("penalise_sinks", K, PENALTY, *RANKED, masks=False, aim="weaken")
 @dataclass(frozen=True)
 class PenaliseSinks(_Scored):
     """The scores of the top keys are lowered by `penalty` (nats) before the softmax: e^penalty times less, not nothing."""
 
-    _by: ClassVar[str] = "penalty"
-    _sign: ClassVar[int] = -1
     penalty: NonNegative = field(default=1.0, kw_only=True)
 
+    @property
+    def gain(self) -> float:
+        return -self.penalty
 
-@register(
-    "hold_sinks", K, Setting("bonus", REQUIRED, place=11, label="by {:g}".format), *RANKED, masks=False, aim="hold"
-)
+
+@register("hold_sinks", K, BONUS, *RANKED, masks=False, aim="hold")
 @dataclass(frozen=True)
 class HoldSinks(_Scored):
     """The keys that were on top after the first forward keep `bonus` (nats) on their scores: sinks that do not move."""
 
-    _by: ClassVar[str] = "bonus"
     bonus: NonNegative = field(default=4.0, kw_only=True)
+
+    @property
+    def gain(self) -> float:
+        return self.bonus
 
     def select(self, call: Call, memory: Memory) -> Tensor | None:
         held: Tensor | None = memory.own.get((id(self), call.layer))

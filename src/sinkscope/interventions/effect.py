@@ -41,20 +41,9 @@ class Effect:
         return {"key_share": self.key_share, "mass_share": self.mass_share, "leak": self.leak, **moved}
 
 
-@dataclass(frozen=True)
-class TalliedLayer:
-    """One call that is not added up yet; each [batch, head, key]."""
-
-    clean: Tensor
-    touched: Tensor | None
-    left: Tensor | None  # what dropped keys still received …
-    drop: Tensor | None  # … and which those are
-
-    def alike(self) -> tuple[object, ...]:
-        """Calls with the same are added up together."""
-        return self.clean.device, self.clean.shape, self.touched is None, self.drop is None
-
-
+# One call that is not added up yet, [batch, head, key] each: clean sums, touched keys, what dropped keys still received, and
+# which those are.
+Counted = tuple[Tensor | None, ...]
 SUMMED = ("keys", "mass", "mass_seen", "leak", "moved", "moved_seen")
 
 
@@ -63,23 +52,19 @@ class Tally:
     """Adds up effects; on a CPU at once; elsewhere the layers of a forward together, when the next forward begins."""
 
     effect: Effect = field(default_factory=Effect)
-    waiting: list[TalliedLayer] = field(default_factory=list)
+    waiting: list[Counted] = field(default_factory=list)
     forward: object = None
     sums: dict[torch.device, list[Tensor]] = field(default_factory=dict)  # of SUMMED; float64 numbers
-    real: list[Tensor] = field(default_factory=list)  # keys seen, where the device knows how many are padding
+    real: list[Tensor] = field(default_factory=list)  # keys seen, where some are padding
 
     def add(self, call: Call, outcome: Outcome) -> None:
         rows = call.rows
-        drop = None if outcome.drop is None else outcome.drop[:rows]
-        layer = TalliedLayer(
-            outcome.clean_by_all[:rows].detach(), None if outcome.touched is None else outcome.touched[:rows],
-            None if drop is None else outcome.received_by_all[:rows].detach(), drop,
-        )  # fmt: skip
-        on_cpu, heads = layer.clean.device.type == "cpu", layer.clean.shape[1]
+        clean, dropped = outcome.clean_by_all, None if outcome.drop is None else outcome.received_by_all
+        parts = (clean, outcome.touched, dropped, outcome.drop)
+        layer = tuple(None if part is None else part[:rows].detach() for part in parts)
+        on_cpu, heads = clean.device.type == "cpu", clean.shape[1]
         if call.real_keys is None:
-            self.effect.keys_seen += len(layer.clean) * call.keys * heads
-        elif on_cpu:
-            self.effect.keys_seen += int(call.real_keys[:rows].sum()) * heads
+            self.effect.keys_seen += rows * call.keys * heads
         else:
             real = call.real_keys[:rows]
             self.real.append(call.once(("real count", rows, heads), lambda: real.sum() * heads))
@@ -106,19 +91,19 @@ class Tally:
         setattr(self.effect, name, max(before, value) if name == "leak" else before + value)
 
     def _add_waiting(self) -> None:
-        groups: dict[tuple[object, ...], list[TalliedLayer]] = {}
+        groups: dict[object, list[Counted]] = {}  # calls that are alike are added up together
         for layer in self.waiting:
-            groups.setdefault(layer.alike(), []).append(layer)
+            groups.setdefault(tuple(part is not None and (part.device, part.shape) for part in layer), []).append(layer)
         self.waiting = []
         for layers in groups.values():
             self._add(layers)
 
-    def _add(self, layers: list[TalliedLayer]) -> None:
+    def _add(self, layers: list[Counted]) -> None:
         """Layers that are alike."""
-        clean = _together([layer.clean for layer in layers])
-        touched = _together([layer.touched for layer in layers if layer.touched is not None])
-        left = _together([layer.left for layer in layers if layer.left is not None])
-        drop = _together([layer.drop for layer in layers if layer.drop is not None])
+        stacked = [[part for part in parts if part is not None] for parts in zip(*layers, strict=True)]
+        clean, touched, left, drop = (
+            parts[0] if len(parts) == 1 else torch.stack(parts) if parts else None for parts in stacked
+        )
         assert clean is not None
         wide = None if clean.device.type == "cpu" else torch.float64
         if touched is not None:
@@ -136,8 +121,3 @@ class Tally:
         self.effect.keys_seen += sum(int(count) for count in self.real)
         self.sums, self.real = {}, []
         return self.effect
-
-
-def _together(parts: list[Tensor]) -> Tensor | None:
-    """[layer, batch, head, key], or of one layer [batch, head, key]."""
-    return parts[0] if len(parts) == 1 else torch.stack(parts) if parts else None

@@ -34,37 +34,23 @@ class HookContext:
     layer: int
     forward: Forward | None = field(repr=False)
     _hooked: Hooked = field(repr=False)
+    step: int | None  # the denoising step, or the number of tokens written so far by an autoregressive model
+    share: float | None  # of the generation that is behind: this step over the most that its settings can take
+    kind: str | None  # "denoise", or "prefill" and "store" for forwards that only fill a cache
+    columns: slice  # which columns of the canvas the activation's positions are: under a cache, not all
+    rows: int | None  # that count; with guidance the second half of the batch is the unconditional copy
+    groups: Tensor | None = field(repr=False)  # [batch, position]: 0 masked, 1 committed, 2 prompt, −1 padding
+    canvas: Tensor | None = field(repr=False)  # [batch, column]: the tokens that stand there during this forward
 
-    @property
-    def step(self) -> int | None:
-        """The denoising step, or the number of tokens written so far by an autoregressive model."""
-        return None if self.forward is None else self.forward.step
-
-    @property
-    def share(self) -> float | None:
-        """Share of the generation that is behind: this step over the most that its settings can take."""
-        return None if self.forward is None else self.forward.share
-
-    @property
-    def kind(self) -> str | None:
-        """ "denoise", or "prefill" and "store" for forwards that only fill a cache."""
-        return None if self.forward is None else self.forward.kind
-
-    @property
-    def columns(self) -> slice:
-        """Which columns of the canvas the activation's positions are: under a cache, not all."""
-        forward = self.forward
-        return slice(0, None) if forward is None else slice(forward.start, forward.start + forward.labels.shape[1])
-
-    @property
-    def rows(self) -> int | None:
-        """Rows that count; with guidance the second half of the batch is the unconditional copy."""
-        return None if self.forward is None else self.forward.rows
-
-    @property
-    def groups(self) -> Tensor | None:
-        """[batch, position]: 0 masked, 1 committed, 2 prompt, −1 padding."""
-        return None if self.forward is None else self.forward.labels
+    @classmethod
+    def of(cls, place: HookPlace, hooked: Hooked) -> HookContext:
+        """What is known of the forward that is running now."""
+        forward = running()
+        if forward is None:
+            return cls(place.name, place.layer, None, hooked, None, None, None, slice(0, None), None, None, None)
+        columns = slice(forward.start, forward.start + forward.labels.shape[1])
+        known = forward.step, forward.share, forward.kind, columns, forward.rows, forward.labels, forward.ids
+        return cls(place.name, place.layer, forward, hooked, *known)
 
     @property
     def masked(self) -> Tensor | None:
@@ -82,12 +68,7 @@ class HookContext:
         return self._group(PROMPT)
 
     def _group(self, group: int) -> Tensor | None:
-        return None if self.forward is None else self.forward.labels == group
-
-    @property
-    def canvas(self) -> Tensor | None:
-        """[batch, column]: the tokens that stand there during this forward."""
-        return None if self.forward is None else self.forward.ids
+        return None if self.groups is None else self.groups == group
 
     @property
     def sinks(self) -> Tensor | None:
@@ -121,7 +102,7 @@ class Hooked(Tap):
     def act(self, place: HookPlace, activation: Tensor) -> Tensor | None:
         """What stands in the activation's place; None for itself."""
         given = place.split(activation)
-        made: Any = self.function(given, HookContext(place.name, place.layer, running(), self))
+        made: Any = self.function(given, HookContext.of(place, self))
         if made is None or made is given:
             return None
         if not isinstance(made, Tensor) or made.shape != given.shape:
@@ -156,7 +137,8 @@ class Hooked(Tap):
         return forward is not None and forward.kind == "denoise" and (forward.step == 0 or self.run is forward.run)
 
     def take(self, call: Call, outcome: Outcome) -> None:
-        if not self.ranks(call):
+        forward = call.forward
+        if forward is None or not self.ranks(call):
             return
         self.memory.keep(call, outcome, {("as_run", "all")})
         received = self.memory.scores(call, "as_run", "all")
@@ -166,10 +148,9 @@ class Hooked(Tap):
         if call.directed:  # early keys are seen by more rows: each column counts as the mean of those
             seen = self.memory.seen(call)[:, None]
             received, alive = received / seen.clamp(min=1) * queries[..., None], alive & (seen >= LEAST_ROWS)
-        assert call.forward is not None
-        step = call.forward.step
-        before = {number: marks for number, marks in self.marks.get(call.layer, {}).items() if number == step - 1}
-        self.marks[call.layer] = {**before, step: SINKS.marks(received, queries, alive)}
+        kept = self.marks.setdefault(call.layer, {})
+        kept[forward.step] = SINKS.marks(received, queries, alive)
+        kept.pop(forward.step - 2, None)
 
     def done(self, call: Call) -> None:
         self.memory.close(call)

@@ -7,7 +7,7 @@ row per forward, so there the columns of all rows so far count. Rows that are co
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -25,13 +25,13 @@ TOGETHER = 1 << 23  # scores that are ranked at a time
 
 @dataclass
 class Layer:
-    """Column sums of one layer: of some rows, and how many rows that were."""
+    """Column sums of one layer, and how many rows they are sums of."""
 
     scores: dict[Map, Tensor]  # [batch, head, key]
     queries: Tensor  # [batch]: how many queries were summed for rows="all"
     seen: Tensor | None = None  # [batch, key]: how many of them see the key; None: all of them
-    window: tuple[int, int] = (0, 0)  # columns of those queries
-    earlier: Layer | None = None  # the rows of earlier forwards, which a causal model does not compute again
+    window: tuple[int, int] = (0, 0)  # columns of the last forward's queries
+    earlier: Layer | None = None  # the same without those: what a causal model does not compute again
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Memory:
     kinds_of: Callable[[Tensor], Tensor] | None = None  # ids [batch, position] → kinds; None where nobody knows them
     own: dict[object, Any] = field(
         default_factory=dict
-    )  # what interventions keep of this generation, by their own keys
+    )  # what interventions keep of this generation, by keys of their own
     given: dict[object, Any] = field(default_factory=dict)  # … and of the model, found when the `with` was entered
     _whole: dict[Map, tuple[int, Tensor]] = field(default_factory=dict)  # sums over layers, and the step they are for
     _kinds: tuple[Forward, Tensor] | None = None
@@ -68,8 +68,7 @@ class Memory:
                 self._whole.clear()
 
     def _forget(self, run: object) -> None:
-        self.layers, self.steps, self.run, self._whole, self._kinds = {}, {}, run, {}, None
-        self.own = {}
+        self.layers, self.steps, self.own, self.run, self._whole, self._kinds = {}, {}, {}, run, {}, None
 
     def step(self, call: Call) -> int:
         return self.steps.get(call.layer, 0)
@@ -83,12 +82,7 @@ class Memory:
 
     def scores_at(self, layer: int, keys: int, rank: Rank, rows: Rows) -> Tensor | None:
         known = self.layers.get(layer)
-        if known is None:
-            return None
-        scores = _longer(known.scores[rank, rows], keys)
-        if rows == "all" and known.earlier is not None:
-            return _longer(known.earlier.scores[rank, rows], keys) + scores
-        return scores
+        return None if known is None else _longer(known.scores[rank, rows], keys)
 
     def alike(self, call: Call, rank: Rank, rows: Rows) -> list[int]:
         """This layer, and others of the same shape that have not run in this forward: what they are ranked by is known."""
@@ -97,10 +91,8 @@ class Memory:
         found = [call.layer]
         for layer, known in self.layers.items():
             scores, later = known.scores.get((rank, rows)), self.steps.get(layer, 0) == self.step(call)
-            if layer == call.layer or not later or scores is None:
-                continue
-            if scores.shape == own.shape and scores.device == own.device:
-                found.append(layer)
+            if layer != call.layer and later and scores is not None:
+                found += [layer] if scores.shape == own.shape and scores.device == own.device else []
         return found[:most]
 
     def whole(self, call: Call, rank: Rank, rows: Rows) -> Tensor | None:
@@ -120,14 +112,12 @@ class Memory:
 
     def queries(self, call: Call) -> Tensor:
         """[batch]: how many rows the scores of rows="all" are sums of."""
-        known = self.layers[call.layer]
-        return known.queries if known.earlier is None else known.earlier.queries + known.queries
+        return self.layers[call.layer].queries
 
     def seen(self, call: Call) -> Tensor:
         """[batch, key]: how many of those rows see each key; fewer for late keys of a causal model."""
         known = self.layers[call.layer]
-        seen = _seen(known, call.keys)
-        return seen if known.earlier is None else _seen(known.earlier, call.keys) + seen
+        return known.queries[:, None].expand(-1, call.keys) if known.seen is None else _longer(known.seen, call.keys)
 
     def kinds(self, call: Call) -> Tensor | None:
         """[batch, key]: the kind of the token at every key, an index into sinks.tokens.KINDS; None where it is not known."""
@@ -150,8 +140,14 @@ class Memory:
         earlier = self._earlier(call, window[0]) if call.directed else None
         queries = call.once("queries", lambda: (call.labels >= 0).sum(1))
         # A mask without rows is the decoder's, and the same in every layer.
-        same = call.mask is None or (call.mask.shape[1:3] == (1, 1) and not call.directed and not call.is_sparse)
+        sparse = call.forward is not None and call.forward.kept is not None  # other keys are left out in each layer
+        same = call.mask is None or (call.mask.shape[1:3] == (1, 1) and not call.directed and not sparse)
         seen = call.once("seen", lambda: seen_by(call)) if same else seen_by(call)
+        if earlier is not None and earlier.seen is not None:
+            queries, seen = earlier.queries + queries, _longer(earlier.seen, call.keys) + seen
+            for rank, rows in wanted:
+                if rows == "all":
+                    scores[rank, rows] = _longer(earlier.scores[rank, rows], call.keys) + scores[rank, rows]
         self.layers[call.layer] = Layer(scores, queries, seen, window, earlier)
 
     def _earlier(self, call: Call, start: int) -> Layer | None:
@@ -161,11 +157,7 @@ class Memory:
             return None
         if start < known.window[1]:  # the last forward's rows, or even earlier ones, are computed again
             return known.earlier if start >= known.window[0] else None
-        kept: dict[Map, Tensor] = {}
-        for rank, rows in known.scores:
-            if rows == "all" and (scores := self.scores(call, rank, rows)) is not None:
-                kept[rank, rows] = scores
-        return Layer(kept, self.queries(call), self.seen(call), (0, known.window[1]))
+        return replace(known, earlier=None)
 
     def close(self, call: Call) -> None:
         self.steps[call.layer] = self.step(call) + 1
@@ -173,10 +165,6 @@ class Memory:
 
 def _longer(scores: Tensor, keys: int) -> Tensor:
     return scores if scores.shape[-1] == keys else torch.nn.functional.pad(scores, (0, keys - scores.shape[-1]))
-
-
-def _seen(layer: Layer, keys: int) -> Tensor:
-    return layer.queries[:, None].expand(-1, keys) if layer.seen is None else _longer(layer.seen, keys)
 
 
 def seen_by(call: Call) -> Tensor:

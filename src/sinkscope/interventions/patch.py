@@ -1,25 +1,21 @@
 """Move what a sink carries: values or keys of one sink take the place of another's.
 
 The source is another row of the batch at the same step ("next": row i takes from row i + 1, the last from the first), or the
-same row one forward earlier ("previous") or at its first forward ("first"). Or it is a trace of another generation, whose steps
-are computed once more. There the same selector picks, as if it had been at work in that generation. In study files
+same row one forward earlier ("previous") or at its first forward ("first"). There the same selector picks. In study files
 `of: random` moves as many random keys instead: the control.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from sinkscope.attention.calls import Call, Change
-from sinkscope.attention.context import COMMITTED, MASKED, PROMPT, Forward, forward_context
-from sinkscope.errors import InterventionError
 from sinkscope.fields import among
-from sinkscope.interventions.active import intervene
 from sinkscope.interventions.base import Selector
 from sinkscope.interventions.memory import Memory
 from sinkscope.interventions.positions import MaskPositions
@@ -27,21 +23,11 @@ from sinkscope.interventions.ranked import MaskSinks
 from sinkscope.interventions.selected import SelectorIntervention
 from sinkscope.interventions.settings import OF, RANK, ROWS, WHICH, K, Setting, of_random, register
 
-if TYPE_CHECKING:
-    from sinkscope.sinks.columns import TraceLike
-
-SOURCES = ("next", "previous", "first")
+PatchSource = Literal["next", "previous", "first"]
 SOURCE = Setting(
-    "source", "next", among(SOURCES), "next, previous or first", place=35, label=lambda source: f"from {source}"
+    "source", "next", among(get_args(PatchSource)), "next, previous or first", place=35, label="from {}".format
 )
 WORDS = (K, RANK, ROWS, replace(OF, quiet=True), SOURCE, *WHICH)
-
-
-class Donor(NamedTuple):
-    """One layer at one forward of the source."""
-
-    states: Tensor  # [batch, head, key, dim]
-    picked: Tensor | None  # bool [batch, head, key]: what the selector takes there; None for nothing
 
 
 @dataclass(frozen=True)
@@ -50,74 +36,41 @@ class _Patched(SelectorIntervention):
 
     _part: ClassVar[Literal["values", "keys"]]  # what is moved
     of: Selector  # what __post_init__ makes of the other forms
-    source: Literal["next", "previous", "first"] | TraceLike = "next"
+    source: PatchSource = "next"
 
     if TYPE_CHECKING:
 
-        def __init__(
-            self,
-            of: Selector | Literal["sinks"] | Sequence[int],
-            source: Literal["next", "previous", "first"] | TraceLike = "next",
-        ) -> None: ...
+        def __init__(self, of: Selector | Literal["sinks"] | Sequence[int], source: PatchSource = "next") -> None: ...
 
     def __post_init__(self) -> None:
         given: object = self.of
-        if given == "sinks":
-            object.__setattr__(self, "of", MaskSinks(1))
-        elif isinstance(given, list | tuple) and given:
+        if isinstance(given, list | tuple) and given:
             object.__setattr__(self, "of", MaskPositions(tuple(given)))
+        elif given == "sinks":
+            object.__setattr__(self, "of", MaskSinks(1))
         super().__post_init__()
-        if isinstance(self.source, str):
-            if self.source not in SOURCES:
-                raise InterventionError(f"Expected source to be next, previous, first or a trace, got {self.source!r}.")
-        elif getattr(self.source, "received", None) is None or getattr(self.source, "canvas", None) is None:
-            raise InterventionError(
-                f"Expected source to be next, previous, first or a full trace, got {type(self.source).__name__}."
-            )
-
-    def to_dict(self) -> dict[str, Any]:
-        source = self.source if isinstance(self.source, str) else "trace"
-        steps = {} if self.steps is None else {"steps": self.steps}
-        return {"name": type(self).__name__, "of": self.of.to_dict(), "source": source, **steps}
-
-    def prepare(self, model: Any, memory: Memory) -> None:
-        if not isinstance(self.source, str):
-            memory.given[id(self)] = _recorded(model, self.source, _Donors(self.of, self._states))
 
     def change(self, call: Call, memory: Memory) -> Change | None:
         picked = self.of.select(call, memory)
-        own = self._states(call)
-        donor = self._donor(call, memory, own, picked)
-        if picked is None or donor is None or donor.picked is None:
-            return None
-        moved, touched = _moved(own, picked, donor.states, donor.picked)
-        if torch.equal(moved, own):  # its own values: nothing is changed, to the last bit
-            return None
-        if self._part == "values":
-            return Change(values=lambda values: moved, touched=touched)
-        return Change(keys=lambda keys: moved, touched=touched)
-
-    def _donor(self, call: Call, memory: Memory, own: Tensor, picked: Tensor | None) -> Donor | None:
+        own = call.per_head(call.v if self._part == "values" else call.k)  # [batch, head, key, dim]: what is moved
         if self.source == "next":
-            return None if picked is None else Donor(own.roll(-1, 0), picked.roll(-1, 0))
-        if self.source in ("previous", "first"):
-            before = memory.own.get((id(self), call.layer))
+            states, there = own.roll(-1, 0), None if picked is None else picked.roll(-1, 0)
+        else:
+            before: Tensor | None = memory.own.get((id(self), call.layer))
             if before is None or self.source == "previous":
                 memory.own[id(self), call.layer] = own
-            if before is None or picked is None or before.shape[2] > own.shape[2]:
+            missing = -1 if before is None else call.keys - before.shape[2]
+            if before is None or picked is None or missing < 0:
                 return None
-            there = torch.arange(own.shape[2], device=own.device) < before.shape[2]
-            return Donor(torch.nn.functional.pad(before, (0, 0, 0, own.shape[2] - before.shape[2])), picked & there)
-        found: Donor | None = memory.given[id(self)].get((memory.step(call), call.layer))
-        if found is None or found.picked is None:
+            states = torch.nn.functional.pad(before, (0, 0, 0, missing))
+            there = picked & (torch.arange(call.keys, device=own.device) < before.shape[2])
+        if picked is None or there is None:
             return None
-        return Donor(found.states.expand(len(own), -1, -1, -1), found.picked.expand(len(own), -1, -1))
-
-    @classmethod
-    def _states(cls, call: Call) -> Tensor:
-        """[batch, head, key, dim]: what is moved, as it is now."""
-        states = call.v if cls._part == "values" else call.k
-        return states.repeat_interleave(call.q.shape[1] // states.shape[1], dim=1)
+        moved, touched = _moved(own, picked, states, there)
+        if torch.equal(moved, own):  # its own values: nothing is changed, to the last bit
+            return None
+        part: dict[str, Any] = {self._part: lambda states: moved}
+        return Change(touched=touched, **part)
 
 
 @register("patch_values", *WORDS, controls=of_random)
@@ -159,32 +112,3 @@ def _places(picked: Tensor, most: int) -> tuple[Tensor, Tensor]:
     found = picked.gather(-1, order)
     short = (0, most - order.shape[-1])
     return torch.nn.functional.pad(order, short), torch.nn.functional.pad(found, short)
-
-
-@dataclass(frozen=True)
-class _Donors(SelectorIntervention):
-    """Changes nothing, and keeps the states and picked keys of every forward of one generation."""
-
-    read: Callable[[Call], Tensor]
-
-    def change(self, call: Call, memory: Memory) -> None:
-        memory.own[memory.step(call), call.layer] = Donor(self.read(call), self.of.select(call, memory))
-
-
-def _recorded(model: Any, trace: TraceLike, donors: _Donors) -> dict[object, Donor]:
-    """(step, layer) → what stands there in a trace: its canvases are computed once more, as the decoder would, one row alone."""
-    if not hasattr(model, "logits") or trace.causal or getattr(model, "block", None) is not None:
-        raise InterventionError(
-            "A trace as the source of a patch needs a loaded diffusion model that sees its whole canvas at every step, so that "
-            "it can be computed again; use source='next', 'previous' or 'first'."
-        )
-    run = object()
-    with intervene(model, donors) as active:
-        for step, canvas in enumerate(trace.canvas[:-1]):
-            ids = canvas[None].to(model.device, torch.int64)
-            blank = -1 if trace.mask_id is None else trace.mask_id
-            labels = torch.full_like(ids, COMMITTED).masked_fill(ids == blank, MASKED)
-            labels[:, : trace.prompt_length] = PROMPT
-            with forward_context(Forward(run, step, labels, 1, 0, None, trace.prompt_length, ids=ids)):
-                model.logits(ids)
-    return active.memory.own

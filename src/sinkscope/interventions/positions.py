@@ -12,7 +12,6 @@ from torch import Tensor
 from sinkscope.attention.calls import Call, Change
 from sinkscope.attention.capture import Shape
 from sinkscope.attention.context import Forward
-from sinkscope.attention.listeners import Caught
 from sinkscope.errors import InterventionError
 from sinkscope.fields import Allowed, FromZero, number, whole
 from sinkscope.interventions.base import Intervention, Layers, Selector, limited
@@ -90,12 +89,13 @@ class MaskPositions(Selector):
     def is_noop(self) -> bool:
         return not self.positions
 
-    def check_seen(self, caught: Caught, shape: Shape) -> None:
-        super().check_seen(caught, shape)
-        far = [one for one in self.positions if not -caught.keys <= one < caught.keys]
-        if caught.calls and far and len(far) == len(self.positions):  # prompts differ in length: some may be beyond
+    def check(self, shape: Shape) -> None:
+        super().check(shape)
+        keys = shape.keys
+        # Prompts differ in length: some may be beyond.
+        if keys is not None and self.positions and not any(-keys <= one < keys for one in self.positions):
             raise InterventionError(
-                f"Expected positions among the {caught.keys} keys that {shape.name} had at most, got {far[0]}; choose among them."
+                f"Expected positions among the {keys} keys that {shape.name} had at most, got {self.positions}; choose others."
             )
 
     def select(self, call: Call, memory: Memory) -> Tensor | None:
@@ -145,12 +145,6 @@ class CutContext(Selector):
     @staticmethod
     def label(values: dict[str, Any]) -> str:
         return f"{values['start']:g}–{values['stop']:g}"
-
-    @staticmethod
-    def contradiction(values: dict[str, Any]) -> tuple[str, str] | None:
-        if values["stop"] < values["start"]:
-            return "stop", f"must be at least start, {values['start']}, not {values['stop']}"
-        return None
 
     @property
     def is_noop(self) -> bool:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sinkscope.attention.calls import Call
 from sinkscope.attention.counter import GOLDEN, key_of, mix, uniform64
-from sinkscope.fields import FromZero
+from sinkscope.fields import LARGEST, FromZero
 from sinkscope.interventions.base import limited
 from sinkscope.interventions.memory import Memory, received_now
 from sinkscope.interventions.ranked import Ranked
@@ -60,15 +60,16 @@ class MaskRandom(Ranked):
         if found is None:
             return None
         place = found.place(call)
-        if self.match == "count" and not self.persist and self.avoid is None:  # layers need nothing of their own
-            known, picked = memory.own.get(("random", self), (None, None))
-            if known is not found or picked is None:
-                picked = self._picked(call, memory, found.layers, found.sinks, found.eligible)
-                memory.own["random", self] = found, picked
-            return limited(picked[place], call, self.layers, self.heads)
-        alone = slice(place, place + 1)
-        picked = self._picked(call, memory, (call.layer,), found.sinks[alone], found.eligible[alone])
-        return limited(picked[0], call, self.layers, self.heads)
+        if self.match == "mass" or self.persist or self.avoid is not None:  # layers need something of their own
+            alone = slice(place, place + 1)
+            picked = self._picked(call, memory, (call.layer,), found.sinks[alone], found.eligible[alone])[0]
+        else:
+            known, several = memory.own.get(("random", self), (None, None))
+            if known is not found or several is None:
+                several = self._picked(call, memory, found.layers, found.sinks, found.eligible)
+                memory.own["random", self] = found, several
+            picked = several[place]
+        return limited(picked, call, self.layers, self.heads)
 
     def _picked(self, call: Call, memory: Memory, layers: tuple[int, ...], sinks: Tensor, may: Tensor) -> Tensor:
         """bool [layer, batch, head, key]."""
@@ -86,7 +87,10 @@ class MaskRandom(Ranked):
             target = (now * sinks).sum(-1, keepdim=True)
             # CUDA adds up in no fixed order: in float64 that decides nothing.
             before = (mass.double() if mass.is_cuda else mass).cumsum(-1) - mass
-            enough = before + self._luck(call, memory, layers) * mass < target
+            luck = self._draws(
+                call, memory, layers, (self._heads(call), 1), purpose=500_009
+            )  # per head, or one for all
+            enough = before + luck * mass < target
         return torch.zeros_like(may).scatter(-1, order, enough) & may
 
     def _avoided(self, sinks: Tensor, call: Call, memory: Memory) -> Tensor:
@@ -103,27 +107,21 @@ class MaskRandom(Ranked):
         self, call: Call, memory: Memory, layers: tuple[int, ...], shape: tuple[int, int], purpose: int = 0
     ) -> Tensor:
         """Uniform numbers of this step, [layer, batch | 1, *shape] on the device of the call; another purpose, others."""
-        seeds = None if call.forward is None else call.forward.row_seeds
+        own = None if call.forward is None else call.forward.row_seeds
         # With guidance the second half of a batch is a copy of the first.
-        rows = [self.seed] if seeds is None else [self.seed * PRIME + seeds[i % len(seeds)] for i in range(len(call.q))]
+        rows = [self.seed] if own is None else [self.seed * PRIME + own[i % len(own)] for i in range(len(call.q))]
         step, device = 0 if self.persist else memory.step(call), call.q.device
         layers = tuple(0 for _ in layers) if self.aligned else layers
         if self.noise == "counter":
             keys = [[key_of(row, step, layer, purpose) for row in rows] for layer in layers]
             places = torch.arange(1, shape[0] * shape[1] + 1, device=device).mul_(GOLDEN)
             begun = torch.tensor(keys).to(device, non_blocking=True)
-            placed: Tensor = uniform64(mix(begun[..., None] + places)).to(torch.float32).unflatten(-1, shape)
-            return placed
-        drawn = torch.stack([
-            torch.rand(shape, generator=torch.Generator().manual_seed(_mixed(row, step, layer + purpose)))
-            for layer in layers for row in rows
-        ])  # fmt: skip
-        placed = drawn.unflatten(0, (len(layers), len(rows))).to(device, non_blocking=True)
-        return placed
-
-    def _luck(self, call: Call, memory: Memory, layers: tuple[int, ...]) -> Tensor:
-        """A uniform number per head, [layer, batch | 1, head, 1], or one for all heads."""
-        return self._draws(call, memory, layers, (self._heads(call), 1), purpose=500_009)
+            drawn = uniform64(mix(begun[..., None] + places)).to(torch.float32)
+        else:
+            seeds = [((row * PRIME + step) * PRIME + layer + purpose) % LARGEST for layer in layers for row in rows]
+            drawn = torch.stack([torch.rand(shape, generator=torch.Generator().manual_seed(seed)) for seed in seeds])
+            drawn = drawn.view(len(layers), len(rows), -1).to(device, non_blocking=True)
+        return drawn.view(len(layers), len(rows), *shape)
 
     def _heads(self, call: Call) -> int:
         return 1 if self.aligned else call.q.shape[1]
@@ -141,7 +139,3 @@ class MaskRandom(Ranked):
             return (columns - padding.to(columns.device, non_blocking=True)[:, None]).clamp(min=0)
 
         return drawn.gather(-1, call.once("shifted", shifted)[:, None, :].expand_as(drawn))
-
-
-def _mixed(row: int, step: int, layer: int) -> int:
-    return ((row * PRIME + step) * PRIME + layer) % (2**63 - 1)

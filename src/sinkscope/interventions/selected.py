@@ -15,7 +15,6 @@ from torch import Tensor
 
 from sinkscope.attention.calls import Call, Change
 from sinkscope.attention.capture import Shape
-from sinkscope.attention.listeners import Caught
 from sinkscope.errors import InterventionError
 from sinkscope.fields import Allowed, among, number
 from sinkscope.interventions.base import Intervention, Selector
@@ -73,9 +72,6 @@ class SelectorIntervention(Intervention):
     def check(self, shape: Shape) -> None:
         self.of.check(shape)
 
-    def check_seen(self, caught: Caught, shape: Shape) -> None:
-        self.of.check_seen(caught, shape)
-
     def maps(self) -> set[Map]:
         return self.of.maps()
 
@@ -83,7 +79,6 @@ class SelectorIntervention(Intervention):
         return {"name": type(self).__name__, **self.settings(), "of": self.of.to_dict()}
 
 
-@dataclass(frozen=True)
 class _ChangedValues(SelectorIntervention):
     def change(self, call: Call, memory: Memory) -> Change | None:
         picked = self.of.select(call, memory)

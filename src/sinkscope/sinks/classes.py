@@ -18,38 +18,37 @@ heads many are not: their sink only vanishes and comes back, or another key stan
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
 from sinkscope.errors import RuleError
-from sinkscope.fields import need, number, whole
+from sinkscope.fields import check_fields, number, whole
 
 NAMES = ("none", "split", "flash", "static", "moving")
+Share = Annotated[float, number(0, 1)]
+Count = Annotated[int, whole(1)]
 
 
 @dataclass(frozen=True)
 class Classes:
     """The thresholds between the classes of heads."""
 
-    static: float = 0.8  # share of all steps
-    flash: float = 0.5  # share of the steps with a sink
-    split: float = 0.5  # share of the steps that could show it
-    split_steps: int = 2
-    split_queries: int = 4  # a single row has a favourite key by nature: a few rows are needed to speak of a kind
-    split_support: float = 2.0  # in column sums: one query alone gives at most 1
+    static: Share = 0.8  # share of all steps
+    flash: Share = 0.5  # share of the steps with a sink
+    split: Share = 0.5  # share of the steps that could show it
+    split_steps: Count = 2
+    split_queries: Count = 4  # a single row has a favourite key by nature: a few rows are needed to speak of a kind
+    split_support: Annotated[float, number(0)] = 2.0  # in column sums: one query alone gives at most 1
     split_prompt: bool = False  # count prompt queries to the committed ones ("unmasked", in the paper's word)
-    trend: float = 0.8
-    trend_steps: int = 6
-    direction: float = 0.5  # |trend| from which a moving head is said to go right or left
+    trend: Share = 0.8
+    trend_steps: Count = 6
+    direction: Share = 0.5  # |trend| from which a moving head is said to go right or left
 
     def __post_init__(self) -> None:
-        for f in fields(self):
-            if f.type is not bool:
-                share = number(0) if f.name == "split_support" else number(0, 1)
-                need(f.name, getattr(self, f.name), whole(1) if f.type is int else share, RuleError)
+        check_fields(self, RuleError)
 
 
 def judged(classes: Classes, steps_with_sink: Tensor, measures: Mapping[str, Tensor]) -> dict[str, Any]:

@@ -6,8 +6,6 @@
 second step), never zero.
 """
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
@@ -31,39 +29,20 @@ def main_key(scores: Tensor, marks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return key, scores.gather(-1, key[..., None]).squeeze(-1), present
 
 
-@dataclass(frozen=True)
-class Lives:
-    """Each unbroken run of steps in which a key is a sink of a head; five vectors of equal length."""
+def lifetimes(marks: Tensor) -> Measures:
+    """Births after the first step, deaths before the last; number, mean and longest of the lives, and how many are flashes.
 
-    layer: Tensor
-    head: Tensor
-    key: Tensor
-    first: Tensor  # first step of the run
-    last: Tensor  # last step of the run
-
-    @property
-    def length(self) -> Tensor:
-        """Lifetime in steps; a run that the generation's start or end cuts counts with the steps that it had."""
-        return self.last - self.first + 1
-
-
-def lives(marks: Tensor) -> Lives:
-    """All lives, ordered by layer, head, key and step."""
+    A life is an unbroken run of steps in which a key is a sink; one that the generation's start or end cuts counts with the
+    steps that it had.
+    """
+    before, after = marks[:-1], marks[1:]
+    _, layers, heads, _ = marks.shape
     runs = marks.permute(1, 2, 3, 0).contiguous()  # [layer, head, key, step]
     edge = torch.zeros_like(runs[..., :1])
-    starts = runs & ~torch.cat([edge, runs[..., :-1]], -1)
-    ends = runs & ~torch.cat([runs[..., 1:], edge], -1)
     # Starts and ends alternate along a row, so the n-th start belongs to the n-th end.
-    layer, head, key, first = starts.nonzero().unbind(-1)
-    return Lives(layer, head, key, first, ends.nonzero()[:, 3])
-
-
-def lifetimes(marks: Tensor) -> Measures:
-    """Births after the first step, deaths before the last; number, mean and longest of the lives, and how many are flashes."""
-    before, after = marks[:-1], marks[1:]
-    found = lives(marks)
-    _, layers, heads, _ = marks.shape
-    place, length = found.layer * heads + found.head, found.length
+    starts = (runs & ~torch.cat([edge, runs[..., :-1]], -1)).nonzero()
+    ends = (runs & ~torch.cat([runs[..., 1:], edge], -1)).nonzero()
+    place, length = starts[:, 0] * heads + starts[:, 1], ends[:, 3] - starts[:, 3] + 1
     count = torch.bincount(place, minlength=layers * heads)
     total = torch.bincount(place, length.double(), minlength=layers * heads)
     flashes = torch.bincount(place[length == 1], minlength=layers * heads)
@@ -168,18 +147,19 @@ def centroids(scores: Tensor, marks: Tensor) -> Measures:
     }
 
 
-def distance(main: Tensor, present: Tensor, landmark: Tensor) -> tuple[Tensor, Tensor]:
-    """Signed distance of the largest sink to a landmark `[step]` and its standard deviation; negative is left of it."""
-    counts = present & ~landmark.isnan()[:, None, None]
-    off = main - landmark.nan_to_num()[:, None, None]
-    return spread_where(off, counts)
+def places(main: Tensor, present: Tensor, blocks: Tensor, front: Tensor, right: Tensor) -> Measures:
+    """Signed distance of the largest sink to the active block (0 inside it), to the rightmost mask and to the frontier.
 
-
-def block_distance(main: Tensor, present: Tensor, blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """Signed distance of the largest sink to the active block `[step, 2]`, 0 inside it, and its standard deviation."""
+    Negative is left of it; each with its standard deviation. blocks: [step, 2]; front, right: [step], NaN where there is none.
+    """
     start, stop = blocks[:, 0, None, None], blocks[:, 1, None, None]
     off = (main - start).clamp(max=0) + (main - stop + 1).clamp(min=0)
-    return spread_where(off.float(), present & (stop > start))
+    found = {"to_block": spread_where(off.float(), present & (stop > start))}
+    for name, landmark in (("to_rightmost_mask", right), ("to_frontier", front)):
+        counts = present & ~landmark.isnan()[:, None, None]
+        found[name] = spread_where(main - landmark.nan_to_num()[:, None, None], counts)
+    means = {name: mean for name, (mean, _) in found.items()}
+    return means | {f"{name}_deviation": deviation for name, (_, deviation) in found.items()}
 
 
 def mask_ends(canvas: Tensor, mask_id: int | None) -> tuple[Tensor, Tensor]:
@@ -189,8 +169,8 @@ def mask_ends(canvas: Tensor, mask_id: int | None) -> tuple[Tensor, Tensor]:
     """
     masked = canvas[:-1] == (-1 if mask_id is None else mask_id)
     place = torch.arange(canvas.shape[-1], dtype=torch.float32)
-    ends = torch.where(masked, place, torch.inf).amin(-1), torch.where(masked, place, -torch.inf).amax(-1)
-    return ends[0].masked_fill(ends[0].isinf(), torch.nan), ends[1].masked_fill(ends[1].isinf(), torch.nan)
+    first, last = torch.where(masked, place, torch.inf).amin(-1), torch.where(masked, place, -torch.inf).amax(-1)
+    return first.masked_fill(first.isinf(), torch.nan), last.masked_fill(last.isinf(), torch.nan)
 
 
 def strength(received: Tensor, marks: Tensor, score: Tensor, there: Tensor, alive: Tensor) -> Measures:

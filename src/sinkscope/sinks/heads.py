@@ -4,7 +4,6 @@ import itertools
 
 import polars as pl
 import torch
-from torch import Tensor
 
 from sinkscope.sinks import dynamics
 from sinkscope.sinks.classes import Classes, judged
@@ -35,12 +34,15 @@ def head_dynamics(trace: TraceLike, rule: Rule | None = None, classes: Classes |
     missing, seen = missing_keys(trace), seen_by(trace, rule.group)
     unmasked = ["committed", "prompt"] if classes.split_prompt else ["committed"]
     kinds = query_count(trace, "masked"), torch.stack([query_count(trace, kind) for kind in unmasked]).sum(0)
+    if trace.causal:  # nothing is masked; the frontier is the position that the step decides
+        front, right = alive.sum(-1).float(), torch.full((trace.steps,), torch.nan)
+    else:
+        front, right = dynamics.mask_ends(trace.canvas, trace.mask_id)
     parts: list[Measures] = []
     mains, presents, layer_mains = [], [], []
     for layers, (received, masked, *others) in columns_by_layer(trace, [rule.group, "masked", *unmasked]):
         scores, marks = rule.scores(received, queries, missing, seen), rule.marks(received, queries, missing, seen)
         main, score, present = dynamics.main_key(scores, marks)
-        other = others[0] + others[1] if len(others) > 1 else others[0]
         norms = trace.value_norms
         ratio = torch.full(marks.shape[1:3], torch.nan)
         parts.append(
@@ -53,10 +55,12 @@ def head_dynamics(trace: TraceLike, rule: Rule | None = None, classes: Classes |
                 **dynamics.walk(main, present),
                 **dynamics.stay(marks, main, present),
                 **dynamics.centroids(scores, marks),
-                **_places(trace, main, present),
+                **dynamics.places(main, present, trace.blocks, front, right),
                 **dynamics.strength(received, marks, score, (queries > 0)[:, None, None], alive),
                 "value_ratio": ratio if norms is None else dynamics.value_ratio(norms[:, layers], marks, alive),
-                **dynamics.split(rule, (masked, other), kinds, classes.split_queries, classes.split_support),
+                **dynamics.split(
+                    rule, (masked, sum(others[1:], others[0])), kinds, classes.split_queries, classes.split_support
+                ),
             }
         )
         mains.append(main)
@@ -65,21 +69,6 @@ def head_dynamics(trace: TraceLike, rule: Rule | None = None, classes: Classes |
     measures = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
     measures["agreement"] = dynamics.agreement(torch.cat(mains, 1), torch.cat(presents, 1), torch.cat(layer_mains, 1))
     return _frame(measures, rule, classes)
-
-
-def _places(trace: TraceLike, main: Tensor, present: Tensor) -> Measures:
-    if trace.causal:  # nothing is masked; the frontier is the position that the step decides
-        front = alive_keys(trace).sum(-1).float()
-        right = torch.full_like(front, torch.nan)
-    else:
-        front, right = dynamics.mask_ends(trace.canvas, trace.mask_id)
-    found = {
-        "block": dynamics.block_distance(main, present, trace.blocks),
-        "rightmost_mask": dynamics.distance(main, present, right),
-        "frontier": dynamics.distance(main, present, front),
-    }
-    means = {f"to_{name}": mean for name, (mean, _) in found.items()}
-    return means | {f"to_{name}_deviation": deviation for name, (_, deviation) in found.items()}
 
 
 def _frame(measures: Measures, rule: Rule, classes: Classes) -> pl.DataFrame:
@@ -157,14 +146,10 @@ def notable(heads: pl.DataFrame, count: int) -> tuple[tuple[int, int], ...]:
     """
     moves, static = relocation() > 0, pl.col("class") == "static"
     first = _ranked(heads.filter(moves), relocation()), _ranked(heads.filter(static), stability())
-    turns = itertools.chain.from_iterable(itertools.zip_longest(*first))
-    return tuple(
-        [place for place in turns if place is not None] + _ranked(heads.filter(~moves & ~static), stability())
-    )[:count]
+    turns = [place for pair in itertools.zip_longest(*first) for place in pair if place is not None]
+    return tuple(turns + _ranked(heads.filter(~moves & ~static), stability()))[:count]
 
 
 def _ranked(heads: pl.DataFrame, score: pl.Expr) -> list[tuple[int, int]]:
-    found = heads.with_columns(score.fill_nan(0).alias("rank")).sort(
-        "rank", "layer", "head", descending=[True, False, False]
-    )
-    return list(found.select("layer", "head").rows())
+    ranked = heads.sort(score.fill_nan(0), "layer", "head", descending=[True, False, False])
+    return list(ranked.select("layer", "head").rows())

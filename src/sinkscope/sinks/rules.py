@@ -12,17 +12,18 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 import torch
 from torch import Tensor
 
 from sinkscope import plugins
 from sinkscope.errors import RuleError
-from sinkscope.fields import among, need, number, refuse_huge
+from sinkscope.fields import among, check_fields, number, refuse_huge
 
 GROUPS = ("all", "masked", "committed", "prompt")
 UNITS = ("sum", "percent", "mean", "uniform")
+NonNegative = Annotated[float, number(0)]
 
 
 @dataclass(frozen=True)
@@ -83,14 +84,16 @@ class Rule(ABC):
 
     name: ClassVar[str]
     forms: ClassVar[tuple[BrowserForm, ...]] = ()
-    group: str = field(default="all", kw_only=True)  # the kind of query whose attention counts
+    group: Annotated[str, among(GROUPS)] = field(
+        default="all", kw_only=True
+    )  # the kind of query whose attention counts
 
     def __new__(cls, *given: Any, **words: Any) -> Self:
         refuse_huge(cls.__name__, (*given, *words.values()), RuleError)  # before a subclass reads them
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        need("group of queries", self.group, among(GROUPS), RuleError)
+        check_fields(self, RuleError)
 
     @property
     @abstractmethod
@@ -200,13 +203,8 @@ class Threshold(Rule):
         _threshold_form("percent", "percent", "percent of the attention that these queries give", "1 queries / 100 *"),
         _threshold_form("uniform", "× uniform", "multiples of an even share", "keys queries /"),
     )
-    epsilon: float = 3.0
-    unit: str = "sum"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        need("epsilon of Threshold", self.epsilon, number(0), RuleError)
-        need("unit of Threshold", self.unit, among(UNITS), RuleError)
+    epsilon: NonNegative = 3.0
+    unit: Annotated[str, among(UNITS)] = "sum"
 
     def _scale(self, columns: Columns) -> Tensor | float:
         queries = columns.queries.clamp(min=1)
@@ -241,15 +239,8 @@ class ZScore(Rule):
     """
 
     name: ClassVar[str] = "zscore"
-    k: float = 3.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        need("k of ZScore", self.k, number(0), RuleError)
-
-    @property
-    def unit(self) -> str:
-        return "z"
+    unit: ClassVar[str] = "z"
+    k: NonNegative = 3.0
 
     def score(self, columns: Columns) -> Tensor:
         keys = columns.keys.clamp(min=1)
@@ -274,15 +265,8 @@ class HeadShare(Rule):
     """
 
     name: ClassVar[str] = "head_share"
-    epsilon: float = 0.3
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        need("epsilon of HeadShare", self.epsilon, number(0), RuleError)
-
-    @property
-    def unit(self) -> str:
-        return "share"
+    unit: ClassVar[str] = "share"
+    epsilon: NonNegative = 0.3
 
     def score(self, columns: Columns) -> Tensor:
         return columns.received / columns.seen.clamp(min=1)

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -44,18 +45,14 @@ def token_shares(
     entries = sorted({entry for counts in counted for entry in counts})
     rows = np.array([[counts.get(entry, (0.0, 0.0)) for entry in entries] for counts in counted])
     sinks, base = rows.reshape(len(counted), len(entries), 2).transpose(2, 0, 1)  # [generation, entry] each
-    keys: dict[str, list[object]]
+    keys: dict[str, list[Any]] = {"kind": [kind for _, kind in entries]}
     if by == "kind":
-        names = sorted({kind for _, kind in entries})
-        member = np.array([[kind == name for name in names] for _, kind in entries], dtype=np.float64)
-        sinks, base = sinks @ member, base @ member
-        keys = {"kind": list(names)}
+        names = sorted(set(keys["kind"]))
+        member = np.array([[kind == name for name in names] for kind in keys["kind"]], dtype=np.float64)
+        sinks, base, keys = sinks @ member, base @ member, {"kind": names}
     else:
-        keys = {
-            "id": [i for i, _ in entries],
-            "token": [vocabulary[i][0] for i, _ in entries],
-            "kind": [kind for _, kind in entries],
-        }
+        ids = [i for i, _ in entries]
+        keys = {"id": ids, "token": [vocabulary.get(i, (f"#{i}",))[0] for i in ids], **keys}
     frame = pl.DataFrame({**keys, **_shares(sinks, base, seed)})
     # The share first, as in the paper's table; the base rate orders tokens that were never sinks.
     return frame.sort("share", "base", *keys, descending=[True, True, *[False] * len(keys)]).with_columns(
@@ -82,9 +79,7 @@ def sink_counts(trace: TraceLike, rule: Rule) -> dict[Entry, tuple[float, float]
 def _common_vocabulary(traces: Sequence[TraceLike]) -> dict[int, tuple[str, str]]:
     vocabulary: dict[int, tuple[str, str]] = {}
     for trace in traces:
-        there = alive_keys(trace)
-        for i in np.unique(trace.canvas[:-1][there].numpy()).tolist():
-            entry = trace.vocabulary.get(i, (f"#{i}", "unknown"))
+        for i, entry in trace.vocabulary.items():
             if vocabulary.setdefault(i, entry) != entry:
                 raise TraceError(
                     f"Traces of one vocabulary were expected, but token {i} is {vocabulary[i][0]!r} in one and "

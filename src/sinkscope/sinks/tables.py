@@ -1,4 +1,4 @@
-"""The tables of sinks: each one, the largest per step, lives from birth to death, and how scores are spread (Fig. 3, 10)."""
+"""The tables of sinks: each one, the largest per step, and how scores are spread (Fig. 3, 10)."""
 
 import dataclasses
 import math
@@ -21,7 +21,6 @@ from sinkscope.sinks.columns import (
     on_one_core,
     query_count,
 )
-from sinkscope.sinks.dynamics import lives as lives_of
 from sinkscope.sinks.dynamics import main_key
 from sinkscope.sinks.rules import Columns, Rule, Threshold
 from sinkscope.sinks.tokens import ROLE_KIND, role_names
@@ -60,24 +59,10 @@ def paths(trace: TraceLike, group: str | None = None, rule: Rule | None = None) 
     return _named(frame.with_columns(**{name: pl.Series(one.reshape(-1).numpy()) for name, one in more.items()}), rule)
 
 
-@on_one_core
-def lives(trace: TraceLike, rule: Rule | None = None) -> pl.DataFrame:
-    """Each unbroken run of steps in which a key is a sink of a head, with the token that stood there at its birth."""
-    rule = rule or default_rule(trace)
-    parts = []
-    for layers, _, _, marks in marks_by_layer(trace, rule):
-        found = lives_of(marks)
-        parts.append(torch.stack([found.layer + layers.start, found.head, found.key, found.first, found.last]))
-    layer, head, key, first, last = (column.numpy() for column in torch.cat(parts, 1))
-    frame = pl.DataFrame(
-        {"layer": layer, "head": head, "position": key, "birth": first, "last": last, "lifetime": last - first + 1}
-    )
-    return _named(frame.with_columns(*token_columns(trace, first, key)), rule)
-
-
-def received(trace: TraceLike, scores: Tensor, alive: Tensor, group: str, unit: str) -> pl.DataFrame:
-    """Scores [step, layer, head, key] as rows; alive [step]: how many keys exist at each step."""
-    there = (torch.arange(scores.shape[-1]) < alive[:, None])[:, None, None].expand(scores.shape)
+def received(trace: TraceLike, group: str, unit: str) -> pl.DataFrame:
+    """What each key that exists received, as rows."""
+    scores = trace.scores(group, unit)  # [step, layer, head, key]
+    there = alive_keys(trace)[:, None, None].expand(scores.shape)
     frame = _keys(trace, *there.nonzero().unbind(-1)).with_columns(received=pl.Series(scores[there].numpy()))
     return frame.with_columns(unit=pl.lit(unit), group=pl.lit(group))
 
@@ -123,28 +108,19 @@ def sweep(
 
     Every (step, layer, head, key) of a step in which the group has queries counts once.
     """
-    rules = [[Threshold(float(epsilon), unit=unit, group=group) for epsilon in epsilons] for unit in units]
-    if not rules or not rules[0]:
+    rules = [Threshold(float(epsilon), unit=unit, group=group) for unit in units for epsilon in epsilons]
+    if not rules:
         raise RuleError("A sweep needs at least one epsilon and one unit, and got none: name some.")
     queries, alive = query_count(trace, group), missing_keys(trace)
-    sinks = np.zeros((len(units), len(epsilons)), dtype=np.int64)
-    heads = 0
+    sinks = np.zeros(len(rules), dtype=np.int64)
     for _, (received,) in columns_by_layer(trace, [group]):
         columns = Columns.of(received, queries, alive)
-        heads += received.shape[1] * received.shape[2]
         values = columns.received.numpy()
-        for u, row in enumerate(rules):
-            for e, rule in enumerate(row):
-                # Missing keys and steps without queries are 0, which is never above a limit.
-                sinks[u, e] += np.count_nonzero(values > rule.limit(columns).numpy())
-    keys = int((alive_keys(trace) & (queries > 0)[:, None]).sum()) * heads
-    rows = [
-        {"unit": unit, "epsilon": float(epsilon), "sinks": int(sinks[u, e]), "keys": keys}
-        for u, unit in enumerate(units)
-        for e, epsilon in enumerate(epsilons)
-    ]
-    schema = {"unit": pl.String, "epsilon": pl.Float64, "sinks": pl.Int64, "keys": pl.Int64}
-    return pl.DataFrame(rows, schema=schema).with_columns(
+        # Missing keys and steps without queries are 0, which is never above a limit.
+        sinks += [np.count_nonzero(values > rule.limit(columns).numpy()) for rule in rules]
+    keys = int((alive_keys(trace) & (queries > 0)[:, None]).sum()) * trace.layers * trace.heads_count
+    frame = pl.DataFrame({"unit": [rule.unit for rule in rules], "epsilon": [rule.epsilon for rule in rules]})
+    return frame.with_columns(sinks=pl.Series(sinks), keys=pl.lit(keys, pl.Int64)).with_columns(
         non_sinks=1 - pl.col("sinks") / pl.col("keys"), group=pl.lit(group)
     )
 

@@ -5,7 +5,7 @@ Kinds: mask, begin, end, template, special, newline, word, digit, punctuation, s
 is `begin`; other markers are `special`). Everything else is decided by its characters. A token can mix them (".⏎⏎" is
 one token of Dream's), so there is an order. A line break anywhere makes it a `newline`, else a letter makes it a
 `word` (piece), else a digit a `digit`, else a visible sign `punctuation`, else it is `space`. So " world" is a word,
-"3." a digit, " =" punctuation. `ingredients` gives all kinds that a text contains, for other orders.
+"3." a digit, " =" punctuation.
 
 One thing only the place of a token tells. The name of a role between chat markers ("user" in <|start_header_id|>user
 <|end_header_id|>) is part of the template, and a word anywhere else. `kinds_in_context` decides that.
@@ -53,16 +53,14 @@ def describe(
     wanted = sorted({int(i) for i in ids})
     if tokenizer is None:
         return {i: (f"#{i}", "mask" if i == mask_id else "unknown") for i in wanted}
-    spelling = _Spelling(tokenizer)
-    roles = _Roles(tokenizer, mask_id)
-    found = {}
+    known, found = _Tokens(tokenizer, mask_id), {}
     for i in wanted:
-        piece = spelling.piece(i)
+        piece = known.piece(i)
         if piece is None:  # a row of the embedding that no token belongs to
             found[i] = (f"#{i}", "mask" if i == mask_id else "unknown")
             continue
-        role = roles.of(i, piece)
-        text = piece if role else spelling.text(piece)
+        role = known.role(i, piece)
+        text = piece if role else known.text(i, piece)
         found[i] = (shown(text), role or kind_of_text(text))
     return found
 
@@ -116,13 +114,8 @@ class KindsOf:
 
 def kind_of_text(text: str) -> str:
     """The kind of a token by its characters, the first in the stated order that occurs."""
-    inside = ingredients(text)
+    inside = set(map(_kind_of_character, text))
     return next((kind for kind in ("newline", "word", "digit", "punctuation") if kind in inside), "space")
-
-
-def ingredients(text: str) -> frozenset[str]:
-    """All kinds of character in a text: newline, word, digit, punctuation, space."""
-    return frozenset(map(_kind_of_character, text))
 
 
 def _kind_of_character(character: str) -> str:
@@ -143,20 +136,29 @@ def shown(text: str) -> str:
     return "".join(signs.get(c, c if c.isprintable() else f"\\u{ord(c):04x}") for c in text)
 
 
-class _Roles:
-    """Which tokens have a role beside their text."""
+class _Tokens:
+    """What a tokenizer says of its tokens: how they are spelled, and which have a role beside their text."""
 
     def __init__(self, tokenizer: Any, mask_id: int | None) -> None:
+        self.tokenizer, self.scheme = tokenizer, _scheme(tokenizer)
         self.mask = {mask_id, getattr(tokenizer, "mask_token_id", None)} - {None}
         self.end = {getattr(tokenizer, f"{role}_token_id", None) for role in ("eos", "sep")} - {None}
         self.begin = {getattr(tokenizer, f"{role}_token_id", None) for role in ("bos", "cls")} - {None}
-        added = getattr(tokenizer, "added_tokens_decoder", {})
-        self.special = {*getattr(tokenizer, "all_special_ids", ()), *(i for i, token in added.items() if token.special)}
-        self.added = set(added)
+        self.added = getattr(tokenizer, "added_tokens_decoder", {})
+        special = (i for i, token in self.added.items() if token.special)
+        self.special = {*getattr(tokenizer, "all_special_ids", ()), *special}
         template = getattr(tokenizer, "chat_template", None)
         self.template = template if isinstance(template, str) else json.dumps(template or "")
 
-    def of(self, i: int, piece: str) -> str | None:
+    def piece(self, i: int) -> str | None:
+        """The entry of the vocabulary as it is written there."""
+        try:
+            piece = self.tokenizer.convert_ids_to_tokens(i)
+        except (IndexError, KeyError, OverflowError, ValueError):
+            return None
+        return piece if isinstance(piece, str) else None
+
+    def role(self, i: int, piece: str) -> str | None:
         """The role of a token, None if it is plain text."""
         marker = i in self.special or (i in self.added and bool(MARKER.match(piece)))
         if i in self.mask or (marker and not self.mask and piece in MASK_NAMES):
@@ -171,64 +173,29 @@ class _Roles:
             return "template" if piece in self.template else "special"
         return None
 
-
-class _Spelling:
-    """How a vocabulary writes text: byte-level BPE, SentencePiece, WordPiece, or plainly."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        self.tokenizer = tokenizer
-        self.scheme = _scheme(tokenizer)
-        self.bytes = _byte_alphabet() if self.scheme == "bytes" else {}
-        self.added = {token.content for token in getattr(tokenizer, "added_tokens_decoder", {}).values()}
-
-    def piece(self, i: int) -> str | None:
-        """The entry of the vocabulary as it is written there."""
-        try:
-            piece = self.tokenizer.convert_ids_to_tokens(i)
-        except (IndexError, KeyError, OverflowError, ValueError):
-            return None
-        return piece if isinstance(piece, str) else None
-
-    def text(self, piece: str) -> str:
-        """The text that an entry stands for."""
-        if piece in self.added:  # added tokens are written plainly in every scheme
+    def text(self, i: int, piece: str) -> str:
+        """The text that an entry stands for; added tokens are written plainly in every scheme."""
+        if i in self.added:
             return piece
         if self.scheme == "bytes":
-            known = all(c in self.bytes for c in piece)
-            return bytes(self.bytes[c] for c in piece).decode("utf-8", "replace") if known else piece
+            return str(self.tokenizer.convert_tokens_to_string([piece]))
         if byte := BYTE.match(piece):
             return bytes.fromhex(byte[1]).decode("utf-8", "replace")
         if self.scheme == "sentencepiece":
             return piece.replace("▁", " ")
-        if self.scheme == "wordpiece" and len(piece) > 2:
-            return piece.removeprefix("##")
-        return piece
+        return piece.removeprefix("##") if self.scheme == "wordpiece" and len(piece) > 2 else piece
 
 
 def _scheme(tokenizer: Any) -> str:
-    """From the tokenizer's decoder where it has one, else from the spaces of its vocabulary."""
+    """How a vocabulary writes text: from the tokenizer's decoder where it has one, else from the spaces of its vocabulary."""
     decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
     if decoder is not None:
         state = decoder.__getstate__().decode()
-        for sign, scheme in (
-            ("ByteLevel", "bytes"),
-            ("Metaspace", "sentencepiece"),
-            ("▁", "sentencepiece"),
-            ('"WordPiece"', "wordpiece"),
-        ):
-            if sign in state or json.dumps(sign).strip('"') in state:
-                return scheme
-        return "plain"
+        signs = {"ByteLevel": "bytes", "▁": "sentencepiece", '"WordPiece"': "wordpiece"}
+        return next((scheme for sign, scheme in signs.items() if sign in state), "plain")
     vocabulary = tokenizer.get_vocab()
     if "Ġ" in vocabulary:
         return "bytes"
     if any(piece.startswith("▁") for piece in vocabulary):
         return "sentencepiece"
     return "wordpiece" if any(piece.startswith("##") and len(piece) > 2 for piece in vocabulary) else "plain"
-
-
-def _byte_alphabet() -> dict[str, int]:
-    """Byte-level BPE writes each byte as a printable character: itself if it is one, else the next free from 256 on."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    others = [byte for byte in range(256) if byte not in set(printable)]
-    return {chr(b): b for b in printable} | {chr(256 + place): b for place, b in enumerate(others)}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
+from dataclasses import dataclass
+from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -49,25 +50,6 @@ class Activations:
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
         for shard in self.shards:
             yield load_file(shard)
-
-
-@dataclass
-class _Shard:
-    """Vectors that are not written yet."""
-
-    vectors: dict[str, list[Tensor]] = field(default_factory=dict)
-    beside: list[Tensor] = field(default_factory=list)  # [5, vector] each
-
-    def size(self) -> int:
-        return sum(part.nbytes for parts in self.vectors.values() for part in parts)
-
-    def write(self, path: Path, digest: str, last: bool) -> None:
-        empty = torch.zeros(len(BESIDE), 0, dtype=torch.int32)
-        beside = torch.cat([empty, *self.beside], 1)
-        tensors = {name: torch.cat(parts) for name, parts in self.vectors.items()}
-        tensors |= {name: beside[number].contiguous() for number, name in enumerate(BESIDE)}
-        with io.whole(path) as partial:
-            save_file(tensors, str(partial), {"prompts": digest, "last": str(int(last))})
 
 
 def activations(
@@ -137,12 +119,14 @@ def _batch(model: Model, texts: list[Any], first: int, places: list[str], folder
     assert mask is not None
     chosen = resolve_settings(settings or model.defaults, model, ids.shape[1], words)
     padding = (mask == 0).sum(1)
-    held, written = _Shard(), 0
+    held: dict[str, list[Tensor]] = defaultdict(list)  # what is not written yet: vectors by place, and all of `BESIDE`
+    shards = count()
 
     def write(last: bool) -> None:
-        nonlocal held, written
-        held.write(folder / f"{first:08d}-{written:04d}.safetensors", digest, last)
-        held, written = _Shard(), written + 1
+        tensors = {name: torch.cat(held[name] or [torch.zeros(0, dtype=torch.int32)]) for name in {*held, *BESIDE}}
+        with io.whole(folder / f"{first:08d}-{next(shards):04d}.safetensors") as partial:
+            save_file(tensors, str(partial), {"prompts": digest, "last": str(int(last))})
+        held.clear()
 
     def take(activation: Tensor, context: HookContext) -> None:
         if context.kind != "denoise" or not within(steps, context.step or 0, context.share):
@@ -151,7 +135,8 @@ def _batch(model: Model, texts: list[Any], first: int, places: list[str], folder
         assert picked is not None and context.groups is not None and context.canvas is not None
         picked, place = picked[: context.rows], f"layers.{context.layer}.{context.place}"
         if place == places[0]:
-            if held.size() >= most:  # only now: the last shard of a batch is never an empty one
+            # Only now: the last shard of a batch is never an empty one.
+            if sum(part.nbytes for name in {*held} - {*BESIDE} for part in held[name]) >= most:
                 write(last=False)
             rows, columns = (part.cpu() for part in picked.nonzero().unbind(1))
             at_column = columns + context.columns.start
@@ -159,13 +144,14 @@ def _batch(model: Model, texts: list[Any], first: int, places: list[str], folder
                 rows + first, torch.full_like(rows, context.step or 0), at_column - padding[rows],
                 context.groups[: context.rows][picked].cpu(), context.canvas.cpu()[rows, at_column],
             )  # fmt: skip
-            held.beside.append(torch.stack([value.to(torch.int32) for value in values]))
+            for name, value in zip(BESIDE, values, strict=True):
+                held[name].append(value.to(torch.int32))
         vectors = activation[: context.rows][picked].flatten(1).to("cpu", dtype)
         if not bool(torch.isfinite(vectors).all()):
             raise ReadingError(
                 f"Activations at {place} are too large for {dtype}; pass dtype=torch.float32 and another folder."
             )
-        held.vectors.setdefault(place, []).append(vectors)
+        held[place].append(vectors)
 
     with hook(model, places, take):
         decode(model, ids, chosen, attention_mask=mask, history=False)

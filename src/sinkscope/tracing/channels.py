@@ -2,47 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import polars as pl
 import torch
 from torch import Tensor
 
 from sinkscope.errors import TraceError
-from sinkscope.interventions.ablate import largest
-from sinkscope.interventions.hooks import HookContext, hook
-from sinkscope.models.base import Model
-
-if TYPE_CHECKING:
-    import polars as pl
-
-    from sinkscope.sinks.rules import Rule
-    from sinkscope.tracing.record import Trace
-
-
-class ChannelBuffer:
-    """The channels of a batch, and their values at every position that a step computed; 0 elsewhere."""
-
-    def __init__(self, model: Model, batch: int, steps: int, layers: int, width: int, count: int) -> None:
-        if count > int(model.config.hidden_size):
-            raise TraceError(
-                f"Expected channels of at most {model.config.hidden_size}, the width of {model.name}, got {count}."
-            )
-        self.model = model
-        self.channels = torch.zeros(batch, steps, layers, count, dtype=torch.int32)
-        self.values = torch.zeros(batch, steps, layers, count, width)
-
-    def hooks(self, stack: ExitStack) -> None:
-        stack.enter_context(hook(self.model, "resid_post", self._take))
-
-    def _take(self, activation: Tensor, context: HookContext) -> None:
-        if context.kind != "denoise" or context.groups is None:
-            return
-        state = activation[: context.rows]
-        best = largest(state, context.groups[: context.rows] >= 0, self.channels.shape[-1])  # [batch, n]
-        values = state.gather(-1, best[:, None].expand(-1, state.shape[1], -1)).mT
-        self.channels[:, context.step, context.layer] = best.to("cpu", torch.int32)
-        self.values[:, context.step, context.layer, :, context.columns] = values.float().cpu()
+from sinkscope.sinks import Rule, default_rule
+from sinkscope.sinks.columns import CumulativeColumns, marks_by_layer
+from sinkscope.tracing.record import Trace
 
 
 def outliers(trace: Trace, rule: Rule | None = None) -> pl.DataFrame:
@@ -52,10 +21,6 @@ def outliers(trace: Trace, rule: Rule | None = None) -> pl.DataFrame:
     is one in any head of the next layer, whose keys are made of it (of the last layer: in its own heads). Of a causal trace
     the prompt is looked at, and a position that is a sink at any step.
     """
-    import polars as pl
-
-    from sinkscope.sinks.columns import CumulativeColumns, default_rule, marks_by_layer
-
     if trace.channels is None or trace.channel_values is None:
         raise TraceError(
             "Expected a trace with channels, and this one kept none; record it with keep=sk.Keep(channels=8)."
@@ -75,12 +40,8 @@ def outliers(trace: Trace, rule: Rule | None = None) -> pl.DataFrame:
             steps = kept.any(1)
             sizes = [_size(values[where[steps]]) for where in (at & there, ~at & there)]
             rows.append((layer, channel, float(steps.float().mean()), *sizes))
-    names = ("layer", "channel", "steps", "at_sinks", "elsewhere")
-    made = pl.DataFrame(
-        rows,
-        schema=dict(zip(names, (pl.Int64, pl.Int64, pl.Float64, pl.Float64, pl.Float64), strict=True)),
-        orient="row",
-    )
+    schema = {"layer": pl.Int64, "channel": pl.Int64, **dict.fromkeys(("steps", "at_sinks", "elsewhere"), pl.Float64)}
+    made = pl.DataFrame(rows, schema=schema, orient="row")
     return made.sort("layer", pl.max_horizontal("at_sinks", "elsewhere"), descending=[False, True])
 
 

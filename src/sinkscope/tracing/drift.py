@@ -42,7 +42,8 @@ def drift(plain: Model, other: Model, ids: Tensor, epsilon: float = 0.3) -> Drif
         raise TraceError(f"Expected two models of one shape, got {plain.name} and {other.name}, whose sizes differ.")
     away = (first - second).abs()
     logs, others = first.log_softmax(-1), second.log_softmax(-1)
-    moved = (_normed(shares) - _normed(moved_to)).abs().sum(-1) / 2  # [layer, head]
+    normed = [one / one.sum(-1, keepdim=True).clamp(min=1e-12) for one in (shares, moved_to)]
+    moved = (normed[0] - normed[1]).abs().sum(-1) / 2  # [layer, head]
     sinks, after = shares > epsilon, moved_to > epsilon
     count = int(sinks.sum())
     return Drift(
@@ -67,7 +68,3 @@ def _read(model: Model, ids: Tensor) -> tuple[Tensor, Tensor]:
     width = ids.shape[1]
     rows = torch.arange(width, 0, -1) if model.causal else torch.full((width,), width)
     return logits, (received / rows).masked_fill(rows < min(FEWEST_ROWS, width), 0.0)
-
-
-def _normed(shares: Tensor) -> Tensor:
-    return shares / shares.sum(-1, keepdim=True).clamp(min=1e-12)

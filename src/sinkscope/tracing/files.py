@@ -123,8 +123,8 @@ def check_tensors(tensors: dict[str, Tensor | None], plain: dict[str, Any], voca
     for name in NEEDED:
         if tensors.get(name) is None:
             raise TraceError(f"the tensor {name} is missing")
-    summary = [name for name in ("layer_mean", "top_keys", "top_scores") if tensors.get(name) is not None]
-    if tensors.get("received") is None and len(summary) < 3:
+    summary = [tensors.get(name) for name in ("layer_mean", "top_keys", "top_scores")]
+    if tensors.get("received") is None and any(one is None for one in summary):
         raise TraceError("received attention is missing")
     sizes: dict[str, int] = {"map": len(plain["map_heads"])}
     for name, shape in SHAPES.items():
@@ -154,12 +154,9 @@ def _check_values(
         tensor = tensors.get(name)
         if tensor is not None and not bool(((tensor >= low) & (tensor <= high)).all()):
             raise TraceError(f"{name} is not within {low} and {high}")
-    canvas = tensors["canvas"]
-    assert canvas is not None
-    if unknown := set(canvas.unique().tolist()) - vocabulary.keys():
-        raise TraceError(f"the canvas has the token {min(unknown)}, which its vocabulary does not name")
-    lens = tensors.get("lens_tokens")
-    if (lens is None) != (tensors.get("lens_probability") is None):
+    if (tensors.get("lens_tokens") is None) != (tensors.get("lens_probability") is None):
         raise TraceError("the lens has tokens without probabilities, or the other way round")
-    if lens is not None and (unknown := set(lens.unique().tolist()) - vocabulary.keys()):
-        raise TraceError(f"the lens has the token {min(unknown)}, which its vocabulary does not name")
+    for name in ("canvas", "lens_tokens"):
+        tensor = tensors.get(name)
+        if tensor is not None and (unknown := set(tensor.unique().tolist()) - vocabulary.keys()):
+            raise TraceError(f"{name} has the token {min(unknown)}, which its vocabulary does not name")

@@ -35,26 +35,26 @@ def decoding_order(trace: Trace) -> DecodingOrder:
     still_open = trace.committed_at.long()[None] >= torch.arange(steps)[:, None]
     in_block = (columns >= trace.blocks[:, :1].long()) & (columns < trace.blocks[:, 1:].long())
     choices = still_open & in_block | committed
-    left, chosen, tied = 0, 0, []
+    left, tied = 0, []
     for now, options, sure in zip(committed, choices, trace.confidence, strict=True):
         picked = now.nonzero().squeeze(-1)
         first = options.nonzero().squeeze(-1)[: len(picked)]
         left += int(torch.isin(picked, first).sum())
         rest = sure[options & ~now]
         if len(picked) and len(rest):
-            chosen += 1
             tied.append(bool(torch.isin(sure[picked], rest).any()))
     total = int(committed.sum())
     there = still_open.any(1)
     sink = trace.scores("all", "mean").mean((1, 2)).argmax(-1).double()[there]  # [step]
     leftmost = _first(still_open[there])
     rightmost = width - 1 - _first(still_open[there].flip(1))
+    away = [float((sink - end).mean()) if len(sink) else None for end in (leftmost, rightmost)]
     return DecodingOrder(
         total,
         left / total if total else None,
-        sum(tied) / chosen if chosen else None,
-        _mean(sink - leftmost),
-        _mean(sink - rightmost),
+        sum(tied) / len(tied) if tied else None,
+        away[0],
+        away[1],
         _correlation(sink, leftmost),
         _correlation(sink, rightmost),
     )
@@ -63,10 +63,6 @@ def decoding_order(trace: Trace) -> DecodingOrder:
 def _first(marks: Tensor) -> Tensor:
     """[step]: the first marked position."""
     return marks.to(torch.int8).argmax(1).double()
-
-
-def _mean(values: Tensor) -> float | None:
-    return float(values.mean()) if len(values) else None
 
 
 def _correlation(a: Tensor, b: Tensor) -> float | None:

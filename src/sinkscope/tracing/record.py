@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
 import torch
 from torch import Tensor
 
@@ -15,14 +16,13 @@ from sinkscope.attention.context import GROUPS
 from sinkscope.errors import TraceError
 from sinkscope.fields import shown
 from sinkscope.settings.decode import Decode
+from sinkscope.sinks import Classes, Rule, find, head_dynamics, token_shares
+from sinkscope.sinks.columns import alive_keys
+from sinkscope.sinks.tables import received as received_rows
 from sinkscope.viewers import view
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from sinkscope.models.base import Model
-    from sinkscope.sinks.classes import Classes
-    from sinkscope.sinks.rules import Rule
     from sinkscope.tracing.why import Why
 
 Picked = slice | Sequence[int]
@@ -151,22 +151,10 @@ class Trace:
             return self.received[:, :, :, group].float()
         assert self.top_keys is not None and self.top_scores is not None
         keys, top = self.top_keys[:, :, :, group].long(), self.top_scores[:, :, :, group].float()
-        alive = self._alive()  # [step]
+        alive = alive_keys(self)  # [step, key]
         total = self.queries[:, group].float()[:, None, None]
-        rest = (total - top.sum(-1)).clamp(min=0) / (alive - top.shape[-1]).clamp(min=1)[:, None, None]
-        scores = rest.unsqueeze(-1).expand(*rest.shape, self.positions).clone()
-        columns = torch.arange(self.positions)
-        scores *= (columns[None] < alive[:, None])[:, None, None]
-        return scores.scatter(-1, keys, top)
-
-    def _alive(self) -> Tensor:
-        """[step]: how many keys exist; all of them, unless the model is autoregressive or works block by block."""
-        if self.settings.block_causal:
-            return self.blocks[:, 1].long()
-        if not self.causal:
-            return torch.full((self.steps,), self.positions)
-        there = self.committed_at[None] < torch.arange(self.steps)[:, None]  # what earlier steps wrote is a key now
-        return there.sum(1)
+        rest = (total - top.sum(-1)).clamp(min=0) / (alive.sum(1) - top.shape[-1]).clamp(min=1)[:, None, None]
+        return (rest.unsqueeze(-1) * alive[:, None, None]).scatter(-1, keys, top)
 
     def select(self, steps: slice | None = None, layers: Picked | None = None, heads: Picked | None = None) -> Trace:
         """A part of the trace; steps as a slice without stride, layers and heads in any choice (renumbered)."""
@@ -200,38 +188,60 @@ class Trace:
 
         group, unit: as of `scores`. Rows are steps × layers × heads × positions; `select` first where that is too many.
         """
-        from sinkscope.sinks.tables import received
-
-        return received(self, self.scores(group, unit), self._alive(), group, unit)
+        return received_rows(self, group, unit)
 
     def circuitsvis(self, step: int, layer: int | None = None) -> dict[str, Any]:
         """Arguments of `circuitsvis.attention.attention_heads`, of a trace that kept maps (`Keep(maps=((3, 0),))`)."""
-        from sinkscope.tracing.exchange import circuitsvis
-
-        return circuitsvis(self, step, layer)
+        maps, heads = self._maps(step, layer)
+        names = [f"L{one}H{head}" for one, head in heads]  # as TransformerLens writes them
+        return {
+            "attention": maps,
+            "tokens": self._shown(step),
+            "attention_head_names": names,
+            "mask_upper_tri": self.causal,
+        }
 
     def bertviz(self, step: int) -> dict[str, Any]:
         """Arguments of `bertviz.head_view` and `bertviz.model_view`, of a trace that kept maps."""
-        from sinkscope.tracing.exchange import bertviz
+        maps, heads = self._maps(step)
+        by_layer: dict[int, dict[int, Tensor]] = {}  # of each layer whose maps were kept, [1, head, query, key]
+        for (layer, head), one in zip(heads, maps, strict=True):
+            by_layer.setdefault(layer, {})[head] = one
+        if len({tuple(sorted(kept)) for kept in by_layer.values()}) > 1:
+            raise TraceError(
+                "Expected maps of the same heads in every layer, which is all that BertViz draws; keep those."
+            )
+        layers = [torch.stack([kept[head] for head in sorted(kept)])[None] for _, kept in sorted(by_layer.items())]
+        return {"attention": layers, "tokens": self._shown(step)}
 
-        return bertviz(self, step)
+    def _maps(self, step: int, layer: int | None = None) -> tuple[Tensor, list[tuple[int, int]]]:
+        """Maps of a step, [map, query, key] fp32, and the (layer, head) of each; rows that the step did not compute are 0."""
+        if self.maps is None:
+            raise TraceError(
+                "Expected a trace with attention maps, and this one kept none; record it with keep=sk.Keep(maps=((0, 0), …))."
+            )
+        if type(step) is not int or not 0 <= step < self.steps:
+            raise TraceError(f"Expected a step from 0 to {self.steps - 1}, got {step!r}.")
+        chosen = [place for place, head in enumerate(self.map_heads) if layer is None or head[0] == layer]
+        if not chosen:
+            kept = ", ".join(map(str, sorted({head[0] for head in self.map_heads})))
+            raise TraceError(f"Expected a layer of which maps were kept ({kept}), got {layer!r}.")
+        return self.maps[chosen, step].float(), [self.map_heads[place] for place in chosen]
+
+    def _shown(self, step: int) -> list[str]:
+        """What stands on the canvas before the forward of a step, as text."""
+        return [self.vocabulary[token][0] for token in self.canvas[step].tolist()]
 
     def sinks(self, rule: Rule | None = None) -> pl.DataFrame:
         """Every sink: step, layer, head, position, token, kind, score, unit."""
-        from sinkscope.sinks import find
-
         return find(self, _rule(rule))
 
     def heads(self, rule: Rule | None = None, classes: Classes | None = None) -> pl.DataFrame:
         """One row per head: how its sinks behave over the steps, and what class that makes it."""
-        from sinkscope.sinks import head_dynamics
-
         return head_dynamics(self, _rule(rule), classes)
 
     def tokens(self, rule: Rule | None = None) -> pl.DataFrame:
         """Which tokens the sinks are, and how much oftener than such tokens occur."""
-        from sinkscope.sinks import token_shares
-
         return token_shares([self], _rule(rule))
 
     def outliers(self, rule: Rule | None = None) -> pl.DataFrame:
@@ -284,9 +294,7 @@ def _picked(name: str, asked: Any, count: int) -> list[int] | None:
 
 
 def _rule(rule: Rule | None) -> Rule | None:
-    from sinkscope.sinks.rules import Rule as AnyRule
-
-    if rule is not None and not isinstance(rule, AnyRule):
+    if rule is not None and not isinstance(rule, Rule):
         raise TraceError(f'Expected a sink rule, such as sk.Threshold(3, unit="sum"), got {rule!r}.')
     return rule
 

@@ -19,12 +19,11 @@ from sinkscope.decoding.canvas import lay_out
 from sinkscope.decoding.run import Step
 from sinkscope.errors import BudgetError, TraceError
 from sinkscope.fields import LARGEST, Allowed, FromZero, among, check_fields, whole
-from sinkscope.interventions.ablate import Heads
+from sinkscope.interventions.ablate import Heads, largest
 from sinkscope.interventions.hooks import HookContext, hook
 from sinkscope.models.base import Model
 from sinkscope.settings.decode import Decode
 from sinkscope.tracing import lens
-from sinkscope.tracing.channels import ChannelBuffer
 from sinkscope.tracing.record import SHAPES, WHOLE
 from sinkscope.tracing.why import measure, rotary_of
 
@@ -54,9 +53,13 @@ class Keep:
         check_fields(self, TraceError)
 
 
-def check_maps(model: Model, keep: Keep) -> None:
-    """Heads that the model does not have would give maps of nothing."""
+def check_keep(model: Model, keep: Keep) -> None:
+    """Refuse what the model does not have: its maps or channels would be of nothing."""
     layers, heads = model.config.num_hidden_layers, model.config.num_attention_heads
+    if keep.channels and keep.channels > (width := int(model.config.hidden_size)):
+        raise TraceError(f"Expected channels of at most {width}, the width of {model.name}, got {keep.channels}.")
+    if keep.lens:
+        lens.layer_count(model)
     for layer, head in keep.maps:
         if layer >= layers or head >= heads:
             raise TraceError(
@@ -114,7 +117,7 @@ class Recorder(Tap):
 
     def __init__(self, model: Model, ids: Tensor, settings: Decode, keep: Keep, mask: Tensor | None = None) -> None:
         self.model, self.settings, self.keep = model, settings, keep
-        check_maps(model, keep)
+        check_keep(model, keep)
         first, self.real, self.answers = laid_out(model, ids, settings, mask)
         batch, width = first.shape
         self.form, self.bytes = planned_form(model, batch, width, settings, keep)
@@ -125,17 +128,12 @@ class Recorder(Tap):
         self.blocks = torch.zeros(shapes["blocks"][1:], dtype=torch.int32)
         # Name in a trace → [batch, …], as `SHAPES` has it.
         names = ["queries", "canvas", "confidence", "committed_at", *FORMS[self.form]]
-        names += [name for name in ("value_norms", "hidden_norms", "maps", "reasons") if getattr(keep, EXTRAS[name])]
+        names += [name for name, asked in EXTRAS.items() if getattr(keep, asked)]
         self.kept = {name: _zeros(*shapes[name], dtype=dtype_of(name, keep)) for name in names}
         self.kept["confidence"].fill_(torch.nan)
         self.kept["committed_at"].fill_(-1)
         self.kept["canvas"][:, 0] = first.cpu()
         self.rotary = {layer: rotary_of(model, layer, settings, width) for layer in {one for one, _ in keep.maps}}
-        _, steps, layers, _ = shapes["hidden_norms"]
-        self.lens = lens.LensBuffer(model, batch, steps, layers, width, self.to_host) if keep.lens else None
-        self.channels = ChannelBuffer(model, batch, steps, layers, width, keep.channels) if keep.channels else None
-        if self.channels is not None:
-            self.kept |= {"channels": self.channels.channels, "channel_values": self.channels.values}
 
     def watches(self, call: Call) -> bool:
         # Forwards that only fill a cache belong to no step.
@@ -218,15 +216,15 @@ class Recorder(Tap):
         }
         if "top_keys" in found:
             found["top_keys"] = (found["top_keys"] - real.start).clamp(min=0)
-        if self.lens is not None:
-            found["lens_tokens"], found["lens_probability"] = self.lens.row(row, steps, real)
+        if self.keep.lens and self.model.shift:
+            # Nothing speaks for the first position; in a padded batch the padding before it would.
+            found["lens_tokens"][..., 0] = found["lens_probability"][..., 0] = 0
         return found | {"blocks": (self.blocks[:steps] - real.start).clamp(min=0)}
 
     def hooks(self, stack: ExitStack) -> None:
         """Put in what is needed for the lens, channels and hidden-state norms; taken out when the stack closes."""
-        for buffer in (self.lens, self.channels):
-            if buffer is not None:
-                buffer.hooks(stack)
+        if self.keep.lens or self.keep.channels:
+            stack.enter_context(hook(self.model, "resid_post", self._take_output))
         if self.keep.hidden_norms:
             stack.enter_context(hook(self.model, "resid_pre", self._take_hidden))
 
@@ -234,6 +232,26 @@ class Recorder(Tap):
         if context.kind == "denoise" and context.step is not None:
             norms = state[: context.rows].float().norm(dim=-1)
             self._send("hidden_norms", (context.step, context.layer, context.columns), norms)
+
+    def _take_output(self, state: Tensor, context: HookContext) -> None:
+        """The lens is kept at the positions that it is *for*: in a shifted family a row speaks for the one after its own.
+
+        Where a step computed no row for a position, its probabilities and channels are 0.
+        """
+        if context.kind != "denoise" or context.step is None or context.groups is None:
+            return
+        at, state = (context.step, context.layer, slice(None)), state[: context.rows]
+        if self.keep.lens:
+            first, width = context.columns.start + int(self.model.shift), self.kept["canvas"].shape[-1]
+            for span, *best in lens.top_tokens(self.model, state):
+                place = slice(first + span.start, min(first + span.stop, width))
+                for name, found in zip(("lens_tokens", "lens_probability"), best, strict=True):
+                    self._send(name, (*at, place), found[..., : place.stop - place.start])
+        if self.keep.channels:
+            channels = largest(state, context.groups[: context.rows] >= 0, self.keep.channels)  # [batch, n]
+            self._send("channels", at, channels)
+            values = state.gather(-1, channels[:, None].expand(-1, state.shape[1], -1)).mT
+            self._send("channel_values", (*at, context.columns), values)
 
 
 def _map(call: Call, outcome: Outcome, head: int, rows: int) -> Tensor:

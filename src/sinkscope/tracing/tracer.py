@@ -21,6 +21,7 @@ from sinkscope.models.base import Messages, Model, Prompt
 from sinkscope.models.diffusion_gemma import around, is_native_diffusion
 from sinkscope.models.load import load
 from sinkscope.settings.decode import Decode
+from sinkscope.sinks import describe
 from sinkscope.tracing.record import TENSORS, Trace
 from sinkscope.tracing.recorder import Keep, Recorder
 
@@ -87,12 +88,9 @@ def trace(
 
 def _check(model: Any, settings: Any, interventions: Any, keep: Any, on_step: Any) -> None:
     """Arguments of another kind are told in our words, and before anything is put into the model."""
-    if isinstance(model, nn.Module):
-        raise TraceError(
-            f"Expected a model from sk.load, got the torch module {type(model).__name__}; use sk.wrap(model) first."
-        )
     if not isinstance(model, Model):
-        raise TraceError(f"Expected a model from sk.load, or its name, got {model!r}.")
+        given = f"the torch module {type(model).__name__}" if isinstance(model, nn.Module) else repr(model)
+        raise TraceError(f"Expected a model from sk.load or sk.wrap, or its name, got {given}.")
     if not isinstance(settings, Decode | None):
         raise DecodeError(f"Expected settings such as sk.Decode.llada(…), got {settings!r}.")
     if not isinstance(interventions, Sequence) or isinstance(interventions, str):
@@ -107,8 +105,6 @@ def cut_row(
     recorder: Recorder, row: int, done: Decoded, prompt: str | None, interventions: Sequence[Intervention]
 ) -> Trace:
     """One row of a recorded batch as a Trace of its own, without its padding and without steps after its end."""
-    from sinkscope.sinks.tokens import describe
-
     model, steps = recorder.model, recorder.steps
     padding, prompt_width = recorder.real[row].start, recorder.answers[row]
     if model.causal:  # a row of a batch may be done before the others

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+import polars as pl
 import torch
 from torch import Tensor
 
@@ -20,12 +21,9 @@ from sinkscope.attention.places import layers_of
 from sinkscope.errors import TraceError
 from sinkscope.interventions.hooks import hook
 from sinkscope.models.base import Model
-
-if TYPE_CHECKING:
-    import polars as pl
-
-    from sinkscope.settings.decode import Decode
-    from sinkscope.tracing.record import Trace
+from sinkscope.settings.decode import Decode
+from sinkscope.sinks import default_rule
+from sinkscope.tracing.record import Trace
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,8 +89,6 @@ def measure(call: Call, head: int, counts: Tensor, rotary: Rotary | None) -> Ten
 @torch.inference_mode()
 def why(trace: Trace, model: Model, step: int, layer: int, head: int, key: int) -> Why:
     """See `Trace.why`."""
-    import polars as pl
-
     _check(trace, model, {"step": (step, trace.steps), "layer": (layer, trace.layers), "head": (head, trace.heads_count),
                           "key": (key, trace.positions)})  # fmt: skip
     ids, queries = _canvas(trace, step)
@@ -168,11 +164,8 @@ def _state(trace: Trace, step: int, key: int) -> str:
 
 def _matched(trace: Trace, step: int, layer: int, head: int, key: int, there: int) -> tuple[int, ...]:
     """Keys of the same state, of the same kind of token where there are any, that are no sinks of this head."""
-    from sinkscope.sinks.columns import default_rule
-
-    rule = default_rule(trace)
     column = trace.scores()[step, layer, head, :there]
-    sinks = rule.marks(column, float(trace.queries[step].sum()))
+    sinks = default_rule(trace).marks(column, float(trace.queries[step].sum()))
     state = _state(trace, step, key)
     same = [one for one in range(there) if one != key and not sinks[one] and _state(trace, step, one) == state]
     kind = [trace.vocabulary[int(trace.canvas[step, one])][1] for one in range(there)]

@@ -81,7 +81,7 @@ def row_seeds(study: Study, unit: Unit, numbers: Sequence[int]) -> tuple[int, ..
 @contextmanager
 def changed(study: Study, unit: Unit, model: Model, numbers: Sequence[int], times: int = 1) -> Iterator[AfterFirst]:
     """The unit's condition in force, with the random keys of these problems, each so many rows; counts what it takes."""
-    change = unit.condition.intervention(study.seed, model.causal)
+    change = unit.condition.intervention(study.seed)
     with seeded(row_seeds(study, unit, numbers) * times), intervened(model, change) as active:
         yield AfterFirst(active)
 

@@ -54,7 +54,7 @@ class TraceKind(UnitKind):
     def perform(self, study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
         """Trace the unit's problems, one at a time: a trace of its own is exact, and needs no padding."""
         model = model_for(study, unit)
-        intervention = unit.condition.intervention(study.seed, model.causal)
+        intervention = unit.condition.intervention(study.seed)
         interventions = [] if intervention is None else [intervention]
         settings, kept = _settings(unit), kept_traces(study, unit)
         generations: list[dict[str, Any]] = []
