@@ -26,7 +26,7 @@ pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed (e
 from sinkscope.evals.asked import Choices
 from sinkscope.evals.benchmarks import human_eval_job, load_tasks, worked_examples
 from sinkscope.evals.evaluation import shown_prompts
-from sinkscope.models.outline import outline
+from sinkscope.models.load import outline
 from sinkscope.sandbox import check_many, require_sandbox
 
 DATA = Path(os.environ.get("SINKSCOPE_DATA", Path(__file__).parents[3] / "shared" / "data"))
