@@ -110,8 +110,8 @@ def _loaded(
         adapter = adapters.read_adapter(folder, base)
         return _merged(asked, adapter, dtype, device, mask_id, token)
     if packed:
-        module, tokenizer = load_gguf(asked, read_gguf(folder), dtype, device)
-        return assemble(Llama(), module, tokenizer, asked, None, fingerprint=checkpoint.gguf_fingerprint(folder))
+        module, spelled = load_gguf(asked, read_gguf(folder), dtype, device)
+        return assemble(Llama(), module, spelled, asked, None, fingerprint=checkpoint.gguf_fingerprint(folder))
     family, config, native = described(folder, asked)
     stored = config.get("quantization_config")
     _check_packing(family, stored, packing, asked)

@@ -82,7 +82,8 @@ def _of_traces(keep: Keep, traces: list[Trace]) -> None:
     pairs = [(trace, changed[problem]) for trace, problem in problems if problem in changed]
     first = first_head([trace for trace, _ in pairs])
     if first is not None:
-        keep("before-after", made.before_after(*pairs[first["sample"]], first["layer"], first["head"]))
+        trace, masked = pairs[first["sample"]]
+        keep("before-after", made.before_after(trace, masked, first["layer"], first["head"]))
 
 
 def _change(trace: Trace) -> tuple[int, int]:

@@ -248,5 +248,5 @@ def _group(words: Words) -> str:
 
 
 SLICES: dict[str, Callable[[Trace, Words], bytes]] = {
-    one.__name__: one for one in (canvas, plane, paths, heads, lead, reasons)
-} | {"map": attention}
+    "canvas": canvas, "plane": plane, "paths": paths, "heads": heads, "lead": lead, "reasons": reasons, "map": attention,
+}  # fmt: skip

@@ -171,7 +171,8 @@ def _seen_in_blocks(trace: TraceLike, group: str) -> Tensor:
     if trace.settings.cache == "exact":  # queries are the active block
         return query_count(trace, group)[:, None] * alive
     columns = torch.arange(trace.positions)
-    masked, given = trace.canvas[:-1] == trace.mask_id, columns < trace.prompt_length
+    masked: Tensor = trace.canvas[:-1].eq(-1 if trace.mask_id is None else trace.mask_id)
+    given = columns < trace.prompt_length
     kinds = {"masked": masked, "prompt": given & ~masked, "committed": ~given & ~masked, "all": torch.ones_like(masked)}
     queries = (kinds[group] & alive).long()
     later = queries.flip(1).cumsum(1).flip(1)  # [step, key]: queries from this column on
