@@ -104,7 +104,11 @@ def launch_of(variant: Variant, architecture: int) -> Any:
     from sinkscope.attention import triton as kernels
 
     choices = kernels.launches(
-        variant.kernel, ITEM_SIZES[variant.dtype], kernels.fitting(variant.dim), variant.drop != "none"
+        variant.kernel,
+        ITEM_SIZES[variant.dtype],
+        kernels.fitting(variant.dim),
+        variant.drop != "none",
+        variant.mask in ("bool", "additive"),
     )
     return next((one for one in choices if one.shared <= CARDS[architecture].shared), choices[-1])
 

@@ -302,7 +302,8 @@ def own_output(call: Inputs, rows: int | None, keys: int | None) -> tuple[Tensor
     peaks = q.new_empty(call.batch, call.heads, call.queries, dtype=torch.float32)
     dropped = call.drop_keys is not None
     by_row = Rows(peaks, *(torch.empty_like(peaks) if wanted else None for wanted in (True, dropped, dropped)))
-    launch = fitted(launches("output", q.dtype.itemsize, fitting(q.shape[3]), dropped), call, rows, keys)
+    mapped = call.mask is not None and (call.mask.dtype != torch.bool or call.mask.shape[-2] > 1)
+    launch = fitted(launches("output", q.dtype.itemsize, fitting(q.shape[3]), dropped, mapped), call, rows, keys)
     (mask, drop), strides, words = common(call, launch)
     output_kernel[(triton.cdiv(call.queries, launch.rows), call.batch * call.heads)](
         q, call.k, v, out, *(peaks if one is None else one for one in by_row), mask, drop,
@@ -391,10 +392,11 @@ class Launch(NamedTuple):
 KB = 1024
 
 
-def launches(kernel: str, itemsize: int, dim: int, dropped: bool) -> tuple[Launch, ...]:
+def launches(kernel: str, itemsize: int, dim: int, dropped: bool, mapped: bool = False) -> tuple[Launch, ...]:
     """Tiles and warps for a kernel, number type and padded head size; the first that a GPU has shared memory for is taken.
 
-    float32 is multiplied without tensor cores, all in registers.
+    float32 is multiplied without tensor cores, all in registers. mapped: the mask has a value for every pair of query and key;
+    beside a tile of 128 rows it would not fit into the registers.
     """
     if itemsize > 2:
         return (Launch(32, 32, 8, 1, 96 * KB),)
@@ -405,7 +407,7 @@ def launches(kernel: str, itemsize: int, dim: int, dropped: bool) -> tuple[Launc
         return Launch(64, 64, 4, 3, 96 * KB) if dropped else Launch(64, 128, 4, 2, 96 * KB), small
     if dim > 128:
         return Launch(64, 64, 8, 2, 176 * KB), Launch(64, 32, 8, 2, 96 * KB), small
-    return Launch(128, 64, 8, 2, 99 * KB), small
+    return Launch(64 if mapped else 128, 64, 8, 2, 99 * KB), small
 
 
 def fitted(choices: tuple[Launch, ...], call: Inputs, rows: int | None, keys: int | None) -> Launch:
