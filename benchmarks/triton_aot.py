@@ -355,7 +355,7 @@ def page(command: str, built: dict[tuple[Variant, int], Built]) -> str:
         "counted by the same rule.", "",
         *floors(built), "",
         "The aim is 1.5 × traced and 2 × masked of FlashAttention-2's floor at [16, 32, 1280, 128]. Counted as built, all four "
-        "GPUs meet it. Counted by products alone, A100, L4 and H100 meet it and B200 cannot: there a second pass over the "
+        "GPUs meet it. Counted by products alone, A100, L4 and H100 meet it and B200 cannot. There a second pass over the "
         "exponentials takes as long as two products, so that tracing costs at least 2 ×.", "",
         "Products at the rate of wgmma and tcgen05 are stricter than FlashAttention-2, which has neither. Others measured it at "
         "35 % of an H100's peak ([FlashAttention-3](https://arxiv.org/abs/2407.08608)). On a B200 they measured 300 to 380 "

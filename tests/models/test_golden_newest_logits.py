@@ -79,7 +79,7 @@ def test_nemotron_in_both_modes(found: NewestGolden) -> None:
 
 @pytest.mark.parametrize("found", newest_by_family("nemotron_labs_diffusion"))
 def test_nemotron_block_over_a_causal_text(found: NewestGolden) -> None:
-    from sinkscope.decoding.exact import TextForwards
+    from sinkscope.decoding.cache import TextForwards
 
     facts = found.facts["forward"]["block"]
     ids, context = found.tensor(facts["input_ids"]), facts["context"]

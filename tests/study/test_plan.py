@@ -99,7 +99,7 @@ def test_the_papers_study_has_every_condition() -> None:
         ("{name: mask_sinks, k: 1}", "{name: mask_positions, positions: 0}", 7, "conditions[1].positions"),
         ("{name: mask_sinks, k: 1}", "{name: mask_positions, positions: [0], since: ever}", 7, "conditions[1].since"),
         ("{name: mask_sinks, k: 1}", "{name: window, radius: -1}", 7, "conditions[1].radius"),
-        ("{name: mask_sinks, k: 1}", "{name: cut, start: 0.5, stop: 0.2}", 7, "conditions[1].stop"),
+        ("{name: mask_sinks, k: 1}", "{name: cut, start: 0.5, stop: 0.2}", 7, "conditions[1]"),
         ("{name: mask_sinks, k: 1}", "{name: cut, start: 0.5, stop: 2}", 7, "conditions[1].stop"),
         ("{name: mask_sinks, k: 1}", "{name: zero_values, k: 1, of: air}", 7, "conditions[1].of"),
         ("trace:\n  problems: 1", "trace:\n  problems: -1", 9, "trace.problems"),

@@ -110,14 +110,14 @@ def merge(model: Model, adapter: Adapter, name: str) -> Model:
             f"{model.fingerprint[:12]}: other weights; get the base that it was made for."
         )
     known, changed = dict(model.module.named_modules()), _by_module(adapter)
+    native = {own: _native(own, model) for own in changed}
+    if strange := [own for own, place in native.items() if place not in known]:
+        raise CheckpointError(
+            f"{name} changes {strange[0]}, which {adapter.base} does not have; the adapter was made for another base."
+        )
     _check_complete(model, adapter, list(changed), name)
     for own, held in changed.items():
-        part = known.get(_native(own, model))
-        if part is None:
-            raise CheckpointError(
-                f"{name} changes {own}, which {adapter.base} does not have; the adapter was made for another base."
-            )
-        _change(model, part, adapter.config, own, held)
+        _change(model, known[native[own]], adapter.config, own, held)
     model.fingerprint = adapter.fingerprint(model.fingerprint)
     model.name = name
     return model
