@@ -333,3 +333,31 @@ def test_sentences_say_what_was_measured(page: str, sentence: str, measured: Cal
     text = " ".join((ROOT / page).read_text(encoding="utf-8").replace("*", "").split())
     assert sentence in text, f"{page} no longer says this: change the sentence here too"
     same(sentence, measured(), sentence)
+
+
+# Heads inside the models.
+
+
+def test_heads_and_their_sinks() -> None:
+    from lab.experiments.heads import correlations
+
+    for model, count, *cells in table(f"{HERE}/sink-heads.md", "model")[1:]:
+        found = read(f"inside/heads/{model}.json")
+        sizes = correlations([{**one, "loss": abs(one["loss"])} for one in found["heads"]])
+        assert int(count) == len(found["heads"]) and found["problems"] == 32
+        measured = [
+            [one[name], *one[interval]]
+            for one in (found, sizes)
+            for name, interval in (("correlation", "interval"), ("within layers", "within layers interval"))
+        ]
+        for cell, values in zip(cells, measured, strict=True):
+            same(cell, values, model)
+
+
+def test_answers_without_heads() -> None:
+    for model, untouched, *cells in table(f"{HERE}/sink-heads.md", "silenced in")[1:]:
+        base, _, *others = read(f"inside/answers/heads-{model}.json")["cells"]
+        assert base["n"] == 100
+        same(untouched, [100 * base["accuracy"]], model)
+        for cell, one in zip(cells, others, strict=True):
+            same(cell, change(one), one["label"])

@@ -216,7 +216,7 @@ def confirmation(name: str, found: dict[str, Any], task: str) -> dict[str, Any]:
     return {
         "name": f"heads-{Path(name).name}", "models": [name], "seed": 0, "split": "test",
         "about": "Are the heads that likelihood calls important the ones that answers need? The most and the least important.",
-        "tasks": [{"name": task, "problems": 100}],
+        "tasks": [{"name": task, "problems": 100}], "decode": {"stop": "eos"},
         "conditions": ["none", "noop", *conditions],
     }  # fmt: skip
 

@@ -16,7 +16,7 @@ and of the pair, the same with P="smol-llama smol-dream":
     python -m lab.experiments.heads $P -n 32 --maskings 1 --out $O/heads
     python -m lab.experiments.why $P -n 8 --out $O/why
     python -m lab.experiments.channels $P -n 8 --out $O/channels
-    sinkscope study lab/experiments/channels.yaml -m smol-llama,smol-dream --out runs/channels-pair
+    sinkscope study lab/experiments/channels-pair.yaml --out runs/channels-pair
     for m in $P; do sinkscope study $O/heads/$m.yaml --out runs/heads-$m; done
 
 results.json and results.parquet of a study are stored as answers/NAME.json and answers/NAME.parquet. How many problems a
@@ -31,12 +31,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from lab.experiments.heads import correlations
+
 OUT = Path(__file__).parents[2] / "docs" / "results" / "inside"
 ORDER = ("tiny-llama", "tiny-llada", "tiny-dream", "tiny-mmada", "smol-llama", "smol-dream")
 
 
 def files(part: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    for path in sorted((OUT / part).glob("*.json"), key=lambda path: (*ORDER, path.stem).index(path.stem)):
+    for path in sorted((OUT / part).glob("*.json"), key=lambda path: ((*ORDER, path.stem).index(path.stem), path.stem)):
         yield path.stem, json.loads(path.read_text(encoding="utf-8"))
 
 
@@ -90,14 +92,17 @@ def channels() -> list[str]:
 def heads() -> list[str]:
     lines = ["## Heads: loss of likelihood without it against its sink share", ""]
     lines += table(
-        "model", "heads", "problems", "rank correlation", "within layers", "loss, top quarter by sink", "the others"
-    )
+        "model", "heads", "problems", "rank correlation", "within layers", "of the size of the change", "within layers",
+        "loss, top quarter by sink", "the others",
+    )  # fmt: skip
     for name, found in files("heads"):
         order = sorted(found["heads"], key=lambda row: -row["sink"])
         cut = len(order) // 4
         losses = (f"{sum(row['loss'] for row in part) / len(part):+.4f}" for part in (order[:cut], order[cut:]))
+        sizes = correlations([{**row, "loss": abs(row["loss"])} for row in found["heads"]])
         both = (
-            span((found[what], *found[f"{what} interval".removeprefix("correlation ")]))
+            span((one[what], *one[f"{what} interval".removeprefix("correlation ")]))
+            for one in (found, sizes)
             for what in ("correlation", "within layers")
         )
         lines.append(f"| {name} | {len(order)} | {found['problems']} | {' | '.join(both)} | {' | '.join(losses)} |")
