@@ -2,6 +2,7 @@
 
     python benchmarks/attention.py             # prints the tables
     python benchmarks/attention.py --write     # … and writes docs/results/attention.md
+    python benchmarks/attention.py --against ../old     # this tree against another one, in turns
 
 Ratios are of medians, the sides taking turns within one process. On one thread time is processor time, so that other
 work on the machine does not count; on two it is the clock. Memory is the highest resident size above the resident size
@@ -11,6 +12,7 @@ before the call, each in a process of its own (Linux only). Nothing here has bee
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import platform
@@ -18,7 +20,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -69,9 +71,11 @@ def in_turns(sides: dict[str, Callable[[], object]], repeats: int, threads: int)
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 
-def in_process(*arguments: str, threads: int) -> Any:
-    """Run one part of this file in a process of its own."""
+def in_process(*arguments: str, threads: int, tree: Path | None = None) -> Any:
+    """Run one part of this file in a process of its own, with the package of another `tree` if one is named."""
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    if tree is not None:
+        environment["PYTHONPATH"] = str(tree / "src")
     done = subprocess.run(
         [sys.executable, __file__, *arguments, "--threads", str(threads)],
         env=environment, stdout=subprocess.PIPE, text=True, check=True,
@@ -186,6 +190,76 @@ def part_generation(threads: int, repeats: int, canvas: int, steps: int) -> dict
     return in_turns(sides, repeats, threads)
 
 
+# ---- two trees ----
+
+
+def attends(old: Path) -> dict[str, Any]:
+    """`attend` of another tree and of this one, in one process: each keeps the modules that it was imported with."""
+    found = {}
+    for name, tree in (("before", old), ("after", Path(__file__).parents[1])):
+        for loaded in [one for one in sys.modules if one.partition(".")[0] == "sinkscope"]:
+            del sys.modules[loaded]
+        sys.path.insert(0, str(tree / "src"))
+        found[name] = importlib.import_module("sinkscope.attention.attend").attend
+        if not str(sys.modules["sinkscope"].__file__).startswith(str(tree)):
+            raise SystemExit(f"{tree} was not imported")
+    return found
+
+
+def part_trees(old: Path, length: int, threads: int, repeats: int) -> dict[str, float]:
+    """Every kind of call by both trees, in turns."""
+    small = length < min(LENGTHS)
+    q, k, v = (torch.randn(1, 4, length, 32) for _ in range(3)) if small else tensors(length, LENGTHS[length])
+    labels = torch.randint(0, 3, (length,))
+    dropped = torch.zeros(1, 1, length, dtype=torch.bool)
+    dropped[..., [0, length // 2]] = True
+    kinds: dict[str, dict[str, Any]] = {
+        "3 groups": {"groups": labels}, "one group": {}, "3 groups, two keys dropped": {"groups": labels, "drop_keys": dropped},
+        "causal, 3 groups": {"groups": labels, "causal": True}, "block-causal": {"groups": labels, "block": BLOCK},
+    }  # fmt: skip
+    calls = 200 if small else 1
+    sides: dict[str, Callable[[], object]] = {
+        f"{kind}: {name}": lambda attend=attend, words=words: [
+            attend(q, k, v, backend="tiled", **words) for _ in range(calls)
+        ]
+        for kind, words in kinds.items()
+        for name, attend in attends(old).items()
+    }
+    return {side: seconds / calls for side, seconds in in_turns(sides, repeats, threads).items()}
+
+
+def against(old: Path, repeats: int, rounds: int) -> list[str]:
+    """Processor time of this tree over that of `old`, one thread.
+
+    Calls of both take turns in one process, several processes a row. A generation is traced over untraced, and the
+    processes take turns. The range is over processes.
+    """
+    lines = ["| what | before | after / before | processes from, to |", "|---|---|---|---|"]
+
+    def row(what: str, before: Sequence[float], ratios: Sequence[float], unit: str) -> None:
+        each = sorted(ratios)
+        middle = f"{statistics.median(before):.3g}{unit} | {statistics.median(each):.3f} ×"
+        lines.append(f"| {what} | {middle} | {each[0]:.3f}, {each[-1]:.3f} |")
+        print(lines[-1], flush=True)
+
+    for length in (53, *LENGTHS):
+        where = ("--length", str(length), "--against", str(old))
+        took = [in_process("--part", "trees", *where, "--repeats", str(repeats), threads=1) for _ in range(rounds)]
+        for kind in [side.removesuffix(": before") for side in took[0] if side.endswith(": before")]:
+            before, after = ([one[f"{kind}: {when}"] for one in took] for when in ("before", "after"))
+            ratios = [new / past for past, new in zip(before, after, strict=True)]
+            row(f"S = {length}, {kind}", [1000 * one for one in before], ratios, " ms")
+    found: dict[bool, list[float]] = {False: [], True: []}
+    for turn in range(rounds):
+        for new in (False, True) if turn % 2 == 0 else (True, False):  # neither is always the first
+            tree = Path(__file__).parents[1] if new else old
+            took_one = in_process("--part", "generation", "--repeats", str(repeats), threads=1, tree=tree)
+            found[new].append(took_one["traced"] / took_one["untraced"])
+    ratios = [new / past for past, new in zip(found[False], found[True], strict=True)]
+    row("traced over untraced generation", found[False], ratios, " ×")
+    return lines
+
+
 # ---- the page ----
 
 TRIED = [
@@ -293,11 +367,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--write", action="store_true", help=f"write docs/results/{RESULTS.name}")
-    parser.add_argument("--part", choices=["call", "block", "small", "memory", "generation"], help=argparse.SUPPRESS)
+    parser.add_argument("--against", type=Path, help="another checkout: compare this tree with it, and nothing else")
+    parser.add_argument("--rounds", type=int, default=4, help="processes of each tree, with --against")
+    parser.add_argument("--part", choices=["call", "block", "small", "memory", "generation", "trees"], help=argparse.SUPPRESS)
     parser.add_argument("--length", type=int, default=1024, help=argparse.SUPPRESS)
     parser.add_argument("--case", help=argparse.SUPPRESS)
     parser.add_argument("--threads", type=int, default=1, help=argparse.SUPPRESS)
     asked = parser.parse_args()
+    if asked.against is not None and asked.part is None:
+        against(asked.against.resolve(), asked.repeats, asked.rounds)
+        return
     if asked.part is None:
         text = page(asked.repeats)
         print(text)
@@ -305,7 +384,9 @@ def main() -> None:
             RESULTS.write_text(text)
         return
     torch.set_num_threads(asked.threads)
-    if asked.part == "call":
+    if asked.part == "trees":
+        print(json.dumps(part_trees(asked.against, asked.length, asked.threads, asked.repeats)))
+    elif asked.part == "call":
         print(json.dumps(part_call(asked.length, asked.threads, asked.repeats)))
     elif asked.part == "block":
         print(json.dumps(part_block(int(asked.case), asked.threads, asked.repeats)))
