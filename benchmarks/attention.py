@@ -253,7 +253,7 @@ def against(old: Path, repeats: int, rounds: int) -> list[str]:
     for turn in range(rounds):
         for new in (False, True) if turn % 2 == 0 else (True, False):  # neither is always the first
             tree = Path(__file__).parents[1] if new else old
-            took_one = in_process("--part", "generation", "--repeats", str(repeats), threads=1, tree=tree)
+            took_one = in_process("--part", "generation", "--repeats", str(min(repeats, 3)), threads=1, tree=tree)
             found[new].append(took_one["traced"] / took_one["untraced"])
     ratios = [new / past for past, new in zip(found[False], found[True], strict=True)]
     row("traced over untraced generation", found[False], ratios, " ×")
@@ -369,7 +369,9 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help=f"write docs/results/{RESULTS.name}")
     parser.add_argument("--against", type=Path, help="another checkout: compare this tree with it, and nothing else")
     parser.add_argument("--rounds", type=int, default=4, help="processes of each tree, with --against")
-    parser.add_argument("--part", choices=["call", "block", "small", "memory", "generation", "trees"], help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--part", choices=["call", "block", "small", "memory", "generation", "trees"], help=argparse.SUPPRESS
+    )
     parser.add_argument("--length", type=int, default=1024, help=argparse.SUPPRESS)
     parser.add_argument("--case", help=argparse.SUPPRESS)
     parser.add_argument("--threads", type=int, default=1, help=argparse.SUPPRESS)

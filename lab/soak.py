@@ -40,6 +40,7 @@ KINDS = ("kill driver", "kill worker", "fill disk")
 SAME = ("results.json", "results.parquet", "study.yaml")
 FULL_FOR = 6.0  # seconds
 SAMPLE = 1.0  # seconds between two looks at the memory
+TRIES = 5  # of a run that ends with an error by itself
 SETTLED = 20  # samples of a process before its growth is judged
 DISK = 256 << 20  # bytes of the tmpfs
 MB = 1 << 20
@@ -218,6 +219,7 @@ class Cycle:
     seconds: float = 0.0
     starts: int = 0
     events: list[dict[str, Any]] = field(default_factory=list)
+    failures: list[dict[str, Any]] = field(default_factory=list)  # ended with an error, and nothing had been done to it
     units: int = 0
     lost: int = 0  # stored once, and gone at the end; or never stored
     twice: int = 0  # stored again though they were there
@@ -293,7 +295,10 @@ class Soak:
                 full = event["kind"] == "fill disk" and not self.around.mounted
             elif any(codes) and not (done.events and done.events[-1]["kind"] == "fill disk"):
                 log = (self.around.clock.parent / "log").read_text(errors="replace")
-                raise SystemExit(f"{engine} ended with {codes} though nothing had happened:\n{log[-3000:]}")
+                done.failures.append({"at": round(self.now(), 1), "codes": codes, "log": log[-1500:]})
+                print(f"{engine} ended with {codes} though nothing had happened:\n{log[-3000:]}", flush=True)
+                if len(done.failures) >= TRIES:
+                    raise SystemExit(f"{engine} ended {TRIES} times though nothing had happened; given up.")
             elif not any(codes):
                 done.finished = True
             self.clear()
@@ -443,7 +448,8 @@ def page(found: dict[str, Any]) -> str:
     lines = [
         "# Soak", "",
         f"{found['equal']} of {runs} disturbed runs have the bytes of the undisturbed one. {found['lost']} units were lost, and "
-        f"{found['twice']} were stored twice.", "",
+        f"{found['twice']} were stored twice. {found['failures']} starts ended with an error though nothing had been done "
+        "to them.", "",
         f"Command: `{found['command']}`. It took {found['minutes']:g} minutes. A run has {found['units']} units, on two workers.",
         "", "| engine | runs | starts | driver killed | worker killed | disk filled | equal |", "|---|---|---|---|---|---|---|",
     ]  # fmt: skip
@@ -467,6 +473,27 @@ def page(found: dict[str, Any]) -> str:
               f"than {SETTLED} samples, one per second, are not judged.", "",
               "![Memory of drivers and workers over time](soak.svg)", ""]  # fmt: skip
     return "\n".join(lines)
+
+
+def write(soak: Soak, cycles: Sequence[Cycle], units: int, asked: argparse.Namespace) -> dict[str, Any]:
+    """soak.json, soak.md and soak.svg, of all runs so far."""
+    words = " ".join(f"--{name} {getattr(asked, name):g}" for name in ("minutes", "every", "problems", "seed"))
+    events = [event["kind"] for one in cycles for event in one.events]
+    found = {
+        "command": f"python -m lab.soak {words}",
+        "minutes": round(soak.now() / 60, 1), "units": units, "runs": len(cycles), "starts": sum(one.starts for one in cycles),
+        "events": {kind: events.count(kind) for kind in KINDS}, "clock_jumps": len(events),
+        "disk": "tmpfs" if soak.around.mounted else "RLIMIT_FSIZE",
+        "lost": sum(one.lost for one in cycles), "twice": sum(one.twice for one in cycles),
+        "failures": sum(len(one.failures) for one in cycles), "equal": sum(one.equal for one in cycles),
+        "memory": {role: growth(soak.samples, role) for role in ("driver", "worker")},
+        "cycles": [asdict(one) for one in cycles],
+    }  # fmt: skip
+    asked.out.mkdir(parents=True, exist_ok=True)
+    (asked.out / "soak.json").write_text(json.dumps(found, indent=1) + "\n")
+    (asked.out / "soak.md").write_text(page(found))
+    figure(found, soak.samples, asked.out / "soak.svg")
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -504,26 +531,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             shutil.rmtree(folder)
             last = cycles[-1]
             told = ", ".join(event["kind"] for event in last.events) or "nothing happened"
+            found = write(soak, cycles, units, asked)
             print(f"{soak.now() / 60:.1f} min {engine}: {last.starts} starts ({told}); lost {last.lost}, twice {last.twice}, "
                   f"{'equal' if last.equal else 'NOT EQUAL'}", flush=True)  # fmt: skip
-    words = " ".join(f"--{name} {getattr(asked, name):g}" for name in ("minutes", "every", "problems", "seed"))
-    events = [event["kind"] for one in cycles for event in one.events]
-    found = {
-        "command": f"python -m lab.soak {words}",
-        "minutes": round(soak.now() / 60, 1), "units": units, "runs": len(cycles), "starts": sum(one.starts for one in cycles),
-        "events": {kind: events.count(kind) for kind in KINDS}, "clock_jumps": len(events),
-        "disk": "tmpfs" if around.mounted else "RLIMIT_FSIZE",
-        "lost": sum(one.lost for one in cycles), "twice": sum(one.twice for one in cycles),
-        "equal": sum(one.equal for one in cycles),
-        "memory": {role: growth(soak.samples, role) for role in ("driver", "worker")},
-        "cycles": [asdict(one) for one in cycles],
-    }  # fmt: skip
-    asked.out.mkdir(parents=True, exist_ok=True)
-    (asked.out / "soak.json").write_text(json.dumps(found, indent=1) + "\n")
-    (asked.out / "soak.md").write_text(page(found))
-    figure(found, soak.samples, asked.out / "soak.svg")
     print(json.dumps({name: value for name, value in found.items() if name != "cycles"}))
-    return 0 if found["lost"] == found["twice"] == 0 and found["equal"] == len(cycles) else 1
+    return 0 if found["lost"] == found["twice"] == found["failures"] == 0 and found["equal"] == len(cycles) else 1
 
 
 if __name__ == "__main__":
