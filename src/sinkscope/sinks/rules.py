@@ -260,8 +260,7 @@ class HeadShare(Rule):
     """A sink receives on average more than epsilon of what each query that sees it has to give (Gu et al.).
 
     A causal map divides column k by the queries i ≥ k; a bidirectional one by all queries. The last keys of a causal
-    prompt are seen by few queries, mostly by themselves: read them with care. Their head-level figure, the share of
-    (layer, head) pairs in which a position is a sink, is `sinks.sink_rate`.
+    prompt are seen by few queries, mostly by themselves: read them with care.
     """
 
     name: ClassVar[str] = "head_share"

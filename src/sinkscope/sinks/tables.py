@@ -1,6 +1,5 @@
-"""The tables of sinks: each one, the largest per step, and how scores are spread (Fig. 3, 10)."""
+"""The tables of sinks: each one, and how scores are spread (Fig. 3, 10)."""
 
-import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -21,7 +20,6 @@ from sinkscope.sinks.columns import (
     on_one_core,
     query_count,
 )
-from sinkscope.sinks.dynamics import main_key
 from sinkscope.sinks.rules import Columns, Rule, Threshold
 from sinkscope.sinks.tokens import ROLE_KIND, role_names
 
@@ -43,20 +41,6 @@ def find(trace: TraceLike, rule: Rule | None = None) -> pl.DataFrame:
         order = torch.from_numpy(np.lexsort([column.numpy() for column in place.unbind(-1)[::-1]]))
         place, value = place[order], value[order]
     return _named(_keys(trace, *place.unbind(-1)).with_columns(score=pl.Series(value.numpy())), rule)
-
-
-@on_one_core
-def paths(trace: TraceLike, group: str | None = None, rule: Rule | None = None) -> pl.DataFrame:
-    """The largest key of each head at each step, with its score and whether the rule calls it a sink (`is_sink`)."""
-    rule = rule or default_rule(trace)
-    if group is not None:
-        rule = dataclasses.replace(rule, group=group)
-    mains = [main_key(scores, marks) for _, _, scores, marks in marks_by_layer(trace, rule)]
-    key, score, present = (torch.cat(list(part), 1) for part in zip(*mains, strict=True))  # [step, layer, head]
-    step, layer, head = torch.ones_like(key).nonzero().unbind(-1)
-    more = {"score": score, "is_sink": present}
-    frame = _keys(trace, step, layer, head, key.reshape(-1))
-    return _named(frame.with_columns(**{name: pl.Series(one.reshape(-1).numpy()) for name, one in more.items()}), rule)
 
 
 def received(trace: TraceLike, group: str, unit: str) -> pl.DataFrame:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
-import torch
 from torch import Tensor
 
 from sinkscope.attention.context import GROUPS
@@ -189,48 +188,6 @@ class Trace:
         group, unit: as of `scores`. Rows are steps × layers × heads × positions; `select` first where that is too many.
         """
         return received_rows(self, group, unit)
-
-    def circuitsvis(self, step: int, layer: int | None = None) -> dict[str, Any]:
-        """Arguments of `circuitsvis.attention.attention_heads`, of a trace that kept maps (`Keep(maps=((3, 0),))`)."""
-        maps, heads = self._maps(step, layer)
-        names = [f"L{one}H{head}" for one, head in heads]  # as TransformerLens writes them
-        return {
-            "attention": maps,
-            "tokens": self._shown(step),
-            "attention_head_names": names,
-            "mask_upper_tri": self.causal,
-        }
-
-    def bertviz(self, step: int) -> dict[str, Any]:
-        """Arguments of `bertviz.head_view` and `bertviz.model_view`, of a trace that kept maps."""
-        maps, heads = self._maps(step)
-        by_layer: dict[int, dict[int, Tensor]] = {}  # of each layer whose maps were kept, [1, head, query, key]
-        for (layer, head), one in zip(heads, maps, strict=True):
-            by_layer.setdefault(layer, {})[head] = one
-        if len({tuple(sorted(kept)) for kept in by_layer.values()}) > 1:
-            raise TraceError(
-                "Expected maps of the same heads in every layer, which is all that BertViz draws; keep those."
-            )
-        layers = [torch.stack([kept[head] for head in sorted(kept)])[None] for _, kept in sorted(by_layer.items())]
-        return {"attention": layers, "tokens": self._shown(step)}
-
-    def _maps(self, step: int, layer: int | None = None) -> tuple[Tensor, list[tuple[int, int]]]:
-        """Maps of a step, [map, query, key] fp32, and the (layer, head) of each; rows that the step did not compute are 0."""
-        if self.maps is None:
-            raise TraceError(
-                "Expected a trace with attention maps, and this one kept none; record it with keep=sk.Keep(maps=((0, 0), …))."
-            )
-        if type(step) is not int or not 0 <= step < self.steps:
-            raise TraceError(f"Expected a step from 0 to {self.steps - 1}, got {step!r}.")
-        chosen = [place for place, head in enumerate(self.map_heads) if layer is None or head[0] == layer]
-        if not chosen:
-            kept = ", ".join(map(str, sorted({head[0] for head in self.map_heads})))
-            raise TraceError(f"Expected a layer of which maps were kept ({kept}), got {layer!r}.")
-        return self.maps[chosen, step].float(), [self.map_heads[place] for place in chosen]
-
-    def _shown(self, step: int) -> list[str]:
-        """What stands on the canvas before the forward of a step, as text."""
-        return [self.vocabulary[token][0] for token in self.canvas[step].tolist()]
 
     def sinks(self, rule: Rule | None = None) -> pl.DataFrame:
         """Every sink: step, layer, head, position, token, kind, score, unit."""
