@@ -19,6 +19,7 @@ from sinkscope.sinks.columns import (
 )
 from sinkscope.sinks.dynamics import Measures
 from sinkscope.sinks.rules import Rule
+from sinkscope.sinks.tables import named
 
 
 @on_one_core
@@ -85,9 +86,7 @@ def _frame(measures: Measures, rule: Rule, classes: Classes) -> pl.DataFrame:
     return frame.with_columns(pl.col(pl.Float32, pl.Float64).fill_nan(None)).with_columns(
         pl.col("home", "home_early", "home_late", "longest").cast(pl.Int64),
         pl.col("direction").cast(pl.String),
-        unit=pl.lit(rule.unit),
-        group=pl.lit(rule.group),
-        rule=pl.lit(rule.name),
+        **named(rule),
     )
 
 
