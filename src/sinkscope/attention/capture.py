@@ -122,12 +122,10 @@ Keep = Callable[[int, Tensor], Tensor]
 class Seen(Tap):
     """What `observe` saw; the lists run in step, one entry per call."""
 
-    every: int = 1
     only: frozenset[int] | None = None
     keep: Keep | None = None
     layers: list[int] = field(default_factory=list)
     backends: list[str] = field(default_factory=list)
-    calls: dict[int, int] = field(default_factory=dict)  # layer → calls so far, kept or not
     kept: list[Any] = field(default_factory=list)
     to_host: ToHost = field(default_factory=ToHost, repr=False)
 
@@ -138,10 +136,7 @@ class Seen(Tap):
         return self.kept
 
     def watches(self, call: Call) -> bool:
-        return (self.only is None or call.layer in self.only) and self.calls.get(call.layer, 0) % self.every == 0
-
-    def done(self, call: Call) -> None:
-        self.calls[call.layer] = self.calls.get(call.layer, 0) + 1
+        return self.only is None or call.layer in self.only
 
     def take(self, call: Call, outcome: Outcome) -> None:
         if not self.watches(call):
@@ -155,22 +150,18 @@ class Seen(Tap):
 
 
 @contextmanager
-def observe(
-    module: Any, every: int = 1, layers: Collection[int] | None = None, keep: Keep | None = None
-) -> Iterator[Seen]:
+def observe(module: Any, layers: Collection[int] | None = None, keep: Keep | None = None) -> Iterator[Seen]:
     """Collect the attention that keys receive while `module` runs inside the `with`.
 
-    module: any torch module, or a loaded model. every: only each n-th call of a layer. layers: only these. keep: a function
+    module: any torch module, or a loaded model. layers: only these. keep: a function
     (layer, received) → what to keep of it, on the device that made it. Inside sk.decode the groups are (masked, committed,
     prompt); elsewhere there is one group of all queries. Only calls of the thread that entered the `with` are seen.
     """
-    if type(every) is not int or every < 1:
-        raise CaptureError(f"Expected `every` to be a whole number of at least 1, got {every!r}.")
     chosen, root = frozen(layers), module_of(module)
     if chosen is not None:
         need("layers", chosen, NUMBERS, CaptureError)
     Shape.of(root).check(chosen, None, CaptureError)
-    seen = Seen(every, None if chosen is None else frozenset(chosen), keep)
+    seen = Seen(None if chosen is None else frozenset(chosen), keep)
     with listening(root, seen, chosen) as listener:
         yield seen
     Shape.seen(listener).check(chosen, None, CaptureError)

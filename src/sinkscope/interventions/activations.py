@@ -16,6 +16,7 @@ from torch import Tensor
 
 from sinkscope.attention.calls import Call, Change
 from sinkscope.attention.capture import Shape
+from sinkscope.attention.counter import mixed
 from sinkscope.errors import InterventionError
 from sinkscope.fields import FromZero, frozen, number
 from sinkscope.interventions.base import Intervention, Layers
@@ -25,7 +26,6 @@ from sinkscope.interventions.settings import REQUIRED, Setting, of_random, regis
 
 if TYPE_CHECKING:
     Vector = Tensor | Sequence[float] | str | Path
-PRIME = 1_000_003
 At = Literal["all", "masked", "committed", "prompt", "sinks"]
 
 
@@ -76,8 +76,7 @@ def drawn(context: HookContext, seed: int, rows: int, size: int, normal: bool = 
     make = torch.randn if normal else torch.rand
 
     def draw(row: int) -> Tensor:
-        mixed = ((seed * PRIME + row) * PRIME + layer) % (2**63 - 1)
-        return make(size, generator=torch.Generator().manual_seed(mixed))
+        return make(size, generator=torch.Generator().manual_seed(mixed(seed, row, layer)))
 
     if seeds is None:
         return draw(0).expand(rows, size)

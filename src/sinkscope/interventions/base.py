@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection
-from dataclasses import KW_ONLY, asdict, dataclass, fields
+from dataclasses import KW_ONLY, dataclass, fields
 from typing import Annotated, Any, Self
 
 import torch
@@ -84,11 +84,10 @@ class Intervention(ABC):
         shape.check(getattr(self, "layers", None), getattr(self, "heads", None), InterventionError)
 
     def to_dict(self) -> dict[str, Any]:
-        return {"name": type(self).__name__, **self.settings()}
-
-    def settings(self) -> dict[str, Any]:
-        """Its fields as plain data; `steps` only where it is given."""
-        return {name: value for name, value in asdict(self).items() if name != "steps" or value is not None}
+        """Its name and fields as plain data, selectors and sink rules too; `steps` only where it is given."""
+        found = {one.name: getattr(self, one.name) for one in fields(self)}
+        plain = {name: value.to_dict() if hasattr(value, "to_dict") else value for name, value in found.items()}
+        return {"name": type(self).__name__, **{name: plain[name] for name in plain if name != "steps" or self.steps}}
 
 
 @dataclass(frozen=True)

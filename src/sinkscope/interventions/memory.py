@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.attend import attend
-from sinkscope.attention.calls import Call, Outcome, untouched_columns
+from sinkscope.attention.calls import Call, Outcome
 from sinkscope.attention.context import Forward
 
 Rank = Literal["clean", "as_run"]
@@ -179,11 +179,6 @@ def seen_by(call: Call) -> Tensor:
     after = real.flip(1).cumsum(1).flip(1)  # [batch, query]
     before = after[:, :1].expand(-1, call.keys - call.queries)
     return torch.cat([before, after], 1)
-
-
-def received_now(call: Call) -> Tensor:
-    """What every key would receive in this very call if nothing were changed, [batch, head, key]."""
-    return untouched_columns(call).sum(2)
 
 
 def _last_row(call: Call, drop: Tensor | None) -> Tensor:

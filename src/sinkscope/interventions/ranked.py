@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -147,10 +147,6 @@ class Ranked(Selector):
         if not alone:
             memory.own |= {("ranked", self, layer): found for layer in layers}
         return found
-
-    def to_dict(self) -> dict[str, Any]:
-        rules = {name: getattr(self, name) for name in ("above", "below")}
-        return {**super().to_dict(), **{name: rule and rule.to_dict() for name, rule in rules.items()}}
 
     def _marked(self, rule: Rule, own: Tensor, call: Call, memory: Memory) -> Tensor:
         """bool [batch, head, key]: the keys that the rule marks in the head's own columns."""

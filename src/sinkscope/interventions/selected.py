@@ -75,9 +75,6 @@ class SelectorIntervention(Intervention):
     def maps(self) -> set[Map]:
         return self.of.maps()
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"name": type(self).__name__, **self.settings(), "of": self.of.to_dict()}
-
 
 class _ChangedValues(SelectorIntervention):
     def change(self, call: Call, memory: Memory) -> Change | None:

@@ -12,7 +12,7 @@ import polars as pl
 from torch import Tensor
 
 from sinkscope.attention.context import GROUPS
-from sinkscope.errors import TraceError
+from sinkscope.errors import SinkscopeError, TraceError
 from sinkscope.fields import shown
 from sinkscope.settings.decode import Decode
 from sinkscope.sinks import Classes, Rule, find, head_dynamics, token_shares
@@ -164,18 +164,15 @@ class Trace:
             first, last, stride = 0, 0, 0
         if stride != 1 or last <= first:
             raise TraceError(f"Expected a slice of steps within 0 and {self.steps}, without stride, got {steps}.")
-        layers, heads = _picked("layers", layers, self.layers), _picked("heads", heads, self.heads_count)
-        time = slice(first, last)
         cut: dict[str, Any] = {
-            name: None if getattr(self, name) is None else getattr(self, name)[time] for name in BY_STEP
+            name: tensor[first:last] for name in BY_STEP if (tensor := getattr(self, name)) is not None
         }
-        for name in BY_LAYER:
-            if cut[name] is not None and layers is not None:
-                cut[name] = cut[name][:, layers]
-        for name in BY_HEAD:
-            if cut[name] is not None and heads is not None:
-                cut[name] = cut[name][:, :, heads]
+        if layers is not None:
+            some = picked("layers", layers, self.layers)
+            cut |= {name: cut[name][:, some] for name in BY_LAYER if name in cut}
         if heads is not None:
+            some = picked("heads", heads, self.heads_count)
+            cut |= {name: cut[name][:, :, some] for name in BY_HEAD if name in cut}
             cut["value_norms"] = None  # kept by kv head, which query heads share
         return replace(
             self, **cut, canvas=self.canvas[first : last + 1], maps=None, map_heads=(), reasons=None,
@@ -234,20 +231,17 @@ class Trace:
         return load(_path(path))
 
 
-def _picked(name: str, asked: Any, count: int) -> list[int] | None:
-    """Numbers of layers or heads out of `count`, from a slice or a sequence; None for all."""
+def picked(name: str, asked: Any, count: int, error: type[SinkscopeError] = TraceError) -> list[int]:
+    """Numbers out of `count`, from a slice or a sequence; None is all of them, negative ones count from the end."""
     if asked is None:
-        return None
-    if isinstance(asked, slice):
-        found = list(range(count))[asked]
-    else:
-        several = asked.tolist() if isinstance(asked, Tensor) else asked
-        if not isinstance(several, Sequence) or any(type(one) is not int for one in several):
-            raise TraceError(f"Expected {name} as a slice or a list of whole numbers, got {shown(asked, 60)}.")
-        found = list(several)
-    if not found or any(not -count <= one < count for one in found):
-        raise TraceError(f"Expected {name} from 0 to {count - 1}, at least one, got {shown(asked, 60)}.")
-    return found
+        return list(range(count))
+    several = (
+        range(count)[asked] if isinstance(asked, slice) else asked.tolist() if isinstance(asked, Tensor) else asked
+    )
+    whole = isinstance(several, Sequence) and bool(several) and all(type(one) is int for one in several)
+    if not whole or any(not -count <= one < count for one in several):
+        raise error(f"Expected {name} from {-count} to {count - 1}, at least one, got {shown(asked, 60)}.")
+    return [one % count for one in several]
 
 
 def _rule(rule: Rule | None) -> Rule | None:

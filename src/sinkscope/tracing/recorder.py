@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.calls import Call, Outcome, Tap
+from sinkscope.attention.capture import Shape
 from sinkscope.attention.context import GROUPS
 from sinkscope.attention.transfer import ToHost
 from sinkscope.decoding.canvas import lay_out
@@ -55,16 +56,11 @@ class Keep:
 
 def check_keep(model: Model, keep: Keep) -> None:
     """Refuse what the model does not have: its maps or channels would be of nothing."""
-    layers, heads = model.config.num_hidden_layers, model.config.num_attention_heads
     if keep.channels and keep.channels > (width := int(model.config.hidden_size)):
         raise TraceError(f"Expected channels of at most {width}, the width of {model.name}, got {keep.channels}.")
     if keep.lens:
         lens.layer_count(model)
-    for layer, head in keep.maps:
-        if layer >= layers or head >= heads:
-            raise TraceError(
-                f"Expected maps of layers 0 to {layers - 1} and heads 0 to {heads - 1} of {model.name}, got {layer}.{head}."
-            )
+    Shape.of(model.module).check([layer for layer, _ in keep.maps], [head for _, head in keep.maps], TraceError)
 
 
 def buffer_shapes(model: Model, batch: int, positions: int, settings: Decode, keep: Keep) -> dict[str, tuple[int, ...]]:
