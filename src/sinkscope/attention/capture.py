@@ -16,11 +16,13 @@ from torch import Tensor, nn
 
 from sinkscope.attention.calls import Call, Outcome, Tap
 from sinkscope.attention.interface import attention_layers, is_native, is_transformers, through_interface
-from sinkscope.attention.listeners import Listener, listed
+from sinkscope.attention.listeners import Counted, Listener, listed, listeners_at
 from sinkscope.attention.sdpa import through_sdpa
 from sinkscope.attention.transfer import ToHost
 from sinkscope.errors import CaptureError, SinkscopeError
 from sinkscope.fields import NUMBERS, frozen, need
+
+_forwards = Counted()
 
 
 def module_of(model: Any) -> nn.Module:
@@ -43,6 +45,7 @@ def listening(root: nn.Module, tap: Tap, layers: Collection[int] | None = None) 
     """
     listener = Listener(tap, root)
     with ExitStack() as stack:
+        stack.enter_context(_forwards.put(root, lambda: root.register_forward_pre_hook(_count_forward).remove))
         if any(is_transformers(part) for part in root.modules()):
             stack.enter_context(through_interface(root))
         if not is_native(root):
@@ -50,6 +53,11 @@ def listening(root: nn.Module, tap: Tap, layers: Collection[int] | None = None) 
         stack.enter_context(listed(listener))
         yield listener
     _complain(listener, layers)
+
+
+def _count_forward(root: nn.Module, *_: object) -> None:
+    for one in listeners_at(root):
+        one.forwards += 1
 
 
 def _complain(listener: Listener, layers: Collection[int] | None) -> None:

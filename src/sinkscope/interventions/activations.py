@@ -45,11 +45,9 @@ class ActivationIntervention(Intervention):
         """What stands in the activation's place; None leaves it."""
 
 
-def _layers(layers: tuple[int, ...]) -> str:
-    return f"layers {','.join(map(str, layers))}"
-
-
-LAYERS = Setting("layers", None, place=60, quiet=True, sweeps=False, label=_layers)
+LAYERS = Setting(
+    "layers", None, place=60, quiet=True, sweeps=False, label=lambda layers: f"layers {','.join(map(str, layers))}"
+)
 
 
 def positions(at: At, activation: Tensor, context: HookContext) -> Tensor | None:

@@ -203,7 +203,12 @@ def intervene(model: Any, *interventions: Intervention, record: bool = False) ->
         each.check(shape)
     active = Active(interventions, masked=[] if record else None)
     if any(each.needs_kinds for each in interventions):
-        active.memory.kinds_of = _kinds_of(model)
+        if getattr(model, "tokenizer", None) is None:
+            raise InterventionError(
+                f"Expected a model with a tokenizer, since kinds=… is decided from it, got {type(model).__name__} without one; "
+                "load it with sk.load(…) from a folder with tokenizer files."
+            )
+        active.memory.kinds_of = KindsOf(model.tokenizer, getattr(model, "mask_id", None))
     for each in interventions:
         if not each.is_noop:
             each.prepare(model, active.memory)
@@ -215,13 +220,3 @@ def intervene(model: Any, *interventions: Intervention, record: bool = False) ->
         yield active
     for each in interventions:
         each.check(Shape.seen(listener))
-
-
-def _kinds_of(model: Any) -> KindsOf:
-    """Kinds of tokens are decided from a tokenizer."""
-    if getattr(model, "tokenizer", None) is None:
-        raise InterventionError(
-            f"Expected a model with a tokenizer, since kinds=… is decided from it, got {type(model).__name__} without one; "
-            "load it with sk.load(…) from a folder with tokenizer files."
-        )
-    return KindsOf(model.tokenizer, getattr(model, "mask_id", None))

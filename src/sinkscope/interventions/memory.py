@@ -42,10 +42,9 @@ class Memory:
     steps: dict[int, int] = field(default_factory=dict)  # layer → forwards of this generation so far
     run: object = None
     kinds_of: Callable[[Tensor], Tensor] | None = None  # ids [batch, position] → kinds; None where nobody knows them
-    own: dict[object, Any] = field(
-        default_factory=dict
-    )  # what interventions keep of this generation, by keys of their own
-    given: dict[object, Any] = field(default_factory=dict)  # … and of the model, found when the `with` was entered
+    # What interventions keep of this generation, by keys of their own; and of the model, found when the `with` was entered.
+    own: dict[object, Any] = field(default_factory=dict)
+    given: dict[object, Any] = field(default_factory=dict)
     _whole: dict[Map, tuple[int, Tensor]] = field(default_factory=dict)  # sums over layers, and the step they are for
     _kinds: tuple[Forward, Tensor] | None = None
 

@@ -84,9 +84,8 @@ class Rule(ABC):
 
     name: ClassVar[str]
     forms: ClassVar[tuple[BrowserForm, ...]] = ()
-    group: Annotated[str, among(GROUPS)] = field(
-        default="all", kw_only=True
-    )  # the kind of query whose attention counts
+    # The kind of query whose attention counts.
+    group: Annotated[str, among(GROUPS)] = field(default="all", kw_only=True)
 
     def __new__(cls, *given: Any, **words: Any) -> Self:
         refuse_huge(cls.__name__, (*given, *words.values()), RuleError)  # before a subclass reads them

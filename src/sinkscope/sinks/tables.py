@@ -57,28 +57,22 @@ def received(trace: TraceLike, group: str, unit: str) -> pl.DataFrame:
 def _keys(trace: TraceLike, step: Tensor, layer: Tensor, head: Tensor, position: Tensor) -> pl.DataFrame:
     """A row per key of a head at a step, with the token that stood there."""
     places = {"step": step, "layer": layer, "head": head, "position": position}
-    frame = pl.DataFrame({name: column.numpy() for name, column in places.items()})
-    return frame.with_columns(*token_columns(trace, step.numpy(), position.numpy()))
+    known, codes = np.unique(trace.canvas.numpy(), return_inverse=True)
+    code = codes.reshape(trace.canvas.shape)[step, position]
+    described = [trace.vocabulary.get(i, (f"#{i}", "unknown")) for i in known.tolist()]
+    texts = pl.Series([text for text, _ in described])
+    kinds = pl.Series([*(kind for _, kind in described), ROLE_KIND])
+    role = role_names(trace.canvas.numpy(), trace.vocabulary)[step, position]
+    return pl.DataFrame({name: column.numpy() for name, column in places.items()}).with_columns(
+        id=pl.Series(known[code]),
+        token=texts.gather(code),
+        kind=kinds.gather(np.where(role, len(known), code)),
+    )
 
 
 def named(rule: Rule) -> dict[str, pl.Expr]:
     """The unit, the group and the rule stand in every table: a score without them says nothing."""
     return {"unit": pl.lit(rule.unit), "group": pl.lit(rule.group), "rule": pl.lit(rule.name)}
-
-
-def token_columns(trace: TraceLike, step: Array, position: Array) -> list[pl.Series]:
-    """What stood on the canvas before the forward of a step: id, text shown and kind."""
-    known, places = np.unique(trace.canvas.numpy(), return_inverse=True)
-    code = places.reshape(trace.canvas.shape)[step, position]
-    described = [trace.vocabulary.get(i, (f"#{i}", "unknown")) for i in known.tolist()]
-    texts = pl.Series([text for text, _ in described])
-    kinds = pl.Series([*(kind for _, kind in described), ROLE_KIND])
-    role = role_names(trace.canvas.numpy(), trace.vocabulary)[step, position]
-    return [
-        pl.Series("id", known[code]),
-        texts.gather(code).alias("token"),
-        kinds.gather(np.where(role, len(known), code)).alias("kind"),
-    ]
 
 
 PAPER_EPSILONS = tuple(range(11))  # Fig. 10 runs from 0 to 10

@@ -54,15 +54,6 @@ class Keep:
         check_fields(self, TraceError)
 
 
-def check_keep(model: Model, keep: Keep) -> None:
-    """Refuse what the model does not have: its maps or channels would be of nothing."""
-    if keep.channels and keep.channels > (width := int(model.config.hidden_size)):
-        raise TraceError(f"Expected channels of at most {width}, the width of {model.name}, got {keep.channels}.")
-    if keep.lens:
-        lens.layer_count(model)
-    Shape.of(model.module).check([layer for layer, _ in keep.maps], [head for _, head in keep.maps], TraceError)
-
-
 def buffer_shapes(model: Model, batch: int, positions: int, settings: Decode, keep: Keep) -> dict[str, tuple[int, ...]]:
     """Tensor of a trace → its buffer's shape, [batch, …] as `SHAPES` has it."""
     steps, config = settings.most_steps, model.config
@@ -113,7 +104,12 @@ class Recorder(Tap):
 
     def __init__(self, model: Model, ids: Tensor, settings: Decode, keep: Keep, mask: Tensor | None = None) -> None:
         self.model, self.settings, self.keep = model, settings, keep
-        check_keep(model, keep)
+        # What the model does not have: its maps or channels would be of nothing.
+        if keep.channels and keep.channels > (width := int(model.config.hidden_size)):
+            raise TraceError(f"Expected channels of at most {width}, the width of {model.name}, got {keep.channels}.")
+        if keep.lens:
+            lens.layer_count(model)
+        Shape.of(model.module).check([layer for layer, _ in keep.maps], [head for _, head in keep.maps], TraceError)
         first, self.real, self.answers = laid_out(model, ids, settings, mask)
         batch, width = first.shape
         self.form, self.bytes = planned_form(model, batch, width, settings, keep)
