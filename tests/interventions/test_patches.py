@@ -143,7 +143,7 @@ def test_a_plain_module_is_changed_too_or_one_sentence_says_why_not(change: Inte
             pytest.raises(sk.SinkscopeError, match=r"needs a loaded model|Expected a model with a tokenizer"),
             sk.intervene(module, change),
         ):
-            module(x)
+            list(map(module, (x, other)))
         return
     with sk.intervene(module, change):
         module(x)

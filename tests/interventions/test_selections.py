@@ -130,11 +130,11 @@ def test_kinds_need_a_tokenizer_and_tokens() -> None:
         pytest.raises(InterventionError, match="Expected a model with a tokenizer"),
         sk.intervene(model, sk.ZeroValues(of=sk.MaskSinks(k=1, kinds="content"))),
     ):
-        pass
+        sk.decode(model, torch.arange(10, 16)[None], sk.Decode.llada(length=4, block=4, steps=4))
     spoken = sk.load("tiny-llada")
     ids = spoken.encode("Tom has 3.")
     with (
-        pytest.raises(InterventionError, match="needs to know the tokens"),
+        pytest.raises(InterventionError, match="a decoder that says which tokens"),
         sk.intervene(spoken, sk.MaskSinks(k=1, kinds="content")),
     ):
         _twice(lambda: spoken.logits(ids))

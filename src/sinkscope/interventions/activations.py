@@ -103,7 +103,7 @@ def _is_vector(value: Any) -> bool:
     controls=of_random,
 )  # fmt: skip
 @dataclass(frozen=True)
-class Steer(ActivationIntervention):
+class Steer(ActivationIntervention, noop={"strength": 0}):
     """`strength` × `vector` is added to what leaves each of `layers`, at the positions `at`, during `steps`.
 
     vector: [width], or [layer, width] with a row per layer of the model. It is a tensor, numbers, or a safetensors file that holds
@@ -133,10 +133,6 @@ class Steer(ActivationIntervention):
             _check_vector(made, "the numbers given")
             given = frozen(made.tolist())
         object.__setattr__(self, "vector", given)
-
-    @property
-    def is_noop(self) -> bool:
-        return self.strength == 0
 
     def prepare(self, model: Any, memory: Memory) -> None:
         memory.given[id(self)] = _read(self.vector) if isinstance(self.vector, str) else torch.tensor(self.vector)

@@ -202,12 +202,7 @@ def intervene(model: Any, *interventions: Intervention, record: bool = False) ->
     for each in interventions:
         each.check(shape)
     active = Active(interventions, masked=[] if record else None)
-    if any(each.needs_kinds for each in interventions):
-        if getattr(model, "tokenizer", None) is None:
-            raise InterventionError(
-                f"Expected a model with a tokenizer, since kinds=… is decided from it, got {type(model).__name__} without one; "
-                "load it with sk.load(…) from a folder with tokenizer files."
-            )
+    if getattr(model, "tokenizer", None) is not None:
         active.memory.kinds_of = KindsOf(model.tokenizer, getattr(model, "mask_id", None))
     for each in interventions:
         if not each.is_noop:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import KW_ONLY, dataclass, fields
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -42,12 +42,14 @@ class Intervention(ABC):
     Settings are fields; what it remembers of a run lives in `Memory`.
     What a field may hold follows from its type, and is checked here: a choice (`Literal`), a truth, a number, or what
     its annotation says. A subclass with checks of its own begins them with `super().__post_init__()`.
+    `class MyIntervention(Intervention, noop={"k": 0})` says under which value of a setting it changes nothing.
     steps: when it acts, (from, to), half-open: whole numbers are forwards (0 is the prefill or the first forward), floats
     shares of the generation, None is open. What is remembered and ranked is so at every step, whether or not it acts there.
     """
 
     _: KW_ONLY
     steps: Annotated[Steps, WINDOW] | None = None
+    _noop: ClassVar[Mapping[str, Any]] = {}
 
     def __new__(cls, *given: Any, **words: Any) -> Self:
         refuse_huge(cls.__name__, (*given, *words.values()), InterventionError)  # before a subclass reads them
@@ -58,10 +60,15 @@ class Intervention(ABC):
             object.__setattr__(self, one.name, frozen(getattr(self, one.name)))
         check_fields(self, InterventionError)
 
+    def __init_subclass__(cls, noop: Mapping[str, Any] | None = None) -> None:
+        super().__init_subclass__()
+        if noop is not None:
+            cls._noop = noop
+
     @property
-    @abstractmethod
     def is_noop(self) -> bool:
         """Whether these settings change nothing: then the output is bit-identical to the untouched model's."""
+        return any(getattr(self, name) == value for name, value in self._noop.items())
 
     @abstractmethod
     def change(self, call: Call, memory: Memory) -> Change | None:
@@ -70,11 +77,6 @@ class Intervention(ABC):
     def maps(self) -> set[Map]:
         """Which maps of the last forward it wants to be remembered."""
         return set()
-
-    @property
-    def needs_kinds(self) -> bool:
-        """Whether it must know what kind of token stands at each key."""
-        return False
 
     def prepare(self, model: Any, memory: Memory) -> None:  # noqa: B027 - most need nothing
         """Find out what it needs of the model, into `memory.given`, when the `with` is entered."""

@@ -16,6 +16,7 @@ from torch import Tensor
 from sinkscope.attention.attend import attend
 from sinkscope.attention.calls import Call, Outcome
 from sinkscope.attention.context import Forward
+from sinkscope.errors import InterventionError
 
 Rank = Literal["clean", "as_run"]
 Rows = Literal["all", "last"]
@@ -118,11 +119,14 @@ class Memory:
         known = self.layers[call.layer]
         return known.queries[:, None].expand(-1, call.keys) if known.seen is None else _longer(known.seen, call.keys)
 
-    def kinds(self, call: Call) -> Tensor | None:
-        """[batch, key]: the kind of the token at every key, an index into sinks.tokens.KINDS; None where it is not known."""
+    def kinds(self, call: Call) -> Tensor:
+        """[batch, key]: the kind of the token at every key, an index into sinks.tokens.KINDS."""
         forward = call.forward
         if forward is None or forward.ids is None or self.kinds_of is None:
-            return None
+            raise InterventionError(
+                "Expected a model with a tokenizer, and a decoder that says which tokens stand there, since their kinds are "
+                "asked for; load it from a folder with tokenizer files, and generate with sk.decode, sk.trace or model.generate."
+            )
         if self._kinds is None or self._kinds[0] is not forward:
             self._kinds = forward, self.kinds_of(forward.ids)
         return self._kinds[1][:, : call.keys].to(call.q.device)

@@ -56,7 +56,7 @@ class Ranking(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Ranked(Selector):
+class Ranked(Selector, noop={"k": 0}):
     """Ranks the keys of the last forward.
 
     Every head picks its own, unless `per` says otherwise.
@@ -94,16 +94,8 @@ class Ranked(Selector):
                 "Expected score='per_row' with rows='all', got rows='last', where it has no effect."
             )
 
-    @property
-    def is_noop(self) -> bool:
-        return self.k == 0
-
     def maps(self) -> set[Map]:
         return {(self.rank, self.rows)}
-
-    @property
-    def needs_kinds(self) -> bool:
-        return self.kinds is not None
 
     def select(self, call: Call, memory: Memory) -> Tensor | None:
         found = self.ranking(call, memory)
@@ -157,14 +149,8 @@ class Ranked(Selector):
 
     def _of_kind(self, call: Call, memory: Memory) -> Tensor:
         """bool [batch, key]."""
-        there = memory.kinds(call)
-        if there is None:
-            raise InterventionError(
-                "kinds=… needs to know the tokens of each forward, and this one does not say them; generate with sk.decode, "
-                "sk.trace or model.generate."
-            )
         assert self.kinds is not None
-        indices = [KINDS.index(kind) for kind in kinds_named(self.kinds)]
+        there, indices = memory.kinds(call), [KINDS.index(kind) for kind in kinds_named(self.kinds)]
         return call.once(("kinds", *indices), lambda: torch.isin(there, torch.tensor(indices, device=there.device)))
 
     def _by_value_norm(self, call: Call) -> Tensor:

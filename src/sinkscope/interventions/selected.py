@@ -65,10 +65,6 @@ class SelectorIntervention(Intervention):
     def is_noop(self) -> bool:
         return self.of.is_noop
 
-    @property
-    def needs_kinds(self) -> bool:
-        return self.of.needs_kinds
-
     def check(self, shape: Shape) -> None:
         self.of.check(shape)
 
