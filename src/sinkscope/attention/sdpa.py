@@ -169,16 +169,16 @@ class Catcher(TorchFunctionMode):
             raise CaptureError(
                 "Changed keys and values, extra keys and keep_self are not possible inside torch.nn.MultiheadAttention."
             )
-        drop, hide = merged(call, changes)[:2]
+        changed, drop, _ = merged(call, changes)
         wanted, averaged = given["need_weights"], given["average_attn_weights"]
         asked = {**given, "need_weights": True, "average_attn_weights": False}
         clean = _column_sums(func(**asked)[1], call) if drop is not None else None
         if changes:
-            asked["attn_mask"] = _with_hidden(given["attn_mask"], drop, hide, shape)
+            asked["attn_mask"] = _with_hidden(given["attn_mask"], drop, changed.mask, shape)
         out, weights = func(**asked)
         received = _column_sums(weights, call)
         for tap in taps:
-            tap.take(call, Outcome(received, received if clean is None else clean, drop, drop, hide))
+            tap.take(call, Outcome(received, received if clean is None else clean, drop, drop, changed.mask))
             tap.done(call)
         return out, (weights.mean(1) if averaged else weights) if wanted else None
 

@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
+import torch
 from torch import Tensor
 
 from sinkscope.attention.context import GROUPS
 from sinkscope.errors import SinkscopeError, TraceError
 from sinkscope.fields import shown
 from sinkscope.settings.decode import Decode
-from sinkscope.sinks import Classes, Rule, find, head_dynamics, token_shares
-from sinkscope.sinks.columns import alive_keys
+from sinkscope.sinks import Classes, Rule, default_rule, find, head_dynamics, token_shares
+from sinkscope.sinks.columns import CumulativeColumns, alive_keys, marks_by_layer
 from sinkscope.sinks.tables import received as received_rows
 from sinkscope.viewers import view
 
@@ -199,10 +200,36 @@ class Trace:
         return token_shares([self], _rule(rule))
 
     def outliers(self, rule: Rule | None = None) -> pl.DataFrame:
-        """The largest channels of each layer, at sinks and elsewhere; of a trace that kept them (`Keep(channels=8)`)."""
-        from sinkscope.tracing.channels import outliers
+        """A row per layer and channel: in which share of steps it is among the largest, and its size at sinks and elsewhere.
 
-        return outliers(self, _rule(rule))
+        Of a trace that kept channels (`Keep(channels=8)`). Sizes are root mean squares over the steps in which it is kept. A
+        position counts as a sink of a layer's output where it is one in any head of the next layer, whose keys are made of it
+        (of the last layer: in its own heads). Of a causal trace the prompt is looked at, and a position that is a sink at any
+        step.
+        """
+        if self.channels is None or self.channel_values is None:
+            raise TraceError(
+                "Expected a trace with channels, and this one kept none; record it with keep=sk.Keep(channels=8)."
+            )
+        seen: Any = CumulativeColumns(self) if self.causal else self
+        found = marks_by_layer(seen, _rule(rule) or default_rule(self))
+        marks = torch.cat([marks for _, _, _, marks in found], 1).any(2)  # [step, layer, position]
+        channels, all_values = self.channels, self.channel_values
+        if self.causal:  # later steps compute one position each, and leave the prompt's states as they are
+            channels, all_values, marks = channels[:1], all_values[:1], marks.any(0, keepdim=True)
+        rows = []
+        for layer in range(self.layers):
+            at = marks[:, min(layer + 1, self.layers - 1)]  # [step, position]
+            there = all_values[:, layer].abs().sum(1) > 0  # what the step computed
+            for channel in channels[:, layer].unique().tolist():
+                kept = channels[:, layer] == channel  # [step, n]
+                values = all_values[:, layer][kept]  # [kept step, position]
+                steps = kept.any(1)
+                sizes = [_size(values[where[steps]]) for where in (at & there, ~at & there)]
+                rows.append((layer, channel, float(steps.float().mean()), *sizes))
+        figures = dict.fromkeys(("steps", "at_sinks", "elsewhere"), pl.Float64)
+        made = pl.DataFrame(rows, schema={"layer": pl.Int64, "channel": pl.Int64, **figures}, orient="row")
+        return made.sort("layer", pl.max_horizontal("at_sinks", "elsewhere"), descending=[False, True])
 
     def why(self, step: int, layer: int, head: int, key: int, model: Model) -> Why:
         """Why this key draws attention there: norm or angle, content or place, which layers made it; against matched keys.
@@ -242,6 +269,10 @@ def picked(name: str, asked: Any, count: int, error: type[SinkscopeError] = Trac
     if not whole or any(not -count <= one < count for one in several):
         raise error(f"Expected {name} from {-count} to {count - 1}, at least one, got {shown(asked, 60)}.")
     return [one % count for one in several]
+
+
+def _size(values: Tensor) -> float | None:
+    return float(values.double().square().mean().sqrt()) if values.numel() else None
 
 
 def _rule(rule: Rule | None) -> Rule | None:
