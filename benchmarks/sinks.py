@@ -104,12 +104,10 @@ def report() -> str:
     made = memory()
     tables: dict[str, Callable[[], pl.DataFrame]] = {
         "find: every sink": lambda: sinks.find(trace),
-        "paths: the largest sink a step": lambda: sinks.paths(trace),
         "head_dynamics: all measures and classes": lambda: sinks.head_dynamics(trace),
         "token_shares": lambda: sinks.token_shares([trace]),
         "sweep: 11 ε × 2 units": lambda: sinks.sweep(trace),
         "histogram": lambda: sinks.histogram(trace),
-        "sink_rate: Gu et al.": lambda: sinks.sink_rate(trace),
     }
     results = {name: timed(work) for name, work in tables.items()}
     total, total_cpu = (sum(result[i] for result in results.values()) for i in (0, 1))

@@ -1,13 +1,14 @@
 # The public names and where they are from; sinkscope/__init__.py reads this file, and so do type checkers.
 from . import tasks as tasks
 from .attention.attend import attend as attend
-from .attention.observe import observe as observe
+from .attention.capture import observe as observe
 from .checkup import checkup as checkup
 from .decoding import decode as decode
 from .errors import SinkscopeError as SinkscopeError
 from .evals.harness import HarnessLM as HarnessLM
 from .interventions.ablate import AblateChannels as AblateChannels
 from .interventions.ablate import ZeroAttention as ZeroAttention
+from .interventions.activations import Steer as Steer
 from .interventions.active import intervene as intervene
 from .interventions.control import AddSinkToken as AddSinkToken
 from .interventions.control import HoldSinks as HoldSinks
@@ -17,8 +18,6 @@ from .interventions.control import Soften as Soften
 from .interventions.control import SoftmaxOffByOne as SoftmaxOffByOne
 from .interventions.hooks import HookContext as HookContext
 from .interventions.hooks import hook as hook
-from .interventions.patch import PatchKeys as PatchKeys
-from .interventions.patch import PatchValues as PatchValues
 from .interventions.positions import CutContext as CutContext
 from .interventions.positions import MaskPositions as MaskPositions
 from .interventions.positions import Window as Window
@@ -27,8 +26,9 @@ from .interventions.ranked import MaskSinks as MaskSinks
 from .interventions.selected import Attenuate as Attenuate
 from .interventions.selected import MaskInstead as MaskInstead
 from .interventions.selected import MeanValues as MeanValues
+from .interventions.selected import PatchKeys as PatchKeys
+from .interventions.selected import PatchValues as PatchValues
 from .interventions.selected import ZeroValues as ZeroValues
-from .interventions.steer import Steer as Steer
 from .models.base import Model as Model
 from .models.load import load as load
 from .models.load import register as register

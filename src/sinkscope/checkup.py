@@ -11,12 +11,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from sinkscope.attention.capture import observe
 from sinkscope.attention.compare import against_reference
-from sinkscope.attention.observe import observe
 from sinkscope.decoding import Decode, Decoded, decode, resolve_settings
 from sinkscope.errors import CheckpointError, DecodeError, SinkscopeError, TokenizerError, UnknownFamilyError
 from sinkscope.interventions import MaskSinks, intervene
-from sinkscope.interventions.effect import Effect
+from sinkscope.interventions.active import Effect
 from sinkscope.models import Model, load, pad
 from sinkscope.models.assemble import looks_ahead
 from sinkscope.models.boundary import checked_name, one_sentence

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import sinkscope as sk
 from golden_sets import golden
-from sinkscope.attention.calls import Call
+from sinkscope.attention.calls import Call, untouched_columns
 from sinkscope.errors import InterventionError
 from sinkscope.interventions.base import Intervention, top
 from sinkscope.models.base import Model
@@ -136,12 +136,12 @@ def test_random_keys_are_never_the_sinks_and_match_the_budget() -> None:
 
 
 def test_random_mass_is_that_of_the_sinks_on_average() -> None:
-    from sinkscope.interventions.memory import Layer, Memory, received_now
+    from sinkscope.interventions.memory import Layer, Memory
 
     before = torch.rand(1, 2, 30)  # what the sinks drew at the last forward says little about this one
     call = _call(1, 2, 30, dim=4)
     memory = Memory({0: Layer({("clean", "all"): before}, torch.tensor([30]))}, {0: 1})
-    now = received_now(call)
+    now = untouched_columns(call).sum(2)
     torch.testing.assert_close(now, (call.q @ call.k.mT * 0.5).softmax(-1).sum(2))
     sinks = torch.zeros_like(before, dtype=torch.bool).scatter(-1, before.topk(4).indices, True)
     target, largest = (now * sinks).sum(-1), now.masked_fill(sinks, 0).amax(-1)

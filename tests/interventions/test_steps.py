@@ -16,8 +16,8 @@ from sinkscope.interventions.settings import registered
 QUESTION = "Tom has 3 apples. Then Tom finds 4.\nHow many apples are left?"
 EVERY: list[Intervention] = [
     sk.MaskSinks(1), sk.MaskRandom(1), sk.MaskPositions((2,)), sk.MaskInstead(sk.MaskSinks(1), (1, 2)), sk.CutContext(2, 5),
-    sk.Window(3), sk.ZeroValues(sk.MaskSinks(1)), sk.MeanValues(sk.MaskSinks(1)), sk.PatchValues("sinks", source="first"),
-    sk.PatchKeys("sinks", source="previous"), sk.SoftmaxOffByOne(), sk.Soften(2.0), sk.AddSinkToken(),
+    sk.Window(3), sk.ZeroValues(sk.MaskSinks(1)), sk.MeanValues(sk.MaskSinks(1)), sk.PatchValues(sk.MaskSinks(1), source="first"),
+    sk.PatchKeys(sk.MaskSinks(1), source="previous"), sk.SoftmaxOffByOne(), sk.Soften(2.0), sk.AddSinkToken(),
     sk.PenaliseSinks(1, penalty=2.0), sk.HoldSinks(1), sk.RotateSinks(1), sk.Attenuate(sk.MaskPositions((2,)), to=0.0),
 ]  # fmt: skip
 

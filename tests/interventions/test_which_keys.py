@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sinkscope as sk
-from sinkscope.attention.calls import Call
+from sinkscope.attention.calls import Call, untouched_columns
 from sinkscope.attention.context import Forward
-from sinkscope.interventions.memory import Layer, Memory, received_now
+from sinkscope.interventions.memory import Layer, Memory
 from sinkscope.sinks.tokens import KINDS, STRUCTURAL
 
 PROMPT = "Ann has 3 apples. Then Ann finds 4.\nHow many apples are left?"
@@ -259,7 +259,7 @@ def test_random_mass_of_a_kind_is_that_of_its_sinks_on_average() -> None:
     words: dict[str, Any] = {"k": 2, "kinds": "content"}
     ranking = sk.MaskSinks(**words).ranking(call, memory)
     assert ranking is not None
-    now = received_now(call)
+    now = untouched_columns(call).sum(2)
     sinks, eligible = ranking.sinks[0], ranking.eligible[0]
     target = (now * sinks).sum(-1)
     room = (now * (eligible & ~sinks)).sum(-1)

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import polars as pl
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,7 +10,7 @@ from made_traces import autoregressive, diffusion, full, random_trace
 from slow_heads import slow_head
 
 from sinkscope.errors import RuleError, TraceError
-from sinkscope.sinks import Classes, HeadShare, Rule, Threshold, ZScore, by_layer, head_dynamics, sink_rate
+from sinkscope.sinks import Classes, HeadShare, Rule, Threshold, ZScore, by_layer, head_dynamics
 from sinkscope.sinks import columns as columns_module
 from sinkscope.tracing import Trace
 
@@ -235,16 +234,6 @@ def test_sinks_by_depth() -> None:
     assert layers["none"].to_list() == [0.5, 0]
     assert layers["sinks"].to_list() == [0.5, 1]
     assert layers["agreement"].to_list() == [1, 1]  # both layers' mean over heads peaks at key 0
-
-
-def test_sink_rate_is_the_share_of_heads() -> None:
-    trace = diffusion([[[0] * STEPS], [[0] * 8 + [5] * 8], [[None] * STEPS], [[None] * STEPS]])
-    rate = sink_rate(trace)
-    assert rate["share"][0] == pytest.approx((1 + 0.5) / 4)
-    assert rate["share"][5] == pytest.approx(0.5 / 4)
-    assert rate["share"].sum() == pytest.approx(0.5)
-    # The last prompt key is seen by its own row only, which gives it 0.075; the sink is one at every step.
-    assert sink_rate(autoregressive()).filter(pl.col("share") > 0)["position"].to_list() == [0]
 
 
 def test_nan_and_emptiness_are_refused() -> None:

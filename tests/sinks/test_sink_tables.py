@@ -18,7 +18,6 @@ from sinkscope.sinks import (
     ZScore,
     find,
     histogram,
-    paths,
     sweep,
     token_shares,
 )
@@ -69,20 +68,6 @@ def test_find_without_sinks_is_an_empty_table_with_all_columns() -> None:
 def test_an_id_outside_the_vocabulary_is_shown_by_its_number() -> None:
     trace = dataclasses.replace(diffusion([[[0] * 16]]), vocabulary={})
     assert find(trace)["token"][0] == f"#{WORD}"
-
-
-@FEW
-@given(seed=st.integers(0, 10_000), group=st.sampled_from(["all", "masked", "committed", "prompt"]))
-def test_paths_follow_the_largest_key(seed: int, group: str) -> None:
-    trace = random_trace(seed)
-    table = paths(trace, group, Threshold(2, unit="uniform"))
-    columns = trace.scores(group)
-    assert len(table) == trace.steps * trace.layers * columns.shape[2]
-    sinks = {row[:3] for row in slow_sinks(trace, Threshold(2, unit="uniform", group=group))}
-    for row in table.iter_rows(named=True):
-        place = row["step"], row["layer"], row["head"]
-        assert row["position"] == columns[place].tolist().index(columns[place].max().item())
-        assert row["is_sink"] == (place in sinks)
 
 
 @settings(max_examples=6, deadline=None)  # each looks for sinks under 16 rules
@@ -189,7 +174,7 @@ def test_an_autoregressive_trace_counts_only_keys_that_exist() -> None:
     assert shares["base"].to_list() == [1]
 
 
-@pytest.mark.parametrize("function", [find, paths, sweep, histogram, token_shares])
+@pytest.mark.parametrize("function", [find, sweep, histogram, token_shares])
 def test_nan_and_emptiness_are_refused_everywhere(function: object) -> None:
     trace = diffusion([[[0] * 16]])
     full(trace)[3, 0, 0, 1, 2] = torch.nan

@@ -1,4 +1,4 @@
-"""A trace handed to others: a frame of received attention, and maps as CircuitsVis and BertViz take them."""
+"""A trace handed to others: a frame of received attention, maps for other viewers, files."""
 
 from __future__ import annotations
 
@@ -51,38 +51,11 @@ def test_the_frame_leaves_out_keys_that_do_not_exist_yet() -> None:
 
 
 def test_a_map_is_softmax_and_its_columns_are_what_was_received(trace: sk.Trace) -> None:
-    words = trace.circuitsvis(2, layer=4)
-    assert words["attention_head_names"] == ["L4H0", "L4H3"] and words["mask_upper_tri"] is False
-    assert words["attention"].shape == (2, trace.positions, trace.positions) and len(words["tokens"]) == trace.positions
-    assert torch.allclose(words["attention"].sum(-1), torch.ones(2, trace.positions), atol=2e-3)
-    assert torch.allclose(words["attention"].sum(-2), trace.scores()[2, 4, [0, 3]], atol=2e-2)
-
-
-def test_circuitsvis_draws_it(trace: sk.Trace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "importlib_metadata", importlib.metadata)  # which it takes its own version from
-    attention = pytest.importorskip("circuitsvis.attention", reason="circuitsvis is not installed")
-    page = str(attention.attention_heads(**trace.circuitsvis(0)))
-    assert "AttentionHeads" in page and "L1H3" in page
-
-
-def test_bertviz_draws_it(trace: sk.Trace) -> None:
-    bertviz = pytest.importorskip("bertviz", reason="bertviz is not installed")
-    words = trace.bertviz(3)
-    assert [one.shape for one in words["attention"]] == [(1, 2, trace.positions, trace.positions)] * 2
-    for view in (bertviz.head_view, bertviz.model_view):
-        assert "bertviz" in view(**words, html_action="return").data
-
-
-def test_what_cannot_be_drawn_is_told(model: sk.Model, trace: sk.Trace) -> None:
-    with pytest.raises(TraceError, match="kept none; record it with"):
-        sk.trace(model, PROMPT, length=8, steps=4).circuitsvis(0)
-    with pytest.raises(TraceError, match=r"layer of which maps were kept \(1, 4\), got 2"):
-        trace.circuitsvis(0, layer=2)
-    with pytest.raises(TraceError, match="step from 0 to 3"):
-        trace.bertviz(4)
-    uneven = sk.trace(model, PROMPT, length=8, steps=4, keep=sk.Keep(maps=HEADS[:3]))
-    with pytest.raises(TraceError, match="same heads in every layer"):
-        uneven.bertviz(0)
+    assert trace.maps is not None and trace.map_heads == HEADS
+    maps = trace.maps[2:, 2].float()  # of layer 4
+    assert maps.shape == (2, trace.positions, trace.positions)
+    assert torch.allclose(maps.sum(-1), torch.ones(2, trace.positions), atol=2e-3)
+    assert torch.allclose(maps.sum(-2), trace.scores()[2, 4, [0, 3]], atol=2e-2)
 
 
 def _changed(trace: sk.Trace, path: Path, **changes: str) -> Path:

@@ -239,15 +239,15 @@ def _summed(call: Call, small: Call, kept: Kept | None, taps: Sequence[Tap], cha
     small: the call as the module made it, which has fewer keys than `call` under a sparse cache.
     """
     narrow = kept is not None and not changes  # nothing to change among the keys that are left out
-    use = merged(small if narrow else call, changes)
+    use, drop, extra = merged(small if narrow else call, changes)
     keep_self = any(change.keep_self for change in changes)
-    found = _attend(call, use, drop_keys=use.drop, clean=use.drop is not None, keep_self=keep_self)
+    found = _attend(call, use, extra, drop_keys=drop, clean=drop is not None, keep_self=keep_self)
     out, received, clean = found[0], found[1], found[-1]
     if narrow and kept is not None:
         received = clean = _spread(received, kept.columns, call.keys)
-    drop, mask = use.drop, call.mask if narrow else use.mask
-    if use.extra:  # what extra keys received is nobody's column
-        own, same = slice(use.extra, None), clean is received
+    mask = call.mask if narrow else use.mask
+    if extra:  # what extra keys received is nobody's column
+        own, same = slice(extra, None), clean is received
         drop, mask = (None if one is None else one[..., own] for one in (drop, mask))
         received = received[..., own]
         clean = received if same else clean[..., own]
@@ -267,13 +267,14 @@ def _moves_scores(change: Change) -> bool:
 
 def untouched_columns(call: Call) -> Tensor:
     """What every key would receive if nothing were changed, [batch, head, group, key]."""
-    return _attend(call, merged(call, ()))[1]
+    return _attend(call, call)[1]
 
 
-def _attend(call: Call, use: Merged, **words: Any) -> tuple[Tensor, ...]:
+def _attend(call: Call, use: Call, extra: int = 0, **words: Any) -> tuple[Tensor, ...]:
+    """use: the same call with other keys, values, mask and scale."""
     return attend(
-        call.q, use.keys, use.values, mask=use.mask, causal=call.causal, groups=call.labels, scale=use.scale,
-        group_count=call.group_count, first=None if call.causal else call.start + use.extra, **words,
+        call.q, use.k, use.v, mask=use.mask, causal=call.causal, groups=call.labels, scale=use.scale,
+        group_count=call.group_count, first=None if call.causal else call.start + extra, **words,
     )  # fmt: skip
 
 
@@ -283,19 +284,8 @@ def _spread(sums: Tensor, index: Tensor, columns: int) -> Tensor:
     return sums.new_zeros(*sums.shape[:3], columns).scatter_(3, places, sums)
 
 
-class Merged(NamedTuple):
-    """Several changes as one."""
-
-    drop: Tensor | None  # bool [batch, head, extra + key]
-    mask: Tensor | None  # [batch | 1, head | 1, query, extra + key]
-    keys: Tensor  # [batch, kv head or head, extra + key, dim]
-    values: Tensor
-    scale: float | None
-    extra: int  # how many keys stand before those of the text
-
-
-def merged(call: Call, changes: Sequence[Change]) -> Merged:
-    """Dropped keys, mask, keys and values of a call under all its changes, in their order."""
+def merged(call: Call, changes: Sequence[Change]) -> tuple[Call, Tensor | None, int]:
+    """The call under all changes, in their order; dropped keys, bool [batch, head, extra + key]; how many keys are extra."""
     if len({change.keep_self for change in changes if change.drop is not None}) > 1:
         raise InterventionError(
             "keep_self must be the same for all interventions that mask keys in one call; choose one."
@@ -329,7 +319,7 @@ def merged(call: Call, changes: Sequence[Change]) -> Merged:
             for new, old in ((extra.keys, keys), (extra.values, values))
         )
         count += more
-    return Merged(drop, mask, keys, values, scale, count)
+    return replace(call, k=keys, v=values, mask=mask, scale=scale), drop, count
 
 
 def _additive(mask: Tensor, like: Tensor) -> Tensor:

@@ -7,17 +7,22 @@ only where nobody listened, the end of the `with` says so.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
 
-from sinkscope.attention.calls import Tap
+from sinkscope.attention.calls import Call, Outcome, Tap
 from sinkscope.attention.interface import attention_layers, is_native, is_transformers, through_interface
-from sinkscope.attention.listeners import Listener, listed
+from sinkscope.attention.listeners import Counted, Listener, listed, listeners_at
 from sinkscope.attention.sdpa import through_sdpa
+from sinkscope.attention.transfer import ToHost
 from sinkscope.errors import CaptureError, SinkscopeError
+from sinkscope.fields import NUMBERS, frozen, need
+
+_forwards = Counted()
 
 
 def module_of(model: Any) -> nn.Module:
@@ -40,6 +45,7 @@ def listening(root: nn.Module, tap: Tap, layers: Collection[int] | None = None) 
     """
     listener = Listener(tap, root)
     with ExitStack() as stack:
+        stack.enter_context(_forwards.put(root, lambda: root.register_forward_pre_hook(_count_forward).remove))
         if any(is_transformers(part) for part in root.modules()):
             stack.enter_context(through_interface(root))
         if not is_native(root):
@@ -47,6 +53,11 @@ def listening(root: nn.Module, tap: Tap, layers: Collection[int] | None = None) 
         stack.enter_context(listed(listener))
         yield listener
     _complain(listener, layers)
+
+
+def _count_forward(root: nn.Module, *_: object) -> None:
+    for one in listeners_at(root):
+        one.forwards += 1
 
 
 def _complain(listener: Listener, layers: Collection[int] | None) -> None:
@@ -108,3 +119,57 @@ class Shape(NamedTuple):
                 raise error(
                     f"Expected {kind} from 0 to {there - 1}, which {self.name} has, got {missing[0]}; choose among them."
                 )
+
+
+# ---- `observe`: what every key received, while the module runs as it always does ----
+
+Keep = Callable[[int, Tensor], Tensor]
+
+
+@dataclass
+class Seen(Tap):
+    """What `observe` saw; the lists run in step, one entry per call."""
+
+    only: frozenset[int] | None = None
+    keep: Keep | None = None
+    layers: list[int] = field(default_factory=list)
+    backends: list[str] = field(default_factory=list)
+    kept: list[Any] = field(default_factory=list)
+    to_host: ToHost = field(default_factory=ToHost, repr=False)
+
+    @property
+    def received(self) -> list[Any]:
+        """[batch, head, group, key] each, on the host, or what `keep` made of it; reading it waits for the device."""
+        self.to_host.finish()
+        return self.kept
+
+    def watches(self, call: Call) -> bool:
+        return self.only is None or call.layer in self.only
+
+    def take(self, call: Call, outcome: Outcome) -> None:
+        if not self.watches(call):
+            return
+        place, received = len(self.kept), outcome.received
+        self.kept.append(received if self.keep is None else self.keep(call.layer, received))
+        if self.keep is None and received.device.type != "cpu":
+            self.to_host.put(received, lambda arrived: self.kept.__setitem__(place, arrived.clone()))
+        self.layers.append(call.layer)
+        self.backends.append(call.backend)
+
+
+@contextmanager
+def observe(module: Any, layers: Collection[int] | None = None, keep: Keep | None = None) -> Iterator[Seen]:
+    """Collect the attention that keys receive while `module` runs inside the `with`.
+
+    module: any torch module, or a loaded model. layers: only these. keep: a function
+    (layer, received) → what to keep of it, on the device that made it. Inside sk.decode the groups are (masked, committed,
+    prompt); elsewhere there is one group of all queries. Only calls of the thread that entered the `with` are seen.
+    """
+    chosen, root = frozen(layers), module_of(module)
+    if chosen is not None:
+        need("layers", chosen, NUMBERS, CaptureError)
+    Shape.of(root).check(chosen, None, CaptureError)
+    seen = Seen(None if chosen is None else frozenset(chosen), keep)
+    with listening(root, seen, chosen) as listener:
+        yield seen
+    Shape.seen(listener).check(chosen, None, CaptureError)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,8 +20,7 @@ QUERIES, KEYS, HEADS, KV_HEADS = 70, 83, 4, 2  # no multiple of a tile
 LIMITS = {torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 
 
-@dataclass(frozen=True)
-class Deviation:
+class Deviation(NamedTuple):
     """One kind of call by one backend: the largest difference of any number from the float64 formula."""
 
     backend: str
@@ -32,10 +30,7 @@ class Deviation:
     out: float
     received: float
     limit: float
-
-    @property
-    def holds(self) -> bool:
-        return self.out <= self.limit and self.received <= self.limit
+    holds: bool
 
 
 def against_reference(device: torch.device, dtype: torch.dtype) -> list[Deviation]:
@@ -57,8 +52,8 @@ def against_reference(device: torch.device, dtype: torch.dtype) -> list[Deviatio
                     continue
                 found = attend(q.to(device), k.to(device), v.to(device), **placed, backend=backend)
                 off = [float((one.cpu().double() - other).abs().max()) for one, other in zip(found, exact, strict=True)]
-                kind = str(dtype).removeprefix("torch.")
-                rows.append(Deviation(backend, name, kind, dim, off[0], max(off[1:]), LIMITS[dtype]))
+                kind, limit = str(dtype).removeprefix("torch."), LIMITS[dtype]
+                rows.append(Deviation(backend, name, kind, dim, off[0], max(off[1:]), limit, max(off) <= limit))
     return rows
 
 
@@ -78,14 +73,7 @@ def kinds(dtype: torch.dtype) -> dict[str, dict[str, Any]]:
     }  # fmt: skip
 
 
-GROUPS = 3  # of queries: masked, committed, prompt
-# Few heads and short calls where a call takes long; what a large model makes where it does not.
-CPU_LENGTHS, CPU_HEADS = (64, 256, 1024), 8
-GPU_LENGTHS, GPU_HEADS = (256, 512, 1024, 2048, 4096, 8192), 32
-
-
-@dataclass(frozen=True)
-class Timed:
+class Timed(NamedTuple):
     """Seconds per call, medians over the rounds."""
 
     length: int
@@ -95,10 +83,7 @@ class Timed:
     backend: str  # what `attend` ran
     sdpa: float
     attend: float
-
-    @property
-    def ratio(self) -> float:
-        return self.attend / self.sdpa
+    ratio: float
 
 
 def against_sdpa(
@@ -106,19 +91,19 @@ def against_sdpa(
     heads: int | None = None, dim: int = 128,
 ) -> list[Timed]:  # fmt: skip
     """[1, heads, length, dim] with three groups, causal and not; on a GPU up to 8192 positions of 32 heads."""
+    # Few heads and short calls where a call takes long; what a large model makes where it does not.
     large = device.type == "cuda"
-    rows = []
-    for length in lengths or (GPU_LENGTHS if large else CPU_LENGTHS):
-        count = heads or (GPU_HEADS if large else CPU_HEADS)
+    count, rows = heads or (32 if large else 8), []
+    for length in lengths or ((256, 512, 1024, 2048, 4096, 8192) if large else (64, 256, 1024)):
         q, k, v = (torch.randn(1, count, length, dim, device=device, dtype=dtype) for _ in range(3))
-        labels = torch.arange(length, device=device) % GROUPS
+        labels = torch.arange(length, device=device) % 3  # masked, committed, prompt
         for causal in (False, True):
             calls = (
                 partial(scaled_dot_product_attention, q, k, v, is_causal=causal),
-                partial(attend, q, k, v, groups=labels, group_count=GROUPS, causal=causal),
+                partial(attend, q, k, v, groups=labels, group_count=3, causal=causal),
             )
-            seconds = in_turns(calls, repeats, device)
-            rows.append(Timed(length, count, dim, causal, choose_backend(q), *seconds))
+            plain, ours = in_turns(calls, repeats, device)
+            rows.append(Timed(length, count, dim, causal, choose_backend(q), plain, ours, ours / plain))
     return rows
 
 

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 import torch
 from torch import Tensor
+
+from sinkscope.fields import LARGEST
+
+PRIME = 1_000_003
 
 
 def signed(number: int) -> int:
@@ -25,6 +31,11 @@ def mix(numbers: Tensor) -> Tensor:
 def uniform64(numbers: Tensor) -> Tensor:
     """The upper 53 bits as a number in [0, 1), float64."""
     return (numbers >> 11).bitwise_and_((1 << 53) - 1).to(torch.float64).mul_(2.0**-53)
+
+
+def mixed(*parts: int) -> int:
+    """A seed for torch's own generator out of several numbers."""
+    return reduce(lambda seed, part: seed * PRIME + part, parts) % LARGEST
 
 
 def key_of(*parts: int) -> int:

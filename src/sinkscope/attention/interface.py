@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from sinkscope.attention.calls import Call, aligned, perform
 from sinkscope.attention.context import running
-from sinkscope.attention.listeners import Counted, anyone_listens, listeners_at, listeners_of, refuse_unseen, unheard
+from sinkscope.attention.listeners import Counted, anyone_listens, listeners_of, refuse_unseen, unheard
 from sinkscope.errors import CaptureError
 
 NAME = "sinkscope"
 _original: dict[int, str] = {}  # id of a config → the implementation that it had before anyone listened
-_configs, _hooks = Counted(), Counted()
+_configs = Counted()
 
 
 def is_transformers(part: nn.Module) -> bool:
@@ -46,7 +46,6 @@ def through_interface(root: nn.Module) -> Iterator[None]:
     AttentionMaskInterface.register(NAME, _mask)
     configs: list[Any] = list({id(one.config): one.config for one in root.modules() if is_transformers(one)}.values())
     with ExitStack() as stack:
-        stack.enter_context(_hooks.put(root, lambda: root.register_forward_pre_hook(_count_forward).remove))
         for config in configs:
             stack.enter_context(_configs.put(config, partial(_renamed, config)))
         yield
@@ -69,11 +68,6 @@ def _set_implementation(config: Any, name: str) -> None:
 
     # A plain name would go to all configs inside this one too; each of them is counted by itself.
     config._attn_implementation = {"": name} if isinstance(config, PretrainedConfig) else name
-
-
-def _count_forward(root: nn.Module, *_: object) -> None:
-    for one in listeners_at(root):
-        one.forwards += 1
 
 
 def _mask(*args: Any, **options: Any) -> Tensor | None:

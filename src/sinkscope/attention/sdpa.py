@@ -5,6 +5,7 @@ A forward hook turns the catcher on and off, so that it is on in the thread that
 
 from __future__ import annotations
 
+import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -12,26 +13,26 @@ from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode, _get_current_function_mode
 
-from sinkscope.attention.calls import Call, Tap, aligned, perform
+from sinkscope.attention.bias import as_bias
+from sinkscope.attention.calls import Call, Outcome, Tap, aligned, merged, perform
 from sinkscope.attention.context import running
-from sinkscope.attention.interface import is_transformers
 from sinkscope.attention.listeners import Counted, Listener, listeners_at, refuse_unseen, unheard
-from sinkscope.attention.multihead import multi_head
+from sinkscope.errors import CaptureError
 
 _hooks = Counted()
+SIGNATURE = inspect.signature(functional.multi_head_attention_forward)
+_this_thread = threading.local()
 
 
-class _Thread(threading.local):
+def _catchers() -> list[Catcher]:
     """The forwards that this thread is inside of, outermost first."""
-
-    def __init__(self) -> None:
-        self.catchers: list[Catcher] = []
-
-
-_this_thread = _Thread()
+    found: list[Catcher] = _this_thread.__dict__.setdefault("catchers", [])
+    return found
 
 
 @contextmanager
@@ -52,7 +53,7 @@ def _hooked(root: nn.Module) -> Callable[[], None]:
 
 
 def _enter(root: nn.Module, *_: object) -> None:
-    catchers = _this_thread.catchers
+    catchers = _catchers()
     inside = next((one for one in catchers if one.root is root), None)
     if inside is not None and not _is_running(inside.frame):  # Ctrl-C ended that forward without a word
         _turn_off(inside)
@@ -64,15 +65,13 @@ def _enter(root: nn.Module, *_: object) -> None:
     if not listeners:
         unheard(root)
         return
-    for one in listeners:
-        one.forwards += not is_transformers(root)
     catcher = Catcher(root, listeners, sys._getframe(1))
     catchers.append(catcher)
     catcher.__enter__()  # type: ignore[no-untyped-call]
 
 
 def _leave(root: nn.Module, *_: object) -> None:
-    catcher = next((one for one in _this_thread.catchers if one.root is root), None)
+    catcher = next((one for one in _catchers() if one.root is root), None)
     if catcher is None:
         return
     catcher.depth -= 1
@@ -81,14 +80,14 @@ def _leave(root: nn.Module, *_: object) -> None:
 
 
 def _turn_off(catcher: Catcher) -> None:
-    _this_thread.catchers.remove(catcher)
+    _catchers().remove(catcher)
     if _get_current_function_mode() is catcher:
         catcher.__exit__(None, None, None)
 
 
 def _forget_interrupted() -> None:
     """Ctrl-C inside a forward skips torch's hooks; what it left on is turned off when the `with` ends."""
-    for catcher in list(reversed(_this_thread.catchers)):
+    for catcher in list(reversed(_catchers())):
         if not _is_running(catcher.frame):
             _turn_off(catcher)
 
@@ -112,11 +111,10 @@ class Catcher(TorchFunctionMode):
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func is nn.functional.scaled_dot_product_attention and self.taps:
+        if func is functional.scaled_dot_product_attention and self.taps:
             return self._attention(func, *args, **kwargs)
-        if func is nn.functional.multi_head_attention_forward and self.taps:
-            # Its own weights are asked for, since its SDPA call is out of a mode's reach.
-            return multi_head(func, args, kwargs, self.calls, self.taps, self._count)
+        if func is functional.multi_head_attention_forward and self.taps:
+            return self._multi_head(func, args, kwargs)
         return func(*args, **kwargs)
 
     def _attention(
@@ -135,6 +133,55 @@ class Catcher(TorchFunctionMode):
         self._count(q.shape[1], k.shape[2])
         return perform(call, self.taps).reshape(*query.shape[:-1], value.shape[-1])
 
+    def _multi_head(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """torch.nn.MultiheadAttention: it gives its weights when asked, which is all that a tap needs (it holds S × S).
+
+        Its own weights are asked for, since its SDPA call is out of a mode's reach. Inputs are [position, batch, width].
+        """
+        bound = SIGNATURE.bind(*args, **kwargs)
+        bound.apply_defaults()
+        given = bound.arguments
+        refuse_unseen(given["dropout_p"] if given["training"] else 0.0)
+        query, key, heads = given["query"], given["key"], given["num_heads"]
+        if query.dim() != 3 or given["bias_k"] is not None or given["add_zero_attn"]:
+            raise CaptureError(
+                "MultiheadAttention without a batch, or with bias_kv or zero attention, cannot be observed."
+            )
+        taps, layer = self.taps, self.calls
+        self._count(heads, key.shape[0])
+        (queries, batch), keys = query.shape[:2], key.shape[0]
+        padded = given["key_padding_mask"]
+        real = None if padded is None else (~padded if padded.dtype == torch.bool else padded >= 0)[:, None, None, :]
+        shape = (batch, heads, queries, keys)
+        call = Call(
+            layer, query.new_empty(batch, heads, queries, 0), key.new_empty(batch, heads, keys, 0),
+            key.new_empty(batch, heads, keys, 0), real, False, None, running(), lambda: torch.empty(0), bool(given["is_causal"]),
+        )  # fmt: skip
+        changes = [change for tap in taps for change in tap.change(call)]
+        if not changes and not any(tap.watches(call) or tap.ranks(call) for tap in taps):
+            for tap in taps:
+                tap.done(call)
+            return func(*args, **kwargs)
+        if any(
+            change.values or change.keys or change.extra or change.keep_self or change.temperature != 1
+            for change in changes
+        ):
+            raise CaptureError(
+                "Changed keys and values, extra keys and keep_self are not possible inside torch.nn.MultiheadAttention."
+            )
+        changed, drop, _ = merged(call, changes)
+        wanted, averaged = given["need_weights"], given["average_attn_weights"]
+        asked = {**given, "need_weights": True, "average_attn_weights": False}
+        clean = _column_sums(func(**asked)[1], call) if drop is not None else None
+        if changes:
+            asked["attn_mask"] = _with_hidden(given["attn_mask"], drop, changed.mask, shape)
+        out, weights = func(**asked)
+        received = _column_sums(weights, call)
+        for tap in taps:
+            tap.take(call, Outcome(received, received if clean is None else clean, drop, drop, changed.mask))
+            tap.done(call)
+        return out, (weights.mean(1) if averaged else weights) if wanted else None
+
     @property
     def taps(self) -> list[Tap]:
         return [one.tap for one in self.listeners if one.is_open]
@@ -144,3 +191,26 @@ class Catcher(TorchFunctionMode):
             if one.is_open:
                 one.note("directly", self.calls, heads, keys)
         self.calls += 1
+
+
+def _column_sums(weights: Tensor, call: Call) -> Tensor:
+    """weights [batch, head, query, key] → received [batch, head, group, key]."""
+    groups = torch.arange(call.group_count, device=weights.device)
+    counted = (call.labels[:, None, :] == groups[None, :, None]).to(torch.float32)  # [batch, group, query]
+    return torch.einsum("bgq,bhqk->bhgk", counted, weights.to(torch.float32).nan_to_num(0.0))
+
+
+def _with_hidden(
+    given: Tensor | None, drop: Tensor | None, may: Tensor | None, shape: tuple[int, int, int, int]
+) -> Tensor:
+    """MultiheadAttention's own mask, [batch × head, query, key] additive, with the dropped keys at −∞."""
+    batch, heads, queries, keys = shape
+    mask = torch.zeros(shape, device=(drop if drop is not None else may).device)  # type: ignore[union-attr]
+    if given is not None:
+        own = as_bias(~given, mask.dtype) if given.dtype == torch.bool else given
+        mask = mask + (own if own.dim() == 2 else own.view(shape))
+    if drop is not None:
+        mask = mask.masked_fill(drop[:, :, None, :], -torch.inf)
+    if may is not None:
+        mask = mask.masked_fill(~may, -torch.inf)
+    return mask.view(batch * heads, queries, keys)

@@ -12,12 +12,11 @@ from transformers import DynamicCache
 from sinkscope.attention.calls import Call, Outcome, Tap
 from sinkscope.attention.capture import listening
 from sinkscope.attention.context import Kept, running
+from sinkscope.attention.counter import mixed
 from sinkscope.decoding.cache import Forwards, OverwritingLayer
 from sinkscope.models.base import Model
 from sinkscope.settings.sparse import SparseCache
 from sinkscope.sinks.rules import Threshold, rule_from_dict
-
-PRIME = 1_000_003
 
 
 class SparseForwards(Forwards):
@@ -173,9 +172,8 @@ class SparseForwards(Forwards):
         heads = shape[1] if self.settings.per == "head" else 1
         rows = []
         for row in range(shape[0]):
-            mixed = self.settings.seed * PRIME + seeds[row % len(seeds)]
-            mixed = ((mixed * PRIME + self.refreshes) * PRIME + layer) % (2**63 - 1)
-            rows.append(torch.rand(shape[2], heads, generator=torch.Generator().manual_seed(mixed)).mT)
+            seed = mixed(self.settings.seed, seeds[row % len(seeds)], self.refreshes, layer)
+            rows.append(torch.rand(shape[2], heads, generator=torch.Generator().manual_seed(seed)).mT)
         drawn = torch.stack(rows).expand(shape)
         if self.padding is None:
             return drawn

@@ -7,10 +7,9 @@ To add one: write a dataclass under `Intervention` (or `Selector`, if it picks k
 from importlib import import_module
 from pkgutil import iter_modules
 
-from sinkscope.interventions.active import Active, intervene
+from sinkscope.interventions.active import Active, Effect, intervene
 from sinkscope.interventions.base import Intervention, Selector
 from sinkscope.interventions.conditions import Condition, condition_from_dict
-from sinkscope.interventions.effect import Effect
 from sinkscope.interventions.random import MaskRandom
 from sinkscope.interventions.ranked import MaskSinks
 from sinkscope.interventions.settings import Setting, register

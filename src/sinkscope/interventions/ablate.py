@@ -29,7 +29,7 @@ Channels = Annotated[tuple[int, ...], Allowed(NUMBERS.expected, lambda some: som
     controls=of_random,
 )
 @dataclass(frozen=True)
-class AblateChannels(ActivationIntervention):
+class AblateChannels(ActivationIntervention, noop={"channels": (), "top": 0}):
     """These channels of what leaves each of `layers` are 0 at every position.
 
     top: instead of `channels`, the n largest by root mean square over the positions of a row. They are found in each layer at
@@ -48,10 +48,6 @@ class AblateChannels(ActivationIntervention):
         super().__post_init__()
         if (self.channels is None) == (self.top is None):
             raise InterventionError(f"Expected either channels or top, got {self.channels!r} and {self.top!r}.")
-
-    @property
-    def is_noop(self) -> bool:
-        return not self.channels and not self.top
 
     def act(self, activation: Tensor, context: HookContext, memory: Memory) -> Tensor | None:
         removed = self._removed_below(activation, context, memory)
@@ -129,7 +125,7 @@ Heads = Annotated[tuple[tuple[int, int], ...], Allowed("pairs of layer and head,
     controls=of_random,
 )  # fmt: skip
 @dataclass(frozen=True)
-class ZeroAttention(ActivationIntervention):
+class ZeroAttention(ActivationIntervention, noop={"heads": ()}):
     """What these heads put out is 0 at every position.
 
     heads: pairs of layer and head, such as ((3, 0), (4, 1)). of="random": as many other heads of the same layers, the control.
@@ -138,10 +134,6 @@ class ZeroAttention(ActivationIntervention):
     heads: Heads
     of: Literal["heads", "random"] = "heads"
     seed: FromZero = 0
-
-    @property
-    def is_noop(self) -> bool:
-        return not self.heads
 
     def check(self, shape: Shape) -> None:
         shape.check([layer for layer, _ in self.heads], [head for _, head in self.heads], InterventionError)

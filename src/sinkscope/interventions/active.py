@@ -16,10 +16,122 @@ from sinkscope.attention.capture import Shape, listening, module_of
 from sinkscope.errors import InterventionError
 from sinkscope.interventions.activations import ActivationIntervention
 from sinkscope.interventions.base import Intervention, within
-from sinkscope.interventions.effect import Effect, Tally
 from sinkscope.interventions.hooks import HookContext, hook
 from sinkscope.interventions.memory import Memory
 from sinkscope.sinks.tokens import KindsOf
+
+
+@dataclass
+class Effect:
+    """What was taken away, summed over all calls that were ranked: shares make models of different size comparable."""
+
+    keys: int = 0
+    keys_seen: int = 0
+    mass: float = 0.0
+    mass_seen: float = 0.0
+    leak: float = 0.0  # most attention that a masked key still received; 0 when masking took effect
+    moved: float = 0.0  # squared length of what was changed in activations …
+    moved_seen: float = 0.0  # … and of the activations
+
+    @property
+    def key_share(self) -> float:
+        return self.keys / self.keys_seen if self.keys_seen else 0.0
+
+    @property
+    def mass_share(self) -> float:
+        """Share of the attention that the masked keys would have drawn at that very step."""
+        return self.mass / self.mass_seen if self.mass_seen else 0.0
+
+    @property
+    def moved_share(self) -> float:
+        """Length of the change relative to the activations that it was made in; 0 when nothing took effect."""
+        return (self.moved / self.moved_seen) ** 0.5 if self.moved_seen else 0.0
+
+    def to_dict(self) -> dict[str, float]:
+        moved = {"moved_share": self.moved_share} if self.moved_seen else {}
+        return {"key_share": self.key_share, "mass_share": self.mass_share, "leak": self.leak, **moved}
+
+
+# One call that is not added up yet, [batch, head, key] each: clean sums, touched keys, what dropped keys still received, and
+# which those are.
+Counted = tuple[Tensor | None, ...]
+SUMMED = ("keys", "mass", "mass_seen", "leak", "moved", "moved_seen")
+
+
+@dataclass
+class Tally:
+    """Adds up effects; on a CPU at once; elsewhere the layers of a forward together, when the next forward begins."""
+
+    effect: Effect = field(default_factory=Effect)
+    waiting: list[Counted] = field(default_factory=list)
+    forward: object = None
+    sums: dict[torch.device, list[Tensor]] = field(default_factory=dict)  # of SUMMED; float64 numbers
+    real: list[Tensor] = field(default_factory=list)  # keys seen, where some are padding
+
+    def add(self, call: Call, outcome: Outcome) -> None:
+        rows = call.rows
+        clean, dropped = outcome.clean_by_all, None if outcome.drop is None else outcome.received_by_all
+        parts = (clean, outcome.touched, dropped, outcome.drop)
+        layer = tuple(None if part is None else part[:rows].detach() for part in parts)
+        on_cpu, heads = clean.device.type == "cpu", clean.shape[1]
+        if call.real_keys is None:
+            self.effect.keys_seen += rows * call.keys * heads
+        else:
+            real = call.real_keys[:rows]
+            self.real.append(call.once(("real count", rows, heads), lambda: real.sum() * heads))
+        if on_cpu:
+            self._add([layer])
+            return
+        if call.forward is not self.forward or call.forward is None:
+            self._add_waiting()
+        self.forward = call.forward
+        self.waiting.append(layer)
+
+    def count(self, **found: Tensor) -> None:
+        """Add numbers that are counted already, by their names in `Effect`."""
+        for name, value in found.items():
+            if value.device.type == "cpu":
+                self._put(name, value.item())
+            else:
+                zeros = [value.new_zeros((), dtype=torch.float64)] * len(SUMMED)
+                sums, place = self.sums.setdefault(value.device, zeros), SUMMED.index(name)
+                sums[place] = torch.maximum(sums[place], value) if name == "leak" else sums[place] + value
+
+    def _put(self, name: str, value: float) -> None:
+        before = getattr(self.effect, name)
+        setattr(self.effect, name, max(before, value) if name == "leak" else before + value)
+
+    def _add_waiting(self) -> None:
+        groups: dict[object, list[Counted]] = {}  # calls that are alike are added up together
+        for layer in self.waiting:
+            groups.setdefault(tuple(part is not None and (part.device, part.shape) for part in layer), []).append(layer)
+        self.waiting = []
+        for layers in groups.values():
+            self._add(layers)
+
+    def _add(self, layers: list[Counted]) -> None:
+        """Layers that are alike."""
+        stacked = [[part for part in parts if part is not None] for parts in zip(*layers, strict=True)]
+        clean, touched, left, drop = (
+            parts[0] if len(parts) == 1 else torch.stack(parts) if parts else None for parts in stacked
+        )
+        assert clean is not None
+        wide = None if clean.device.type == "cpu" else torch.float64
+        if touched is not None:
+            self.count(keys=touched.sum(), mass=(clean * touched).sum(dtype=wide))
+        self.count(mass_seen=clean.sum(dtype=wide))
+        if left is not None and drop is not None:
+            self.count(leak=(left * drop).amax())
+
+    def read(self) -> Effect:
+        """All that was added so far; waits for the device."""
+        self._add_waiting()
+        for sums in self.sums.values():
+            for name, value in zip(SUMMED, torch.stack(sums).tolist(), strict=True):
+                self._put(name, int(value) if name == "keys" else value)
+        self.effect.keys_seen += sum(int(count) for count in self.real)
+        self.sums, self.real = {}, []
+        return self.effect
 
 
 @dataclass
@@ -90,8 +202,8 @@ def intervene(model: Any, *interventions: Intervention, record: bool = False) ->
     for each in interventions:
         each.check(shape)
     active = Active(interventions, masked=[] if record else None)
-    if any(each.needs_kinds for each in interventions):
-        active.memory.kinds_of = _kinds_of(model)
+    if getattr(model, "tokenizer", None) is not None:
+        active.memory.kinds_of = KindsOf(model.tokenizer, getattr(model, "mask_id", None))
     for each in interventions:
         if not each.is_noop:
             each.prepare(model, active.memory)
@@ -103,13 +215,3 @@ def intervene(model: Any, *interventions: Intervention, record: bool = False) ->
         yield active
     for each in interventions:
         each.check(Shape.seen(listener))
-
-
-def _kinds_of(model: Any) -> KindsOf:
-    """Kinds of tokens are decided from a tokenizer."""
-    if getattr(model, "tokenizer", None) is None:
-        raise InterventionError(
-            f"Expected a model with a tokenizer, since kinds=… is decided from it, got {type(model).__name__} without one; "
-            "load it with sk.load(…) from a folder with tokenizer files."
-        )
-    return KindsOf(model.tokenizer, getattr(model, "mask_id", None))

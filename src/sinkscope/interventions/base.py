@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
-from dataclasses import KW_ONLY, asdict, dataclass, fields
-from typing import Annotated, Any, Self
+from collections.abc import Collection, Mapping
+from dataclasses import KW_ONLY, dataclass, fields
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -42,12 +42,14 @@ class Intervention(ABC):
     Settings are fields; what it remembers of a run lives in `Memory`.
     What a field may hold follows from its type, and is checked here: a choice (`Literal`), a truth, a number, or what
     its annotation says. A subclass with checks of its own begins them with `super().__post_init__()`.
+    `class MyIntervention(Intervention, noop={"k": 0})` says under which value of a setting it changes nothing.
     steps: when it acts, (from, to), half-open: whole numbers are forwards (0 is the prefill or the first forward), floats
     shares of the generation, None is open. What is remembered and ranked is so at every step, whether or not it acts there.
     """
 
     _: KW_ONLY
     steps: Annotated[Steps, WINDOW] | None = None
+    _noop: ClassVar[Mapping[str, Any]] = {}
 
     def __new__(cls, *given: Any, **words: Any) -> Self:
         refuse_huge(cls.__name__, (*given, *words.values()), InterventionError)  # before a subclass reads them
@@ -58,10 +60,15 @@ class Intervention(ABC):
             object.__setattr__(self, one.name, frozen(getattr(self, one.name)))
         check_fields(self, InterventionError)
 
+    def __init_subclass__(cls, noop: Mapping[str, Any] | None = None) -> None:
+        super().__init_subclass__()
+        if noop is not None:
+            cls._noop = noop
+
     @property
-    @abstractmethod
     def is_noop(self) -> bool:
         """Whether these settings change nothing: then the output is bit-identical to the untouched model's."""
+        return any(getattr(self, name) == value for name, value in self._noop.items())
 
     @abstractmethod
     def change(self, call: Call, memory: Memory) -> Change | None:
@@ -71,11 +78,6 @@ class Intervention(ABC):
         """Which maps of the last forward it wants to be remembered."""
         return set()
 
-    @property
-    def needs_kinds(self) -> bool:
-        """Whether it must know what kind of token stands at each key."""
-        return False
-
     def prepare(self, model: Any, memory: Memory) -> None:  # noqa: B027 - most need nothing
         """Find out what it needs of the model, into `memory.given`, when the `with` is entered."""
 
@@ -84,11 +86,10 @@ class Intervention(ABC):
         shape.check(getattr(self, "layers", None), getattr(self, "heads", None), InterventionError)
 
     def to_dict(self) -> dict[str, Any]:
-        return {"name": type(self).__name__, **self.settings()}
-
-    def settings(self) -> dict[str, Any]:
-        """Its fields as plain data; `steps` only where it is given."""
-        return {name: value for name, value in asdict(self).items() if name != "steps" or value is not None}
+        """Its name and fields as plain data, selectors and sink rules too; `steps` only where it is given."""
+        found = {one.name: getattr(self, one.name) for one in fields(self)}
+        plain = {name: value.to_dict() if hasattr(value, "to_dict") else value for name, value in found.items()}
+        return {"name": type(self).__name__, **{name: plain[name] for name in plain if name != "steps" or self.steps}}
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,7 @@ if TYPE_CHECKING:
     from sinkscope.interventions.base import Intervention
 
 ALWAYS = ("k", "rank", "rows")  # fields that every condition has in results, whether or not its intervention takes them
-STRENGTHS = (
-    "k",
-    "radius",
-    "keep",
-    "to",
-    "by",
-)  # how much is done; conditions that differ in nothing else are one series
+STRENGTHS = ("k", "radius", "keep", "to", "by")  # how much is done; what differs in nothing else is one series
 MODELS = ("all", "causal", "diffusion")
 
 

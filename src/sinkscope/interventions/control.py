@@ -25,14 +25,10 @@ RANKED = (RANK, ROWS, *WHICH)
 
 @register("off_by_one", Setting("weight", 1.0, place=11, label="{:g}".format), aim="weaken")
 @dataclass(frozen=True)
-class SoftmaxOffByOne(Intervention):
+class SoftmaxOffByOne(Intervention, noop={"weight": 0}):
     """`weight` is added to the denominator of every softmax, so that a head may attend to nothing; 0 is the plain softmax."""
 
     weight: NonNegative = 1.0
-
-    @property
-    def is_noop(self) -> bool:
-        return self.weight == 0
 
     def change(self, call: Call, memory: Memory) -> Change | None:
         heads = call.q.shape[1]
@@ -42,14 +38,10 @@ class SoftmaxOffByOne(Intervention):
 
 @register("soften", Setting("temperature", REQUIRED, number(0.01, 100), place=11, label="{:g}".format), aim="weaken")
 @dataclass(frozen=True)
-class Soften(Intervention):
+class Soften(Intervention, noop={"temperature": 1}):
     """Scores are divided by `temperature` before the softmax: above 1 attention spreads out, below it gathers."""
 
     temperature: Annotated[float, number(0.01)]
-
-    @property
-    def is_noop(self) -> bool:
-        return self.temperature == 1
 
     def change(self, call: Call, memory: Memory) -> Change | None:
         return Change(temperature=self.temperature)
@@ -57,7 +49,7 @@ class Soften(Intervention):
 
 @register("add_sink_token", Setting("token", None, place=12, quiet=True, label="of token {}".format), aim="weaken")
 @dataclass(frozen=True)
-class AddSinkToken(Intervention):
+class AddSinkToken(Intervention, noop={"count": 0}):
     """One more key that every query sees: a token that stands at position 0 and sees nothing but itself.
 
     Its states come from the model run on that token alone. token: its id; the tokenizer's begin, padding or end token
@@ -66,10 +58,6 @@ class AddSinkToken(Intervention):
 
     token: FromZero | None = None
     count: Literal[0, 1] = 1
-
-    @property
-    def is_noop(self) -> bool:
-        return self.count == 0
 
     def prepare(self, model: Any, memory: Memory) -> None:
         token = _sink_token(model) if self.token is None else self.token
@@ -107,10 +95,6 @@ class _Scored(Ranked):
     def gain(self) -> float:
         """What is added to the scores of the picked keys, in nats."""
 
-    @property
-    def is_noop(self) -> bool:
-        return self.k == 0 or self.gain == 0
-
     def change(self, call: Call, memory: Memory) -> Change | None:
         picked = self.select(call, memory)
         if picked is None:
@@ -123,7 +107,7 @@ PENALTY, BONUS = (Setting(name, REQUIRED, place=11, label="by {:g}".format) for 
 
 @register("penalise_sinks", K, PENALTY, *RANKED, masks=False, aim="weaken")
 @dataclass(frozen=True)
-class PenaliseSinks(_Scored):
+class PenaliseSinks(_Scored, noop={"k": 0, "penalty": 0}):
     """The scores of the top keys are lowered by `penalty` (nats) before the softmax: e^penalty times less, not nothing."""
 
     penalty: NonNegative = field(default=1.0, kw_only=True)
@@ -135,7 +119,7 @@ class PenaliseSinks(_Scored):
 
 @register("hold_sinks", K, BONUS, *RANKED, masks=False, aim="hold")
 @dataclass(frozen=True)
-class HoldSinks(_Scored):
+class HoldSinks(_Scored, noop={"k": 0, "bonus": 0}):
     """The keys that were on top after the first forward keep `bonus` (nats) on their scores: sinks that do not move."""
 
     bonus: NonNegative = field(default=4.0, kw_only=True)
@@ -161,18 +145,11 @@ class RotateSinks(Ranked):
     What both carry stays where it is: is it the place that counts, or what stands there?
     """
 
-    @property
-    def needs_kinds(self) -> bool:
-        return not self.is_noop
-
     def change(self, call: Call, memory: Memory) -> Change | None:
         picked = self.select(call, memory)
-        kinds = memory.kinds(call)
         if picked is None:
             return None
-        if kinds is None:
-            raise InterventionError("RotateSinks needs to know the tokens of each forward; generate with sk.decode.")
-        order = _swapped(picked, kinds, call.real_keys)
+        order = _swapped(picked, memory.kinds(call), call.real_keys)
         moved = order != torch.arange(call.keys, device=order.device)
         if moved.device.type == "cpu" and not bool(moved.any()):  # a GPU would have to be waited for
             return None

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.attend import attend
-from sinkscope.attention.calls import Call, Outcome, untouched_columns
+from sinkscope.attention.calls import Call, Outcome
 from sinkscope.attention.context import Forward
+from sinkscope.errors import InterventionError
 
 Rank = Literal["clean", "as_run"]
 Rows = Literal["all", "last"]
@@ -42,10 +43,9 @@ class Memory:
     steps: dict[int, int] = field(default_factory=dict)  # layer → forwards of this generation so far
     run: object = None
     kinds_of: Callable[[Tensor], Tensor] | None = None  # ids [batch, position] → kinds; None where nobody knows them
-    own: dict[object, Any] = field(
-        default_factory=dict
-    )  # what interventions keep of this generation, by keys of their own
-    given: dict[object, Any] = field(default_factory=dict)  # … and of the model, found when the `with` was entered
+    # What interventions keep of this generation, by keys of their own; and of the model, found when the `with` was entered.
+    own: dict[object, Any] = field(default_factory=dict)
+    given: dict[object, Any] = field(default_factory=dict)
     _whole: dict[Map, tuple[int, Tensor]] = field(default_factory=dict)  # sums over layers, and the step they are for
     _kinds: tuple[Forward, Tensor] | None = None
 
@@ -119,11 +119,14 @@ class Memory:
         known = self.layers[call.layer]
         return known.queries[:, None].expand(-1, call.keys) if known.seen is None else _longer(known.seen, call.keys)
 
-    def kinds(self, call: Call) -> Tensor | None:
-        """[batch, key]: the kind of the token at every key, an index into sinks.tokens.KINDS; None where it is not known."""
+    def kinds(self, call: Call) -> Tensor:
+        """[batch, key]: the kind of the token at every key, an index into sinks.tokens.KINDS."""
         forward = call.forward
         if forward is None or forward.ids is None or self.kinds_of is None:
-            return None
+            raise InterventionError(
+                "Expected a model with a tokenizer, and a decoder that says which tokens stand there, since their kinds are "
+                "asked for; load it from a folder with tokenizer files, and generate with sk.decode, sk.trace or model.generate."
+            )
         if self._kinds is None or self._kinds[0] is not forward:
             self._kinds = forward, self.kinds_of(forward.ids)
         return self._kinds[1][:, : call.keys].to(call.q.device)
@@ -179,11 +182,6 @@ def seen_by(call: Call) -> Tensor:
     after = real.flip(1).cumsum(1).flip(1)  # [batch, query]
     before = after[:, :1].expand(-1, call.keys - call.queries)
     return torch.cat([before, after], 1)
-
-
-def received_now(call: Call) -> Tensor:
-    """What every key would receive in this very call if nothing were changed, [batch, head, key]."""
-    return untouched_columns(call).sum(2)
 
 
 def _last_row(call: Call, drop: Tensor | None) -> Tensor:

@@ -63,7 +63,7 @@ def _short_name(given: Mapping[str, Any], causal: bool) -> str | None:
     short=_short_name,
 )
 @dataclass(frozen=True)
-class MaskPositions(Selector):
+class MaskPositions(Selector, noop={"positions": ()}):
     """Hide the keys at these positions from every query; negative ones count from the end.
 
     since: from the "first" forward on, or from the "second", as sinks are: then a causal model reads its prompt undisturbed;
@@ -84,10 +84,6 @@ class MaskPositions(Selector):
             raise InterventionError(
                 f"Expected since='second' or steps={self.steps}, got both; since is steps=(1, None)."
             )
-
-    @property
-    def is_noop(self) -> bool:
-        return not self.positions
 
     def check(self, shape: Shape) -> None:
         super().check(shape)
@@ -171,15 +167,11 @@ class CutContext(Selector):
 
 @register("window", Setting("radius", REQUIRED, whole(0), label="radius {}".format))
 @dataclass(frozen=True)
-class Window(Intervention):
+class Window(Intervention, noop={"radius": None}):
     """Attention limited to a band: a query sees keys at most `radius` positions away; None: no limit."""
 
     radius: FromZero | None
     layers: Layers | None = None
-
-    @property
-    def is_noop(self) -> bool:
-        return self.radius is None
 
     def change(self, call: Call, memory: Memory) -> Change | None:
         if self.radius is None or (self.layers is not None and call.layer not in self.layers):

@@ -9,15 +9,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from sinkscope.attention.calls import Call
-from sinkscope.attention.counter import GOLDEN, key_of, mix, uniform64
-from sinkscope.fields import LARGEST, FromZero
+from sinkscope.attention.calls import Call, untouched_columns
+from sinkscope.attention.counter import GOLDEN, PRIME, key_of, mix, mixed, uniform64
+from sinkscope.fields import FromZero
 from sinkscope.interventions.base import limited
-from sinkscope.interventions.memory import Memory, received_now
+from sinkscope.interventions.memory import Memory
 from sinkscope.interventions.ranked import Ranked
 from sinkscope.interventions.settings import DRAWN, KEEP_SELF, MATCH, RANK, ROWS, WHICH, K, ranked_keys, register
-
-PRIME = 1_000_003
 
 
 def _short_name(given: Mapping[str, Any], causal: bool) -> str | None:
@@ -82,7 +80,7 @@ class MaskRandom(Ranked):
         if self.match == "count":
             enough = torch.arange(call.keys, device=may.device).expand_as(order) < sinks.sum(-1, keepdim=True)
         else:
-            now = received_now(call)[None]
+            now = untouched_columns(call).sum(2)[None]
             mass = now.gather(-1, order)
             target = (now * sinks).sum(-1, keepdim=True)
             # CUDA adds up in no fixed order: in float64 that decides nothing.
@@ -118,7 +116,7 @@ class MaskRandom(Ranked):
             begun = torch.tensor(keys).to(device, non_blocking=True)
             drawn = uniform64(mix(begun[..., None] + places)).to(torch.float32)
         else:
-            seeds = [((row * PRIME + step) * PRIME + layer + purpose) % LARGEST for layer in layers for row in rows]
+            seeds = [mixed(row, step, layer + purpose) for layer in layers for row in rows]
             drawn = torch.stack([torch.rand(shape, generator=torch.Generator().manual_seed(seed)) for seed in seeds])
             drawn = drawn.view(len(layers), len(rows), -1).to(device, non_blocking=True)
         return drawn.view(len(layers), len(rows), *shape)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -56,7 +56,7 @@ class Ranking(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Ranked(Selector):
+class Ranked(Selector, noop={"k": 0}):
     """Ranks the keys of the last forward.
 
     Every head picks its own, unless `per` says otherwise.
@@ -94,16 +94,8 @@ class Ranked(Selector):
                 "Expected score='per_row' with rows='all', got rows='last', where it has no effect."
             )
 
-    @property
-    def is_noop(self) -> bool:
-        return self.k == 0
-
     def maps(self) -> set[Map]:
         return {(self.rank, self.rows)}
-
-    @property
-    def needs_kinds(self) -> bool:
-        return self.kinds is not None
 
     def select(self, call: Call, memory: Memory) -> Tensor | None:
         found = self.ranking(call, memory)
@@ -148,10 +140,6 @@ class Ranked(Selector):
             memory.own |= {("ranked", self, layer): found for layer in layers}
         return found
 
-    def to_dict(self) -> dict[str, Any]:
-        rules = {name: getattr(self, name) for name in ("above", "below")}
-        return {**super().to_dict(), **{name: rule and rule.to_dict() for name, rule in rules.items()}}
-
     def _marked(self, rule: Rule, own: Tensor, call: Call, memory: Memory) -> Tensor:
         """bool [batch, head, key]: the keys that the rule marks in the head's own columns."""
         if self.rows == "last":
@@ -161,14 +149,8 @@ class Ranked(Selector):
 
     def _of_kind(self, call: Call, memory: Memory) -> Tensor:
         """bool [batch, key]."""
-        there = memory.kinds(call)
-        if there is None:
-            raise InterventionError(
-                "kinds=… needs to know the tokens of each forward, and this one does not say them; generate with sk.decode, "
-                "sk.trace or model.generate."
-            )
         assert self.kinds is not None
-        indices = [KINDS.index(kind) for kind in kinds_named(self.kinds)]
+        there, indices = memory.kinds(call), [KINDS.index(kind) for kind in kinds_named(self.kinds)]
         return call.once(("kinds", *indices), lambda: torch.isin(there, torch.tensor(indices, device=there.device)))
 
     def _by_value_norm(self, call: Call) -> Tensor:

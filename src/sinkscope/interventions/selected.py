@@ -1,6 +1,6 @@
 """Interventions on the keys that another one would hide.
 
-What they carry is taken away, others are hidden instead, or they keep a part of the attention that they draw.
+What they carry is taken away or moved, others are hidden instead, or they keep a part of the attention that they draw.
 A key whose value is taken away keeps its attention: does a sink store anything?
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, fields, replace
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 import torch
 from torch import Tensor
@@ -65,18 +65,11 @@ class SelectorIntervention(Intervention):
     def is_noop(self) -> bool:
         return self.of.is_noop
 
-    @property
-    def needs_kinds(self) -> bool:
-        return self.of.needs_kinds
-
     def check(self, shape: Shape) -> None:
         self.of.check(shape)
 
     def maps(self) -> set[Map]:
         return self.of.maps()
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"name": type(self).__name__, **self.settings(), "of": self.of.to_dict()}
 
 
 class _ChangedValues(SelectorIntervention):
@@ -200,3 +193,85 @@ class Attenuate(SelectorIntervention):
         drawn = (scores - inside[..., None]).exp() * (share - kept).masked_fill(~lowered, 0.0)[..., None]
         counted = (call.labels >= 0)[:, None, :, None]
         return Change(bias=bias, removed=(drawn.nan_to_num(0.0) * (on & counted)).sum(2))
+
+
+# ---- moved: values or keys of one sink take the place of another's ----
+
+PatchSource = Literal["next", "previous", "first"]
+SOURCE = Setting(
+    "source", "next", among(get_args(PatchSource)), "next, previous or first", place=35, label="from {}".format
+)
+PATCH_WORDS = (K, RANK, ROWS, replace(OF, quiet=True), SOURCE, *WHICH)
+
+
+@dataclass(frozen=True)
+class _Patched(SelectorIntervention):
+    """In study files `of: random` moves as many random keys instead: the control."""
+
+    _part: ClassVar[Literal["values", "keys"]]  # what is moved
+    source: PatchSource = "next"
+
+    def change(self, call: Call, memory: Memory) -> Change | None:
+        picked = self.of.select(call, memory)
+        own = call.per_head(call.v if self._part == "values" else call.k)  # [batch, head, key, dim]: what is moved
+        if self.source == "next":
+            states, there = own.roll(-1, 0), None if picked is None else picked.roll(-1, 0)
+        else:
+            before: Tensor | None = memory.own.get((id(self), call.layer))
+            if before is None or self.source == "previous":
+                memory.own[id(self), call.layer] = own
+            missing = -1 if before is None else call.keys - before.shape[2]
+            if before is None or picked is None or missing < 0:
+                return None
+            states = torch.nn.functional.pad(before, (0, 0, 0, missing))
+            there = picked & (torch.arange(call.keys, device=own.device) < before.shape[2])
+        if picked is None or there is None:
+            return None
+        moved, touched = _moved(own, picked, states, there)
+        if torch.equal(moved, own):  # its own values: nothing is changed, to the last bit
+            return None
+        part: dict[str, Any] = {self._part: lambda states: moved}
+        return Change(touched=touched, **part)
+
+
+@register("patch_values", *PATCH_WORDS, controls=of_random)
+class PatchValues(_Patched):
+    """The picked keys carry the values of the source's picked keys; what they draw stays as it is.
+
+    of: an intervention that picks keys, here and in the source. source: another row of the batch at the same step ("next":
+    row i takes from row i + 1, the last from the first), or the same row one forward earlier ("previous") or at its first
+    forward ("first").
+    """
+
+    _part = "values"
+
+
+@register("patch_keys", *PATCH_WORDS, controls=of_random)
+class PatchKeys(_Patched):
+    """The picked keys are looked for as the source's picked keys are; what they carry stays as it is.
+
+    Keys are moved behind the rotary embedding, so that a key brings the position along from which it comes. of,
+    source: as in PatchValues.
+    """
+
+    _part = "keys"
+
+
+def _moved(own: Tensor, picked: Tensor, states: Tensor, donors: Tensor) -> tuple[Tensor, Tensor]:
+    """The n-th picked key of a head takes from the n-th of the source; heads in which either has fewer keep the rest."""
+    most = int(picked.sum(-1).max())
+    order, valid = _places(picked, most)
+    source, there = _places(donors, most)
+    valid = valid & there
+    taken = states.gather(2, source.unsqueeze(-1).expand(-1, -1, -1, own.shape[-1]))
+    kept = own.gather(2, order.unsqueeze(-1).expand_as(taken))
+    moved = own.scatter(2, order.unsqueeze(-1).expand_as(taken), torch.where(valid.unsqueeze(-1), taken, kept))
+    return moved, torch.zeros_like(picked).scatter(2, order, valid)
+
+
+def _places(picked: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """Columns of the picked keys in ascending order [batch, head, most], and which of the entries are picked at all."""
+    order = picked.to(torch.int8).sort(dim=-1, descending=True, stable=True).indices[..., :most]
+    found = picked.gather(-1, order)
+    short = (0, most - order.shape[-1])
+    return torch.nn.functional.pad(order, short), torch.nn.functional.pad(found, short)

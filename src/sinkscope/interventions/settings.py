@@ -6,9 +6,8 @@ Installed packages may add theirs (`sinkscope.plugins`). Settings that several s
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
 from sinkscope import plugins
@@ -63,10 +62,6 @@ class Setting:
         """Whether a study file may say this; null says the same as leaving it out, where that is the default."""
         return (value is None and self.default is None) or self.check is None or self.check(value)
 
-    def checked_by(self, allowed: Mapping[str, Allowed]) -> Setting:
-        """With the check of the field of that name, where it has none of its own."""
-        return self if self.check is not None else dataclasses.replace(self, check=allowed.get(self.name))
-
 
 # What a study makes of an intervention, which says it when it registers.
 # Settings of a condition and whether the model is causal → a name for tables; None where a few words do not say all of it.
@@ -109,14 +104,11 @@ def add(entry: Registered) -> None:
     for field in ("name", "for"):
         if field in entry:
             raise InterventionError(f"A setting of {entry.name} must not be called {field!r}: choose another name.")
-    if entry.name in _known and not _is_reload(_known[entry.name], entry):
-        raise InterventionError(f"An intervention named {entry.name!r} is already registered: choose another name.")
+    if entry.name in _known:
+        old, new = (getattr(one.make, "origin", None) for one in (_known[entry.name], entry))
+        if old is None or old != new:
+            raise InterventionError(f"An intervention named {entry.name!r} is already registered: choose another name.")
     _known[entry.name] = entry
-
-
-def _is_reload(there: Registered, new: Registered) -> bool:
-    old, fresh = (getattr(one.make, "origin", None) for one in (there, new))
-    return old is not None and old == fresh
 
 
 def register(
@@ -139,15 +131,16 @@ def register(
             if hasattr(cls, "from_settings"):
                 made: Intervention = cls.from_settings(words, seed)
             else:
-                seeded = any(field.name == "seed" for field in dataclasses.fields(cls))
+                seeded = any(field.name == "seed" for field in fields(cls))
                 made = cls(**words, **({"seed": seed} if seeded else {}))  # type: ignore[arg-type]
             steps = values.get(STEPS.name)
-            return made if steps is None else dataclasses.replace(made, steps=steps)
+            return made if steps is None else replace(made, steps=steps)
 
         make.origin = (cls.__module__, cls.__qualname__)  # type: ignore[attr-defined]
         empties = issubclass(cls, Selector) if masks is None else masks
         more = {name: getattr(cls, name) for name in ("contradiction", "label") if hasattr(cls, name)}
-        taken = tuple(one.checked_by(allowed_fields(cls)) for one in (*settings, STEPS))
+        allowed = allowed_fields(cls)
+        taken = tuple(replace(one, check=one.check or allowed.get(one.name)) for one in (*settings, STEPS))
         add(Registered(name, taken, make, empties, **more, short=short, controls=controls, aim=aim))
         return cls
 

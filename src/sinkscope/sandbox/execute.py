@@ -97,16 +97,6 @@ def _visible() -> tuple[str, ...]:
     return tuple(inside)
 
 
-def _job_file(*messages: dict[str, Any]) -> IO[bytes]:
-    """The job as the sandbox's standard input: length and JSON, message by message, in a file without a name."""
-    file = tempfile.TemporaryFile()  # noqa: SIM115
-    for message in messages:
-        data = json.dumps(message).encode()
-        file.write(len(data).to_bytes(8, "big") + data)
-    file.seek(0)
-    return file
-
-
 def _run(code: str, name: str, judging: dict[str, Any], limits: Limits) -> SandboxResult:
     """One sandbox from start to end."""
     if not sys.platform.startswith("linux"):
@@ -115,7 +105,11 @@ def _run(code: str, name: str, judging: dict[str, Any], limits: Limits) -> Sandb
         )
     job = {"code": code, "name": name, "limits": asdict(limits), "visible": _visible()}
     began = time.monotonic()
-    with _job_file(job, judging) as file:
+    with tempfile.TemporaryFile() as file:  # the sandbox's standard input: length and JSON, message by message
+        for message in (job, judging):
+            data = json.dumps(message).encode()
+            file.write(len(data).to_bytes(8, "big") + data)
+        file.seek(0)
         output, told, ended = _follow(file, limits)
     text, seconds = output.decode("utf-8", "replace"), time.monotonic() - began
     if ended:

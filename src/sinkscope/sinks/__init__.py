@@ -2,14 +2,12 @@
 
 from sinkscope.sinks.classes import Classes
 from sinkscope.sinks.columns import TraceLike, default_rule
-from sinkscope.sinks.heads import by_layer, head_dynamics, notable, sink_rate
+from sinkscope.sinks.heads import by_layer, head_dynamics, notable
 from sinkscope.sinks.rules import RULES, Columns, HeadShare, Rule, Threshold, ZScore, register, rule_from_dict
-from sinkscope.sinks.shares import token_shares
-from sinkscope.sinks.tables import find, histogram, paths, sweep
+from sinkscope.sinks.tables import find, histogram, sweep, token_shares
 from sinkscope.sinks.tokens import describe
 
 __all__ = [
     "RULES", "Classes", "Columns", "HeadShare", "Rule", "Threshold", "TraceLike", "ZScore", "by_layer", "default_rule",
-    "describe", "find", "head_dynamics", "histogram", "notable", "paths", "register", "rule_from_dict",
-    "sink_rate", "sweep", "token_shares",
+    "describe", "find", "head_dynamics", "histogram", "notable", "register", "rule_from_dict", "sweep", "token_shares",
 ]  # fmt: skip

@@ -111,15 +111,6 @@ def default_rule(trace: TraceLike) -> Rule:
     return Threshold(3.0, unit="uniform" if trace.causal or one_block else "sum")
 
 
-def check(trace: TraceLike) -> None:
-    """Refuse a trace in which nothing can be found."""
-    if trace.steps == 0 or trace.positions == 0:
-        raise TraceError(
-            f"A trace with at least one step was expected, this one has {trace.steps} steps over {trace.positions} "
-            "positions: generate at least one token."
-        )
-
-
 def alive_keys(trace: TraceLike) -> Tensor:
     """Which keys exist at each step, `[step, key]` bool: all of them, or a growing prefix if the model is causal.
 
@@ -190,7 +181,11 @@ def _seen_in_blocks(trace: TraceLike, group: str) -> Tensor:
 
 def columns_by_layer(trace: TraceLike, groups: Sequence[str]) -> Iterator[tuple[slice, list[Tensor]]]:
     """Column sums `[step, layer, head, key]` fp32 of the groups asked for, a few layers at a time."""
-    check(trace)
+    if trace.steps == 0 or trace.positions == 0:
+        raise TraceError(
+            f"A trace with at least one step was expected, this one has {trace.steps} steps over {trace.positions} "
+            "positions: generate at least one token."
+        )
     step = max(1, CHUNK // max(1, trace.steps * trace.heads_count * trace.positions))
     for start in range(0, trace.layers, step):
         layers = slice(start, min(start + step, trace.layers))

@@ -12,14 +12,14 @@ from sinkscope.sinks.columns import (
     alive_keys,
     columns_by_layer,
     default_rule,
-    marks_by_layer,
     missing_keys,
     on_one_core,
     query_count,
     seen_by,
 )
 from sinkscope.sinks.dynamics import Measures
-from sinkscope.sinks.rules import HeadShare, Rule
+from sinkscope.sinks.rules import Rule
+from sinkscope.sinks.tables import named
 
 
 @on_one_core
@@ -86,9 +86,7 @@ def _frame(measures: Measures, rule: Rule, classes: Classes) -> pl.DataFrame:
     return frame.with_columns(pl.col(pl.Float32, pl.Float64).fill_nan(None)).with_columns(
         pl.col("home", "home_early", "home_late", "longest").cast(pl.Int64),
         pl.col("direction").cast(pl.String),
-        unit=pl.lit(rule.unit),
-        group=pl.lit(rule.group),
-        rule=pl.lit(rule.name),
+        **named(rule),
     )
 
 
@@ -104,24 +102,6 @@ def by_layer(heads: pl.DataFrame) -> pl.DataFrame:
             pl.col("unit").first(),
         )
         .sort("layer")
-    )
-
-
-@on_one_core
-def sink_rate(trace: TraceLike, rule: Rule | None = None) -> pl.DataFrame:
-    """Share of (layer, head) pairs in which each position is a sink, averaged over the steps in which it exists.
-
-    With the default rule, HeadShare(0.3), this is the metric of Gu et al., one row per position.
-    """
-    rule = rule or HeadShare()
-    alive = alive_keys(trace) & (query_count(trace, rule.group) > 0)[:, None]
-    count, heads = torch.zeros(trace.positions), 0
-    for _, _, _, marks in marks_by_layer(trace, rule):
-        count += marks.sum((0, 1, 2))
-        heads += marks.shape[1] * marks.shape[2]
-    share = count / (alive.sum(0) * heads)
-    return pl.DataFrame({"position": range(trace.positions), "share": share.numpy()}).with_columns(
-        pl.col("share").fill_nan(None), rule=pl.lit(rule.name), group=pl.lit(rule.group)
     )
 
 

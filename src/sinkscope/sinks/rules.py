@@ -84,9 +84,8 @@ class Rule(ABC):
 
     name: ClassVar[str]
     forms: ClassVar[tuple[BrowserForm, ...]] = ()
-    group: Annotated[str, among(GROUPS)] = field(
-        default="all", kw_only=True
-    )  # the kind of query whose attention counts
+    # The kind of query whose attention counts.
+    group: Annotated[str, among(GROUPS)] = field(default="all", kw_only=True)
 
     def __new__(cls, *given: Any, **words: Any) -> Self:
         refuse_huge(cls.__name__, (*given, *words.values()), RuleError)  # before a subclass reads them
@@ -260,8 +259,7 @@ class HeadShare(Rule):
     """A sink receives on average more than epsilon of what each query that sees it has to give (Gu et al.).
 
     A causal map divides column k by the queries i ≥ k; a bidirectional one by all queries. The last keys of a causal
-    prompt are seen by few queries, mostly by themselves: read them with care. Their head-level figure, the share of
-    (layer, head) pairs in which a position is a sink, is `sinks.sink_rate`.
+    prompt are seen by few queries, mostly by themselves: read them with care.
     """
 
     name: ClassVar[str] = "head_share"

@@ -1,8 +1,9 @@
-"""The tables of sinks: each one, the largest per step, and how scores are spread (Fig. 3, 10)."""
+"""The tables of sinks: each one, how scores are spread (Fig. 3, 10), and which tokens they are (Table 2)."""
 
-import dataclasses
 import math
+import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +11,7 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from sinkscope.errors import RuleError
+from sinkscope.errors import RuleError, TraceError
 from sinkscope.sinks.columns import (
     TraceLike,
     alive_keys,
@@ -21,9 +22,9 @@ from sinkscope.sinks.columns import (
     on_one_core,
     query_count,
 )
-from sinkscope.sinks.dynamics import main_key
 from sinkscope.sinks.rules import Columns, Rule, Threshold
 from sinkscope.sinks.tokens import ROLE_KIND, role_names
+from sinkscope.statistics import resampled
 
 Array = npt.NDArray[np.int64]
 
@@ -42,21 +43,7 @@ def find(trace: TraceLike, rule: Rule | None = None) -> pl.DataFrame:
     if trace.layers > 1:  # chunks came layer by layer; readers expect the steps in order
         order = torch.from_numpy(np.lexsort([column.numpy() for column in place.unbind(-1)[::-1]]))
         place, value = place[order], value[order]
-    return _named(_keys(trace, *place.unbind(-1)).with_columns(score=pl.Series(value.numpy())), rule)
-
-
-@on_one_core
-def paths(trace: TraceLike, group: str | None = None, rule: Rule | None = None) -> pl.DataFrame:
-    """The largest key of each head at each step, with its score and whether the rule calls it a sink (`is_sink`)."""
-    rule = rule or default_rule(trace)
-    if group is not None:
-        rule = dataclasses.replace(rule, group=group)
-    mains = [main_key(scores, marks) for _, _, scores, marks in marks_by_layer(trace, rule)]
-    key, score, present = (torch.cat(list(part), 1) for part in zip(*mains, strict=True))  # [step, layer, head]
-    step, layer, head = torch.ones_like(key).nonzero().unbind(-1)
-    more = {"score": score, "is_sink": present}
-    frame = _keys(trace, step, layer, head, key.reshape(-1))
-    return _named(frame.with_columns(**{name: pl.Series(one.reshape(-1).numpy()) for name, one in more.items()}), rule)
+    return _keys(trace, *place.unbind(-1)).with_columns(score=pl.Series(value.numpy()), **named(rule))
 
 
 def received(trace: TraceLike, group: str, unit: str) -> pl.DataFrame:
@@ -70,28 +57,22 @@ def received(trace: TraceLike, group: str, unit: str) -> pl.DataFrame:
 def _keys(trace: TraceLike, step: Tensor, layer: Tensor, head: Tensor, position: Tensor) -> pl.DataFrame:
     """A row per key of a head at a step, with the token that stood there."""
     places = {"step": step, "layer": layer, "head": head, "position": position}
-    frame = pl.DataFrame({name: column.numpy() for name, column in places.items()})
-    return frame.with_columns(*token_columns(trace, step.numpy(), position.numpy()))
-
-
-def _named(frame: pl.DataFrame, rule: Rule) -> pl.DataFrame:
-    """The unit, the group and the rule stand in every table: a score without them says nothing."""
-    return frame.with_columns(unit=pl.lit(rule.unit), group=pl.lit(rule.group), rule=pl.lit(rule.name))
-
-
-def token_columns(trace: TraceLike, step: Array, position: Array) -> list[pl.Series]:
-    """What stood on the canvas before the forward of a step: id, text shown and kind."""
-    known, places = np.unique(trace.canvas.numpy(), return_inverse=True)
-    code = places.reshape(trace.canvas.shape)[step, position]
+    known, codes = np.unique(trace.canvas.numpy(), return_inverse=True)
+    code = codes.reshape(trace.canvas.shape)[step, position]
     described = [trace.vocabulary.get(i, (f"#{i}", "unknown")) for i in known.tolist()]
     texts = pl.Series([text for text, _ in described])
     kinds = pl.Series([*(kind for _, kind in described), ROLE_KIND])
     role = role_names(trace.canvas.numpy(), trace.vocabulary)[step, position]
-    return [
-        pl.Series("id", known[code]),
-        texts.gather(code).alias("token"),
-        kinds.gather(np.where(role, len(known), code)).alias("kind"),
-    ]
+    return pl.DataFrame({name: column.numpy() for name, column in places.items()}).with_columns(
+        id=pl.Series(known[code]),
+        token=texts.gather(code),
+        kind=kinds.gather(np.where(role, len(known), code)),
+    )
+
+
+def named(rule: Rule) -> dict[str, pl.Expr]:
+    """The unit, the group and the rule stand in every table: a score without them says nothing."""
+    return {"unit": pl.lit(rule.unit), "group": pl.lit(rule.group), "rule": pl.lit(rule.name)}
 
 
 PAPER_EPSILONS = tuple(range(11))  # Fig. 10 runs from 0 to 10
@@ -115,9 +96,8 @@ def sweep(
     sinks = np.zeros(len(rules), dtype=np.int64)
     for _, (received,) in columns_by_layer(trace, [group]):
         columns = Columns.of(received, queries, alive)
-        values = columns.received.numpy()
         # Missing keys and steps without queries are 0, which is never above a limit.
-        sinks += [np.count_nonzero(values > rule.limit(columns).numpy()) for rule in rules]
+        sinks += [int(rule.mark(columns).sum()) for rule in rules]
     keys = int((alive_keys(trace) & (queries > 0)[:, None]).sum()) * trace.layers * trace.heads_count
     frame = pl.DataFrame({"unit": [rule.unit for rule in rules], "epsilon": [rule.epsilon for rule in rules]})
     return frame.with_columns(sinks=pl.Series(sinks), keys=pl.lit(keys, pl.Int64)).with_columns(
@@ -150,3 +130,115 @@ def histogram(trace: TraceLike, bins: int = 50, unit: str = "sum", group: str = 
     return pl.DataFrame({"low": edges[:-1], "high": edges[1:], "count": count}).with_columns(
         share=pl.col("count") / max(1, int(count.sum())), unit=pl.lit(unit), group=pl.lit(group)
     )
+
+
+# ---- which tokens are sinks (Table 2), and whether that is more often than they occur at all ----
+
+DRAWS = 2000  # of the bootstrap
+Counts = npt.NDArray[np.float64]  # [generation, row]
+Entry = tuple[int, str]  # id and kind
+
+
+@on_one_core
+def token_shares(
+    traces: TraceLike | Sequence[TraceLike],
+    rule: Rule | None = None,
+    by: str = "token",
+    seed: int = 0,
+) -> pl.DataFrame:
+    """Share of the sinks that falls on each token (or kind), its base rate, and the ratio of the two.
+
+    A sink counts once a (step, layer, head); `base` is how often the token stands on the canvas, a count a (step,
+    position). `enrichment` = share / base: at 1 the token is a sink as often as its frequency alone would make it.
+    low, high: 95 % bootstrap intervals over generations (whole generations are drawn, since the sinks within one
+    depend on each other); null for a single generation. by: "token" gives one row per id, "kind" one per kind. The name of
+    a role between chat markers is part of the template: it has a row apart from the same word in a sentence.
+    """
+    several = list(traces) if isinstance(traces, Sequence) else [traces]
+    if not several:
+        raise TraceError("Expected at least one trace, got none: trace a generation first.")
+    if by not in ("token", "kind"):
+        raise TraceError(f"Shares are counted by token or by kind, not by {by!r}.")
+    rule = rule or default_rule(several[0])
+    vocabulary = _common_vocabulary(several)
+    counted = [sink_counts(trace, rule) for trace in several]
+    entries = sorted({entry for counts in counted for entry in counts})
+    rows = np.array([[counts.get(entry, (0.0, 0.0)) for entry in entries] for counts in counted])
+    sinks, base = rows.reshape(len(counted), len(entries), 2).transpose(2, 0, 1)  # [generation, entry] each
+    keys: dict[str, list[Any]] = {"kind": [kind for _, kind in entries]}
+    if by == "kind":
+        names = sorted(set(keys["kind"]))
+        member = np.array([[kind == name for name in names] for kind in keys["kind"]], dtype=np.float64)
+        sinks, base, keys = sinks @ member, base @ member, {"kind": names}
+    else:
+        ids = [i for i, _ in entries]
+        keys = {"id": ids, "token": [vocabulary.get(i, (f"#{i}",))[0] for i in ids], **keys}
+    frame = pl.DataFrame({**keys, **_shares(sinks, base, seed)})
+    # The share first, as in the paper's table; the base rate orders tokens that were never sinks.
+    return frame.sort("share", "base", *keys, descending=[True, True, *[False] * len(keys)]).with_columns(
+        generations=pl.lit(len(several)), **named(rule)
+    )
+
+
+def sink_counts(trace: TraceLike, rule: Rule) -> dict[Entry, tuple[float, float]]:
+    """(id, kind) → how often it was a sink (a count a step, layer and head) and how often it was there (a count a step)."""
+    there = (alive_keys(trace) & (query_count(trace, rule.group) > 0)[:, None]).numpy()
+    marked = np.zeros(there.shape)
+    for _, _, _, marks in marks_by_layer(trace, rule):
+        marked += marks.sum((1, 2)).numpy()
+    canvas = trace.canvas[:-1].numpy()
+    codes, place = np.unique(2 * canvas[there] + role_names(canvas, trace.vocabulary)[there], return_inverse=True)
+    weights = marked[there], np.ones(len(place))
+    sinks, base = (np.bincount(place, weight, minlength=len(codes)).tolist() for weight in weights)
+    return {
+        (code // 2, ROLE_KIND if code % 2 else trace.vocabulary.get(code // 2, ("", "unknown"))[1]): (sinks[i], base[i])
+        for i, code in enumerate(codes.tolist())
+    }
+
+
+def _common_vocabulary(traces: Sequence[TraceLike]) -> dict[int, tuple[str, str]]:
+    vocabulary: dict[int, tuple[str, str]] = {}
+    for trace in traces:
+        for i, entry in trace.vocabulary.items():
+            if vocabulary.setdefault(i, entry) != entry:
+                raise TraceError(
+                    f"Traces of one vocabulary were expected, but token {i} is {vocabulary[i][0]!r} in one and "
+                    f"{entry[0]!r} in another: count the models apart."
+                )
+    return vocabulary
+
+
+def _shares(sinks: Counts, base: Counts, seed: int) -> dict[str, pl.Series]:
+    """Shares over all generations together, with intervals; sinks and base are `[generation, row]`."""
+    generations, rows = sinks.shape
+    share, enrichment = _ratios(sinks.sum(0), base.sum(0))
+    limits = np.full((2, 2, rows), np.nan)  # [share or enrichment, low or high, row]
+    if generations > 1:
+        weight = resampled(np.ones(generations), DRAWS, seed)
+        with warnings.catch_warnings():  # a token may be in no draw at all: its limits stay NaN
+            warnings.simplefilter("ignore", RuntimeWarning)
+            for i, drawn in enumerate(_ratios(weight @ sinks, weight @ base)):
+                limits[i] = np.nanquantile(drawn, [0.025, 0.975], axis=0)
+    columns = {
+        "share": share,
+        "share_low": limits[0, 0],
+        "share_high": limits[0, 1],
+        "base": _part(base.sum(0)),
+        "enrichment": enrichment,
+        "enrichment_low": limits[1, 0],
+        "enrichment_high": limits[1, 1],
+    }
+    count = pl.Series(sinks.sum(0).astype(np.int64))
+    return {"sinks": count, **{name: pl.Series(values).fill_nan(None) for name, values in columns.items()}}
+
+
+def _ratios(sinks: Counts, base: Counts) -> tuple[Counts, Counts]:
+    share, rate = _part(sinks), _part(base)
+    return share, np.divide(share, rate, out=np.full(share.shape, np.nan), where=rate > 0)
+
+
+def _part(counts: Counts) -> Counts:
+    """Counts as parts of their sum, along the last axis; NaN where nothing was counted."""
+    total: Counts = counts.sum(-1, keepdims=True)
+    empty: Counts = np.full(counts.shape, np.nan)
+    return np.divide(counts, total, out=empty, where=total > 0)

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from collections.abc import Sequence
 
 from sinkscope.tasks.problem import Problem, Source, Task, register
 
@@ -12,29 +13,35 @@ MOST_ACTIONS = 12
 END = "Done."
 
 Phrase = tuple[str, str, str]  # verb, turn, times
+say = "".join
 
 
 def draw(source: Source, difficulty: int) -> Problem:
     """Two phrases without turns; two with at least one; two that `after` swaps, or three."""
     while True:
         count = source.choice((2, 3)) if difficulty == 3 else 2
-        phrases: list[Phrase] = [_phrase(source, difficulty) for _ in range(count)]
-        done = phrases
+        phrases: list[Phrase] = [phrase(source, difficulty) for _ in range(count)]
+        said, done = [*map(say, phrases)], phrases
         if count == 3:
-            command = f"{_say(phrases[0])}, {_say(phrases[1])} and {_say(phrases[2])}"
+            command = f"{said[0]}, {said[1]} and {said[2]}"
         elif difficulty == 3:
-            command, done = f"{_say(phrases[0])} after you {_say(phrases[1])}", phrases[::-1]
+            command, done = f"{said[0]} after you {said[1]}", phrases[::-1]
         else:
-            command = _say(phrases[0]) + source.choice((" and ", ", then ")) + _say(phrases[1])
-        actions = [_act(phrase) for phrase in done]
+            command = said[0] + source.choice((" and ", ", then ")) + said[1]
         turns = any(turn for _, turn, _ in phrases)
-        if sum(map(len, actions)) <= MOST_ACTIONS and (turns or difficulty != 2):
+        if sum(len(_act(one)) for one in phrases) <= MOST_ACTIONS and (turns or difficulty != 2):
             break
     prompt = source.choice(("Now {}.", "Please {}.", "Can you {}?")).format(command)
+    return carried_out("composition", prompt, done, difficulty)
+
+
+def carried_out(kind: str, prompt: str, phrases: Sequence[Phrase], difficulty: int) -> Problem:
+    """The problem of doing these, one after the other."""
+    actions = [_act(one) for one in phrases]
     answer = "".join(" ".join(line) + ".\n" for line in actions) + END
     # Which phrases stand together decides the split, in whatever order and however they are joined.
-    key = "|".join(sorted(map(_say, phrases)))
-    return Problem("composition", prompt, answer, difficulty, key, {"actions": tuple(itertools.chain(*actions))})
+    key = "|".join(sorted(map(say, phrases)))
+    return Problem(kind, prompt, answer, difficulty, key, {"actions": tuple(itertools.chain(*actions))})
 
 
 def check(problem: Problem, text: str) -> bool:
@@ -43,17 +50,13 @@ def check(problem: Problem, text: str) -> bool:
     return bool(end) and tuple(re.split(r"[\s.,]+", body.strip(" \n.,"))) == problem.data["actions"]
 
 
-def _phrase(source: Source, difficulty: int) -> Phrase:
+def phrase(source: Source, difficulty: int) -> Phrase:
     turn = source.choice(TURNS) if difficulty > 1 else ""
     return source.choice(VERBS), turn, source.choice(tuple(TIMES))
 
 
-def _say(phrase: Phrase) -> str:
-    return "".join(phrase)
-
-
-def _act(phrase: Phrase) -> list[str]:
-    verb, turn, times = phrase
+def _act(one: Phrase) -> list[str]:
+    verb, turn, times = one
     return [word for _ in range(TIMES[times]) for word in (turn.strip(), verb) if word]
 
 

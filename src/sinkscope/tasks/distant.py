@@ -28,25 +28,18 @@ FILLERS: tuple[Filler, ...] = (
 
 def draw_needle(source: Source, difficulty: int, lines: int | None = None) -> Problem:
     """A card among other lines, and a question about one of its fields."""
-    facts = [(field, source.choice(recall.FIELDS[field])) for field in source.sample(tuple(recall.FIELDS), 4)]
-    asked, found = source.choice(facts)
-    card = f"Card: {', '.join(f'{key} {value}' for key, value in facts)}."
-    told = _among(source, [card], difficulty, lines, (*FILLERS, _command))
-    prompt = f"{told}\nWhat is the {asked}?"
-    return Problem("needle", prompt, f"The {asked} is {found}.\n#### {found}", difficulty, prompt, {"final": found})
+    about = recall.draw(source, difficulty, length=len(recall.FIELDS))
+    card, question = about.prompt.split("\n")
+    prompt = f"{_among(source, [card], difficulty, lines, (*FILLERS, _command))}\n{question}"
+    return Problem("needle", prompt, about.answer, difficulty, prompt, about.data)
 
 
 def draw_errands(source: Source, difficulty: int, lines: int | None = None) -> Problem:
     """Two commands among other lines: what stands first is done first."""
-    phrases = [composition._phrase(source, difficulty) for _ in range(2)]
-    first, second = map(composition._say, phrases)
-    commands = [f"Now {first}.", f"Please {second}."]
-    told = _among(source, commands, difficulty, lines, FILLERS)
-    actions = [composition._act(phrase) for phrase in phrases]
-    answer = "".join(" ".join(line) + ".\n" for line in actions) + composition.END
-    key = "|".join(sorted((first, second)))  # as in composition: which phrases stand together decides the split
-    data = {"actions": tuple(word for line in actions for word in line)}
-    return Problem("errands", f"{told}\n{QUESTION}", answer, difficulty, key, data)
+    phrases = [composition.phrase(source, difficulty) for _ in range(2)]
+    first, second = map(composition.say, phrases)
+    told = _among(source, [f"Now {first}.", f"Please {second}."], difficulty, lines, FILLERS)
+    return composition.carried_out("errands", f"{told}\n{QUESTION}", phrases, difficulty)
 
 
 def _among(source: Source, kept: Sequence[str], difficulty: int, lines: int | None, fillers: Sequence[Filler]) -> str:
@@ -58,7 +51,7 @@ def _among(source: Source, kept: Sequence[str], difficulty: int, lines: int | No
 
 
 def _command(source: Source) -> str:
-    return f"Please {composition._say(composition._phrase(source, 2))}."
+    return f"Please {composition.say(composition.phrase(source, 2))}."
 
 
 register(Task("needle", draw_needle, same_final, frozenset({"lines"})))

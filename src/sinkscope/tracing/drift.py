@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor
 
-from sinkscope.attention.observe import observe
+from sinkscope.attention.capture import observe
 from sinkscope.errors import TraceError
 from sinkscope.models.base import Model
 

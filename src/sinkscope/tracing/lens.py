@@ -14,6 +14,7 @@ from torch import Tensor
 from sinkscope.errors import ReadingError
 from sinkscope.interventions.hooks import hook
 from sinkscope.models.base import Model, Prompt
+from sinkscope.tracing.record import picked
 
 TOP = 3  # tokens kept per step, layer and position
 AT_A_TIME = 1 << 28  # logits that are made at a time
@@ -33,9 +34,9 @@ def lens(
     layers, positions: only these, in the order given; negative ones count from the end. As in `model.logits`, row i of a
     shifted family predicts token i + 1.
     """
-    chosen = _chosen("layers", layers, layer_count(model))
+    chosen = picked("layers", layers, layer_count(model), ReadingError)
     states = hidden_states(model, ids, attention_mask, chosen)
-    places = _chosen("positions", positions, states[chosen[0]].shape[1])
+    places = picked("positions", positions, states[chosen[0]].shape[1], ReadingError)
     found = None
     for index, layer in enumerate(chosen):  # into the result in place: beside it there is one part's logits at most
         state = states[layer] if positions is None else states[layer][:, places]
@@ -100,19 +101,6 @@ def layer_count(model: Model) -> int:
             f"({type(model.module).__name__}) has other parts; read its hidden states by hand."
         )
     return len(base.layers)
-
-
-def _chosen(what: str, wanted: Sequence[Any] | None, count: int) -> list[int]:
-    if wanted is None:
-        return list(range(count))
-    found = []
-    for number in wanted:
-        if not isinstance(number, int) or isinstance(number, bool) or not -count <= number < count:
-            raise ReadingError(f"Expected {what} from {-count} to {count - 1}, got {number!r}.")
-        found.append(number % count)
-    if not found:
-        raise ReadingError(f"Expected at least one of the {count} {what}, got none.")
-    return found
 
 
 def top_tokens(model: Model, state: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.context import GROUPS
-from sinkscope.errors import TraceError
+from sinkscope.errors import SinkscopeError, TraceError
 from sinkscope.fields import shown
 from sinkscope.settings.decode import Decode
-from sinkscope.sinks import Classes, Rule, find, head_dynamics, token_shares
-from sinkscope.sinks.columns import alive_keys
+from sinkscope.sinks import Classes, Rule, default_rule, find, head_dynamics, token_shares
+from sinkscope.sinks.columns import CumulativeColumns, alive_keys, marks_by_layer
 from sinkscope.sinks.tables import received as received_rows
 from sinkscope.viewers import view
 
@@ -165,18 +165,15 @@ class Trace:
             first, last, stride = 0, 0, 0
         if stride != 1 or last <= first:
             raise TraceError(f"Expected a slice of steps within 0 and {self.steps}, without stride, got {steps}.")
-        layers, heads = _picked("layers", layers, self.layers), _picked("heads", heads, self.heads_count)
-        time = slice(first, last)
         cut: dict[str, Any] = {
-            name: None if getattr(self, name) is None else getattr(self, name)[time] for name in BY_STEP
+            name: tensor[first:last] for name in BY_STEP if (tensor := getattr(self, name)) is not None
         }
-        for name in BY_LAYER:
-            if cut[name] is not None and layers is not None:
-                cut[name] = cut[name][:, layers]
-        for name in BY_HEAD:
-            if cut[name] is not None and heads is not None:
-                cut[name] = cut[name][:, :, heads]
+        if layers is not None:
+            some = picked("layers", layers, self.layers)
+            cut |= {name: cut[name][:, some] for name in BY_LAYER if name in cut}
         if heads is not None:
+            some = picked("heads", heads, self.heads_count)
+            cut |= {name: cut[name][:, :, some] for name in BY_HEAD if name in cut}
             cut["value_norms"] = None  # kept by kv head, which query heads share
         return replace(
             self, **cut, canvas=self.canvas[first : last + 1], maps=None, map_heads=(), reasons=None,
@@ -189,48 +186,6 @@ class Trace:
         group, unit: as of `scores`. Rows are steps × layers × heads × positions; `select` first where that is too many.
         """
         return received_rows(self, group, unit)
-
-    def circuitsvis(self, step: int, layer: int | None = None) -> dict[str, Any]:
-        """Arguments of `circuitsvis.attention.attention_heads`, of a trace that kept maps (`Keep(maps=((3, 0),))`)."""
-        maps, heads = self._maps(step, layer)
-        names = [f"L{one}H{head}" for one, head in heads]  # as TransformerLens writes them
-        return {
-            "attention": maps,
-            "tokens": self._shown(step),
-            "attention_head_names": names,
-            "mask_upper_tri": self.causal,
-        }
-
-    def bertviz(self, step: int) -> dict[str, Any]:
-        """Arguments of `bertviz.head_view` and `bertviz.model_view`, of a trace that kept maps."""
-        maps, heads = self._maps(step)
-        by_layer: dict[int, dict[int, Tensor]] = {}  # of each layer whose maps were kept, [1, head, query, key]
-        for (layer, head), one in zip(heads, maps, strict=True):
-            by_layer.setdefault(layer, {})[head] = one
-        if len({tuple(sorted(kept)) for kept in by_layer.values()}) > 1:
-            raise TraceError(
-                "Expected maps of the same heads in every layer, which is all that BertViz draws; keep those."
-            )
-        layers = [torch.stack([kept[head] for head in sorted(kept)])[None] for _, kept in sorted(by_layer.items())]
-        return {"attention": layers, "tokens": self._shown(step)}
-
-    def _maps(self, step: int, layer: int | None = None) -> tuple[Tensor, list[tuple[int, int]]]:
-        """Maps of a step, [map, query, key] fp32, and the (layer, head) of each; rows that the step did not compute are 0."""
-        if self.maps is None:
-            raise TraceError(
-                "Expected a trace with attention maps, and this one kept none; record it with keep=sk.Keep(maps=((0, 0), …))."
-            )
-        if type(step) is not int or not 0 <= step < self.steps:
-            raise TraceError(f"Expected a step from 0 to {self.steps - 1}, got {step!r}.")
-        chosen = [place for place, head in enumerate(self.map_heads) if layer is None or head[0] == layer]
-        if not chosen:
-            kept = ", ".join(map(str, sorted({head[0] for head in self.map_heads})))
-            raise TraceError(f"Expected a layer of which maps were kept ({kept}), got {layer!r}.")
-        return self.maps[chosen, step].float(), [self.map_heads[place] for place in chosen]
-
-    def _shown(self, step: int) -> list[str]:
-        """What stands on the canvas before the forward of a step, as text."""
-        return [self.vocabulary[token][0] for token in self.canvas[step].tolist()]
 
     def sinks(self, rule: Rule | None = None) -> pl.DataFrame:
         """Every sink: step, layer, head, position, token, kind, score, unit."""
@@ -245,10 +200,36 @@ class Trace:
         return token_shares([self], _rule(rule))
 
     def outliers(self, rule: Rule | None = None) -> pl.DataFrame:
-        """The largest channels of each layer, at sinks and elsewhere; of a trace that kept them (`Keep(channels=8)`)."""
-        from sinkscope.tracing.channels import outliers
+        """A row per layer and channel: in which share of steps it is among the largest, and its size at sinks and elsewhere.
 
-        return outliers(self, _rule(rule))
+        Of a trace that kept channels (`Keep(channels=8)`). Sizes are root mean squares over the steps in which it is kept. A
+        position counts as a sink of a layer's output where it is one in any head of the next layer, whose keys are made of it
+        (of the last layer: in its own heads). Of a causal trace the prompt is looked at, and a position that is a sink at any
+        step.
+        """
+        if self.channels is None or self.channel_values is None:
+            raise TraceError(
+                "Expected a trace with channels, and this one kept none; record it with keep=sk.Keep(channels=8)."
+            )
+        seen: Any = CumulativeColumns(self) if self.causal else self
+        found = marks_by_layer(seen, _rule(rule) or default_rule(self))
+        marks = torch.cat([marks for _, _, _, marks in found], 1).any(2)  # [step, layer, position]
+        channels, all_values = self.channels, self.channel_values
+        if self.causal:  # later steps compute one position each, and leave the prompt's states as they are
+            channels, all_values, marks = channels[:1], all_values[:1], marks.any(0, keepdim=True)
+        rows = []
+        for layer in range(self.layers):
+            at = marks[:, min(layer + 1, self.layers - 1)]  # [step, position]
+            there = all_values[:, layer].abs().sum(1) > 0  # what the step computed
+            for channel in channels[:, layer].unique().tolist():
+                kept = channels[:, layer] == channel  # [step, n]
+                values = all_values[:, layer][kept]  # [kept step, position]
+                steps = kept.any(1)
+                sizes = [_size(values[where[steps]]) for where in (at & there, ~at & there)]
+                rows.append((layer, channel, float(steps.float().mean()), *sizes))
+        figures = dict.fromkeys(("steps", "at_sinks", "elsewhere"), pl.Float64)
+        made = pl.DataFrame(rows, schema={"layer": pl.Int64, "channel": pl.Int64, **figures}, orient="row")
+        return made.sort("layer", pl.max_horizontal("at_sinks", "elsewhere"), descending=[False, True])
 
     def why(self, step: int, layer: int, head: int, key: int, model: Model) -> Why:
         """Why this key draws attention there: norm or angle, content or place, which layers made it; against matched keys.
@@ -277,20 +258,21 @@ class Trace:
         return load(_path(path))
 
 
-def _picked(name: str, asked: Any, count: int) -> list[int] | None:
-    """Numbers of layers or heads out of `count`, from a slice or a sequence; None for all."""
+def picked(name: str, asked: Any, count: int, error: type[SinkscopeError] = TraceError) -> list[int]:
+    """Numbers out of `count`, from a slice or a sequence; None is all of them, negative ones count from the end."""
     if asked is None:
-        return None
-    if isinstance(asked, slice):
-        found = list(range(count))[asked]
-    else:
-        several = asked.tolist() if isinstance(asked, Tensor) else asked
-        if not isinstance(several, Sequence) or any(type(one) is not int for one in several):
-            raise TraceError(f"Expected {name} as a slice or a list of whole numbers, got {shown(asked, 60)}.")
-        found = list(several)
-    if not found or any(not -count <= one < count for one in found):
-        raise TraceError(f"Expected {name} from 0 to {count - 1}, at least one, got {shown(asked, 60)}.")
-    return found
+        return list(range(count))
+    several = (
+        range(count)[asked] if isinstance(asked, slice) else asked.tolist() if isinstance(asked, Tensor) else asked
+    )
+    whole = isinstance(several, Sequence) and bool(several) and all(type(one) is int for one in several)
+    if not whole or any(not -count <= one < count for one in several):
+        raise error(f"Expected {name} from {-count} to {count - 1}, at least one, got {shown(asked, 60)}.")
+    return [one % count for one in several]
+
+
+def _size(values: Tensor) -> float | None:
+    return float(values.double().square().mean().sqrt()) if values.numel() else None
 
 
 def _rule(rule: Rule | None) -> Rule | None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.calls import Call, Outcome, Tap
+from sinkscope.attention.capture import Shape
 from sinkscope.attention.context import GROUPS
 from sinkscope.attention.transfer import ToHost
 from sinkscope.decoding.canvas import lay_out
@@ -51,20 +52,6 @@ class Keep:
 
     def __post_init__(self) -> None:
         check_fields(self, TraceError)
-
-
-def check_keep(model: Model, keep: Keep) -> None:
-    """Refuse what the model does not have: its maps or channels would be of nothing."""
-    layers, heads = model.config.num_hidden_layers, model.config.num_attention_heads
-    if keep.channels and keep.channels > (width := int(model.config.hidden_size)):
-        raise TraceError(f"Expected channels of at most {width}, the width of {model.name}, got {keep.channels}.")
-    if keep.lens:
-        lens.layer_count(model)
-    for layer, head in keep.maps:
-        if layer >= layers or head >= heads:
-            raise TraceError(
-                f"Expected maps of layers 0 to {layers - 1} and heads 0 to {heads - 1} of {model.name}, got {layer}.{head}."
-            )
 
 
 def buffer_shapes(model: Model, batch: int, positions: int, settings: Decode, keep: Keep) -> dict[str, tuple[int, ...]]:
@@ -117,7 +104,12 @@ class Recorder(Tap):
 
     def __init__(self, model: Model, ids: Tensor, settings: Decode, keep: Keep, mask: Tensor | None = None) -> None:
         self.model, self.settings, self.keep = model, settings, keep
-        check_keep(model, keep)
+        # What the model does not have: its maps or channels would be of nothing.
+        if keep.channels and keep.channels > (width := int(model.config.hidden_size)):
+            raise TraceError(f"Expected channels of at most {width}, the width of {model.name}, got {keep.channels}.")
+        if keep.lens:
+            lens.layer_count(model)
+        Shape.of(model.module).check([layer for layer, _ in keep.maps], [head for _, head in keep.maps], TraceError)
         first, self.real, self.answers = laid_out(model, ids, settings, mask)
         batch, width = first.shape
         self.form, self.bytes = planned_form(model, batch, width, settings, keep)

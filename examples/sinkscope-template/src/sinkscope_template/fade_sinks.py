@@ -8,15 +8,11 @@ from sinkscope.extend import Call, Change, Intervention, K, Map, Memory, Setting
 
 @register_intervention("fade_sinks", K, Setting("factor", 0.5, number(0, 1), label=lambda factor: f"factor {factor:g}"))
 @dataclass(frozen=True)
-class FadeSinks(Intervention):
+class FadeSinks(Intervention, noop={"k": 0, "factor": 1}):
     """The values of the top-k sinks are multiplied by a factor."""
 
     k: int
     factor: float = 0.5
-
-    @property
-    def is_noop(self) -> bool:
-        return self.k == 0 or self.factor == 1
 
     def maps(self) -> set[Map]:
         return sk.MaskSinks(self.k).maps()  # what must be remembered of the last forward

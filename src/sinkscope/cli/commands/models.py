@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -125,9 +124,9 @@ def bench(
         name: {"seconds": taken, "ratio": taken / seconds["plain"], "peak_bytes": peaks[name]}
         for name, taken in seconds.items()
     }
-    attention = [{**asdict(call), "ratio": call.ratio} for call in calls]
+    attention = [call._asdict() for call in calls]
     about = {"model": loaded.identity(), "machine": machine(), "threads": torch.get_num_threads()}
-    compared = [{**asdict(one), "holds": one.holds} for one in errors]
+    compared = [one._asdict() for one in errors]
     whole = {**about, "settings": settings.to_dict(), **rows, "attention": attention, "errors": compared}
     if out is not None:
         io.write(out, json.dumps(whole, indent=1, allow_nan=False) + "\n")

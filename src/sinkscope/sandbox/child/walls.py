@@ -13,9 +13,8 @@ TYPE_CHECKING = False  # typing itself takes milliseconds to import
 if TYPE_CHECKING:
     from typing import Any
 
-NAMESPACES = (
-    0x00020000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
-)  # mount, uts, ipc, user, pid, net
+# mount, uts, ipc, user, pid, net
+NAMESPACES = 0x00020000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
 BIND, REC, REMOUNT, READONLY, NOSUID, NODEV, NOEXEC, PRIVATE, DETACH = 4096, 16384, 32, 1, 2, 4, 8, 1 << 18, 2
 NOBODY = 65534
 

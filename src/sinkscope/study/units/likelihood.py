@@ -18,7 +18,7 @@ import torch
 import yaml
 from torch import Tensor
 
-from sinkscope.attention.observe import observe
+from sinkscope.attention.capture import observe
 from sinkscope.errors import StudyError
 from sinkscope.evals.scoring import masked_scores, read_spans
 from sinkscope.interventions.conditions import Condition

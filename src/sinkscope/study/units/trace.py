@@ -13,7 +13,7 @@ from sinkscope.attention.context import seeded
 from sinkscope.settings.decode import Decode
 from sinkscope.sinks import find, head_dynamics, notable, rule_from_dict, sweep
 from sinkscope.sinks.columns import CumulativeColumns, alive_keys
-from sinkscope.sinks.shares import sink_counts
+from sinkscope.sinks.tables import sink_counts
 from sinkscope.study.schema import Study
 from sinkscope.study.units import ModelInfo, Unit, UnitKind, Workload, conditions_for, decoded_units, decoding
 from sinkscope.study.units.given import asked, model_for, row_seeds
