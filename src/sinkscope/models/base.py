@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.errors import CheckpointError, DecodeError, PromptError, TokenizerError
+from sinkscope.io.reading import short
 from sinkscope.models.blocks import block_mask, counted
-from sinkscope.models.boundary import one_sentence, shown
+from sinkscope.models.boundary import one_sentence
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -182,7 +183,7 @@ class Model:
         alone = isinstance(prompts, str) or is_ids(prompts) or is_messages(prompts)
         if not alone and (not isinstance(prompts, list | tuple) or not prompts):
             raise PromptError(
-                f"Expected a prompt as text, chat messages or token ids, or a list of them, got {shown(repr(prompts))}."
+                f"Expected a prompt as text, chat messages or token ids, or a list of them, got {short(repr(prompts))}."
             )
         return *pad([self.encode(one) for one in ([prompts] if alone else prompts)], self), alone
 
@@ -266,7 +267,7 @@ def is_ids(prompt: Any) -> bool:
 def check_text(text: Any) -> None:
     """A prompt is text that can be written as UTF-8, and not empty."""
     if not isinstance(text, str):
-        raise PromptError(f"Expected a prompt as text, got {shown(repr(text))}.")
+        raise PromptError(f"Expected a prompt as text, got {short(repr(text))}.")
     if not text.strip():
         raise PromptError("Expected a prompt with some text, got an empty one; give the model something to answer.")
     try:
