@@ -71,16 +71,17 @@ def snapshot(
 ) -> Path:
     """The files of a repository that are safe to open, fetched unless they are there; hub_id may be written name@revision."""
     from huggingface_hub import constants, snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     hub_id, _, written = hub_id.partition("@")
     revision = revision or written or None
     try:
-        with answering():
+        with answering(hub_id):
             found = snapshot_download(
                 hub_id, allow_patterns=patterns, etag_timeout=seconds(), revision=revision, token=token
             )
         return Path(found)
-    except Exception as error:  # of huggingface_hub, of its HTTP client, or of the machine
+    except (LocalEntryNotFoundError, OSError, HfHubHTTPError, HFValidationError) as error:
         waited = f"the Hub did not answer within {seconds():.0f} seconds or refused"
         offline = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else waited
         raise CheckpointError(
@@ -91,7 +92,7 @@ def snapshot(
 
 
 @contextmanager
-def answering() -> Iterator[None]:
+def answering(hub_id: str) -> Iterator[None]:
     """Give up a Hub that says nothing: huggingface_hub lists a repository without any limit, and asks again five times."""
     from huggingface_hub.utils import logging
     from huggingface_hub.utils._http import get_session
@@ -100,22 +101,38 @@ def answering() -> Iterator[None]:
     level = logging.get_verbosity()
     logging.set_verbosity(40)  # every retry would be told, and the end of it is told by us
     hooks: dict[str, list[Any]] = getattr(session, "event_hooks", {})  # requests, in older versions, has none
-    waiting: dict[str, float] = {}  # address → when it was first asked without an answer
-
-    def asked(request: Any) -> None:
-        """Before every request, and so before every retry; some are made with timeout=None, past the session's own."""
-        request.extensions["timeout"] = dict.fromkeys(("connect", "read", "write", "pool"), seconds())
-        if time.monotonic() - waiting.setdefault(str(request.url), time.monotonic()) >= seconds():
-            raise HubSilentError("the Hub fell silent")
-
-    def answered(response: Any) -> None:
-        waiting.pop(str(response.request.url), None)
-
-    hooks.setdefault("request", []).append(asked)
-    hooks.setdefault("response", []).append(answered)
+    life = _Life(hub_id)
+    hooks.setdefault("request", []).append(life.asked)
+    hooks.setdefault("response", []).append(life.answered)
     try:
         yield
     finally:
         logging.set_verbosity(level)
-        hooks["request"].remove(asked)
-        hooks["response"].remove(answered)
+        hooks["request"].remove(life.asked)
+        hooks["response"].remove(life.answered)
+
+
+class _Life:
+    """When something last came from the Hub: the beginning of an answer, or bytes of a file."""
+
+    def __init__(self, hub_id: str) -> None:
+        from huggingface_hub import constants
+
+        self.folder = Path(constants.HF_HUB_CACHE) / f"models--{hub_id.replace('/', '--')}"
+        self.held, self.last = self._bytes(), time.monotonic()
+
+    def answered(self, _: Any) -> None:
+        self.last = time.monotonic()
+
+    def asked(self, request: Any) -> None:
+        """Before every request, and so before every retry; some are made with timeout=None, past the session's own."""
+        request.extensions["timeout"] = dict.fromkeys(("connect", "read", "write", "pool"), seconds())
+        now, held = time.monotonic(), self._bytes()
+        if held != self.held:
+            self.held, self.last = held, now
+        elif now - self.last >= seconds():
+            raise HubSilentError("the Hub fell silent")
+
+    def _bytes(self) -> int:
+        found = self.folder.glob("blobs/*") if self.folder.is_dir() else ()
+        return sum(path.stat().st_size for path in found)
