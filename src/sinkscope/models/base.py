@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, overload
@@ -57,9 +56,6 @@ class Model:
             f" ({self.quantization} weights)" if self.quantization else ""
         )
         return f"Model({self.name}, {self.family}, {kind}, {size}, {dtype} on {self.device})"
-
-    def _repr_html_(self) -> str:
-        return f"<p><b>{html.escape(repr(self))}</b></p>"
 
     @property
     def eos_id(self) -> int | None:
@@ -120,10 +116,6 @@ class Model:
         mode = "autoregressive" if settings.family == "autoregressive" else settings.mode or "diffusion"
         return self if mode == self.mode else self.in_mode(mode)
 
-    def positions(self, attention_mask: Tensor | None) -> Tensor | None:
-        """Position ids for a padded batch in this family's convention; None means 0, 1, 2, …"""
-        return self.recipe.positions(attention_mask)
-
     @torch.inference_mode()
     def logits(self, ids: Tensor, attention_mask: Tensor | None = None, block: int | None = None) -> Tensor:
         """ids [batch, position] → raw logits [batch, position, vocab]; for shifted families row i predicts i + 1.
@@ -138,7 +130,7 @@ class Model:
         if block is None:
             if (own := self.recipe.logits(self, ids, mask)) is not None:
                 return own
-            visible, positions = self.recipe.visible(self, ids, real), self.positions(mask)
+            visible, positions = self.recipe.visible(self, ids, real), self.recipe.positions(mask)
             visible = mask if visible is None else visible
         else:
             if self.causal or type(block) is not int or block < 1:
