@@ -22,20 +22,9 @@ class Alias:
     origin: str
     ours: str  # what to write here
     translate: Translate | None = None
-    refused: str = ""  # why it is not accepted
+    refused: str = ""  # why it is not accepted …
+    unless: Any = None  # … except with this value, which says what is done anyway
     note: str = ""  # for the table
-
-
-def _only(values: Mapping[Any, dict[str, Any]], why: str) -> Translate:
-    """These values alone have a meaning here."""
-
-    def translate(value: Any, decoder: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        for known, made in values.items():
-            if value == known and type(value) is type(known):
-                return made
-        raise ValueError(why)
-
-    return translate
 
 
 def _remasking(value: Any, decoder: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,8 +86,8 @@ DECODE = (
     Alias("cfg_keep_tokens", "dllm", "guidance_keep"),
     Alias("eos_token_id", TF, "eos_id"),
     Alias("max_length", TF, "length", refused="it counts the prompt too"),
-    Alias("num_beams", TF, "seed", _only({1: {}}, "there is no beam search, only draws by seed"), note="1 is accepted"),
-    Alias("num_return_sequences", TF, "a list of prompts", _only({1: {}}, "a prompt has one answer"), note="1 is accepted"),
+    Alias("num_beams", TF, "seed", refused="there is no beam search, only draws by seed", unless=1, note="1 is accepted"),
+    Alias("num_return_sequences", TF, "a list of prompts", refused="a prompt has one answer", unless=1, note="1 is accepted"),
     Alias("use_cache", TF, "recompute=True, cache=…",
           refused="a left-to-right model has a cache unless recompute=True, a diffusion model the one that cache names"),
     Alias("dual_cache", FAST, 'cache="dual"', refused="a cache is chosen by its name"),
@@ -117,10 +106,10 @@ LOAD = (
     Alias("quantization_config", TF, "quantization", note='BitsAndBytesConfig(…), TorchAoConfig(…); or "int8", "int4"'),
     Alias("load_in_8bit", TF, 'quantization="int8"', refused="weights are packed by torchao, or by a config of transformers"),
     Alias("load_in_4bit", TF, 'quantization="int4"', refused="weights are packed by torchao, or by a config of transformers"),
-    Alias("trust_remote_code", TF, "sk.wrap(model)", _only({False: {}}, "no code of a checkpoint is run"),
+    Alias("trust_remote_code", TF, "sk.wrap(model)", refused="no code of a checkpoint is run", unless=False,
           note="False is accepted"),
-    Alias("use_safetensors", TF, "safetensors", _only({True: {}}, "pickle is never opened"), note="True is accepted"),
-    Alias("low_cpu_mem_usage", TF, "device", _only({True: {}}, "weights are always mapped from their files"),
+    Alias("use_safetensors", TF, "safetensors", refused="pickle is never opened", unless=True, note="True is accepted"),
+    Alias("low_cpu_mem_usage", TF, "device", refused="weights are always mapped from their files", unless=True,
           note="True is accepted"),
     Alias("attn_implementation", TF, "sk.attend(backend=…)", refused="attention is always ours, since it is what is looked at"),
     Alias("local_files_only", TF, "HF_HUB_OFFLINE=1", refused="the environment decides for all files"),
@@ -138,6 +127,8 @@ def translated(
         if alias.theirs not in found:
             continue
         value = found.pop(alias.theirs)
+        if alias.refused and type(value) is type(alias.unless) and value == alias.unless:
+            continue
         if alias.refused:
             raise error(f"{alias.theirs} is not accepted, since {alias.refused}; use {alias.ours}.")
         try:

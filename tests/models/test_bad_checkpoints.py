@@ -196,7 +196,7 @@ def broken_index(folder: Path) -> None:
 
 CASES: list[tuple[Callable[[Path], None], type[SinkscopeError], str]] = [
     (no_config, CheckpointError, "config.json"),
-    (broken_config, CheckpointError, "Expected JSON"),
+    (broken_config, CheckpointError, "is damaged; fetch it again.*delimiter"),
     (config_is_a_list, CheckpointError, "JSON object"),
     (unknown_type, UnknownFamilyError, r"llada.*gpt-nine.*register"),
     (field_missing, CheckpointError, "d_model"),
@@ -224,7 +224,7 @@ CASES: list[tuple[Callable[[Path], None], type[SinkscopeError], str]] = [
     (a_size_in_words, CheckpointError, "d_model.*whole number"),
     (end_token_beyond_the_head, CheckpointError, "eos_token_id.*64"),
     (deep_config, CheckpointError, "too deep"),
-    (a_number_of_many_digits, CheckpointError, "Expected JSON"),
+    (a_number_of_many_digits, CheckpointError, "is damaged; fetch it again.*digits"),
     (config_is_a_pipe, CheckpointError, "plain file"),
     (template_is_a_pipe, CheckpointError, "plain file"),
     (links_in_a_circle, CheckpointError, "symbolic links"),

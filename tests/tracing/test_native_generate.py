@@ -39,15 +39,20 @@ def gemma() -> Any:
 
 
 @pytest.fixture(scope="module")
+def model(gemma: Any) -> sk.Model:
+    return sk.wrap(gemma, family="diffusion_gemma")
+
+
+@pytest.fixture(scope="module")
 def ids() -> Tensor:
     return torch.randint(3, 60, (1, PROMPT), generator=torch.Generator().manual_seed(1))
 
 
-def test_its_own_generate_is_traced_step_by_step(gemma: Any, ids: Tensor) -> None:
+def test_its_own_generate_is_traced_step_by_step(gemma: Any, model: sk.Model, ids: Tensor) -> None:
     torch.manual_seed(5)
     plain = gemma.generate(ids, max_new_tokens=2 * CANVAS, max_denoising_steps=STEPS).sequences
     words = {"length": 2 * CANVAS, "steps": STEPS, "seed": 5, "stop": "never"}
-    made = sk.trace(gemma, ids, keep=sk.Keep(dtype=torch.float32), **words)
+    made = sk.trace(model, ids, keep=sk.Keep(dtype=torch.float32), **words)
     assert isinstance(made, sk.Trace) and made.received is not None
     assert torch.equal(made.canvas[-1:], plain)  # listening changed nothing
     blocks = made.blocks.tolist()
@@ -62,7 +67,7 @@ def test_its_own_generate_is_traced_step_by_step(gemma: Any, ids: Tensor) -> Non
     assert float(made.received[0, 1, ..., : PROMPT - 8].sum()) > 0
 
 
-def test_what_is_paid_is_the_softmax_of_the_decoder_itself(gemma: Any, ids: Tensor) -> None:
+def test_what_is_paid_is_the_softmax_of_the_decoder_itself(gemma: Any, model: sk.Model, ids: Tensor) -> None:
     """Against transformers' eager attention weights of the same forwards."""
     found: list[list[Tensor]] = []
 
@@ -83,7 +88,7 @@ def test_what_is_paid_is_the_softmax_of_the_decoder_itself(gemma: Any, ids: Tens
         for hook in hooks:
             hook.remove()
     words = {"length": CANVAS, "steps": STEPS, "seed": 6, "stop": "never"}
-    made = sk.trace(gemma, ids, keep=sk.Keep(dtype=torch.float32), **words)
+    made = sk.trace(model, ids, keep=sk.Keep(dtype=torch.float32), **words)
     assert made.received is not None and made.steps == len(found)
     for step, layers in enumerate(found):
         for layer, weights in enumerate(layers):
@@ -92,8 +97,8 @@ def test_what_is_paid_is_the_softmax_of_the_decoder_itself(gemma: Any, ids: Tens
             assert torch.allclose(mine, weights, atol=5e-5)
 
 
-def test_the_trace_has_sinks_and_survives_a_file(gemma: Any, ids: Tensor, tmp_path: Any) -> None:
-    made = sk.trace(gemma, ids, length=2 * CANVAS, steps=STEPS)
+def test_the_trace_has_sinks_and_survives_a_file(model: sk.Model, ids: Tensor, tmp_path: Any) -> None:
+    made = sk.trace(model, ids, length=2 * CANVAS, steps=STEPS)
     again = sk.Trace.load(made.save(tmp_path / "gemma.trace"))
     assert torch.equal(again.canvas, made.canvas) and again.settings == made.settings
     assert again.heads().height == 8 and again.sinks() is not None
@@ -110,9 +115,11 @@ def test_the_trace_has_sinks_and_survives_a_file(gemma: Any, ids: Tensor, tmp_pa
         ({"keep": sk.Keep(budget=10)}, "budget"),
     ],
 )
-def test_what_it_cannot_do_is_refused(gemma: Any, ids: Tensor, words: dict[str, Any], match: str) -> None:
+def test_what_it_cannot_do_is_refused(
+    gemma: Any, model: sk.Model, ids: Tensor, words: dict[str, Any], match: str
+) -> None:
     with pytest.raises(sk.SinkscopeError, match=match):
-        sk.trace(gemma, ids, **{"length": CANVAS, **words})
+        sk.trace(model, ids, **{"length": CANVAS, **words})
     with pytest.raises(sk.SinkscopeError, match="without a tokenizer"):
-        sk.trace(gemma, "text")
+        sk.trace(model, "text")
     assert not gemma.model.decoder._forward_pre_hooks

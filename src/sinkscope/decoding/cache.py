@@ -59,7 +59,7 @@ class Forwards:
 
     def _positions(self, canvas: Tensor) -> Tensor:
         """[batch | 1, position]: as the family counts them."""
-        counted = self.model.positions(self.attention_mask)
+        counted = self.model.recipe.positions(self.attention_mask)
         return torch.arange(canvas.shape[1], device=canvas.device).unsqueeze(0) if counted is None else counted
 
     def _run(self, ids: Tensor, positions: Tensor, cache: DynamicCache | None) -> Tensor:

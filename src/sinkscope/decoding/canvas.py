@@ -131,19 +131,20 @@ def blocks(canvas: Canvas, settings: Decode) -> Iterator[Block]:
         yield Block((int(begin.min()), int(end.max())), inside, columns < right)
 
 
-def _answer(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id: int) -> Canvas:
-    """Left-padded prompts, then the answer: all rows end in the same column."""
-    batch, width = prompt.shape
-    blank = torch.full((batch, settings.length), mask_id)
-    real = torch.cat([real, torch.ones_like(blank, dtype=torch.bool)], dim=1)
-    given = torch.cat([torch.ones_like(prompt), torch.zeros_like(blank)], dim=1).bool()
-    return Canvas(torch.cat([prompt, blank], dim=1), real, given, mask_id, [width] * batch, settings.length)
+def _rows(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id: int) -> Canvas:
+    """Each answer follows its own prompt; what a shorter row leaves at the right is filled with end-of-text."""
+    ends = [int(row.nonzero().max()) + 1 for row in real]
+    fill = next((token for token in (settings.eos_id, model.eos_id, model.pad_id) if token is not None), 0)
+    rows = [tokens[:end] for tokens, end in zip(prompt, ends, strict=True)]
+    canvas = _placed(rows, [0] * len(rows), [end + settings.length for end in ends], fill, mask_id, settings)
+    canvas.real[:, : prompt.shape[1]] &= real | ~canvas.given[:, : prompt.shape[1]]
+    return canvas
 
 
 def _aligned(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id: int) -> Canvas:
-    """As `_answer`, with padding that stood at the right of a prompt moved to its left."""
+    """As `_rows`, with padding that stood at the right of a prompt moved to its left."""
     order = real.to(torch.int8).argsort(dim=1, stable=True)  # padding first, and each part in its order
-    return _answer(model, prompt.gather(1, order), real.gather(1, order), settings, mask_id)
+    return _rows(model, prompt.gather(1, order), real.gather(1, order), settings, mask_id)
 
 
 def _ahead(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id: int) -> Canvas:
@@ -154,8 +155,6 @@ def _ahead(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id
 
 def _total(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id: int) -> Canvas:
     """Prompt, masks, suffix; what is left of the width is padding that every position sees, or one end-of-text."""
-    order = real.to(torch.int8).argsort(dim=1, stable=True)
-    prompt, real = prompt.gather(1, order), real.gather(1, order)
     batch, start = prompt.shape
     suffix, reserved = len(settings.suffix), int(settings.eos_id is not None)
     width = settings.total_length or start + settings.length + suffix + reserved
@@ -165,29 +164,13 @@ def _total(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id
             f"Expected total_length above the {width - room} columns of prompt, suffix and end token, got {width}."
         )
     masks = min(settings.infill_length or room, room)
-    fill = next((token for token in (settings.pad_id, model.pad_id) if token is not None), 0)
-    tokens = torch.full((batch, width), fill, device=prompt.device)
+    canvas = _aligned(model, prompt, real, replace(settings, length=masks), mask_id)
+    behind = torch.full((batch, width - start - masks), model.pad_id or 0)
+    behind[:, :suffix] = torch.tensor(settings.suffix).long()
     if settings.eos_at_end and settings.eos_id is not None:
-        tokens[:, -1] = settings.eos_id
-    tokens[:, :start], tokens[:, start : start + masks] = prompt, mask_id
-    tokens[:, start + masks : start + masks + suffix] = torch.tensor(settings.suffix, device=prompt.device).long()
-    given = torch.ones_like(tokens, dtype=torch.bool)
-    given[:, start : start + masks] = False
-    kept = torch.ones_like(given)
-    kept[:, :start] = real
-    return Canvas(tokens, kept, given, mask_id, [start] * batch, masks)
-
-
-def _rows(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id: int) -> Canvas:
-    """Each answer follows its own prompt; what a shorter row leaves at the right is filled with end-of-text."""
-    ends = [int(row.nonzero().max()) + 1 for row in real]
-    if min(ends) == prompt.shape[1]:
-        return _answer(model, prompt, real, settings, mask_id)
-    fill = next((token for token in (settings.eos_id, model.eos_id, model.pad_id) if token is not None), 0)
-    rows = [tokens[:end] for tokens, end in zip(prompt, ends, strict=True)]
-    canvas = _placed(rows, [0] * len(rows), [end + settings.length for end in ends], fill, mask_id, settings)
-    canvas.real[:, : prompt.shape[1]] &= real | ~canvas.given[:, : prompt.shape[1]]
-    return canvas
+        behind[:, -1] = settings.eos_id
+    parts = {"tokens": behind, "real": torch.ones_like(behind).bool(), "given": torch.ones_like(behind).bool()}
+    return replace(canvas, **{name: torch.cat([getattr(canvas, name), part], 1) for name, part in parts.items()})
 
 
 def _grid(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id: int) -> Canvas:
@@ -204,7 +187,11 @@ def _grid(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id:
 def _left(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id: int) -> Canvas:
     """Prompts padded at the left to whole blocks; padding is known by its id, wherever it stands."""
     assert settings.block is not None
-    pad = padding_id(model, prompt, real, settings)
+    found = prompt[~real].unique().tolist()  # as asked for, else what the prompts are padded with, else the model's
+    known = (settings.pad_id, found[0] if len(found) == 1 else None, model.pad_id, model.eos_id)
+    pad = next((token for token in known if token is not None), None)
+    if pad is None:
+        raise DecodeError("These settings need pad_id, and the model names no such token; pass pad_id=… to Decode.")
     rows = [tokens[keep] for tokens, keep in zip(prompt, real, strict=True)]
     width = ceil(max(map(len, rows)) / settings.block) * settings.block
     starts, ends = [width - len(row) for row in rows], [width + settings.length] * len(rows)
@@ -225,17 +212,6 @@ def _placed(
     return Canvas(tokens, real, given, mask_id, answers, settings.length)
 
 
-def padding_id(model: Model, prompt: Tensor, real: Tensor, settings: Decode) -> int:
-    """The id that stands for padding: as asked for, else what the prompts are padded with, else the model's."""
-    if settings.pad_id is not None:
-        return settings.pad_id
-    found = prompt[~real].unique().tolist()
-    own = [token for token in (model.pad_id, model.eos_id) if token is not None]
-    if len(found) != 1 and not own:
-        raise DecodeError("These settings need pad_id, and the model names no such token; pass pad_id=… to Decode.")
-    return int(found[0]) if len(found) == 1 else own[0]
-
-
 LAYOUTS: dict[str, Callable[[Model, Tensor, Tensor, Decode, int], Canvas]] = {
-    "answer": _answer, "rows": _rows, "grid": _grid, "left": _left, "aligned": _aligned, "ahead": _ahead, "total": _total,
+    "answer": _rows, "rows": _rows, "grid": _grid, "left": _left, "aligned": _aligned, "ahead": _ahead, "total": _total,
 }  # fmt: skip

@@ -38,28 +38,18 @@ def resolve_settings(settings: Decode, model: Model, prompt_length: int, words: 
         confidence, commit = DREAM_ALGORITHMS[algorithm]
         settings = replace(settings, confidence=confidence, commit=commit)
     length = words.get("length") or min(settings.length, max(model.context - prompt_length, 1))  # as there is room for
-    if settings.family == "native":  # the canvas has the checkpoint's length
-        words.pop("block", None)
-        return replace(settings, **{**words, "length": length})
-    if settings.layout == "total":
-        sized = {"total_length": None, "length": length, "steps": length} if "length" in words else {"length": length}
-        words.pop("block", None)
-        return replace(settings, **{**sized, **words})
-    if settings.layout != "answer":
-        return replace(settings, **{**words, **_sizes(settings, length, words)})
-    block = words.get("block", settings.block)
-    if "block" not in words and block is not None:
-        # The default block gives way to the length that was asked for.
-        block = max(size for size in range(1, min(block, length) + 1) if length % size == 0)
-    steps = words.get("steps", settings.steps)
-    if "steps" not in words and steps is not None:
-        steps = length
-    return replace(settings, **{**words, "length": length, "block": block, "steps": steps})
+    if settings.layout == "total" and "length" in words:
+        words = {"total_length": None, "steps": length, **words}
+    return replace(settings, **{**words, "length": length, **_sizes(settings, length, words)})
 
 
 def _used(settings: Decode, words: dict[str, Any]) -> dict[str, Any]:
     """The words without those that have no part in this way of decoding."""
     unused: set[str] = set()
+    if (
+        settings.family == "native" or settings.layout == "total"
+    ):  # a canvas has the checkpoint's length, or is one block
+        unused |= {"block"}
     if settings.family == "autoregressive":
         unused |= {"steps", "block"}
     elif words.get("cache", settings.cache) is None:  # every denoising step computes all rows again
@@ -82,16 +72,23 @@ def refuse_unused(settings: Decode, model: Model, words: dict[str, Any]) -> None
 
 
 def _sizes(settings: Decode, length: int, words: dict[str, Any]) -> dict[str, Any]:
-    """Length, block and steps of a layout whose blocks need not divide the length."""
-    block = words.get("block") or settings.block
-    if "block" not in words and settings.layout == "rows":
-        block = min(block or length, length)
-    if settings.steps is None:
-        return {"length": length, "block": block}
-    if settings.layout == "grid":  # steps are counted per block there, and more than its tokens have nothing to do
-        most, steps = block or length, words.get("steps")
-        return {"length": length, "block": block, "steps": steps if isinstance(steps, int) and steps < most else most}
-    return {"length": length, "block": block, "steps": length if words.get("steps") is None else words["steps"]}
+    """Block and steps: those that are not asked for give way to the length."""
+    if settings.family == "native" or settings.layout == "total":
+        return {}
+    if settings.layout != "answer":
+        words = {name: value for name, value in words.items() if value is not None}
+    block, steps = words.get("block", settings.block), words.get("steps")
+    if "block" not in words and block is not None:
+        if settings.layout == "answer":  # where blocks divide the length
+            block = max(size for size in range(1, min(block, length) + 1) if length % size == 0)
+        elif settings.layout == "rows":
+            block = min(block, length)
+    if settings.steps is not None and settings.layout == "grid":
+        most = block or length  # steps are counted per block there, and more than its tokens have nothing to do
+        return {"block": block, "steps": most if steps is None else min(steps, most)}
+    if settings.steps is not None and "steps" not in words:
+        steps = length
+    return {"block": block, "steps": steps}
 
 
 def check_kinds(model: Any, settings: Any) -> None:

@@ -41,8 +41,10 @@ class Noise(ABC):
 
     @abstractmethod
     def token_uniform(self, where: Tensor, vocabulary: int) -> Tensor: ...  # [n, vocabulary] float64
-    @abstractmethod
-    def canvas_uniform(self, where: Tensor) -> Tensor: ...  # [n] float32, of a draw over the whole canvas
+    def canvas_uniform(self, where: Tensor) -> Tensor:
+        """[n] float32, of a draw over the whole canvas; a row that is done draws nothing while it waits for the others."""
+        return self.uniform(where)
+
     @abstractmethod
     def uniform(self, where: Tensor) -> Tensor: ...  # [n] float32
     @abstractmethod
@@ -120,10 +122,6 @@ class RowNoise(Noise):
 
     def token_uniform(self, where: Tensor, vocabulary: int) -> Tensor:
         return self._by_row(where.cpu(), vocabulary, dtype=torch.float64)
-
-    def canvas_uniform(self, where: Tensor) -> Tensor:
-        # Only where it is wanted: a row that is done draws nothing while it waits for the others.
-        return self.uniform(where)
 
     def uniform(self, where: Tensor) -> Tensor:
         return self._by_row(where.cpu(), dtype=torch.float32)

@@ -123,7 +123,7 @@ class SparseForwards(Forwards):
         """[batch, kv head, kept]: columns in ascending order; rows with fewer real keys are filled with padded columns."""
         batch, heads, columns, _ = keys.shape
         outside = real & ~inside
-        scores = self._scores(layer, received, (batch, heads, columns), outside, window)
+        scores = self._scores(layer, received, (batch, heads, columns), real, outside, window)
         scores = scores.masked_fill(~outside[:, None], -torch.inf)
         order = scores.argsort(dim=-1, descending=True, stable=True)
         place = torch.empty_like(order).scatter_(-1, order, torch.arange(columns, device=keys.device).expand_as(order))
@@ -137,8 +137,9 @@ class SparseForwards(Forwards):
         return (~(seen | fill)).to(torch.uint8).argsort(dim=-1, stable=True)[..., :most]
 
     def _scores(
-        self, layer: int, received: Tensor | None, shape: tuple[int, int, int], outside: Tensor, window: tuple[int, int]
-    ) -> Tensor:
+        self, layer: int, received: Tensor | None, shape: tuple[int, int, int], real: Tensor, outside: Tensor,
+        window: tuple[int, int],
+    ) -> Tensor:  # fmt: skip
         """[batch, kv head, column]: what is kept first."""
         columns = torch.arange(shape[2], device=outside.device)
         distance = torch.where(columns < window[0], window[0] - columns, columns - window[1] + 1)
@@ -152,7 +153,7 @@ class SparseForwards(Forwards):
             drawn = drawn if self.settings.per == "head" else drawn.sum(1, keepdim=True).expand(shape)
             chosen = drawn
             if self.settings.by != "received":
-                marks = self._sinks(received, outside).unflatten(1, (shape[1], share)).any(2)
+                marks = self._sinks(received, real).unflatten(1, (shape[1], share)).any(2)
                 marks = marks if self.settings.per == "head" else marks.any(1, keepdim=True).expand(shape)
                 # The strongest sinks are the first to be kept, or the first to go; what is no sink is nearer than that.
                 sign = 1.0 if self.settings.by == "sinks" else -1.0
@@ -180,13 +181,10 @@ class SparseForwards(Forwards):
         shifted = (torch.arange(shape[2]) - self.padding[:, None]).clamp(min=0)
         return drawn.gather(-1, shifted[:, None, :].expand(shape))
 
-    def _sinks(self, received: Tensor, outside: Tensor) -> Tensor:
+    def _sinks(self, received: Tensor, real: Tensor) -> Tensor:
         """bool [batch, head, column], by the rule."""
         rule = Threshold(3.0, unit="sum") if self.settings.rule is None else rule_from_dict(dict(self.settings.rule))
-        alive = received.new_ones(received.shape[0], received.shape[2], dtype=torch.bool)
-        if self.attention_mask is not None:
-            alive = self.attention_mask.bool().to(received.device)
-        return rule.marks(received, alive.sum(1), alive[:, None].expand_as(received))
+        return rule.marks(received, real.sum(1), real[:, None].expand_as(received))
 
     def _drifted(self) -> bool:
         if self.settings.drift is None or self.cache is None:

@@ -23,16 +23,14 @@ def read_bytes(path: Path, most: int, error: type[SinkscopeError]) -> bytes:
         with open(number, "rb") as file:
             kept = os.fstat(number)
             if not stat.S_ISREG(kept.st_mode):
-                raise error(f"Expected a plain file, and {short(str(path))} is none; name another.")
+                raise error(f"Expected a plain file, and {short(path)} is none; name another.")
             data = file.read(most + 1)
     except OSError as problem:
-        raise error(
-            f"{short(str(path))} cannot be read ({problem.strerror}); check the path and permissions."
-        ) from None
+        raise error(f"{short(path)} cannot be read ({problem.strerror}); check the path and permissions.") from None
     except ValueError:  # a NUL in the name
         raise error(f"Expected the name of a file, got {short(repr(str(path)))}; name another.") from None
     if len(data) > most:
-        raise error(f"{short(str(path))} has more than {most // MB} MB; is it another file?")
+        raise error(f"{short(path)} has more than {most // MB} MB; is it another file?")
     return data
 
 
@@ -40,18 +38,32 @@ def read_text(path: Path, most: int, error: type[SinkscopeError]) -> str:
     try:
         return read_bytes(path, most, error).decode("utf-8")
     except UnicodeDecodeError:
-        raise error(f"{short(str(path))} is not text in UTF-8; name another.") from None
+        raise error(f"{short(path)} is not text in UTF-8; name another.") from None
 
 
-def read_object(path: Path, most: int, error: type[SinkscopeError]) -> dict[str, Any]:
-    """The JSON object in a file."""
+def read_object(
+    path: Path, most: int, error: type[SinkscopeError], again: str = "remove it, and make it again"
+) -> dict[str, Any]:
+    """The JSON object in a file; again: what to do about one that is damaged."""
     try:
-        found = json.loads(read_text(path, most, error))
-    except (ValueError, RecursionError):  # no JSON, a number of 5,000 digits, depth
-        found = None
+        found, why = json.loads(read_text(path, most, error)), "no JSON object"
+    except (ValueError, RecursionError) as problem:  # no JSON, a number of 5,000 digits, depth
+        found, why = None, reason(problem)
     if not isinstance(found, dict):
-        raise error(f"{short(str(path))} is damaged; remove it, and make it again.")
+        raise error(f"{short(path)} is damaged; {again} ({why}).")
     return found
+
+
+def reason(error: BaseException) -> str:
+    """Why, in a few printable words."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    if isinstance(error, RecursionError):
+        return "values stand too deep inside each other"
+    if isinstance(error, MemoryError):
+        return "it would need more memory than there is"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return short(f"{type(error).__name__}: {' '.join(lines[:2])}".removesuffix(": ")).rstrip(".")
 
 
 def plain(text: str) -> str:
@@ -59,9 +71,9 @@ def plain(text: str) -> str:
     return "".join(sign if sign.isprintable() else "�" for sign in text)
 
 
-def short(text: str, most: int = 240) -> str:
-    """A name or a value in a sentence: one line, printable, not too long."""
-    line = plain(text)
+def short(value: object, most: int = 240) -> str:
+    """A path, a name or a value in a sentence: one line, printable, not too long."""
+    line = plain(str(value))
     return line if len(line) <= most else f"{line[: most // 2]}…{line[-most // 2 :]}"
 
 
@@ -71,5 +83,4 @@ def damaged(what: str, error: type[SinkscopeError]) -> Iterator[None]:
     try:
         yield
     except (LookupError, AttributeError, TypeError, ValueError, ArithmeticError, RecursionError) as problem:
-        name = type(problem).__name__
-        raise error(f"{what} is damaged ({name}: {short(str(problem), 80)}); make it again.") from problem
+        raise error(f"{what} is damaged ({reason(problem)}); make it again.") from problem

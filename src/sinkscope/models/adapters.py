@@ -18,8 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.errors import CheckpointError
+from sinkscope.io.reading import read_object
 from sinkscope.models import checkpoint
-from sinkscope.models.boundary import LARGEST_CONFIG, read_object
+from sinkscope.models.boundary import LARGEST_CONFIG
 
 if TYPE_CHECKING:
     from sinkscope.models.base import Model
@@ -71,7 +72,7 @@ def read_adapter(folder: Path, base: str | None = None) -> Adapter:
     """
     from safetensors.torch import load_file
 
-    config = read_object(folder / CONFIG, LARGEST_CONFIG)
+    config = read_object(folder / CONFIG, LARGEST_CONFIG, CheckpointError, "fetch it again")
     if base is not None:  # a folder is seen from where the user is
         here = Path(base).expanduser()
         config["base_model_name_or_path"] = str(here.absolute()) if here.exists() else base
@@ -96,7 +97,8 @@ def read_adapter(folder: Path, base: str | None = None) -> Adapter:
         raise CheckpointError(f"Expected {WEIGHTS} in {folder}, found {came}; save the adapter with peft again.")
     checkpoint.read_header(path)
     tensors = {name.removeprefix(PREFIX): tensor for name, tensor in load_file(path).items()}
-    notes = read_object(folder / NOTES, LARGEST_CONFIG) if (folder / NOTES).is_file() else {}
+    ours = folder / NOTES
+    notes = read_object(ours, LARGEST_CONFIG, CheckpointError, "fetch it again") if ours.is_file() else {}
     return Adapter(folder, config, tensors, notes)
 
 

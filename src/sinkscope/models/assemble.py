@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from sinkscope.errors import CheckpointError, DecodeError, UnknownFamilyError
+from sinkscope.io.reading import reason
 from sinkscope.models import checkpoint
 from sinkscope.models.base import Model
-from sinkscope.models.boundary import reason
 from sinkscope.models.family import FAMILIES, Family, families, has_tokenizer, refuse
 from sinkscope.models.weights import is_finite, quiet
 

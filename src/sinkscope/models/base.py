@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, overload
@@ -11,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.errors import CheckpointError, DecodeError, PromptError, TokenizerError
+from sinkscope.io.reading import short
 from sinkscope.models.blocks import block_mask, counted
-from sinkscope.models.boundary import one_sentence, shown
+from sinkscope.models.boundary import one_sentence
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -56,9 +56,6 @@ class Model:
             f" ({self.quantization} weights)" if self.quantization else ""
         )
         return f"Model({self.name}, {self.family}, {kind}, {size}, {dtype} on {self.device})"
-
-    def _repr_html_(self) -> str:
-        return f"<p><b>{html.escape(repr(self))}</b></p>"
 
     @property
     def eos_id(self) -> int | None:
@@ -119,10 +116,6 @@ class Model:
         mode = "autoregressive" if settings.family == "autoregressive" else settings.mode or "diffusion"
         return self if mode == self.mode else self.in_mode(mode)
 
-    def positions(self, attention_mask: Tensor | None) -> Tensor | None:
-        """Position ids for a padded batch in this family's convention; None means 0, 1, 2, …"""
-        return self.recipe.positions(attention_mask)
-
     @torch.inference_mode()
     def logits(self, ids: Tensor, attention_mask: Tensor | None = None, block: int | None = None) -> Tensor:
         """ids [batch, position] → raw logits [batch, position, vocab]; for shifted families row i predicts i + 1.
@@ -137,7 +130,7 @@ class Model:
         if block is None:
             if (own := self.recipe.logits(self, ids, mask)) is not None:
                 return own
-            visible, positions = self.recipe.visible(self, ids, real), self.positions(mask)
+            visible, positions = self.recipe.visible(self, ids, real), self.recipe.positions(mask)
             visible = mask if visible is None else visible
         else:
             if self.causal or type(block) is not int or block < 1:
@@ -182,7 +175,7 @@ class Model:
         alone = isinstance(prompts, str) or is_ids(prompts) or is_messages(prompts)
         if not alone and (not isinstance(prompts, list | tuple) or not prompts):
             raise PromptError(
-                f"Expected a prompt as text, chat messages or token ids, or a list of them, got {shown(repr(prompts))}."
+                f"Expected a prompt as text, chat messages or token ids, or a list of them, got {short(repr(prompts))}."
             )
         return *pad([self.encode(one) for one in ([prompts] if alone else prompts)], self), alone
 
@@ -266,7 +259,7 @@ def is_ids(prompt: Any) -> bool:
 def check_text(text: Any) -> None:
     """A prompt is text that can be written as UTF-8, and not empty."""
     if not isinstance(text, str):
-        raise PromptError(f"Expected a prompt as text, got {shown(repr(text))}.")
+        raise PromptError(f"Expected a prompt as text, got {short(repr(text))}.")
     if not text.strip():
         raise PromptError("Expected a prompt with some text, got an empty one; give the model something to answer.")
     try:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from sinkscope.errors import CheckpointError
-from sinkscope.models.boundary import LARGEST_CONFIG, LARGEST_INDEX, read_object, reason, refuse_odd_files, shown
+from sinkscope.io.reading import read_object, reason, short
+from sinkscope.models.boundary import LARGEST_CONFIG, LARGEST_INDEX, refuse_odd_files
 from sinkscope.models.sizes import Header, checked_config
 
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
@@ -24,14 +25,14 @@ def read_config(folder: Path) -> dict[str, Any]:
             f"Expected a checkpoint folder with config.json, and {folder} has none; "
             "name the folder that holds config.json and the .safetensors files."
         )
-    return checked_config(read_object(path, LARGEST_CONFIG), shown(path))
+    return checked_config(read_object(path, LARGEST_CONFIG, CheckpointError, "fetch it again"), short(path))
 
 
 def weight_files(folder: Path) -> dict[Path, Header]:
     """The .safetensors files of a checkpoint, single or sharded, each whole, with their headers; pickle is refused by name."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        shards = read_object(index, LARGEST_INDEX).get("weight_map")
+        shards = read_object(index, LARGEST_INDEX, CheckpointError, "fetch it again").get("weight_map")
         if not isinstance(shards, dict) or not shards or not all(isinstance(name, str) for name in shards.values()):
             raise CheckpointError(f"Expected a weight_map in {index}, and it has none; fetch the file again.")
         names = sorted(set(shards.values()))
@@ -39,7 +40,7 @@ def weight_files(folder: Path) -> dict[Path, Header]:
             inside = Path(name).name == name and name.isprintable() and name.endswith(".safetensors")
             if not inside or not (folder / name).is_file():
                 raise CheckpointError(
-                    f"Expected shards inside {folder}, and {index.name} names {shown(repr(name))}, which is none; fetch it."
+                    f"Expected shards inside {folder}, and {index.name} names {short(repr(name))}, which is none; fetch it."
                 )
         files = [folder / name for name in names]
     else:
@@ -67,7 +68,7 @@ def read_header(path: Path) -> Header:
             return {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in parts.items()}
     except (SafetensorError, OSError) as error:
         why = reason(error).removeprefix("SafetensorError: Error while deserializing header: ")
-        raise CheckpointError(f"{shown(path)} is not a whole safetensors file ({why}); fetch it again.") from None
+        raise CheckpointError(f"{short(path)} is not a whole safetensors file ({why}); fetch it again.") from None
 
 
 def fingerprint(files: Iterable[Path]) -> str:

@@ -73,16 +73,3 @@ class DiffusionGemma(Family):
         config: Any = model.module.config
         canvas = int(config.canvas_length)
         return Decode.diffusion_gemma(length=canvas, block=canvas)
-
-
-def is_native_diffusion(module: object) -> bool:
-    """Whether this is transformers' own DiffusionGemma, loaded by someone else."""
-    return isinstance(module, nn.Module) and type(module).__name__ == NATIVE
-
-
-def around(module: Any) -> Model:
-    """A Model around such a module."""
-    from sinkscope.models.assemble import assemble
-
-    name = str(getattr(module.config, "_name_or_path", "") or type(module).__name__)
-    return assemble(DiffusionGemma(), module, None, name, None)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-import torch
 from torch import Tensor, nn
 
 from sinkscope import plugins
 from sinkscope.errors import CheckpointError, DecodeError, TokenizerError
+from sinkscope.models.blocks import counted
 from sinkscope.models.template import Messages, rendered
 from sinkscope.settings.decode import Decode
 
@@ -143,8 +143,7 @@ class Family:
         """Position ids [batch, position] of a padded batch; None counts from the first column, padding included."""
         if attention_mask is None or self.padding_position is None:
             return None
-        counted = attention_mask.to(torch.int64).cumsum(-1) - 1
-        return counted.masked_fill(attention_mask == 0, self.padding_position)
+        return counted(attention_mask).masked_fill(attention_mask == 0, self.padding_position)
 
     def head(self, module: Any, hidden: Tensor) -> Tensor:
         """hidden [n, width] → logits [n, vocab]."""

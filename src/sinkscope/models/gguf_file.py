@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.errors import CheckpointError
-from sinkscope.models.boundary import reason, shown
+from sinkscope.io.reading import reason, short
 from sinkscope.models.weights import Device, placement, quiet
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def read_gguf(path: Path) -> Header:
         _check_sizes(header)
     except (OSError, ValueError, RecursionError) as error:
         why = reason(error).removeprefix("ValueError: ")
-        raise CheckpointError(f"{shown(path)} cannot be read as a GGUF model: {why}; fetch it again.") from None
+        raise CheckpointError(f"{short(path)} cannot be read as a GGUF model: {why}; fetch it again.") from None
     return header
 
 
@@ -113,19 +113,19 @@ def _head(path: Path, reader: _Reader) -> Header:
     for _ in range(keys):
         name = reader.text()
         if name in values:  # of two sizes one would be checked, and the other be built
-            raise ValueError(f"it names {shown(name)} twice")
+            raise ValueError(f"it names {short(name)} twice")
         values[name] = reader.value(*reader.numbers("I"))
     entries: dict[str, Stored] = {}
     for _ in range(tensors):
         name = reader.text()
         if name in entries:
-            raise ValueError(f"it names the tensor {shown(name)} twice")
+            raise ValueError(f"it names the tensor {short(name)} twice")
         shape = reader.numbers("Q", *reader.numbers("I"))
         (kind,), (offset,) = reader.numbers("I"), reader.numbers("Q")
         entries[name] = shape[::-1], kind, offset
     align = values.get("general.alignment", 32)
     if type(align) is not int or align.bit_count() != 1:
-        raise ValueError(f"it aligns tensors to {shown(align)} bytes, which is no power of two")
+        raise ValueError(f"it aligns tensors to {short(align)} bytes, which is no power of two")
     return Header(path, values, entries, -(-reader.place // align) * align)
 
 
@@ -140,7 +140,7 @@ def _check_sizes(header: Header) -> None:
             raise ValueError(f"it does not say its {size}")
     for size, value in found:
         if size in most and (type(value) is not int or not 0 < value <= most[size]):
-            raise ValueError(f"its {size} is {shown(value)}, where its tensors allow whole numbers up to {most[size]}")
+            raise ValueError(f"its {size} is {short(value)}, where its tensors allow whole numbers up to {most[size]}")
 
 
 def load_gguf(asked: str, header: Header, dtype: torch.dtype | str, device: Device) -> Loaded:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from sinkscope.errors import CheckpointError
+from sinkscope.io.reading import short
 from sinkscope.models import zoo
-from sinkscope.models.boundary import shown
 
 TOKENIZER = ["*.json", "*.jinja", "*.txt", "*.model"]
 PATTERNS = [*TOKENIZER, "*.safetensors"]
@@ -54,10 +54,10 @@ def find_folder(
     if len(parts) != 2 or not all(parts) or parts[0] in (".", "..", "~"):
         raise CheckpointError(
             f"Expected a zoo name ({', '.join(zoo.names())}), a folder or a Hub id such as GSAI-ML/LLaDA-8B-Instruct, "
-            f"got {shown(repr(asked))}, which is none of them."
+            f"got {short(repr(asked))}, which is none of them."
         )
     if at and (not written or revision not in (None, written)):
-        raise CheckpointError(f"Expected one revision of {hub_id}, got {shown(repr(asked))} and revision={revision!r}.")
+        raise CheckpointError(f"Expected one revision of {hub_id}, got {short(repr(asked))} and revision={revision!r}.")
     return snapshot(asked, patterns, revision, token)
 
 

@@ -13,10 +13,11 @@ import torch
 
 from sinkscope.aliases import DTYPES, LOAD, translated
 from sinkscope.errors import CheckpointError, TokenizerError
+from sinkscope.io.reading import reason, short
 from sinkscope.models import adapters, checkpoint
 from sinkscope.models.assemble import assemble, described, self_tested, tokenizer_in, with_preset
 from sinkscope.models.base import Model
-from sinkscope.models.boundary import checked_name, one_sentence, reason, refuse_odd_files, shown
+from sinkscope.models.boundary import checked_name, one_sentence, refuse_odd_files
 from sinkscope.models.family import Family, families, has_tokenizer, register
 from sinkscope.models.gguf_file import gguf_config, load_gguf, read_gguf
 from sinkscope.models.hub import find_folder, hub_commit
@@ -70,7 +71,7 @@ def load(
     dtype, device, scheme = (given.get(key) for key in own)
     asked = checked_name(name)
     if revision is not None and (type(revision) is not str or not revision):
-        raise CheckpointError(f"Expected a branch, tag or commit as revision, got {shown(repr(revision))}.")
+        raise CheckpointError(f"Expected a branch, tag or commit as revision, got {short(repr(revision))}.")
     wanted, at = checked_options(dtype, device, mask_id), None if base is None else checked_name(base)
     with one_sentence(asked):
         checked_scheme(scheme)
@@ -86,7 +87,7 @@ def checked_options(dtype: torch.dtype | str | None, device: Device, mask_id: in
     for one in device.values() if isinstance(device, dict) else (device,):
         _check_device(one)
     if mask_id is not None and (type(mask_id) is not int or mask_id < 0):
-        raise CheckpointError(f"Expected mask_id to be a token id of at least 0, got {shown(repr(mask_id))}.")
+        raise CheckpointError(f"Expected mask_id to be a token id of at least 0, got {short(repr(mask_id))}.")
     return _dtype(dtype, device)
 
 
@@ -239,11 +240,11 @@ def _check_packing(family: Family, stored: Any, packing: Any, asked: str) -> Non
         raise CheckpointError(f"{asked} is quantised already ({packed_by(stored)}); leave quantization out.")
     if stored and (not isinstance(stored, dict) or stored.get("quant_method") not in PACKINGS):
         raise CheckpointError(
-            f"{asked} is quantised by {shown(method)}, and supported are {', '.join(PACKINGS)}; use the original checkpoint."
+            f"{asked} is quantised by {short(method)}, and supported are {', '.join(PACKINGS)}; use the original checkpoint."
         )
     if family.key_mapping or family.native_class is not None:
         raise CheckpointError(
-            f"{asked} is quantised by {shown(method)}, and {family.name} checkpoints are converted while they are loaded; "
+            f"{asked} is quantised by {short(method)}, and {family.name} checkpoints are converted while they are loaded; "
             "use the original checkpoint, with quantization='int8' or 'int4'."
         )
 
@@ -253,7 +254,7 @@ def _dtype(dtype: torch.dtype | str | None, device: Device) -> torch.dtype | str
         return torch.float32 if dtype is None and _on_cpu(device) else "auto"
     found = getattr(torch, DTYPES.get(dtype, dtype), None) if isinstance(dtype, str) else dtype
     if not isinstance(found, torch.dtype) or not found.is_floating_point:
-        raise CheckpointError(f"Expected a dtype such as float32, bfloat16 or float16, got {shown(repr(dtype))}.")
+        raise CheckpointError(f"Expected a dtype such as float32, bfloat16 or float16, got {short(repr(dtype))}.")
     return found
 
 

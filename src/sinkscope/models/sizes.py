@@ -13,7 +13,7 @@ import torch
 
 from sinkscope.errors import CheckpointError
 from sinkscope.fields import TRUTH, Allowed, number, whole
-from sinkscope.models.boundary import shown
+from sinkscope.io.reading import short
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -104,7 +104,7 @@ def check_against_weights(family: Family, native: PretrainedConfig, files: Mappi
     layers = getattr(native, "num_hidden_layers", None)
     if isinstance(layers, int) and layers > len(tensors):
         raise CheckpointError(
-            f"config.json of {shown(asked)} names {layers} layers, and its weights hold {len(tensors)} tensors in "
+            f"config.json of {short(asked)} names {layers} layers, and its weights hold {len(tensors)} tensors in "
             f"{len(files)} file{'' if len(files) == 1 else 's'}: of different checkpoints; fetch both again."
         )
     module = empty_module(family, native)
@@ -112,7 +112,7 @@ def check_against_weights(family: Family, native: PretrainedConfig, files: Mappi
     packed = 16 if getattr(native, "quantization_config", None) else 2  # several numbers may share one stored number
     if described > packed * stored + SPARE:
         raise CheckpointError(
-            f"config.json of {shown(asked)} describes {described:,} numbers, and its weights hold {stored:,}: of "
+            f"config.json of {short(asked)} describes {described:,} numbers, and its weights hold {stored:,}: of "
             "different checkpoints; fetch both again."
         )
     rows = getattr(native, "vocab_size", None)
@@ -120,7 +120,7 @@ def check_against_weights(family: Family, native: PretrainedConfig, files: Mappi
         value = getattr(native, field, None)
         for one in value if isinstance(value, list) else [value]:
             if isinstance(one, int) and isinstance(rows, int) and one >= rows:
-                raise _wrong(f"config.json of {shown(asked)}", field, f"one of its {rows} tokens", one)
+                raise _wrong(f"config.json of {short(asked)}", field, f"one of its {rows} tokens", one)
 
 
 def refuse_unless_fits(asked: str, headers: Iterable[Header], dtype: torch.dtype | str, on_cpu: bool) -> None:
@@ -174,4 +174,4 @@ def empty_module(family: Family, native: PretrainedConfig, device: str = "meta")
 
 
 def _wrong(where: str, field: str, expected: str, came: object) -> CheckpointError:
-    return CheckpointError(f"Expected {field} in {where} to be {expected}, got {shown(repr(came))}; fetch it again.")
+    return CheckpointError(f"Expected {field} in {where} to be {expected}, got {short(repr(came))}; fetch it again.")

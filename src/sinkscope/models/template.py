@@ -18,8 +18,7 @@ from functools import cache
 from typing import TYPE_CHECKING, NoReturn
 
 from sinkscope.errors import CheckpointError
-from sinkscope.io.reading import MB
-from sinkscope.models.boundary import reason, shown
+from sinkscope.io.reading import MB, reason, short
 from sinkscope.models.zoo import FOLDER
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ def rendered(tokenizer: PreTrainedTokenizerBase, messages: Messages) -> str:
     except ValueError:
         said = {"error": f"it took more than {SECONDS} seconds or {MEMORY // MB} MB"}
     if "error" in said:
-        where = shown(str(getattr(tokenizer, "name_or_path", "") or "this tokenizer"))
+        where = short(str(getattr(tokenizer, "name_or_path", "") or "this tokenizer"))
         raise CheckpointError(
             f"The chat template of {where} cannot be used ({said['error']}); pass chat=False or ids, or replace it."
         )

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.errors import CheckpointError
-from sinkscope.models.boundary import reason
+from sinkscope.io.reading import reason
 from sinkscope.models.family import Family
 from sinkscope.models.sizes import Header
 

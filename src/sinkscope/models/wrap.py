@@ -42,7 +42,7 @@ def wrap(
     config = {**module.config.to_dict(), **({} if mask_id is None else {"mask_token_id": mask_id})}
     mask = kind.mask_id(config, tokenizer)
     module.eval()
-    if not kind.causal:
+    if not kind.causal_module:
         set_direction(module, causal=False)
     kind.adapt(module, config)
     name = str(getattr(module.config, "_name_or_path", "") or type(module).__name__)

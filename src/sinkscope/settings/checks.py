@@ -57,30 +57,28 @@ def _check_sizes(settings: Decode) -> None:
         )
 
 
+def _caches(settings: Decode) -> list[str | None]:
+    """The caches that go with the settings."""
+    if settings.family == "native" or settings.layout == "ahead" or not settings.causal_context:
+        return ["exact"]
+    if settings.layout == "aligned":
+        return [None]
+    if settings.block_causal:
+        return [None, "exact"]
+    whole = [] if settings.commit in ("origin", "schedule", "next", "p2") else [*CACHES]
+    return [None, *whole, *(["a sparse cache"] if settings.layout == "answer" and settings.commit != "next" else [])]
+
+
 def _check_combination(settings: Decode) -> None:
-    sparse = isinstance(settings.cache, SparseCache)
-    if sparse and (settings.block_causal or settings.commit == "next" or settings.layout != "answer"):
-        raise DecodeError(
-            f"A sparse cache goes with decoders that see the whole canvas, not with {settings.family}; leave it out."
-        )
-    if settings.guidance > 0 and (sparse or settings.cache in CACHES):
+    cache = "a sparse cache" if isinstance(settings.cache, SparseCache) else settings.cache
+    if settings.guidance > 0 and cache in (*CACHES, "a sparse cache"):
         raise DecodeError("Guidance and a cache were both asked for, and no published decoder has both; drop one.")
-    if settings.cache in CACHES and settings.commit in ("origin", "schedule", "next", "p2"):
+    if cache not in (known := _caches(settings)):
         raise DecodeError(
-            f"A {settings.cache} cache goes with Decode.parallel or Decode.llada, not with {settings.family}."
+            f"Expected a cache that goes with these {settings.family} settings ({', '.join(map(str, known))}), got {cache}."
         )
-    bound = settings.family == "native" or settings.layout == "ahead" or not settings.causal_context
-    if bound and settings.cache != "exact":
-        raise DecodeError(f"These {settings.family} settings go over a cache (cache='exact'), got {settings.cache!r}.")
-    if settings.layout == "aligned" and settings.cache is not None:
-        raise DecodeError(f"No cache goes with {settings.family} decoding, got {settings.cache!r}; leave it out.")
     if settings.end_think_id is None and settings.max_thinking_tokens is not None:
         raise DecodeError("max_thinking_tokens needs end_think_id, the token that is written then; give it.")
-    if isinstance(settings.cache, str) and (settings.cache == "exact") != settings.block_causal:
-        raise DecodeError(
-            f"Expected cache='exact' with block-causal decoders and {' or '.join(map(repr, CACHES))} with the "
-            f"others, got {settings.cache!r} for {settings.family}."
-        )
     if settings.guidance > 0 and (settings.block_causal or settings.family == "rnd1") and settings.family != "bd3lm":
         raise DecodeError(f"Guidance is no part of {settings.family} decoding; leave it out.")
     for name, rules in READERS.items():

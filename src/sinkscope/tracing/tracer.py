@@ -18,7 +18,6 @@ from sinkscope.errors import DecodeError, InterventionError, TraceError
 from sinkscope.interventions import Intervention, intervene
 from sinkscope.io.progress import StepBar
 from sinkscope.models.base import Messages, Model, Prompt
-from sinkscope.models.diffusion_gemma import around, is_native_diffusion
 from sinkscope.models.load import load
 from sinkscope.settings.decode import Decode
 from sinkscope.sinks import describe
@@ -50,9 +49,8 @@ def trace(
     `words` are single decode settings (steps=32, length=32, block=8, …) on top of `settings` or the model's defaults.
     keep: what to record and within which memory. interventions: act while the trace is taken.
     progress: a bar of steps on a terminal, by itself in interactive sessions; True also in scripts.
-    A DiffusionGemma that transformers loaded is taken too: its own generate runs (see `decoding.native`).
     """
-    loaded = load(model) if isinstance(model, str | Path) else around(model) if is_native_diffusion(model) else model
+    loaded = load(model) if isinstance(model, str | Path) else model
     interventions = [interventions] if isinstance(interventions, Intervention) else interventions
     _check(loaded, settings, interventions, keep, on_step)
     ids, mask, alone = loaded.batch(prompt, attention_mask)
