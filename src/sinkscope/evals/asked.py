@@ -7,7 +7,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,15 @@ if TYPE_CHECKING:
 OnMessage = Callable[[str], object]
 OnProgress = Callable[[int, int], object]  # answers there, answers in all
 Part = tuple[int, int]  # the first of two, counted from 1
+TABLES = (
+    "results",
+    "versions",
+    "n-shot",
+    "higher_is_better",
+    "n-samples",
+    "samples",
+    "configs",
+)  # the harness's, by task
 # What a task counts as right, first match first; the other numbers stand beside it in the results.
 MAIN = ("exact_match,flexible-extract", "pass@1,create_test", "acc,none", "exact_match,none", "acc_norm,none")
 
@@ -81,8 +90,8 @@ class Choices:
     def folder(self) -> Path | None:
         return None if self.data is None else Path(self.data).expanduser()
 
-    def build(self, model: Model, message: OnMessage | None = None) -> Asked:
-        """The tasks for this model, whose weights are not needed; message: is told what is worth knowing about them.
+    def build(self, model: Model) -> Asked:
+        """The tasks for this model, whose weights are not needed.
 
         Refuses what could not run: data, worked examples or the sandbox are missing.
         """
@@ -99,10 +108,7 @@ class Choices:
         if self.examples is not None and not any(setup.worked for setup in setups.values()):
             raise TaskError(f"The protocol {protocol.name} takes no worked examples from elsewhere; leave them out.")
         with _quiet():
-            asked = Asked(self, model, protocol, setups, load_tasks(self, setups, protocol.name))
-        if message is not None:
-            asked.tell(message)
-        return asked
+            return Asked(self, model, protocol, setups, load_tasks(self, setups, protocol.name))
 
 
 @dataclass(frozen=True)
@@ -116,6 +122,7 @@ class Asked:
     tasks: Mapping[str, Any]  # the harness's, by name
 
     def tell(self, message: OnMessage) -> None:
+        """What is worth knowing before a run; refuses a chat where there is no template."""
         if self.setups and self.choices.protocol is None:
             message(
                 f"{self.model.name}: protocol {self.protocol.name}, that of this checkpoint"
@@ -181,14 +188,14 @@ class Asked:
         part: Part | None = None,
         limit: int | None = None,
         order: Sequence[int] | None = None,
-        settings: Decode | Mapping[str, Any] | None = None,
+        words: Mapping[str, Any] = {},
         on_progress: OnProgress | None = None,
     ) -> tuple[dict[str, Any], HarnessLM]:
         """Answer and score; the summary, and the adapter that still has every answer.
 
         runner: what answers batches in place of this process. part: of the batches, which are not scored; it has a file of
         its own, so that several can be written in one folder. order: numbers of problems, of which the first `limit` are
-        taken; by default the benchmark's own order.
+        taken; by default the benchmark's own order. words: decode settings over those that were chosen.
         """
         from lm_eval.evaluator import evaluate as run_harness
 
@@ -203,12 +210,14 @@ class Asked:
                 on_progress(done, max(done, total))
 
         file = "requests.jsonl" if part is None else "requests-{}-of-{}.jsonl".format(*part)
+        given = made.settings
+        settings = replace(given, **words) if isinstance(given, Decode) else {**(given or {}), **words}
         lm = HarnessLM(
-            self.model, intervention, made.settings if settings is None else settings, protocol=self.protocol,
+            self.model, intervention, settings, protocol=self.protocol,
             batch_size=made.batch_size, samples=made.samples, seed=made.seed, store=None if out is None else out / file,
             runner=runner, part=part, on_answers=None if on_progress is None else tick,
         )  # fmt: skip
-        results: dict[str, Any] = {}
+        results: dict[str, Any] = {table: {} for table in TABLES}
         for name, task in self.tasks.items():
             some: dict[str, Any] = {"limit": limit}
             if order is not None:
@@ -217,9 +226,8 @@ class Asked:
                 found = run_harness(
                     lm, {"tasks": {name: task}}, **some, bootstrap_iters=0, log_samples=True, **self.layout(name)
                 )
-                for table, value in found.items():
-                    both = isinstance(value, dict) and isinstance(results.get(table), dict)
-                    results[table] = results[table] | value if both else value
+                for table in TABLES:
+                    results[table] |= found.get(table, {})
         if part is not None:
             return {}, lm
         summary = {"schema": 1, "tasks": _scores(results), "sinkscope": lm.get_model_info()["sinkscope"]}
@@ -305,7 +313,7 @@ def _write(folder: Path, summary: dict[str, Any], results: dict[str, Any]) -> No
     for task, samples in results["samples"].items():
         lines = "".join(json.dumps(sample, default=str, ensure_ascii=False) + "\n" for sample in samples)
         io.write(folder / f"samples_{task}.jsonl", lines)
-    kept = {name: results[name] for name in ("results", "versions", "n-shot", "higher_is_better", "n-samples")}
+    kept = {name: results[name] for name in TABLES if name not in ("samples", "configs")}
     text = json.dumps({**summary, "harness": kept}, indent=1, default=str, ensure_ascii=False)
     io.write(folder / "results.json", text)
 

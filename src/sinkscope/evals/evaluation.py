@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from sinkscope.evals.asked import Choices, OnMessage, OnProgress, check_numbers
 from sinkscope.evals.protocol import in_full
 
 if TYPE_CHECKING:
+    from sinkscope.evals.batches import Runner
     from sinkscope.models.base import Model
 
 logger = logging.getLogger(__name__)
@@ -42,17 +43,15 @@ def evaluate(
     given one line for each thing worth printing; on_progress: how many answers are there, of how many. choices: protocol,
     settings and the other fields of `Choices`.
     """
-    from sinkscope.evals.batches import runner_of
-
     message = on_message or logger.info
     chosen = Choices(tuple(name.strip() for name in tasks if name.strip()), **choices)
     check_numbers(limit=limit)
     asked = chosen.build(outlined(model, engine))
-    loaded = loaded_for(engine, model, dtype, device)
-    with nullcontext() if engine is None else engine.answering(device, message) as run:
+    with loader(engine, dtype, device, message) as load:
+        loaded, runner = load(model)
         asked = replace(asked, model=loaded)
         asked.tell(message)
-        runner, folder = runner_of(loaded, run, dtype, device), None if out is None else Path(out)
+        folder = None if out is None else Path(out)
         return asked.run(intervention, folder, runner=runner, limit=limit, on_progress=on_progress)[0]
 
 
@@ -98,16 +97,25 @@ def outlined(model: str | Model, engine: Any = None) -> Model:
     return model
 
 
-def loaded_for(engine: Any, model: str | Model, dtype: str | None, device: str | None) -> Model:
-    """The model as this process needs it; with an engine that is on the CPU, whatever device its workers have."""
+@contextmanager
+def loader(
+    engine: Any, dtype: str | None, device: str | None, message: OnMessage
+) -> Iterator[Callable[[str | Model], tuple[Model, Runner]]]:
+    """Gives a function: a model as this process needs it, and what answers its batches, here or with the engine's workers.
+
+    With an engine the model is on the CPU here, whatever device the workers have.
+    """
+    from sinkscope.evals.batches import runner_of
     from sinkscope.models.load import load
 
-    if not isinstance(model, str):
-        return model
-    if engine is None:
-        return load(model, dtype=dtype, device=device)
-    if dtype is None and device not in (None, "cpu"):
+    if engine is not None and dtype is None and device not in (None, "cpu"):
         raise TaskError(
             f"Expected a dtype for workers on {device}, so that this process loads the same numbers; add dtype bfloat16."
         )
-    return load(model, dtype=dtype)
+    with nullcontext() if engine is None else engine.answering(device, message) as run:
+
+        def loaded(model: str | Model) -> tuple[Model, Runner]:
+            found = load(model, dtype=dtype, device=None if engine else device) if isinstance(model, str) else model
+            return found, runner_of(found, run, dtype, device)
+
+        yield loaded

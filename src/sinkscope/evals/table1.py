@@ -6,8 +6,7 @@ import json
 import logging
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +15,11 @@ import numpy as np
 from sinkscope import io
 from sinkscope.errors import TaskError
 from sinkscope.evals import shift
-from sinkscope.evals.asked import Asked, Choices, OnMessage, OnProgress, Part, check_numbers, right_answers, settled
-from sinkscope.evals.batches import Batch, Kind, Request, Runner, runner_of
-from sinkscope.evals.evaluation import loaded_for, outlined
+from sinkscope.evals.asked import Asked, Choices, OnMessage, OnProgress, Part, check_numbers, settled
+from sinkscope.evals.batches import Batch, Kind, Request, Runner
+from sinkscope.evals.evaluation import loader, outlined
 from sinkscope.evals.masking import decode_words, grid, label
-from sinkscope.evals.protocol import OTHERWISE, benchmark_of, draws, protocol_for, settings_for
+from sinkscope.evals.protocol import OTHERWISE, benchmark_of, draws, protocol_for
 from sinkscope.interventions.conditions import Condition
 from sinkscope.paper import TABLE_1
 from sinkscope.settings.decode import Decode
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 OTHER_SEED = "no-op with another seed"
-FAST = {"commit": "threshold", "threshold": 0.9, "confidence": "probability", "steps": None, "cache": None}
-AGREE = 0.05  # fast and slow decoding agree if their accuracies differ by less, with 95 % confidence
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,6 @@ def table1(
     ks: Sequence[int] = (1, 5, 10),
     conditions: Sequence[Condition] = (),
     limit: int | None = None,
-    fast: int | None = None,
     sequential: Stopping | None = None,
     traced: int = 3,
     dtype: str | None = None,
@@ -71,16 +67,15 @@ def table1(
     """Run models × tasks × {none, k sinks by clean and as_run ranking, k random keys}; returns what results.json holds.
 
     tasks: by default the benchmarks of the protocol; under `harness` gsm8k, and humaneval_instruct where a chat template
-    is used, humaneval where none is. conditions: further ones, behind the grid. fast: commit all that is surer than 0.9,
-    if that agrees with the protocol's decoding on so many unmasked problems. sequential: stop a comparison early.
+    is used, humaneval where none is. conditions: further ones, behind the grid. sequential: stop a comparison early.
     Every request is kept as soon as it is answered: a killed run is resumed. `traced` problems per task are run
     once more with a recorder, for sink tokens, dynamics of the heads and the order of decoding. They also run under every
     condition along the unmasked path, for the divergence of the logits. part: (i, n), answer every n-th batch alone, and
     score nothing. The other words are `evaluate`'s; more: the fields of `Choices`.
     """
-    if part is not None and (fast or sequential):
-        raise TaskError("Parts of a table cannot look at each other's answers: leave --fast and --sequential out.")
-    check_numbers(limit=limit, fast=fast)
+    if part is not None and sequential:
+        raise TaskError("Parts of a table cannot look at each other's answers: leave --sequential out.")
+    check_numbers(limit=limit)
     message = on_message or logger.info
 
     def asked_of(model: Model) -> tuple[Asked, list[Arm]]:
@@ -96,9 +91,9 @@ def table1(
     total, before = sum(answers(*asked_of(outlined(given, engine))) for given in unique), 0
     results: dict[str, Any] = {"schema": 1, "cells": [], "tokens": [], "dynamics": [], "order": [], "verdicts": []}
     runs: list[dict[str, Any]] = []
-    with nullcontext() if engine is None else engine.answering(device, message) as run:
+    with loader(engine, dtype, device, message) as load:
         for given in unique:
-            model = loaded_for(engine, given, dtype, device)
+            model, runner = load(given)
             asked, arms = asked_of(model)
             asked.tell(message)
 
@@ -108,10 +103,7 @@ def table1(
 
             safe = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in model.name)
             folder = Path(out) / (safe.strip("._") or "model")
-            runner = runner_of(model, run, dtype, device)
             table = ModelTable(asked, folder, runner, part, limit, sequential, message, tick)
-            if fast is not None and not model.causal:
-                table = table.faster(fast)
             done = table.run(arms)
             before += answers(asked, arms)
             if part is not None:
@@ -187,7 +179,6 @@ class ModelTable:
     stopping: Stopping | None
     message: OnMessage
     on_answers: Callable[[int], object]  # of this model, there by now
-    fast: dict[str, Any] | None = None
 
     @property
     def model(self) -> Model:
@@ -224,7 +215,7 @@ class ModelTable:
         each = -(-self.asked.count(self.limit) // (self.part or (1, 1))[1])
         summary, lm = self.asked.run(
             arm.condition.intervention(self.asked.choices.seed), own, runner=self.runner,
-            part=self.part, limit=limit, order=self._order(), settings=self._with(arm.words) if arm.words else self.fast,
+            part=self.part, limit=limit, order=self._order(), words=arm.words,
             on_progress=lambda done, _: None if index is None else self.on_answers(each * index + done),
         )  # fmt: skip
         before = {one.cell["task"]: one for one in plain}
@@ -271,36 +262,10 @@ class ModelTable:
 
     def _paper(self, task: str, arm: Arm) -> float | None:
         """The paper's figure, for exactly its checkpoint and the protocol that repeats it."""
-        exact = self.asked.protocol.name == "paper" and self.asked.published(task) and self.fast is None
+        exact = self.asked.protocol.name == "paper" and self.asked.published(task)
         if not exact or (arm.name != "none" and arm.condition.name != "mask_sinks"):
             return None
         return TABLE_1.get((self.model.family, benchmark_of(task) or ""), {}).get(arm.condition.k)
-
-    # ---- decode settings
-
-    def _with(self, words: Mapping[str, Any]) -> Decode | dict[str, Any]:
-        asked = self.fast or self.asked.choices.settings
-        return replace(asked, **words) if isinstance(asked, Decode) else {**(asked or {}), **words}
-
-    def faster(self, count: int) -> ModelTable:
-        """The table with fast decoding, after it agreed with the protocol's on so many unmasked problems."""
-        words = self._with(FAST)
-        if isinstance(words, Decode):
-            raise TaskError("Expected decode settings as words for fast decoding, got a Decode; leave fast out.")
-        self.message(f"{self.model.name}: fast decoding against the protocol's on {count} problems")
-        slow, _ = self.asked.run(None, self.out / "none", runner=self.runner, limit=count)
-        quick, _ = self.asked.run(None, self.out / "none-fast", runner=self.runner, limit=count, settings=words)
-        for task, entry in slow["tasks"].items():
-            pair = paired(right_answers(slow, task), right_answers(quick, task))
-            if not -AGREE < pair.difference_low <= pair.difference_high < AGREE:
-                raise TaskError(
-                    f"Fast decoding does not agree with the protocol's on {entry['n']} problems of {task}: accuracy differs "
-                    f"by {100 * pair.difference:+.1f} points ({100 * pair.difference_low:+.1f} to "
-                    f"{100 * pair.difference_high:+.1f}), and less than {100 * AGREE:g} are wanted; leave --fast out, or "
-                    "check more problems."
-                )
-        self.message(f"{self.model.name}: fast decoding agrees, all conditions are decoded with threshold 0.9")
-        return replace(self, fast=words)
 
     # ---- a few problems once more, with a recorder
 
@@ -327,14 +292,10 @@ class ModelTable:
     ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         """In the order of the tasks, wherever they were run."""
         change = None if condition is None else condition.intervention(self.asked.choices.seed)
-        settings = self.fast or self.asked.choices.settings
         batches = {
-            task: Batch(
-                kind, tuple(Request(task, ids) for ids in own),
-                settings_for(self.model, task, settings, None, self.asked.protocol),
-            )
+            task: Batch(kind, tuple(Request(task, ids) for ids in own), self.asked.settings(task))
             for task, own in prompts.items()
-        }  # fmt: skip
+        }
         outcomes = {batch.id: outcome for batch, outcome in self.runner(change, list(batches.values()))}
         for task, batch in batches.items():
             yield task, outcomes[batch.id]["answers"]
