@@ -1,8 +1,8 @@
 """The paper's figures of traces with matplotlib, for print and for notebooks.
 
 Figure 1 `received_map`, 3 `score_histogram`, 4, 6 and 8 `neighbouring_maps`, 5 `head_grid`, 7 `sink_paths`, 10
-`epsilon_curve`; ours: `before_after`, and those of a study's results in `result_figures.py`. Most take an optional `ax`
-(or make their own) and return it; a notebook shows what they return.
+`epsilon_curve`; ours: `before_after`. Most take an optional `ax` (or make their own) and return it; a notebook shows what
+they return. Charts of a study's results are on its page, each with its drawing and its numbers to download.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from matplotlib.patheffects import withStroke
 
 from sinkscope.errors import ReportError
 from sinkscope.report.drawing import COLOURS, INK, LINES, SINK, axes, in_style, look, plain_counts, sheet, whole_ticks
-from sinkscope.report.result_figures import class_bars, masking_curves, mechanism_gaps, token_bars  # noqa: F401
 from sinkscope.report.sample import head_classes, model_of
 from sinkscope.sinks import Threshold, default_rule, head_dynamics, histogram, sweep
 from sinkscope.sinks.columns import CumulativeColumns, missing_keys, query_count, seen_by
