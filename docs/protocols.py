@@ -11,8 +11,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from sinkscope.evals.asked import Choices
-from sinkscope.evals.evaluation import shown_prompts
+from sinkscope.evals.evaluation import Choices, shown_prompts
 from sinkscope.evals.protocol import BENCHMARKS, Protocol, Setup, names, read_protocol
 from sinkscope.models.load import outline
 

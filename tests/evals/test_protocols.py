@@ -23,9 +23,8 @@ from sinkscope.evals.protocol import (
 from sinkscope.evals.sanitize import program
 
 pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed (extra: eval)")
-from sinkscope.evals.asked import Choices
 from sinkscope.evals.benchmarks import human_eval_job, load_tasks, worked_examples
-from sinkscope.evals.evaluation import shown_prompts
+from sinkscope.evals.evaluation import Choices, shown_prompts
 from sinkscope.models.load import outline
 from sinkscope.sandbox import check_many, require_sandbox
 

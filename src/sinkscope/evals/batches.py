@@ -6,7 +6,7 @@ import bisect
 import functools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -112,16 +112,11 @@ def run_batch(model: Model, intervention: Any, batch: Batch) -> Outcome:
     return {"answers": records, "effect": effect, "attention": attention_of(model, intervention)}
 
 
-@contextmanager
-def intervened(model: Model, intervention: Any) -> Iterator[Any]:
+def intervened(model: Model, intervention: Any) -> AbstractContextManager[Any]:
     """The intervention in force, one or several; None where there is none."""
-    if intervention is None:
-        yield None
-        return
     from sinkscope.interventions import intervene
 
-    with intervene(model, *as_list(intervention)) as active:
-        yield active
+    return nullcontext() if intervention is None else intervene(model, *as_list(intervention))
 
 
 def _generated(model: Model, intervention: Any, batch: Batch) -> list[dict[str, Any]]:

@@ -46,8 +46,7 @@ def evaluate_model(
 
     The options of lm-evaluation-harness work too: --tasks, --limit, --num_fewshot, --batch_size, --output_path.
     """
-    from sinkscope.evals.asked import Choices
-    from sinkscope.evals.evaluation import evaluate, shown_prompts
+    from sinkscope.evals.evaluation import Choices, evaluate, shown_prompts
     from sinkscope.evals.masking import decode_words, made_of_words, parse_condition
     from sinkscope.io.progress import unit_progress
 
