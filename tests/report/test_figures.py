@@ -55,7 +55,7 @@ def test_figures_show_the_numbers_of_the_trace(traces: list[Trace]) -> None:
     trace = traces[0]
     scores = trace.scores()
     ax = figures.received_map(trace, layer=1, head=2)
-    assert np.allclose(np.asarray(ax.images[0].get_array()) ** 2, scores[:, 1, 2].numpy(), atol=1e-4)
+    assert np.allclose(np.asarray(ax.images[0].get_array()), scores[:, 1, 2].numpy(), atol=1e-4)
     path = next(line for line in ax.lines if line.get_label() == "largest key")
     assert path.get_xdata().tolist() == scores[:, 1, 2].argmax(-1).tolist()
     grid = np.asarray(figures.head_grid(trace).images[0].get_array())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -167,10 +168,10 @@ class Asked:
             return []
         return [asdict(one) for one in setup.published] if setup.of(checkpoint_of(self.model.name)) else []
 
-    def count(self, limit: int | None = None) -> int:
+    def count(self, limit: int | None = None, part: Part | None = None) -> int:
         """How many answers are asked for."""
         sizes = [(len(task.eval_docs), int(task.get_config("repeats") or 1)) for task in self.tasks.values()]
-        return sum(min(limit or size, size) * repeats for size, repeats in sizes)
+        return math.ceil(sum(min(limit or size, size) * repeats for size, repeats in sizes) / (part or (1, 1))[1])
 
     def run(
         self,

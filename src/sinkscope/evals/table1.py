@@ -84,7 +84,7 @@ def table1(
         return asked, arms_of(asked, [*grid(model.causal, ks), *conditions])
 
     def answers(asked: Asked, arms: Sequence[Arm]) -> int:
-        return -(-asked.count(limit) // (part or (1, 1))[1]) * len(arms)
+        return asked.count(limit, part) * len(arms)
 
     unique = {str(getattr(model, "name", model)): model for model in models}.values()
     # Whatever is missing is told before the first model is loaded.
@@ -212,7 +212,7 @@ class ModelTable:
     def _cells(self, arm: Arm, limit: int | None, plain: Sequence[Done] = (), index: int | None = None) -> list[Done]:
         """A cell per task, compared with the unmasked ones; index: the arm's, None where its answers were counted before."""
         own = self.out / f"{arm.condition.key}{'-other-seed' if arm.name == OTHER_SEED else ''}"
-        each = -(-self.asked.count(self.limit) // (self.part or (1, 1))[1])
+        each = self.asked.count(self.limit, self.part)
         summary, lm = self.asked.run(
             arm.condition.intervention(self.asked.choices.seed), own, runner=self.runner,
             part=self.part, limit=limit, order=self._order(), words=arm.words,
@@ -316,32 +316,28 @@ def _machine(batch_size: int, runs: list[dict[str, Any]], device: str | None) ->
     }  # fmt: skip
 
 
+TITLES = "model", "task", "protocol", "condition", "n", "accuracy", "95 %", "difference", "p", "paper", "published"
+
+
 def as_markdown(results: dict[str, Any]) -> str:
     """Accuracies with their intervals and paired tests, the shift of the answers, and what all was run with."""
-    lines = [
-        "| model | task | protocol | condition | n | accuracy | 95 % | difference | p | paper | published |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    rows = []
     for cell in results["cells"]:
         span = "" if cell["low"] is None else f"{cell['low']:.3f}–{cell['high']:.3f}"
         low, high = (100 * cell.get(f"difference_{end}", 0) for end in ("low", "high"))
         change = f"{100 * cell['difference']:+.1f} ({low:+.1f} … {high:+.1f})" if "difference" in cell else ""
         if "sequential" in cell:
             change += f", {cell['sequential']['decision']} ± {cell['sequential']['margin']:g}"
-        words = [
+        rows.append([
             cell["model"], cell["task"], cell.get("protocol") or "", cell["label"], cell["n"],
             f"{cell['accuracy']:.3f}", span, change, f"{cell['p']:.3g}" if "p" in cell else "",
             "" if cell["paper"] is None else f"{cell['paper']:.2f}",
             ", ".join(f"{one['score']:g} ({one['by']})" for one in cell.get("published", [])),
-        ]  # fmt: skip
-        lines.append("| " + " | ".join(map(str, words)) + " |")
-    parts = ["\n".join(lines) + "\n"]
+        ])  # fmt: skip
+    parts = [shift.markdown_table(TITLES, rows)]
     if moved := shift.as_markdown(results["cells"]):
         parts.append(f"Answers against the unmasked run; in brackets less the same of random keys.\n\n{moved}")
     if machine := results.get("run", {}).get("machine"):
-        parts.append(", ".join(f"{name} {_shown(value)}" for name, value in machine.items()) + "\n")
+        shown = {**machine, "dtype": ", ".join(machine["dtype"])}
+        parts.append(", ".join(f"{name} {'none' if value is None else value}" for name, value in shown.items()) + "\n")
     return "\n".join(parts)
-
-
-def _shown(value: Any) -> str:
-    return "none" if value is None else ", ".join(map(str, value)) if isinstance(value, list) else str(value)
