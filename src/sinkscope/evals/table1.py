@@ -316,9 +316,6 @@ def _machine(batch_size: int, runs: list[dict[str, Any]], device: str | None) ->
     }  # fmt: skip
 
 
-TITLES = "model", "task", "protocol", "condition", "n", "accuracy", "95 %", "difference", "p", "paper", "published"
-
-
 def as_markdown(results: dict[str, Any]) -> str:
     """Accuracies with their intervals and paired tests, the shift of the answers, and what all was run with."""
     rows = []
@@ -334,7 +331,8 @@ def as_markdown(results: dict[str, Any]) -> str:
             "" if cell["paper"] is None else f"{cell['paper']:.2f}",
             ", ".join(f"{one['score']:g} ({one['by']})" for one in cell.get("published", [])),
         ])  # fmt: skip
-    parts = [shift.markdown_table(TITLES, rows)]
+    titles = "model | task | protocol | condition | n | accuracy | 95 % | difference | p | paper | published"
+    parts = [shift.markdown_table(titles, rows)]
     if moved := shift.as_markdown(results["cells"]):
         parts.append(f"Answers against the unmasked run; in brackets less the same of random keys.\n\n{moved}")
     if machine := results.get("run", {}).get("machine"):
