@@ -7,7 +7,7 @@ import functools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -96,9 +96,11 @@ def runner_of(
         return lambda change, batches: ((batch, run_batch(model, change, batch)) for batch in batches)
 
     def elsewhere(change: Any, batches: Sequence[Batch]) -> Iterator[tuple[Batch, Outcome]]:
-        condition, seed = (None, 0) if change is None else condition_of(change)
-        shown = condition and condition.to_dict()
-        return run(Job(model.name, model.fingerprint, dtype, device, shown, seed), batches)
+        job = Job(model.name, model.fingerprint, dtype, device)
+        if change is not None:
+            condition, seed = condition_of(change)
+            job = replace(job, condition=condition.to_dict(), seed=seed)
+        return run(job, batches)
 
     return elsewhere
 

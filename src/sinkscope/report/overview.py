@@ -24,6 +24,7 @@ from sinkscope.study.results import (
     LikelihoodChange,
     Results,
     Tables,
+    TokenShare,
     Verdict,
     read_results,
 )
@@ -50,7 +51,8 @@ def overview(results: Results | None = None, about: Mapping[str, Any] | None = N
     cells = cell_rows([*tables.pooled, *tables.cells])
     # The experiment, its controls and its variants first, then sink tests by other interventions.
     roles = dict.fromkeys([*vocabulary.ROLE_NAMES, *(cell["role"] for cell in cells if cell["role"])])
-    models = {shown_model(row): row.model for row in (*tables.tokens, *tables.cells)}  # as it is shown → its name
+    rows: list[TokenShare | Cell] = [*tables.tokens, *tables.cells]
+    models = {shown_model(row): row.model for row in rows}  # as it is shown → its name
     return {
         "lede": lede(claims, cells, known) + contrast(tables.likelihood),
         "claims": [_claim(row) for row in claims],
