@@ -369,7 +369,7 @@ def page(command: str, built: dict[tuple[Variant, int], Built]) -> str:
         "smaller tiles where a GPU has less (`launches` in attention/triton.py).", "",
         "## The real table", "",
         "There is none yet: nobody has run this on a GPU. To make it, on a machine with one:", "", "```bash",
-        "pip install -e '.[triton]'", "sinkscope bench --device cuda --dtype bfloat16 --out bench.json", "```", "",
+        "pip install -e '.[triton]'", "sinkscope bench --device cuda --dtype bfloat16 --json > bench.json", "```", "",
         "That times attend against F.scaled_dot_product_attention in turns (32 heads of 128, 256 to 8192 positions, causal and "
         "not, three groups), and plain, traced and masked generation of tiny-llada. It takes a few minutes, mostly compiling. "
         "`bench.json` names the GPU and the versions, and nothing else of the machine. Please open an issue with that file: its "

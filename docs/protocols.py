@@ -11,8 +11,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from sinkscope.evals.asked import Choices
-from sinkscope.evals.evaluation import shown_prompts
+from sinkscope.evals.evaluation import Choices, shown_prompts
 from sinkscope.evals.protocol import BENCHMARKS, Protocol, Setup, names, read_protocol
 from sinkscope.models.load import outline
 
@@ -109,7 +108,7 @@ def _prompt(found: Protocol, setup: Setup, data: Path, worked: Path) -> str:
         model = outline(STAND_IN[setup.family])
         if setup.turns in ("multi", "single") and model.tokenizer is not None:
             model.tokenizer.chat_template = "stand-in"  # only the turns are asked for
-        turns = choices.build(model, lambda line: None).prompt(setup.benchmark)
+        turns = choices.build(model).prompt(setup.benchmark)
         text = "\n".join(f"[{turn['role'] or 'text'}]\n{turn['content']}" for turn in turns)
     return f"<details><summary>Prompt</summary>\n\n````text\n{text}\n````\n\n</details>"
 

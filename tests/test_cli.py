@@ -264,15 +264,6 @@ def test_terminals_cannot_be_steered() -> None:
     assert printable("a\x1b[2Jb\tc\nd\u202e") == "a�[2Jb\tc\nd�"
 
 
-def test_the_shell_is_offered_the_models_and_studies_that_there_are() -> None:
-    from sinkscope.cli.options import model_names, study_names
-    from sinkscope.study.schema import shipped
-
-    assert model_names("") == sorted(zoo.names()) and study_names("") == shipped()
-    assert model_names("tiny-llada,tiny-ll") == ["tiny-llada,tiny-llada", "tiny-llada,tiny-llama"]
-    assert study_names("pap") == ["paper"] and model_names("nothing") == []
-
-
 def test_a_threshold_on_a_model_that_writes_left_to_right_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["generate", "tiny-llama", "2 + 2 =", "--threshold", "0.5"]) != 0
     assert "--threshold would have no effect on a model that writes left to right" in capsys.readouterr().err

@@ -6,7 +6,6 @@ import json
 from contextlib import nullcontext
 from dataclasses import replace
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -208,7 +207,9 @@ def test_cuda_graphs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_bench_and_check_write_one_file(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_and_check_write_json(
+    device: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     checkup = import_module("sinkscope.checkup")  # sk.checkup is the function
 
     def load(name: str, dtype: Any = None, **_: Any) -> sk.Model:
@@ -220,14 +221,15 @@ def test_bench_and_check_write_one_file(device: str, tmp_path: Path, monkeypatch
     loaded = sk.load
     monkeypatch.setattr(sk, "load", load)
     monkeypatch.setattr(checkup, "load", load)
-    bench, check = tmp_path / "bench.json", tmp_path / "check.json"
-    words = ["--length", "4", "--prompt", "4", "--repeats", "1", "--lengths", "16", "--out", str(bench)]
+    words = ["--length", "4", "--prompt", "4", "--repeats", "1", "--lengths", "16", "--json"]
     with nullcontext() if device == "cpu" else pretend.PretendCuda():
         assert run(["bench", "planted-none", *words]) == 0
-        assert run(["check", "planted-none", "--all", "--out", str(check)]) == 0
-    found = json.loads(bench.read_text())
+        found = json.loads(capsys.readouterr().out)
+        assert run(["check", "planted-none", "--all", "--json"]) == 0
+        checked = json.loads(capsys.readouterr().out)
     assert {one["backend"] for one in found["errors"]} == {"tiled"} | ({"triton"} if device == "cuda" else set())
     assert all(one["holds"] for one in found["errors"]) and found["attention"] and found["machine"]["torch"]
-    checks = {one["name"]: one for one in json.loads(check.read_text())["checks"]}
+    assert checked["machine"] == found["machine"]
+    checks = {one["name"]: one for one in checked["checks"]}
     assert checks["caches"]["detail"].endswith("none, prefix, dual, sparse")
     assert checks["backends"]["status"] == "ok" and checks["several GPUs"]["status"] == "skipped"

@@ -106,14 +106,9 @@ def _drifted(model: Model, name: str, options: Mapping[str, Any]) -> Check:
     ids = _prompt(plain, TEXT).clone()
     if plain.mask_id is not None:
         ids[:, 1::3] = plain.mask_id
-    found = drift(plain, model, ids)
-    kept = "no sinks above 0.3" if found.sinks_kept is None else f"{found.sinks_kept:.0%} of {found.sinks} sinks kept"
-    return Check(
-        "drift", "ok",
-        f"logits {found.logit_mean:.2g} on average, {found.logit_max:.2g} at most, KL {found.kl:.2g} nats, likeliest token the "
-        f"same at {found.top1:.0%} of {found.positions} positions; received attention moved {found.moved:.1%} a head, at most "
-        f"{found.moved_max:.0%}; {kept}, {found.sinks_new} new", found.to_dict(),
-    )  # fmt: skip
+    found = drift(plain, model, ids).to_dict()
+    shown = ", ".join(f"{name} {'–' if value is None else f'{value:.3g}'}" for name, value in found.items())
+    return Check("drift", "ok", shown, found)
 
 
 # Each is a method of `_Examined`; a SinkscopeError is a check that does not hold.

@@ -17,10 +17,10 @@ from sinkscope.sandbox import execute as sandbox
 from sinkscope.tasks import problems
 
 pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed (extra: eval)")
-from sinkscope.evals.asked import Choices, right_answers
 from sinkscope.evals.benchmarks import human_eval_job, load_tasks, pass_at_k
-from sinkscope.evals.evaluation import evaluate
+from sinkscope.evals.evaluation import Choices, evaluate
 from sinkscope.evals.harness import HarnessLM
+from sinkscope.evals.results import right_answers
 
 DATA = Path(os.environ.get("SINKSCOPE_DATA", Path(__file__).parents[3] / "shared" / "data"))
 needs_gsm8k = pytest.mark.skipif(

@@ -9,7 +9,7 @@ import pytest
 import torch
 from harness_models import FAMILIES, random_model, tokens
 
-from sinkscope.evals.batches import text_of
+from sinkscope.evals.batches import read_answer
 from sinkscope.evals.protocol import settings_for
 from sinkscope.evals.scoring import chain_likelihoods, masked_likelihood
 
@@ -82,7 +82,7 @@ def test_estimate_is_unbiased_and_its_error_is_honest(family):
 def test_chain_rule_is_exact_in_padded_batches():
     model = random_model(FAMILIES["llama"]())
     pairs = [([5], [9, 10]), ([5, 6, 7, 8, 9, 1, 2], [3]), ([4, 4], [7, 8, 9, 10, 11])]
-    found = chain_likelihoods(model, pairs, batch_size=3)
+    found = chain_likelihoods(model, pairs)
     for (context, answer), one in zip(pairs, found, strict=True):
         scores = predictions(model, torch.tensor([context + answer]))[0, len(context) :]
         assert one.value == pytest.approx(sum(float(scores[i, token]) for i, token in enumerate(answer)), abs=1e-4)
@@ -138,7 +138,7 @@ def test_batch_of_mixed_lengths_is_one_by_one(family, temperature):
     together = tokens(lm, prompts, settings)
     assert together == [tokens(lm, [prompt], settings)[0] for prompt in prompts]
     texts = lm.generate_until([request(text) for text in PROMPTS], disable_tqdm=True)
-    assert texts == [text_of(model, ids, []) for ids in together]
+    assert texts == [read_answer(model, ids, [])[0] for ids in together]
 
 
 @pytest.mark.parametrize("family", ["llada", "llama"])
@@ -160,7 +160,7 @@ def test_generation_ends_when_every_row_has_stopped():
     lm = HarnessLM(model)
     prompt = torch.tensor([lm.tok_encode("abc")])
     (full,) = tokens(lm, [prompt], settings)
-    (short,) = tokens(lm, [prompt], settings, [[text_of(model, full, [])[1]]])
+    (short,) = tokens(lm, [prompt], settings, [[read_answer(model, full, [])[0][1]]])
     assert len(short) < len(full)
     assert full[: len(short)] == short
 
@@ -169,9 +169,9 @@ def test_stop_string_that_is_a_special_token():
     model = random_model(FAMILIES["llada"]())
     lm = HarnessLM(model)
     ids = [*lm.tok_encode("ab"), model.tokenizer.get_vocab()["<|startoftext|>"], *lm.tok_encode("cd")]
-    assert text_of(model, ids, ["<|startoftext|>"]) == "ab"
-    assert text_of(model, ids, ["\n"]) == "abcd"
-    assert text_of(model, [*lm.tok_encode("ab"), model.eot_id, *lm.tok_encode("cd")], []) == "ab"
+    assert read_answer(model, ids, ["<|startoftext|>"])[0] == "ab"
+    assert read_answer(model, ids, ["\n"])[0] == "abcd"
+    assert read_answer(model, [*lm.tok_encode("ab"), model.eot_id, *lm.tok_encode("cd")], [])[0] == "ab"
 
 
 def test_long_prompts_lose_their_beginning_and_are_counted():
@@ -213,7 +213,7 @@ def test_real_chat_templates(family):
     )
     assert started == text + "Sure:"
     code = "x = [1 , 2 ] . y"
-    assert text_of(model, lm.tok_encode(code, add_special_tokens=False), []) == code
+    assert read_answer(model, lm.tok_encode(code, add_special_tokens=False), [])[0] == code
 
 
 def test_repeats_draw_other_answers_only_where_there_is_noise():

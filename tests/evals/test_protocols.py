@@ -23,9 +23,8 @@ from sinkscope.evals.protocol import (
 from sinkscope.evals.sanitize import program
 
 pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed (extra: eval)")
-from sinkscope.evals.asked import Choices
 from sinkscope.evals.benchmarks import human_eval_job, load_tasks, worked_examples
-from sinkscope.evals.evaluation import shown_prompts
+from sinkscope.evals.evaluation import Choices, shown_prompts
 from sinkscope.models.load import outline
 from sinkscope.sandbox import check_many, require_sandbox
 
@@ -129,7 +128,8 @@ def test_scores_are_shown_for_exactly_that_checkpoint_and_protocol(data):
 
     def shown(name, **words):
         lines, model.name = [], name
-        found = Choices(("gsm8k",), data=data, **words).build(model, lines.append)
+        found = Choices(("gsm8k",), data=data, **words).build(model)
+        found.tell(lines.append)
         return [one["score"] for one in found.published("gsm8k")], lines
 
     scores, lines = shown(DREAM)
@@ -162,12 +162,12 @@ def test_wrong_protocols_are_one_sentence(tmp_path, data):
     own.write_text(head + ", examples: 3, turns: plain}")
     read_protocol.cache_clear()
     model = random_model(FAMILIES["llama"](), context=4096)
-    asked = Choices(("gsm8k",), str(own), data=data).build(model, lambda line: None)
+    asked = Choices(("gsm8k",), str(own), data=data).build(model)
     assert asked.prompt("gsm8k")[0]["content"].count("gsm8k_train") == 3
     with pytest.raises(TaskError, match="does not say how"):
-        Choices(("gsm8k",), "dream-authors", data=data).build(model, lambda line: None)
+        Choices(("gsm8k",), "dream-authors", data=data).build(model)
     with pytest.raises(TaskError, match="no chat template"):
-        Choices(("gsm8k",), "llama-authors", data=data).build(model, lambda line: None)
+        Choices(("gsm8k",), "llama-authors", data=data).build(model).tell(lambda line: None)
     with pytest.raises(TaskError, match="leave it out"):
         Choices(("sinkscope_logic",), "paper")
 

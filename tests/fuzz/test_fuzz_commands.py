@@ -15,7 +15,7 @@ from golden_sets import HERE
 from sinkscope.cli.app import build
 
 COMMANDS: dict[str, Any] = typer.main.get_command(build()).commands  # type: ignore[attr-defined]
-LEFT_OUT = {"--open", "--help", "--browser", "--no-browser"}  # a browser is no place for a fuzzer
+LEFT_OUT = {"--help", "--browser", "--no-browser"}  # a browser is no place for a fuzzer
 PATHS = {"--out", "-o", "--parquet"}  # written only inside the test's own folder
 ODD = st.one_of(
     st.sampled_from(

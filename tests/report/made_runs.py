@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -19,6 +20,9 @@ from sinkscope.study.results import (
     Cell,
     Claim,
     ClaimControl,
+    Curve,
+    Dynamics,
+    Heads,
     Interval,
     LikelihoodChange,
     Mechanism,
@@ -168,7 +172,9 @@ def made_results(**more: Any) -> dict[str, Any]:
     run = RunFacts(seed=0, models=models, **about)
     rows: dict[str, Any] = {
         **{name: [] for name in TABLES}, "cells": cells, "tokens": tokens, "mechanism": [made_mechanism()],
-        "likelihood": made_scores(), "verdicts": verdicts, "claims": made_claims(), **more,
+        "likelihood": made_scores(), "verdicts": verdicts, "claims": made_claims(),
+        "curves": [row for model in ("made-llada", "made-dream", "made-llama") for row in made_curve(model)],
+        "dynamics": [made_dynamics("made-llada", static=0.5, moving=0.5)], **more,
     }  # fmt: skip
     return Results(**rows, run=run).to_dict()
 
@@ -181,6 +187,19 @@ def made_token(model: str, token: str, kind: str, share: float, base: float) -> 
     return TokenShare(
         model, "", "none", token, kind, share, share, share, base, share / base, 9, 3, "threshold", "uniform"
     )
+
+
+def made_curve(model: str) -> list[Curve]:
+    points = [(unit, epsilon) for unit in ("uniform", "percent") for epsilon in (0.0, 3.0, 10.0)]
+    return [Curve(model, "", "none", unit, epsilon, 0.9 + epsilon / 100) for unit, epsilon in points]
+
+
+def made_dynamics(model: str, **shares: float) -> Dynamics:
+    heads: dict[str, Any] = {item.name: shares.get(item.name, 0.0) for item in fields(Heads)}
+    return Dynamics(
+        model=model, setting="", condition="none", generations=3, **heads, sinks_found=9, non_sinks=0.9, places={}, rules=[],
+        layers=[], rule="threshold", unit="uniform", epsilon=3.0,
+    )  # fmt: skip
 
 
 def made_claims() -> list[Claim]:

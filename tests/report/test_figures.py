@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from dataclasses import fields, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import nbformat
 import numpy as np
 import pytest
-from made_runs import made_cell, made_mechanism, made_results, made_trace, typed
+from made_runs import made_results, made_trace
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from nbclient import NotebookClient
@@ -25,7 +24,6 @@ from sinkscope.report import figures, write
 from sinkscope.report.printing import figures as draw
 from sinkscope.report.view import Viewer
 from sinkscope.report.writing import Explorer, show
-from sinkscope.study.results import Dynamics, Heads
 from sinkscope.tracing import Trace
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "quickstart.ipynb"
@@ -35,16 +33,19 @@ def test_every_figure_is_written(run: Path, tmp_path: Path) -> None:
     first = draw(run, tmp_path / "one", "svg")
     names = {path.stem for path in first}
     assert {"figure-1-made-llada", "figure-3-made-llama", "figure-4-made-llada", "figure-5-made-dream"} <= names
-    assert {"figure-7", "figure-10", "masking", "table-2", "mechanism", "moving-sink"} <= names
+    assert {"figure-7", "figure-10", "moving-sink"} <= names
     assert "largest key" in (tmp_path / "one" / "figure-7.svg").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(("format", "start"), [("pdf", b"%PDF"), ("svg", b"<?xml"), ("png", b"\x89PNG")])
 def test_formats(tmp_path: Path, format: str, start: bytes) -> None:
     (tmp_path / "results.json").write_text(json.dumps(made_results()), encoding="utf-8")
+    with pytest.raises(ReportError, match="on its page"):
+        draw(tmp_path, format=format)
+    made_trace(maps=False).save(tmp_path / "traces" / "one.safetensors")
     paths = draw(tmp_path, format=format)
     before = [path.read_bytes() for path in paths]
-    assert len(paths) == 3 and all(text.startswith(start) for text in before)
+    assert len(paths) == 6 and all(text.startswith(start) for text in before)
     assert draw(tmp_path, format=format) == paths and [path.read_bytes() for path in paths] == before
     with pytest.raises(ReportError, match="format"):
         draw(tmp_path, format="jpeg")
@@ -54,42 +55,27 @@ def test_figures_show_the_numbers_of_the_trace(traces: list[Trace]) -> None:
     trace = traces[0]
     scores = trace.scores()
     ax = figures.received_map(trace, layer=1, head=2)
-    assert np.allclose(np.asarray(ax.images[0].get_array()) ** 2, scores[:, 1, 2].numpy(), atol=1e-4)
+    assert np.allclose(np.asarray(ax.images[0].get_array()), scores[:, 1, 2].numpy(), atol=1e-4)
     path = next(line for line in ax.lines if line.get_label() == "largest key")
     assert path.get_xdata().tolist() == scores[:, 1, 2].argmax(-1).tolist()
     grid = np.asarray(figures.head_grid(trace).images[0].get_array())
     assert np.allclose(grid, scores.amax(-1).mean(0).numpy(), atol=1e-5)
     curve = figures.epsilon_curve([trace]).lines[0].get_ydata()
     assert (np.diff(curve) >= 0).all() and curve[-1] <= 100
-    drops = figures.masking_curves(typed(made_results()).cells, "recall").axes[0].containers[0].lines[0].get_ydata()
-    assert np.allclose(drops, [0, -1, -(5**0.5), -(10**0.5)])
     with pytest.raises(ReportError, match="kept none"):
         figures.neighbouring_maps(traces[2])
     with pytest.raises(ReportError, match="from 1 to"):
         figures.neighbouring_maps(trace, 0)
 
 
-def dynamics(model: str, **shares: float) -> Dynamics:
-    heads: dict[str, Any] = {item.name: shares.get(item.name, 0.0) for item in fields(Heads)}
-    return Dynamics(
-        model=model, setting="", condition="none", generations=3, **heads, sinks_found=9, non_sinks=0.9, places={}, rules=[],
-        layers=[], rule="threshold", unit="uniform", epsilon=3.0,
-    )  # fmt: skip
-
-
 def drawn(traces: list[Trace]) -> list[Figure]:
     """Every figure there is, with a model's name that would be mathematics if anything were read as such."""
     odd = replace(traces[0], model={"name": "made-$x_1$", "family": "llada"})
     masked = replace(odd, interventions=[{"name": "MaskSinks", "k": 1}])
-    results = typed(made_results())
-    cells = [replace(cell, model=cell.model.replace("made-", "$made$-")) for cell in results.cells]
-    classes = [dynamics("$m$", static=0.5, moving=0.5)]
     made = [
         figures.received_map(odd), figures.score_histogram(odd), figures.score_histogram(traces[3], "uniform"),
         figures.neighbouring_maps(odd), figures.head_grid(odd), figures.sink_paths([odd, *traces]),
         figures.epsilon_curve([odd, *traces]), figures.before_after(odd, masked, 1, 0),
-        figures.masking_curves(cells), figures.token_bars(results.tokens), figures.class_bars(classes),
-        figures.mechanism_gaps([made_mechanism()]),
     ]  # fmt: skip
     return [one if isinstance(one, Figure) else one.get_figure(root=True) for one in made]
 
@@ -99,8 +85,7 @@ def test_tick_labels_are_plain(traces: list[Trace]) -> None:
         FigureCanvasAgg(figure).draw()
         for ax in figure.axes:
             labels = [*ax.get_xticklabels(which="both"), *ax.get_yticklabels(which="both")]
-            names = [label for label in labels if "$" in label.get_text()]
-            assert {label.get_text() for label in names} <= {"$m$"} and not any(name.get_parse_math() for name in names)
+            assert not any("$" in label.get_text() for label in labels)
 
 
 def test_heads_and_layers_are_whole_numbers(traces: list[Trace]) -> None:
@@ -108,21 +93,6 @@ def test_heads_and_layers_are_whole_numbers(traces: list[Trace]) -> None:
     FigureCanvasAgg(ax.get_figure(root=True)).draw()
     shown = [label.get_text() for label in ax.get_xticklabels() if 0 <= label.get_position()[0] < traces[0].heads_count]
     assert shown == ["0", "1", "2", "3"]
-
-
-def test_the_masking_figure_names_controls_and_the_paper() -> None:
-    figure = figures.masking_curves(typed(made_results()).cells, "arithmetic")
-    names = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert names == ["sinks masked", "random keys, count-matched", "paper, GSM8K"]
-
-
-def test_an_autoregressive_model_is_drawn_by_its_last_row() -> None:
-    cells = [cell for cell in typed(made_results()).cells if cell.model == "made-llama" and cell.task == "recall"]
-    by_last = [made_cell("made-llama", "recall", "mask_sinks", k, 0.0, -0.9, rows="last") for k in (1, 5, 10)]
-    figure = figures.masking_curves([*cells, *by_last], "recall")
-    lines = {container.get_label(): container.lines[0].get_ydata()[-1] for container in figure.axes[0].containers}
-    assert lines["sinks masked"] == pytest.approx(-90)
-    assert lines["sinks, ranked by whole columns"] == pytest.approx(-40 * 10**0.5)
 
 
 def test_a_trace_alone_becomes_a_page_and_figures(run: Path, tmp_path: Path) -> None:
@@ -195,12 +165,18 @@ def test_the_example_notebook_runs() -> None:
 def test_commands(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(["report", str(run), "-o", str(tmp_path / "page.html"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["bytes"] == (tmp_path / "page.html").stat().st_size
-    (tmp_path / "small").mkdir()
-    (tmp_path / "small" / "results.json").write_text(json.dumps(made_results()), encoding="utf-8")
-    assert command(["figures", str(tmp_path / "small"), "--format", "svg", "--json"]) == 0
-    folder = tmp_path / "small" / "figures"
-    wanted = [str(folder / f"{name}.svg") for name in ("masking", "table-2", "mechanism")]
-    assert json.loads(capsys.readouterr().out)["figures"] == wanted
+    made_trace(maps=False).save(tmp_path / "one.safetensors")
+    assert command(["figures", str(tmp_path / "one.safetensors"), "--format", "svg", "--json"]) == 0
+    folder = tmp_path / "one.safetensors.figures"
+    names = (
+        "figure-1-made-llada",
+        "figure-3-made-llada",
+        "figure-5-made-llada",
+        "figure-7",
+        "figure-10",
+        "moving-sink",
+    )
+    assert json.loads(capsys.readouterr().out)["figures"] == [str(folder / f"{name}.svg") for name in names]
     assert command(["report", str(tmp_path / "nowhere")]) == 2
     assert capsys.readouterr().err.startswith("sinkscope: Expected the folder of a run")
     assert command(["figures", str(run), "--format", "gif"]) == 2

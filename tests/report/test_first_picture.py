@@ -48,7 +48,7 @@ def test_title_and_caption_come_from_the_trace() -> None:
     assert chosen["caption"] == (
         f"Its largest sink is mostly at position {ends[0]} in the first half of the steps and at {ends[1]} in the second. "
         f"{like} of {len(heads)} heads of {model} "
-        f"({100 * like / len(heads):.1f} %, {len(mine)} generations) move theirs by more than 3 positions."
+        f"({100 * like / len(heads):.1f} %, generations: {len(mine)}) move theirs by more than 3 positions."
     )
 
 
@@ -65,7 +65,8 @@ def test_where_no_sink_moves_the_page_says_so(look: Opener, tmp_path: Path) -> N
     assert chosen is not None and not chosen["moves"] and chosen["like"] == 0
     assert all(moved(trace, i, j) is None for i in range(trace.layers) for j in range(trace.heads_count))
     assert chosen["title"].startswith("A sink that stays: made-still")
-    assert chosen["caption"].startswith("No head of made-still moves its sink")
+    assert f"0 of {chosen['heads']} heads of made-still (0.0 %, generations: 1) move theirs" in chosen["caption"]
+    assert chosen["from"] == chosen["to"]
     assert first_head([replace(trace, interventions=[{"name": "MaskSinks"}])]) is None
     page = look(write_traces([trace], tmp_path / "page.html"), "tab=explorer")
     assert page.evaluate("[sinkscope.view.layer, sinkscope.view.head]") == [chosen["layer"], chosen["head"]]

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from made_runs import Opener, made_results, made_trace, typed
+from made_runs import Opener, made_curve, made_results, made_trace
 from matplotlib.axes import Axes
 
 from sinkscope.report import figures, write
@@ -30,26 +30,14 @@ def test_models_are_told_apart_in_print() -> None:
         assert len(found) == len({str(look) for look in found}) == len(MODELS)
 
 
-def test_every_role_has_its_own_look() -> None:
-    cells = typed(made_results()).cells
-    more = [
-        replace(cell, condition={"name": name, "k": 1, "rank": "clean", "rows": "all"}, label=name)
-        for cell in cells[:1]
-        for name in ("swap_values", "attenuate", "zero_values", "steer", "patch", "cut_blocks", "other")
-    ]
-    figure = figures.masking_curves([*cells, *more], "arithmetic")
-    found = [(line.get_color(), str(line._dash_pattern)) for line in figure.legends[0].get_lines()]  # type: ignore[attr-defined]
-    ours = [look for look in found if look[0] != figures.INK]  # the paper's marks have no line
-    assert len(ours) == len({*ours}) >= 3
-
-
 def test_models_are_told_apart_on_the_page(look: Opener, tmp_path: Path) -> None:
     for trace in traces():
         trace.save(tmp_path / "traces" / f"{trace.model['name']}.safetensors")
-    results = made_results(cells=[], tokens=[], claims=[], likelihood=[], mechanism=[], verdicts=[])
+    curves = [row for name in MODELS for row in made_curve(name)]
+    results = made_results(cells=[], tokens=[], claims=[], likelihood=[], mechanism=[], verdicts=[], curves=curves)
     (tmp_path / "results.json").write_text(json.dumps(results), encoding="utf-8")
     drawn = "(lines) => lines.map((line) => line.getAttribute('stroke') + line.getAttribute('stroke-dasharray'))"
-    page = look(write(tmp_path), "")  # curves are worked out from the traces
+    page = look(write(tmp_path), "")
     found = page.locator("#curves .shared line").evaluate_all(drawn)
     assert len(found) == len({*found}) == len(MODELS)
     page = look(tmp_path / "report.html", "tab=explorer&layer=0&head=-1")

@@ -226,8 +226,6 @@ def test_the_papers_values_stand_beside_models_that_stand_for_its_own() -> None:
     shown = overview(typed(results))
     assert shown["paperTokens"] == {"made-llada": paper.TABLE_2["llada"]}
     assert set(shown["paper"]) == {"made-llada"}
-    traced = overview(traces=[made_trace("called-dream", maps=False), made_trace("made-dream", maps=False)])
-    assert traced["paperTokens"] == {"made-dream": paper.TABLE_2["dream"]}
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "\x00"])

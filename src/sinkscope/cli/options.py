@@ -33,23 +33,6 @@ def spelled(name: str) -> str:
     return ALIASES.get(plain, plain)
 
 
-# ---- what the shell offers while a word is typed, read from folders: importing the models or the studies takes seconds
-
-PACKAGE = Path(__file__).parents[1]
-
-
-def model_names(incomplete: str) -> list[str]:
-    """The models inside the package, and SmolLM2; of names with commas between, the last one is completed."""
-    before, comma, begun = incomplete.rpartition(",")
-    names = [*(path.name for path in (PACKAGE / "zoo").iterdir() if path.is_dir()), "smollm2-135m"]
-    return sorted(before + comma + name for name in names if name.startswith(begun) and name[0].isalpha())
-
-
-def study_names(incomplete: str) -> list[str]:
-    """The studies that ship."""
-    return sorted(path.stem for path in (PACKAGE / "study/studies").glob("*.yaml") if path.stem.startswith(incomplete))
-
-
 # ---- what is given, read and checked
 
 
@@ -99,14 +82,10 @@ def settings_of(given: Sequence[str] | None) -> dict[str, Any] | None:
 
 
 def _value(text: str) -> Any:
-    plain = {"true": True, "false": False, "null": None, "none": None, "": None}
-    if text.lower() in plain:
-        return plain[text.lower()]
-    if re.fullmatch(r"[+-]?[0-9]{1,18}", text):
-        return int(text)
-    if re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?", text):
-        return float(text)
-    return text
+    try:
+        return json.loads(text.lower())
+    except (ValueError, RecursionError):
+        return None if text.lower() in ("none", "") else text
 
 
 def read_prompt(asked: str) -> str | list[Any]:
@@ -146,16 +125,11 @@ def _json_prompt(path: Path) -> list[Any]:
 
 MOST = 2**32 - 1  # of a seed: what every library takes
 JsonFlag = Annotated[bool, Option("--json", help="Print JSON instead of a table.")]
-ModelArgument = Annotated[
-    str, Argument(help="Zoo name, folder, GGUF file or Hub id.", metavar="MODEL", autocompletion=model_names)
-]
+ModelArgument = Annotated[str, Argument(help="Zoo name, folder, GGUF file or Hub id.", metavar="MODEL")]
 PromptArgument = Annotated[str, Argument(help="Text; - reads stdin; @FILE.json: messages or ids.", metavar="PROMPT")]
-StudyName = Annotated[
-    str, Argument(help="A shipped study (paper, quick, …) or a YAML file.", metavar="NAME", autocompletion=study_names)
-]
+StudyName = Annotated[str, Argument(help="A shipped study (paper, quick, …) or a YAML file.", metavar="NAME")]
 ModelsOption = Annotated[
-    list[str] | None,
-    Option("--models", "--model", "-m", help="Models; repeated, or with commas.", autocompletion=model_names),
+    list[str] | None, Option("--models", "--model", "-m", help="Models; repeated, or with commas.")
 ]
 MoreModels = Annotated[list[str] | None, Argument(help="Further models after --models.", hidden=True)]
 ShardOption = Annotated[str | None, Option(help="Only this part of the work, such as 3/16; join them with merge.")]

@@ -16,12 +16,12 @@ def key(**parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
-class Answers:
-    """A dictionary of finished requests that only grows; without a path it lives in memory alone."""
+class Answers(dict[str, dict[str, Any]]):
+    """Finished requests by their names, which only become more; without a path they live in memory alone."""
 
     def __init__(self, path: Path | None = None) -> None:
+        super().__init__()
         self.path = path
-        self._found: dict[str, dict[str, Any]] = {}
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             if path.exists():
@@ -43,18 +43,12 @@ class Answers:
                 raise TaskError(
                     f"Expected a finished request in line {number} of {path}, got something else; take another folder."
                 )
-            self._found[record["key"]] = record
-
-    def get(self, name: str) -> dict[str, Any] | None:
-        return self._found.get(name)
-
-    def starting(self, prefix: str) -> list[dict[str, Any]]:
-        return [record for name, record in self._found.items() if name.startswith(prefix)]
+            self[record["key"]] = record
 
     def add_all(self, answers: Iterable[tuple[str, dict[str, Any]]]) -> None:
         """Keep the answers of a batch, in one piece; when this returns, a kill of the process cannot lose them."""
         records = [{"key": name, **values} for name, values in answers]
-        self._found |= {record["key"]: record for record in records}
+        self.update({record["key"]: record for record in records})
         if self.path is not None and records:
             with self.path.open("ab") as file:
                 file.write(b"".join(json.dumps(record, ensure_ascii=False).encode() + b"\n" for record in records))

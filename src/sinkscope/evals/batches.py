@@ -6,8 +6,8 @@ import bisect
 import functools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -94,7 +94,15 @@ def runner_of(
     """What answers batches of this model under an intervention: workers elsewhere, else this process."""
     if run is None:
         return lambda change, batches: ((batch, run_batch(model, change, batch)) for batch in batches)
-    return lambda change, batches: run(job_of(model, dtype, device, change), batches)
+
+    def elsewhere(change: Any, batches: Sequence[Batch]) -> Iterator[tuple[Batch, Outcome]]:
+        job = Job(model.name, model.fingerprint, dtype, device)
+        if change is not None:
+            condition, seed = condition_of(change)
+            job = replace(job, condition=condition.to_dict(), seed=seed)
+        return run(job, batches)
+
+    return elsewhere
 
 
 def run_batch(model: Model, intervention: Any, batch: Batch) -> Outcome:
@@ -106,16 +114,11 @@ def run_batch(model: Model, intervention: Any, batch: Batch) -> Outcome:
     return {"answers": records, "effect": effect, "attention": attention_of(model, intervention)}
 
 
-@contextmanager
-def intervened(model: Model, intervention: Any) -> Iterator[Any]:
+def intervened(model: Model, intervention: Any) -> AbstractContextManager[Any]:
     """The intervention in force, one or several; None where there is none."""
-    if intervention is None:
-        yield None
-        return
     from sinkscope.interventions import intervene
 
-    with intervene(model, *as_list(intervention)) as active:
-        yield active
+    return nullcontext() if intervention is None else intervene(model, *as_list(intervention))
 
 
 def _generated(model: Model, intervention: Any, batch: Batch) -> list[dict[str, Any]]:
@@ -129,7 +132,7 @@ def _generated(model: Model, intervention: Any, batch: Batch) -> list[dict[str, 
     for row, own, when in zip(rows, stops, order, strict=True):
         count = kept_tokens(model, row, own)  # what follows depends on how long the rest of the batch took
         steps = {"steps": when[:count].tolist()} if timed else {}
-        records.append({"text": text_of(model, row, own), "ids": row[:count], **steps})
+        records.append({"text": read_answer(model, row, own)[0], "ids": row[:count], **steps})
     return records
 
 
@@ -161,7 +164,7 @@ def answer_tokens(
         whole = step.canvas[:, width : step.block[1]]
         if model.mask_id is not None and bool((whole == model.mask_id).any()):
             return
-        if all(_read(model, row, own)[1] for row, own in zip(whole.tolist(), stops, strict=True)):
+        if all(read_answer(model, row, own)[1] for row, own in zip(whole.tolist(), stops, strict=True)):
             raise _EnoughError
 
     try:
@@ -172,18 +175,13 @@ def answer_tokens(
     return rows, order
 
 
-def text_of(model: Model, ids: list[int], stops: Sequence[str]) -> str:
-    """The answer's text before its end token and before the first of its stop strings."""
-    return _read(model, ids, stops)[0]
-
-
 def kept_tokens(model: Model, ids: list[int], stops: Sequence[str]) -> int:
     """How many tokens stand before the end token, or up to and with the first stop string."""
-    count = bisect.bisect_left(range(len(ids)), True, key=lambda count: _read(model, ids[:count], stops)[1])
+    count = bisect.bisect_left(range(len(ids)), True, key=lambda count: read_answer(model, ids[:count], stops)[1])
     return count - 1 if count and ids[count - 1] in _ends(model, stops) else count
 
 
-def _read(model: Model, ids: list[int], stops: Sequence[str]) -> tuple[str, bool]:
+def read_answer(model: Model, ids: list[int], stops: Sequence[str]) -> tuple[str, bool]:
     """Text before the first end token and the first stop string, and whether there was one."""
     ends = _ends(model, stops)
     first = next((index for index, token in enumerate(ids) if token in ends), None)
@@ -212,7 +210,7 @@ def _scored(model: Model, intervention: Any, batch: Batch) -> list[dict[str, Any
     )
     pairs = [(list(one.prompt), list(one.answer)) for one in batch.requests]
     if model.causal:
-        return [asdict(one) for one in chain_likelihoods(model, pairs, batch_size=batch.rows, settle=settle)]
+        return [asdict(one) for one in chain_likelihoods(model, pairs, settle=settle)]
     words: dict[str, Any] = {"samples": batch.samples, "batch_size": batch.rows, "seed": batch.seed, "settle": settle}
     return [asdict(masked_likelihood(model, *pair, **words)) for pair in pairs]
 
@@ -288,14 +286,6 @@ def weights_of(name: str, dtype: str | None, device: str | None) -> Model:
     from sinkscope.models.load import load
 
     return load(name, dtype=dtype, device=device)
-
-
-def job_of(model: Model, dtype: str | None, device: str | None, intervention: Any) -> Job:
-    """What workers are told once: the model's name, and the intervention as a condition that they can make."""
-    if intervention is None:
-        return Job(model.name, model.fingerprint, dtype, device)
-    condition, seed = condition_of(intervention)
-    return Job(model.name, model.fingerprint, dtype, device, condition.to_dict(), seed)
 
 
 def condition_of(intervention: Any) -> tuple[Condition, int]:

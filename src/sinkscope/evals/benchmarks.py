@@ -26,7 +26,7 @@ from sinkscope.evals.sanitize import program
 from sinkscope.sandbox import Limits, check_many
 
 if TYPE_CHECKING:
-    from sinkscope.evals.asked import Choices
+    from sinkscope.evals.evaluation import Choices
 
 PREFIX = "sinkscope_"  # of the tasks of our own suite
 FILES = {"gsm8k": "gsm8k_test", "humaneval": "HumanEval"}
@@ -68,16 +68,11 @@ def load_tasks(
 
 # ---- GSM8K
 
-GSM8K = {
-    "gsm8k": "gsm8k.yaml",
-    "gsm8k_cot": "gsm8k-cot.yaml",
-    "gsm8k_cot_zeroshot": "gsm8k-cot-zeroshot.yaml",
-    "gsm8k_cot_llama": "gsm8k-cot-llama.yaml",
-}
+GSM8K = ("gsm8k", "gsm8k_cot", "gsm8k_cot_zeroshot", "gsm8k_cot_llama")
 
 
 def _gsm8k(name: str, setup: Setup, choices: Choices, protocol: str) -> Any:
-    config, data = _harness_config("gsm8k", GSM8K[setup.task]), choices.folder
+    config, data = _harness_config("gsm8k", setup.task.replace("_", "-")), choices.folder
     asked = choices.fewshot if choices.fewshot is not None else setup.examples
     shots = config["num_fewshot"] if asked is None else asked
     source, train = _find(data, FILES["gsm8k"]), None
@@ -147,7 +142,7 @@ def worked_examples(file: Path | None, count: int, protocol: str) -> list[dict[s
 
 # ---- HumanEval
 
-HUMANEVAL = {"humaneval": "humaneval.yaml", "humaneval_instruct": "humaneval_instruct.yaml"}
+HUMANEVAL = ("humaneval", "humaneval_instruct")
 
 
 def _humaneval(name: str, setup: Setup, choices: Choices) -> Any:
@@ -156,7 +151,7 @@ def _humaneval(name: str, setup: Setup, choices: Choices) -> Any:
         raise TaskError(
             f"pass@{max(pass_at)} needs at least {max(pass_at)} answers per problem, got {repeats}; raise repeats."
         )
-    config = _harness_config("humaneval", HUMANEVAL[setup.task])
+    config = _harness_config("humaneval", setup.task)
     how = setup.sanitize or ("fence" if setup.task == "humaneval_instruct" else "continue")
 
     def judge(answers: Iterable[Sequence[str]], docs: Sequence[dict[str, Any]]) -> list[list[bool]]:
@@ -259,7 +254,9 @@ def _harness_config(folder: str, file: str) -> dict[str, Any]:
     import lm_eval.tasks
     from lm_eval.tasks._yaml_loader import load_yaml
 
-    config: dict[str, Any] = load_yaml(Path(lm_eval.tasks.__file__).parent / folder / file, resolve_func=False)
+    config: dict[str, Any] = load_yaml(
+        Path(lm_eval.tasks.__file__).parent / folder / f"{file}.yaml", resolve_func=False
+    )
     config.pop("tag", None)
     return config
 

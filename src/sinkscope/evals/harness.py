@@ -144,7 +144,7 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         for request in requests:
             asked.append(self._generation(request, seen[id(request)]))
             seen[id(request)] += 1
-        new = [one.name for _, one in asked if self.answers.get(one.name) is None]
+        new = [one.name for _, one in asked if one.name not in self.answers]
         found = self._answered("generate", asked, self.batch_size, disable_tqdm)
         self.counts += Counter(generated=len(set(new)), found=len(asked) - len(new))
         return [str(record["text"]) for record in found]
@@ -152,7 +152,7 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
     def answered(self, task: str) -> tuple[list[dict[str, Any]], list[tuple[int, ...]]]:
         """First answers and prompts of a task's problems, in the order of their numbers."""
         own = [one for _, one in sorted(self.generations.get(task, {}).items())]
-        return [self._answer(one.name) for one in own], [one.prompt for one in own]
+        return [self.answers[one.name] for one in own], [one.prompt for one in own]
 
     def _generation(self, request: Instance, nth: int) -> tuple[Decode, Request]:
         text, words = _text(request.args[0]), request.args[1]
@@ -244,7 +244,7 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         """
         groups: dict[Decode | None, dict[str, Request]] = {}
         for settings, one in asked:
-            if self.part is not None or self.answers.get(one.name) is None:
+            if self.part is not None or one.name not in self.answers:
                 groups.setdefault(settings, {})[one.name] = one
         batches: list[Batch] = []
         for settings, group in groups.items():
@@ -257,7 +257,7 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         if self.part is not None:  # the batches of the whole run, of which this process has every so manieth
             index, count = self.part
             mine = batches[index - 1 :: count]
-            batches = [batch for batch in mine if any(self.answers.get(one.name) is None for one in batch.requests)]
+            batches = [batch for batch in mine if any(one.name not in self.answers for one in batch.requests)]
         total = sum(len(batch.requests) for batch in batches)
         with StepBar(total, f"{kind[:-1]}ing", asked=not silent) as bar:
             advance = self.on_answers or bar.tick
@@ -269,7 +269,7 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
                 advance(len(names))
         if self.part is not None:
             raise PartAnswered
-        return [self._answer(one.name) for _, one in asked]
+        return [self.answers[one.name] for _, one in asked]
 
     # ---- what the results say about us
 
@@ -280,16 +280,12 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         """What every answer of this model depends on, beside the request."""
         return {"model": self.model.identity(), "intervention": described(self.intervention)}
 
-    def _answer(self, name: str) -> dict[str, Any]:
-        record = self.answers.get(name)
-        assert record is not None
-        return record
-
     def get_model_info(self) -> dict[str, Any]:
         """Taken into the harness's results, under `config`."""
+        effects = [record for name, record in self.answers.items() if name.startswith(self._effects())]
         info: dict[str, Any] = {
             **self._dependence(),
-            "effect": total_effect(self.answers.starting(self._effects())),
+            "effect": total_effect(effects),
             "backend": self.attention or attention_of(self.model, self.intervention),
             "settings": {task: settings.to_dict() for task, settings in self.used.items()},
             "requests": dict(self.counts),

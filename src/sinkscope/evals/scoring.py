@@ -161,37 +161,29 @@ def read_spans(model: Model, ids: Tensor, stops: Sequence[int]) -> Iterator[Tens
 
 @torch.inference_mode()
 def chain_likelihoods(
-    model: Model, pairs: list[tuple[list[int], list[int]]], *, batch_size: int = 8, settle: bool = False
+    model: Model, pairs: list[tuple[list[int], list[int]]], *, settle: bool = False
 ) -> list[Likelihood]:
-    """Exact log-likelihoods of (context, answer) pairs under an autoregressive model, in padded batches."""
+    """Exact log-likelihoods of (context, answer) pairs under an autoregressive model, in one padded batch."""
     for context, answer in pairs:
         _check(model, context, answer)
-    order = sorted(range(len(pairs)), key=lambda index: -sum(map(len, pairs[index])))
-    found: dict[int, Likelihood] = {}
-    for start in range(0, len(order), batch_size):
-        chunk = order[start : start + batch_size]
-        ids, mask = pad([torch.tensor([pairs[index][0] + pairs[index][1]]) for index in chunk], model)
-        labels = torch.where(mask.bool(), PROMPT, -1).to(model.device)
-        padding, run = None if bool(mask.all()) else (mask == 0).sum(1), object()
-        for step in range(2 if settle else 1):
-            with forward_context(Forward(run, step, labels, len(ids), 0, padding, ids.shape[1], ids=ids)):
-                logits = model.logits(ids, mask)
-        for index, row in zip(chunk, logits, strict=True):
-            answer = pairs[index][1]
-            tokens = torch.tensor(answer, device=row.device)
-            scores = row[-len(answer) - 1 : -1].float().log_softmax(-1)
-            value = float(scores.gather(-1, tokens.unsqueeze(-1)).double().sum())
-            found[index] = Likelihood(value, 0.0, bool((scores.argmax(-1) == tokens).all()), len(answer), 1)
-    return [found[index] for index in range(len(pairs))]
+    ids, mask = pad([torch.tensor([context + answer]) for context, answer in pairs], model)
+    labels = torch.where(mask.bool(), PROMPT, -1).to(model.device)
+    padding, run = None if bool(mask.all()) else (mask == 0).sum(1), object()
+    for step in range(2 if settle else 1):
+        with forward_context(Forward(run, step, labels, len(ids), 0, padding, ids.shape[1], ids=ids)):
+            logits = model.logits(ids, mask)
+    found = []
+    for (_, answer), row in zip(pairs, logits, strict=True):
+        tokens = torch.tensor(answer, device=row.device)
+        scores = row[-len(answer) - 1 : -1].float().log_softmax(-1)
+        value = float(scores.gather(-1, tokens.unsqueeze(-1)).double().sum())
+        found.append(Likelihood(value, 0.0, bool((scores.argmax(-1) == tokens).all()), len(answer), 1))
+    return found
 
 
 def _check(model: Model, context: list[int], answer: list[int]) -> None:
-    if not context or not answer:
+    if not context or not answer or len(context) + len(answer) > model.context:
         raise PromptError(
-            f"Expected a context and an answer of at least one token each, got {len(context)} and {len(answer)}."
-        )
-    if len(context) + len(answer) > model.context:
-        raise PromptError(
-            f"Expected context and answer to fit the {model.context} positions of {model.name}, got {len(context)} and "
-            f"{len(answer)} tokens; shorten the context."
+            f"Expected a context and an answer of at least one token each, and at most {model.context} in all, got "
+            f"{len(context)} and {len(answer)}."
         )

@@ -131,20 +131,25 @@ def mean(values: Sequence[float | bool | None]) -> float | None:
 
 
 def as_markdown(cells: list[dict[str, Any]]) -> str:
-    """One row per masked cell; in brackets the same less that of random keys."""
-    lines = [
-        "| model | task | condition | tokens changed | first change | pairs reordered | changed, same verdict | KL |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    """One row per masked cell; in brackets the same less that of random keys. Nothing where there is none."""
+    rows = []
     for cell in cells:
         if "shift" in cell and cell["condition"]["name"] != "none":
             less = cell.get("shift_minus_random", {})
             shown = [_shown(cell["shift"].get(name), less.get(name)) for name in METRICS[:-1]]
-            lines.append("| " + " | ".join([cell["model"], cell["task"], cell["label"], *shown]) + " |")
-    return "\n".join(lines) + "\n" if len(lines) > 2 else ""
+            rows.append([cell["model"], cell["task"], cell["label"], *shown])
+    titles = "model | task | condition | tokens changed | first change | pairs reordered | changed, same verdict | KL"
+    return markdown_table(titles, rows) if rows else ""
 
 
 def _shown(value: float | None, less: float | None) -> str:
     if value is None:
         return "–"
     return f"{value:.3f}" + ("" if less is None else f" ({less:+.3f})")
+
+
+def markdown_table(titles: str, rows: Sequence[Sequence[object]]) -> str:
+    """titles: with | between."""
+    lines = [titles, *(" | ".join(map(str, row)) for row in rows)]
+    head, *body = [f"| {line} |\n" for line in lines]
+    return "".join([head, "|---" * len(titles.split("|")) + "|\n", *body])

@@ -6,8 +6,7 @@ import json
 import logging
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +15,11 @@ import numpy as np
 from sinkscope import io
 from sinkscope.errors import TaskError
 from sinkscope.evals import shift
-from sinkscope.evals.asked import Asked, Choices, OnMessage, OnProgress, Part, check_numbers, right_answers, settled
-from sinkscope.evals.batches import Batch, Kind, Request, Runner, runner_of
-from sinkscope.evals.evaluation import loaded_for, outlined
+from sinkscope.evals.batches import Batch, Kind, Request, Runner
+from sinkscope.evals.evaluation import Asked, Choices, OnMessage, OnProgress, Part, check_numbers, loader, outlined
 from sinkscope.evals.masking import decode_words, grid, label
-from sinkscope.evals.protocol import OTHERWISE, benchmark_of, draws, protocol_for, settings_for
+from sinkscope.evals.protocol import OTHERWISE, benchmark_of, draws, protocol_for
+from sinkscope.evals.results import settled
 from sinkscope.interventions.conditions import Condition
 from sinkscope.paper import TABLE_1
 from sinkscope.settings.decode import Decode
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 OTHER_SEED = "no-op with another seed"
-FAST = {"commit": "threshold", "threshold": 0.9, "confidence": "probability", "steps": None, "cache": None}
-AGREE = 0.05  # fast and slow decoding agree if their accuracies differ by less, with 95 % confidence
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,6 @@ def table1(
     ks: Sequence[int] = (1, 5, 10),
     conditions: Sequence[Condition] = (),
     limit: int | None = None,
-    fast: int | None = None,
     sequential: Stopping | None = None,
     traced: int = 3,
     dtype: str | None = None,
@@ -71,16 +67,15 @@ def table1(
     """Run models × tasks × {none, k sinks by clean and as_run ranking, k random keys}; returns what results.json holds.
 
     tasks: by default the benchmarks of the protocol; under `harness` gsm8k, and humaneval_instruct where a chat template
-    is used, humaneval where none is. conditions: further ones, behind the grid. fast: commit all that is surer than 0.9,
-    if that agrees with the protocol's decoding on so many unmasked problems. sequential: stop a comparison early.
+    is used, humaneval where none is. conditions: further ones, behind the grid. sequential: stop a comparison early.
     Every request is kept as soon as it is answered: a killed run is resumed. `traced` problems per task are run
     once more with a recorder, for sink tokens, dynamics of the heads and the order of decoding. They also run under every
     condition along the unmasked path, for the divergence of the logits. part: (i, n), answer every n-th batch alone, and
     score nothing. The other words are `evaluate`'s; more: the fields of `Choices`.
     """
-    if part is not None and (fast or sequential):
-        raise TaskError("Parts of a table cannot look at each other's answers: leave --fast and --sequential out.")
-    check_numbers(limit=limit, fast=fast)
+    if part is not None and sequential:
+        raise TaskError("Parts of a table cannot look at each other's answers: leave --sequential out.")
+    check_numbers(limit=limit)
     message = on_message or logger.info
 
     def asked_of(model: Model) -> tuple[Asked, list[Arm]]:
@@ -89,16 +84,16 @@ def table1(
         return asked, arms_of(asked, [*grid(model.causal, ks), *conditions])
 
     def answers(asked: Asked, arms: Sequence[Arm]) -> int:
-        return -(-asked.count(limit) // (part or (1, 1))[1]) * len(arms)
+        return asked.count(limit, part) * len(arms)
 
     unique = {str(getattr(model, "name", model)): model for model in models}.values()
     # Whatever is missing is told before the first model is loaded.
     total, before = sum(answers(*asked_of(outlined(given, engine))) for given in unique), 0
     results: dict[str, Any] = {"schema": 1, "cells": [], "tokens": [], "dynamics": [], "order": [], "verdicts": []}
     runs: list[dict[str, Any]] = []
-    with nullcontext() if engine is None else engine.answering(device, message) as run:
+    with loader(engine, dtype, device, message) as load:
         for given in unique:
-            model = loaded_for(engine, given, dtype, device)
+            model, runner = load(given)
             asked, arms = asked_of(model)
             asked.tell(message)
 
@@ -108,10 +103,7 @@ def table1(
 
             safe = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in model.name)
             folder = Path(out) / (safe.strip("._") or "model")
-            runner = runner_of(model, run, dtype, device)
             table = ModelTable(asked, folder, runner, part, limit, sequential, message, tick)
-            if fast is not None and not model.causal:
-                table = table.faster(fast)
             done = table.run(arms)
             before += answers(asked, arms)
             if part is not None:
@@ -187,7 +179,6 @@ class ModelTable:
     stopping: Stopping | None
     message: OnMessage
     on_answers: Callable[[int], object]  # of this model, there by now
-    fast: dict[str, Any] | None = None
 
     @property
     def model(self) -> Model:
@@ -221,10 +212,10 @@ class ModelTable:
     def _cells(self, arm: Arm, limit: int | None, plain: Sequence[Done] = (), index: int | None = None) -> list[Done]:
         """A cell per task, compared with the unmasked ones; index: the arm's, None where its answers were counted before."""
         own = self.out / f"{arm.condition.key}{'-other-seed' if arm.name == OTHER_SEED else ''}"
-        each = -(-self.asked.count(self.limit) // (self.part or (1, 1))[1])
+        each = self.asked.count(self.limit, self.part)
         summary, lm = self.asked.run(
             arm.condition.intervention(self.asked.choices.seed), own, runner=self.runner,
-            part=self.part, limit=limit, order=self._order(), settings=self._with(arm.words) if arm.words else self.fast,
+            part=self.part, limit=limit, order=self._order(), words=arm.words,
             on_progress=lambda done, _: None if index is None else self.on_answers(each * index + done),
         )  # fmt: skip
         before = {one.cell["task"]: one for one in plain}
@@ -271,36 +262,10 @@ class ModelTable:
 
     def _paper(self, task: str, arm: Arm) -> float | None:
         """The paper's figure, for exactly its checkpoint and the protocol that repeats it."""
-        exact = self.asked.protocol.name == "paper" and self.asked.published(task) and self.fast is None
+        exact = self.asked.protocol.name == "paper" and self.asked.published(task)
         if not exact or (arm.name != "none" and arm.condition.name != "mask_sinks"):
             return None
         return TABLE_1.get((self.model.family, benchmark_of(task) or ""), {}).get(arm.condition.k)
-
-    # ---- decode settings
-
-    def _with(self, words: Mapping[str, Any]) -> Decode | dict[str, Any]:
-        asked = self.fast or self.asked.choices.settings
-        return replace(asked, **words) if isinstance(asked, Decode) else {**(asked or {}), **words}
-
-    def faster(self, count: int) -> ModelTable:
-        """The table with fast decoding, after it agreed with the protocol's on so many unmasked problems."""
-        words = self._with(FAST)
-        if isinstance(words, Decode):
-            raise TaskError("Expected decode settings as words for fast decoding, got a Decode; leave fast out.")
-        self.message(f"{self.model.name}: fast decoding against the protocol's on {count} problems")
-        slow, _ = self.asked.run(None, self.out / "none", runner=self.runner, limit=count)
-        quick, _ = self.asked.run(None, self.out / "none-fast", runner=self.runner, limit=count, settings=words)
-        for task, entry in slow["tasks"].items():
-            pair = paired(right_answers(slow, task), right_answers(quick, task))
-            if not -AGREE < pair.difference_low <= pair.difference_high < AGREE:
-                raise TaskError(
-                    f"Fast decoding does not agree with the protocol's on {entry['n']} problems of {task}: accuracy differs "
-                    f"by {100 * pair.difference:+.1f} points ({100 * pair.difference_low:+.1f} to "
-                    f"{100 * pair.difference_high:+.1f}), and less than {100 * AGREE:g} are wanted; leave --fast out, or "
-                    "check more problems."
-                )
-        self.message(f"{self.model.name}: fast decoding agrees, all conditions are decoded with threshold 0.9")
-        return replace(self, fast=words)
 
     # ---- a few problems once more, with a recorder
 
@@ -327,14 +292,10 @@ class ModelTable:
     ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         """In the order of the tasks, wherever they were run."""
         change = None if condition is None else condition.intervention(self.asked.choices.seed)
-        settings = self.fast or self.asked.choices.settings
         batches = {
-            task: Batch(
-                kind, tuple(Request(task, ids) for ids in own),
-                settings_for(self.model, task, settings, None, self.asked.protocol),
-            )
+            task: Batch(kind, tuple(Request(task, ids) for ids in own), self.asked.settings(task))
             for task, own in prompts.items()
-        }  # fmt: skip
+        }
         outcomes = {batch.id: outcome for batch, outcome in self.runner(change, list(batches.values()))}
         for task, batch in batches.items():
             yield task, outcomes[batch.id]["answers"]
@@ -357,30 +318,24 @@ def _machine(batch_size: int, runs: list[dict[str, Any]], device: str | None) ->
 
 def as_markdown(results: dict[str, Any]) -> str:
     """Accuracies with their intervals and paired tests, the shift of the answers, and what all was run with."""
-    lines = [
-        "| model | task | protocol | condition | n | accuracy | 95 % | difference | p | paper | published |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    rows = []
     for cell in results["cells"]:
         span = "" if cell["low"] is None else f"{cell['low']:.3f}–{cell['high']:.3f}"
         low, high = (100 * cell.get(f"difference_{end}", 0) for end in ("low", "high"))
         change = f"{100 * cell['difference']:+.1f} ({low:+.1f} … {high:+.1f})" if "difference" in cell else ""
         if "sequential" in cell:
             change += f", {cell['sequential']['decision']} ± {cell['sequential']['margin']:g}"
-        words = [
+        rows.append([
             cell["model"], cell["task"], cell.get("protocol") or "", cell["label"], cell["n"],
             f"{cell['accuracy']:.3f}", span, change, f"{cell['p']:.3g}" if "p" in cell else "",
             "" if cell["paper"] is None else f"{cell['paper']:.2f}",
             ", ".join(f"{one['score']:g} ({one['by']})" for one in cell.get("published", [])),
-        ]  # fmt: skip
-        lines.append("| " + " | ".join(map(str, words)) + " |")
-    parts = ["\n".join(lines) + "\n"]
+        ])  # fmt: skip
+    titles = "model | task | protocol | condition | n | accuracy | 95 % | difference | p | paper | published"
+    parts = [shift.markdown_table(titles, rows)]
     if moved := shift.as_markdown(results["cells"]):
         parts.append(f"Answers against the unmasked run; in brackets less the same of random keys.\n\n{moved}")
     if machine := results.get("run", {}).get("machine"):
-        parts.append(", ".join(f"{name} {_shown(value)}" for name, value in machine.items()) + "\n")
+        shown = {**machine, "dtype": ", ".join(machine["dtype"])}
+        parts.append(", ".join(f"{name} {'none' if value is None else value}" for name, value in shown.items()) + "\n")
     return "\n".join(parts)
-
-
-def _shown(value: Any) -> str:
-    return "none" if value is None else ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,8 +1,8 @@
 """The paper's figures of traces with matplotlib, for print and for notebooks.
 
 Figure 1 `received_map`, 3 `score_histogram`, 4, 6 and 8 `neighbouring_maps`, 5 `head_grid`, 7 `sink_paths`, 10
-`epsilon_curve`; ours: `before_after`, and those of a study's results in `result_figures.py`. Most take an optional `ax`
-(or make their own) and return it; a notebook shows what they return.
+`epsilon_curve`; ours: `before_after`. Most take an optional `ax` (or make their own) and return it; a notebook shows what
+they return. Charts of a study's results are on its page, each with its drawing and its numbers to download.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import cast
 import numpy as np
 import torch
 from matplotlib.axes import Axes
+from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 
 from sinkscope.errors import ReportError
 from sinkscope.report.drawing import COLOURS, INK, LINES, SINK, axes, in_style, look, plain_counts, sheet, whole_ticks
-from sinkscope.report.result_figures import class_bars, masking_curves, mechanism_gaps, token_bars  # noqa: F401
 from sinkscope.report.sample import head_classes, model_of
 from sinkscope.sinks import Threshold, default_rule, head_dynamics, histogram, sweep
 from sinkscope.sinks.columns import CumulativeColumns, missing_keys, query_count, seen_by
@@ -54,7 +54,7 @@ def received_map(
     values = _columns(trace, layer, head, group)
     extent = (-0.5, trace.positions - 0.5, trace.steps + 0.5, 0.5)  # steps are counted from 1
     image = ax.imshow(
-        values.sqrt().numpy(), aspect="auto", cmap=COLOURS, interpolation="nearest", extent=extent, vmin=0
+        values.numpy(), aspect="auto", cmap=COLOURS, interpolation="nearest", extent=extent, norm=PowerNorm(0.5, vmin=0)
     )
     steps = np.arange(trace.steps) + 1
     ax.plot(values.argmax(-1).numpy(), steps, color="white", linewidth=2.6)
@@ -73,9 +73,7 @@ def received_map(
     whole_ticks(ax)
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
     unit = "× uniform" if trace.causal else "column sum"
-    bar = ax.figure.colorbar(image, ax=ax, label=f"received ({unit})")
-    ticks = [tick for tick in (0, 0.25, 1, 2, 4, 8, 16, 32, 64) if tick <= float(values.max())]
-    bar.set_ticks([tick**0.5 for tick in ticks], labels=[f"{tick:g}" for tick in ticks])
+    ax.figure.colorbar(image, ax=ax, label=f"received ({unit})")
     return ax
 
 
@@ -110,16 +108,14 @@ def neighbouring_maps(trace: Trace, step: int = 1, slot: int = 0) -> Figure:
     for ax, at in zip(panels, (step - 1, step), strict=True):
         # An autoregressive step after the prompt writes one row: the map so far is all rows that there are.
         weights = trace.maps[slot, : at + 1].float().amax(0) if trace.causal else trace.maps[slot, at].float()
-        image = ax.imshow(weights.sqrt().numpy(), cmap=COLOURS, vmin=0, vmax=1, interpolation="nearest")
+        image = ax.imshow(weights.numpy(), cmap=COLOURS, norm=PowerNorm(0.5, 0, 1), interpolation="nearest")
         key = int(weights.sum(0).argmax())
         ax.plot([key], [1.025], marker="v", color=SINK, clip_on=False, transform=ax.get_xaxis_transform(), markersize=6)
         ax.set(xlabel=f"key (▾ largest: {key})", ylim=(trace.positions - 0.5, -0.5))
         ax.set_title(f"step {at + 1}", pad=11)
         whole_ticks(ax)
     panels[0].set_ylabel("query")
-    bar = figure.colorbar(image, ax=list(panels), label="attention weight", shrink=0.85)
-    ticks = (0, 0.05, 0.25, 0.5, 1)
-    bar.set_ticks([tick**0.5 for tick in ticks], labels=[f"{tick:g}" for tick in ticks])
+    figure.colorbar(image, ax=list(panels), label="attention weight", shrink=0.85)
     figure.suptitle(f"{model_of(trace)}: layer {layer}, head {head}")
     return figure
 

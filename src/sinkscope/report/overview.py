@@ -1,7 +1,6 @@
 """What the overview shows: the paper's claims against the run, cells, token shares, classes of heads, thresholds.
 
-Everything is taken from the run's `Results`; token shares, classes and curves are worked out from the
-traces where a run has no such rows.
+Everything is taken from the run's `Results`.
 """
 
 from __future__ import annotations
@@ -13,8 +12,6 @@ from typing import Any
 from sinkscope import paper
 from sinkscope.errors import ReportError
 from sinkscope.io.reading import damaged, read_object
-from sinkscope.report.sample import head_classes, model_of
-from sinkscope.sinks import sweep, token_shares
 from sinkscope.sinks.classes import NAMES as CLASSES
 from sinkscope.statistics import CORRECTION
 from sinkscope.study import matrix, vocabulary
@@ -27,45 +24,35 @@ from sinkscope.study.results import (
     LikelihoodChange,
     Results,
     Tables,
+    TokenShare,
     Verdict,
     read_results,
 )
 from sinkscope.study.summary import contrast, kinds_of
-from sinkscope.tracing import Trace
 
-EPSILONS = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0)
 SCORED = ("difference", "difference_low", "difference_high", "mass_share", "n")
 Rows = list[dict[str, Any]]
 
 
-def overview_of(run: Path, traces: Sequence[Trace]) -> dict[str, Any]:
+def overview_of(run: Path) -> dict[str, Any]:
     """All of the overview of a run's folder; the file of a trace has none."""
     if run.is_file():
         return overview()
     about = read_object(run / "run.json", LARGEST, ReportError) if (run / "run.json").is_file() else {}
     with damaged(f"results.json or run.json of {run}", ReportError):
-        return overview(read_results(run, ReportError), about, traces)
+        return overview(read_results(run, ReportError), about)
 
 
-def overview(
-    results: Results | None = None, about: Mapping[str, Any] | None = None, traces: Sequence[Trace] = ()
-) -> dict[str, Any]:
+def overview(results: Results | None = None, about: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """All of the overview; parts for which there is nothing are empty. about: what run.json holds."""
     known = {**({} if results is None else results.run.to_dict()), **(about or {})}
     tables = Tables(*([],) * 10) if results is None else results
     claims, verdicts = ([], []) if results is None else (results.claims or [], results.verdicts)
-    by_model: dict[str, list[Trace]] = {}
-    for trace in traces:
-        if not trace.interventions:  # what a changed model does is no finding about the model
-            by_model.setdefault(model_of(trace), []).append(trace)
     cells = cell_rows([*tables.pooled, *tables.cells])
     # The experiment, its controls and its variants first, then sink tests by other interventions.
     roles = dict.fromkeys([*vocabulary.ROLE_NAMES, *(cell["role"] for cell in cells if cell["role"])])
-    tokens = [{**row.to_dict(), "model": shown_model(row)} for row in tables.tokens if row.condition == "none"]
-    tokens = tokens or [row for model, some in by_model.items() for row in _traced_tokens(model, some)]
-    models = {model: model for model in by_model}  # as it is shown → its name
-    models |= {shown_model(row): row.model for row in tables.tokens}
-    models |= {shown_model(row): row.model for row in tables.cells}
+    rows: list[TokenShare | Cell] = [*tables.tokens, *tables.cells]
+    models = {shown_model(row): row.model for row in rows}  # as it is shown → its name
     return {
         "lede": lede(claims, cells, known) + contrast(tables.likelihood),
         "claims": [_claim(row) for row in claims],
@@ -75,9 +62,9 @@ def overview(
         "cells": cells,
         "roles": {role: vocabulary.role_name(role) for role in roles},
         "correction": CORRECTION,
-        "tokens": tokens,
-        "curves": curve_rows(tables.curves) or _traced_curves(by_model),
-        "classes": class_rows(tables.dynamics) or [_traced_classes(model, some) for model, some in by_model.items()],
+        "tokens": [{**row.to_dict(), "model": shown_model(row)} for row in tables.tokens if row.condition == "none"],
+        "curves": curve_rows(tables.curves),
+        "classes": class_rows(tables.dynamics),
         "mechanism": [row.to_dict() for row in tables.mechanism],
         "pair": scored_pair(tables.likelihood),
         "method": list(METHOD) if cells else [],
@@ -147,31 +134,6 @@ def curve_rows(curves: Sequence[Curve]) -> Rows:
     ]
 
 
-def _traced_curves(by_model: Mapping[str, Sequence[Trace]]) -> Rows:
-    """The same from traces of the models as they are: share of non-sinks over all of a model's traces together."""
-    counts: dict[tuple[str, str, float], list[int]] = {}
-    for model, traces in by_model.items():
-        for row in (row for trace in traces for row in sweep(trace, EPSILONS, ("uniform", "percent")).to_dicts()):
-            entry = counts.setdefault((model, row["unit"], row["epsilon"]), [0, 0])
-            entry[0] += row["sinks"]
-            entry[1] += row["keys"]
-    return [
-        {"model": model, "unit": unit, "epsilon": epsilon, "nonSinks": 1 - sinks / max(1, keys)}
-        for (model, unit, epsilon), (sinks, keys) in counts.items()
-    ]
-
-
-def _traced_tokens(model: str, traces: Sequence[Trace]) -> Rows:
-    rows = token_shares(traces).head(12).select("token", "kind", "share", "base", "enrichment").to_dicts()
-    return [{"model": model, **row} for row in rows if row["share"]]
-
-
-def _traced_classes(model: str, traces: Sequence[Trace]) -> dict[str, Any]:
-    names = [name for trace in traces for name, _ in head_classes(trace)]
-    shares = {kind: names.count(kind) / max(1, len(names)) for kind in CLASSES}
-    return {"model": model, **shares, "generations": len(traces)}
-
-
 def paper_values(model: str) -> dict[str, dict[int, float]]:
     """The paper's accuracies for the model that this one stands for: benchmark → K → accuracy."""
     return {task: values for (name, task), values in paper.TABLE_1.items() if name == paper.family(model)}
@@ -204,19 +166,14 @@ METHOD = (
 
 
 def caveats(about: Mapping[str, Any], counts: Sequence[int]) -> list[str]:
-    """What a reader should keep in mind: size of the models, number of problems, what the paper leaves open.
-
-    about: what run.json holds; counts: problems of each cell.
-    """
-    sizes = [int(known["parameters"]) for _, known in _identities(about) if "parameters" in known]
-    lines = ["The paper leaves the unit of ε open; the thresholds section shows both readings."]
-    if counts and min(counts) < 200:
-        few = f"Some cells rest on {min(counts)} problems"
-        lines.insert(0, f"{few}: intervals are wide, and “undecided” means just that.")
-    if sizes:
-        span = " to ".join(f"{size / 1e6:,.4g}" for size in sorted({min(sizes), max(sizes)}))
-        lines.insert(0, f"These models have {span} million parameters, the paper’s 7 to 8 billion.")
-    return lines
+    """Size of the models, problems of the smallest cell, what the paper leaves open; about: what run.json holds."""
+    sizes = sorted({int(known["parameters"]) for _, known in _identities(about) if "parameters" in known})
+    millions = " to ".join(f"{size / 1e6:,.4g}" for size in dict.fromkeys(sizes[:1] + sizes[-1:]))
+    lines = [f"These models have {millions} million parameters, the paper’s 7 to 8 billion."] if sizes else []
+    return [
+        *lines, f"The smallest cell has {min(counts)} problems.",
+        "The paper leaves the unit of ε open; the thresholds section shows both readings.",
+    ]  # fmt: skip
 
 
 def _identities(about: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:

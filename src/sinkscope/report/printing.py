@@ -1,9 +1,8 @@
-"""`figures`: all figures of a run, or of one trace, as files for print."""
+"""`figures`: all figures of a run's traces, or of one trace, as files for print."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 from matplotlib import rc_context
@@ -11,9 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sinkscope.errors import ReportError
-from sinkscope.io.reading import damaged
 from sinkscope.report import figures as made
-from sinkscope.report import result_figures
 from sinkscope.report.drawing import STYLE
 from sinkscope.report.sample import first_head, model_of
 from sinkscope.report.writing import traces_of
@@ -21,19 +18,22 @@ from sinkscope.study.results import read_results
 from sinkscope.tracing import Trace
 
 DATED: dict[str, dict[str, None]] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}  # no date is kept
-Keep = Callable[[str, Axes | Figure], None]
 
 
 def figures(run: Path | str, out: Path | str | None = None, format: str = "pdf", dpi: int = 200) -> list[Path]:
-    """Write every figure that a run, or the file of one trace, has data for; each model's first trace stands for it."""
+    """Write the figures of a run's traces, or of the file of one trace; each model's first trace stands for it."""
     if format not in DATED:
         raise ReportError(f"Expected the format {', '.join(DATED)}, got {format!r}.")
     run = Path(run)
     folder = Path(out or (run.with_name(f"{run.name}.figures") if run.is_file() else run / "figures"))
+    if not run.is_file():
+        read_results(run, ReportError)  # a run of table1 says what to do instead
     traces = [trace for _, trace in traces_of(run)]
-    results = None if run.is_file() else read_results(run, ReportError)
-    if not traces and not (results and results.cells):
-        raise ReportError(f"Expected a run with results.json or traces/*.safetensors, and {run} has neither.")
+    if not traces:
+        raise ReportError(
+            f"Expected a run with traces/*.safetensors to draw, and {run} has none; charts of its results are on its page "
+            "(sinkscope report), where each can be downloaded."
+        )
     folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
 
@@ -44,21 +44,6 @@ def figures(run: Path | str, out: Path | str | None = None, format: str = "pdf",
         with rc_context(STYLE):  # type: ignore[arg-type]
             figure.savefig(written[-1], dpi=dpi, metadata=DATED[format])
 
-    _of_traces(keep, traces)
-    if results is not None:
-        with damaged(f"results.json of {run}", ReportError):
-            if cells := [*results.pooled, *results.cells]:
-                keep("masking", result_figures.masking_curves(cells))
-            if tokens := [row for row in results.tokens if row.condition == "none"]:
-                keep("table-2", result_figures.token_bars(tokens))
-            if results.dynamics:
-                keep("classes", result_figures.class_bars(results.dynamics))
-            if results.mechanism:
-                keep("mechanism", result_figures.mechanism_gaps(results.mechanism))
-    return written
-
-
-def _of_traces(keep: Keep, traces: list[Trace]) -> None:
     firsts: dict[str, Trace] = {}
     for trace in [*(one for one in traces if not one.interventions), *traces]:  # as the models are, before changed ones
         firsts.setdefault(model_of(trace), trace)
@@ -70,9 +55,8 @@ def _of_traces(keep: Keep, traces: list[Trace]) -> None:
             slot, step = _change(kept)
             keep(f"figure-4-{model}", made.neighbouring_maps(kept, step, slot))
         keep(f"figure-5-{model}", made.head_grid(trace))
-    if firsts:
-        keep("figure-7", made.sink_paths(list(firsts.values())))
-        keep("figure-10", made.epsilon_curve(list(firsts.values())))
+    keep("figure-7", made.sink_paths(list(firsts.values())))
+    keep("figure-10", made.epsilon_curve(list(firsts.values())))
     first = first_head(traces)
     if first is not None:
         name = "moving-sink" if first["moves"] else "standing-sink"
@@ -84,6 +68,7 @@ def _of_traces(keep: Keep, traces: list[Trace]) -> None:
     if first is not None:
         trace, masked = pairs[first["sample"]]
         keep("before-after", made.before_after(trace, masked, first["layer"], first["head"]))
+    return written
 
 
 def _change(trace: Trace) -> tuple[int, int]:

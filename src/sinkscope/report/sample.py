@@ -97,7 +97,7 @@ def first_head(traces: Sequence[Trace]) -> dict[str, Any] | None:
 
     Only diffusion models as they are, and traces that hold every head. `moves` says which of both it is. `from` and `to`
     are its sink's positions in the first and the second half of the steps with a sink. `like` of `heads` heads of its
-    model relocate so far, over `generations` traces.
+    model relocate so far, over `generations` traces. `title` and `caption` say that.
     """
     plain = [
         (place, trace)
@@ -119,26 +119,20 @@ def first_head(traces: Sequence[Trace]) -> dict[str, Any] | None:
     model = model_of(traces[found["sample"]])
     tables = [head_table(trace) for _, trace in plain if model_of(trace) == model]
     like = sum(int((table.select(relocation()).to_series() > 0).sum()) for table in tables)
-    found |= {"like": like, "heads": sum(table.height for table in tables), "generations": len(tables)}
-    return {**found, **_named(model, **found)}
+    count = sum(table.height for table in tables)
+    caption = (
+        f"Its largest sink is mostly at position {found['from']} in the first half of the steps and at {found['to']} in the "
+        f"second. {like} of {count} heads of {model} ({100 * like / count:.1f} %, generations: {len(tables)}) move theirs by "
+        f"more than {FEW} positions."
+    )
+    return {
+        **found, "like": like, "heads": count, "generations": len(tables), "caption": caption,
+        "title": f"A sink that {'moves' if found['moves'] else 'stays'}: {model}, layer {found['layer']}, head {found['head']}",
+    }  # fmt: skip
 
 
 def model_of(trace: Trace) -> str:
     return str(trace.model.get("name", "model"))
-
-
-def _named(model: str, **found: Any) -> dict[str, str]:
-    """Title and caption of the first picture."""
-    where = f"{model}, layer {found['layer']}, head {found['head']}"
-    over = f"{found['generations']} generation{'s' * (found['generations'] > 1)}"
-    if not found["moves"]:
-        none = f"No head of {model} moves its sink by more than {FEW} positions ({over})."
-        return {"title": f"A sink that stays: {where}", "caption": f"{none} This sink stays at {found['to']}."}
-    ends = f"Its largest sink is mostly at position {found['from']} in the first half of the steps and at {found['to']}"
-    like, heads = found["like"], found["heads"]
-    share = f"{like} of {heads} heads of {model} ({100 * like / heads:.1f} %, {over})"
-    caption = f"{ends} in the second. {share} move theirs by more than {FEW} positions."
-    return {"title": f"A sink that moves: {where}", "caption": caption}
 
 
 def canvas_codes(trace: Trace) -> npt.NDArray[np.uint32]:

@@ -115,7 +115,7 @@ class Viewer(AbstractContextManager["Viewer"]):
         start = opening([trace for _, trace in self.traces] if all_small else [])
         if not start["start"] and samples:
             start["start"] = {"layer": samples[0]["startLayer"]}
-        about = {"title": self.run.name, "overview": overview_of(self.run, []), "note": "Served from this machine."}
+        about = {"title": self.run.name, "overview": overview_of(self.run), "note": "Served from this machine."}
         return page.build({**about, "samples": samples, **start}, title=f"{self.run.name} · sinkscope", remote=True)
 
     def answer(self, path: str) -> bytes | None:

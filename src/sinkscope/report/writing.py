@@ -37,7 +37,7 @@ def write(run: Path | str, out: Path | str | None = None, limit: int = LIMIT) ->
     """
     run = Path(run)
     named = traces_of(run)
-    about = overview_of(run, [trace for _, trace in named])
+    about = overview_of(run)
     beside = run.with_name(f"{run.name}.html") if run.is_file() else run / "report.html"
     return _write(named, about, run.stem if run.is_file() else run.name, Path(out or beside), limit)
 

@@ -223,7 +223,6 @@ PROBLEMS = {"gsm8k": 1319, "humaneval": 164}
 QUESTION, EXAMPLE = {"gsm8k": 80, "humaneval": 166}, 208
 AGAIN = {"humaneval_instruct": 146}  # the answer begins with the stub
 OWN_EXAMPLES = {"gsm8k": 5, "gsm8k_cot": 8, "gsm8k_cot_llama": 8}
-FASTER = 2.5  # by a threshold of 0.9 without a cache, as Fast-dLLM reports it for LLaDA
 
 
 def forecast_table1(
@@ -291,6 +290,5 @@ def table1_text(found: Mapping[str, Any], device: str) -> str:
     return "\n".join([
         f"Plan of Table 1 on {device} (an estimate: assumed rates, nothing was timed)", "", *aligned(lines, 0), "",
         f"In all {found['hours']:.3g} hours of one worker; divide by the number of workers.",
-        f"--fast: about {FASTER:g} times less for diffusion models (as Fast-dLLM reports it, not timed here).",
         "--sequential 5: less again where a comparison is clear.",
     ])  # fmt: skip

@@ -199,7 +199,7 @@ def merge_table1(folders: Sequence[Path], out: Path, **here: Any) -> dict[str, A
     for folder in folders:
         for path in sorted(folder.glob("*/*/requests*.jsonl")):
             into = Answers(out / path.parent.relative_to(folder) / "requests.jsonl")
-            into.add_all((one["key"], one) for one in Answers(path).starting("") if into.get(one["key"]) is None)
+            into.add_all((name, one) for name, one in Answers(path).items() if name not in into)
     words = dict(next(iter(marks.values()))["words"])
     models, conditions = words.pop("models"), [condition_from_dict(one) for one in words.pop("conditions")]
     return table1(models, out, conditions=conditions, **words, **here)

@@ -46,8 +46,7 @@ def evaluate_model(
 
     The options of lm-evaluation-harness work too: --tasks, --limit, --num_fewshot, --batch_size, --output_path.
     """
-    from sinkscope.evals.asked import Choices
-    from sinkscope.evals.evaluation import evaluate, shown_prompts
+    from sinkscope.evals.evaluation import Choices, evaluate, shown_prompts
     from sinkscope.evals.masking import decode_words, made_of_words, parse_condition
     from sinkscope.io.progress import unit_progress
 
@@ -102,10 +101,6 @@ def table1(
     condition: Annotated[
         list[str] | None, Option(help="A further intervention, such as mask_positions:positions=[0,1]; repeated.")
     ] = None,
-    fast: Annotated[
-        bool, Option("--fast", help="Commit all tokens of confidence above 0.9, if that agrees with the protocol.")
-    ] = False,
-    fast_problems: Annotated[int, Option(help="Unmasked problems on which --fast must agree.", min=1)] = 200,
     sequential: Annotated[
         float | None,
         Option(help="Stop once a comparison is inside or outside this margin, in points.", min=0.1, max=50),
@@ -136,7 +131,7 @@ def table1(
         "tasks": listed(options.tasks, "tasks", "gsm8k"), "ks": counts(ks), "traced": traced, **options.asked(),
         "conditions": [parse_condition(text) for text in condition or []], **options.run(),
     }  # fmt: skip
-    here: dict[str, Any] = {"engine": words.pop("engine"), "fast": fast_problems if fast else None}
+    here: dict[str, Any] = {"engine": words.pop("engine")}
     here["sequential"] = None if sequential is None else Stopping(sequential, round_size)
     with unit_progress("answers") as shown:
         here |= shown.callbacks

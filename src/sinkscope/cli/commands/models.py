@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import platform
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Exit, Option
+from typer import Exit, Option
 
-from sinkscope import io
 from sinkscope.cli.app import command
-from sinkscope.cli.options import Device, Dtype, JsonFlag, LoadOptions, ModelArgument, counts, writable
+from sinkscope.cli.options import Device, Dtype, JsonFlag, LoadOptions, ModelArgument, counts
 from sinkscope.cli.screen import output, print_json, say_error, table_of, waiting
-from sinkscope.errors import SinkscopeError
-
-JsonFile = Annotated[Path | None, Option(help="Write all that was found to this JSON file.", callback=writable)]
 
 
 @command()
@@ -39,19 +33,10 @@ def models(as_json: JsonFlag = False) -> None:
                   f"Families: {', '.join(families)}.")  # fmt: skip
 
 
-@command(context_settings={"ignore_unknown_options": True}, hidden=True)
-def train(arguments: Annotated[list[str] | None, Argument(metavar="…", help="Ignored.")] = None) -> None:
-    """Training is `python -m lab.train RECIPE` in a checkout of the repository."""
-    raise SinkscopeError(
-        "Training is no command of sinkscope: in a checkout of the repository, run python -m lab.train RECIPE."
-    )
-
-
 @command()
 def check(
     model: ModelArgument,
     everything: Annotated[bool, Option("--all", help="Also backends, caches, several GPUs and memory.")] = False,
-    out: JsonFile = None,
     as_json: JsonFlag = False,
     *,
     options: LoadOptions,
@@ -67,11 +52,9 @@ def check(
     with waiting(f"checking {model} …"):
         checks = list(checkup(model, everything=everything, **options.load_words()))
     failed = [one for one in checks if one.status == "failed"]
-    found = {"model": model, "ok": not failed, "checks": [one.to_dict() for one in checks]}
-    if out is not None:
-        io.write(out, json.dumps({**found, "machine": machine()}, indent=1) + "\n")
     if as_json:
-        print_json(found)
+        shown = [one.to_dict() for one in checks]
+        print_json({"model": model, "ok": not failed, "checks": shown, "machine": machine()})
     else:
         colours = {"ok": "green", "failed": "red", "skipped": "dim"}
         rows = [(one.name, Text(one.status, colours[one.status]), one.detail) for one in checks]
@@ -90,7 +73,6 @@ def bench(
     dtype: Dtype = None,
     device: Device = None,
     lengths: Annotated[str | None, Option(help="Positions of the attention calls, with commas.")] = None,
-    out: JsonFile = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Time plain, traced and masked generation, and attend against torch's own attention, each interleaved."""
@@ -124,17 +106,16 @@ def bench(
         name: {"seconds": taken, "ratio": taken / seconds["plain"], "peak_bytes": peaks[name]}
         for name, taken in seconds.items()
     }
-    attention = [call._asdict() for call in calls]
-    about = {"model": loaded.identity(), "machine": machine(), "threads": torch.get_num_threads()}
-    compared = [one._asdict() for one in errors]
-    whole = {**about, "settings": settings.to_dict(), **rows, "attention": attention, "errors": compared}
-    if out is not None:
-        io.write(out, json.dumps(whole, indent=1, allow_nan=False) + "\n")
+    threads = torch.get_num_threads()
     if as_json:
-        print_json(whole)
+        print_json(
+            {"model": loaded.identity(), "machine": machine(), "threads": threads, "settings": settings.to_dict(), **rows,
+             "attention": [call._asdict() for call in calls],
+             "errors": [one._asdict() for one in errors]}
+        )  # fmt: skip
         return
     console, first = output(), calls[0]
-    console.print(f"{loaded.name}: {prompt} + {length} tokens, {torch.get_num_threads()} threads, median of {repeats}")
+    console.print(f"{loaded.name}: {prompt} + {length} tokens, {threads} threads, median of {repeats}")
     shown = [(name, f"{row['seconds']:.3f}", f"{row['ratio']:.2f} ×", row["peak_bytes"] or "–")
              for name, row in rows.items()]  # fmt: skip
     console.print(table_of(("", "seconds", "ratio", "peak bytes"), shown, ("seconds", "ratio", "peak bytes")))

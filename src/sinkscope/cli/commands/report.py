@@ -11,7 +11,7 @@ from typer import Argument, Option
 
 from sinkscope.cli.app import command
 from sinkscope.cli.options import JsonFlag, refuse, writable
-from sinkscope.cli.screen import print_json, print_result, print_text, waiting
+from sinkscope.cli.screen import print_result, waiting
 from sinkscope.errors import ReportError
 
 RunFolder = Annotated[Path, Argument(help="Folder of a run, or the file of a trace.", metavar="RUN|FILE")]
@@ -30,8 +30,14 @@ def report(
 ) -> None:
     """Write one page that shows a run or a trace, opens anywhere and needs no network."""
     if text:
+        from sinkscope.study.run import Run
+
         refuse(ReportError, "with --text, which writes nothing", out=out)
-        return _text(run, full, as_json)
+        if run.is_file():
+            raise ReportError(f"{run} is a file, and a trace has no summary; leave --text out for its page.")
+        found = Run.load(run)
+        print_result(as_json, found.results, found.summary(full=full))
+        return
     refuse(ReportError, "without --text", full=full)
     from sinkscope.report import write
 
@@ -39,22 +45,6 @@ def report(
         path = write(run, out, int(megabytes * 1e6))
     size = path.stat().st_size
     print_result(as_json, {"report": str(path), "bytes": size}, f"{path} ({size / 1e6:.1f} MB)")
-
-
-def _text(run: Path, full: bool, as_json: bool) -> None:
-    """The summary of a finished run, as the study printed it."""
-    from sinkscope.study.run import Run
-
-    if run.is_file():
-        raise ReportError(
-            f"Expected the folder of a run with --text, got the file {run}, and a trace has no summary; leave --text out for "
-            f"its page, or run sinkscope sinks {run} for its sinks."
-        )
-    found = Run.load(run)
-    if as_json:
-        print_json(found.results)
-    else:
-        print_text(found.summary(full=full))
 
 
 @command()

@@ -62,16 +62,8 @@ def study(
     if show:
         from sinkscope.study.forecast import here
 
-        far = where.engine != "local"
-        refuse(
-            StudyError,
-            "with --show, which runs nothing",
-            out=out,
-            full=full,
-            no_report=not report,
-            shard=shard,
-            engine=far,
-        )
+        unused = {"out": out, "full": full, "no_report": not report, "shard": shard, "engine": where.engine != "local"}
+        refuse(StudyError, "with --show, which runs nothing", **unused)
         with waiting("timing a layer of each model …"):
             cost = here(plan)
         text = plan.to_yaml() + "\n".join(f"# {line}".rstrip() for line in told(cost).splitlines())

@@ -47,7 +47,6 @@ def trace(
     norms: Annotated[bool, Option("--norms", help="Keep value and hidden-state norms too.")] = False,
     lens: Annotated[bool, Option("--lens", help="Keep what each layer would write (logit lens).")] = False,
     heads: Annotated[list[str] | None, Option("--map", help="Keep the map of a head, LAYER.HEAD; repeated.")] = None,
-    browser: Annotated[bool, Option("--open", help="Write a page beside the file, and open it.")] = False,
     as_json: JsonFlag = False,
     *,
     options: GenerateOptions,
@@ -71,16 +70,8 @@ def trace(
         made = sk.trace(loaded, asked, interventions=changes, keep=keep, **options.decode_words())
     assert isinstance(made, sk.Trace)  # of one prompt
     made.save(out)
-    page = None
-    if browser:
-        import webbrowser
-
-        from sinkscope.report import write
-
-        page = write(out)
-        webbrowser.open(page.absolute().as_uri())
     if as_json:
-        print_json(facts(made) | {"file": str(out)} | ({"page": str(page)} if page else {}))
+        print_json(facts(made) | {"file": str(out)})
         return
     console, file = output(), printable(str(out))
     console.print(printable(made.text) or f"tokens {made.canvas[-1, made.prompt_length :].tolist()}", markup=False)
