@@ -34,7 +34,7 @@ def find(trace: TraceLike, rule: Rule | None = None) -> pl.DataFrame:
     """Every sink of a trace: step, layer, head, position, id, token, kind, score, and the unit that the score is in."""
     rule = rule or default_rule(trace)
     places, values = [], []
-    for layers, _, scores, marks in marks_by_layer(trace, rule):
+    for layers, scores, marks, _ in marks_by_layer(trace, rule):
         place = marks.nonzero()
         values.append(scores[marks])
         place[:, 1] += layers.start
@@ -184,7 +184,7 @@ def sink_counts(trace: TraceLike, rule: Rule) -> dict[Entry, tuple[float, float]
     """(id, kind) → how often it was a sink (a count a step, layer and head) and how often it was there (a count a step)."""
     there = (alive_keys(trace) & (query_count(trace, rule.group) > 0)[:, None]).numpy()
     marked = np.zeros(there.shape)
-    for _, _, _, marks in marks_by_layer(trace, rule):
+    for _, _, marks, _ in marks_by_layer(trace, rule):
         marked += marks.sum((1, 2)).numpy()
     canvas = trace.canvas[:-1].numpy()
     codes, place = np.unique(2 * canvas[there] + role_names(canvas, trace.vocabulary)[there], return_inverse=True)
