@@ -112,7 +112,7 @@ def _drifted(model: Model, name: str, options: Mapping[str, Any]) -> Check:
         "drift", "ok",
         f"logits {found.logit_mean:.2g} on average, {found.logit_max:.2g} at most, KL {found.kl:.2g} nats, likeliest token the "
         f"same at {found.top1:.0%} of {found.positions} positions; received attention moved {found.moved:.1%} a head, at most "
-        f"{found.moved_max:.0%}; {kept}, {found.sinks_new} new", found.to_dict(),
+        f"{found.moved_max:.0%}; {kept}, {found.sinks_new} new", found._asdict(),
     )  # fmt: skip
 
 
