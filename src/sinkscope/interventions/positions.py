@@ -103,12 +103,9 @@ class MaskPositions(Selector, noop={"positions": ()}):
     def _picked(self, call: Call) -> Tensor:
         """bool [batch | 1, key]."""
         own = own_positions(call)
-        before, behind = (
-            torch.tensor([one for one in self.positions if (one >= 0) is first], dtype=torch.int64, device=own.device)
-            for first in (True, False)
-        )
-        from_the_end = own - own.amax(1, keepdim=True) - 1
-        return (torch.isin(own, before) | torch.isin(from_the_end, behind)) & (own >= 0)
+        asked = torch.tensor(self.positions, dtype=torch.int64, device=own.device)
+        from_the_end = own - own.amax(1, keepdim=True) - 1  # below 0, as the positions that count from there
+        return (torch.isin(own, asked) | torch.isin(from_the_end, asked)) & (own >= 0)
 
 
 SHARE = "a share of the prompt from 0 to 1"
