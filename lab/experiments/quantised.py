@@ -143,7 +143,7 @@ def measure(name: str, weights: str, count: int, texts: int, folder: Path) -> No
         model, plain = load_as(name, weights), load_as(name, "float32")
         for number in left:
             started, ids = time.process_time(), text_of(plain, asked[number])
-            row = {"problem": number, **sinks_of(model, ids), **drift(plain, model, ids, STRONG).to_dict()}
+            row = {"problem": number, **sinks_of(model, ids), **drift(plain, model, ids, STRONG)._asdict()}
             sinks.add([row], time.process_time() - started)
         del plain
     for condition, change in CONDITIONS.items():

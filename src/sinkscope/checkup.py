@@ -106,7 +106,7 @@ def _drifted(model: Model, name: str, options: Mapping[str, Any]) -> Check:
     ids = _prompt(plain, TEXT).clone()
     if plain.mask_id is not None:
         ids[:, 1::3] = plain.mask_id
-    found = drift(plain, model, ids).to_dict()
+    found = drift(plain, model, ids)._asdict()
     shown = ", ".join(f"{name} {'–' if value is None else f'{value:.3g}'}" for name, value in found.items())
     return Check("drift", "ok", shown, found)
 

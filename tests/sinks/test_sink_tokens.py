@@ -333,5 +333,3 @@ def test_table_2_counts_the_name_of_a_role_apart_from_the_same_word() -> None:
     assert set(shares.select("id", "token", "kind", "share", "base").rows()) == {
         (user, "user", "template", 0.5, 0.25), (user, "user", "word", 0.5, 0.25),
     }  # fmt: skip
-    kinds = dict(token_shares(trace, rule, by="kind").select("kind", "share").rows())
-    assert kinds == {"template": 0.5, "word": 0.5}

@@ -37,7 +37,7 @@ class Pair:
 def sink_marks(trace: Trace, rule: Rule | None = None) -> Tensor:
     """bool [step, layer, head, position]; an autoregressive trace is judged by its columns so far."""
     seen: Any = CumulativeColumns(trace) if trace.causal else trace
-    return torch.cat([marks for _, _, _, marks in marks_by_layer(seen, rule or default_rule(trace))], 1)
+    return torch.cat([marks for _, _, marks, _ in marks_by_layer(seen, rule or default_rule(trace))], 1)
 
 
 def matched(trace: Trace, marks: Tensor) -> list[Pair]:

@@ -122,7 +122,12 @@ def check(
     _check_states(q, k, v)
     (batch, heads, queries, dim), keys = q.shape, k.shape[2]
     if mask is not None:
-        _check_mask(mask)
+        if mask.dtype != torch.bool and not mask.is_floating_point():
+            raise AttentionError(f"mask must be bool (True = may attend) or additive floats, but is {mask.dtype}.")
+        # A NaN would be added to scores, and every row that meets it would be lost; bool masks, the usual ones, have none.
+        # Elsewhere looking would make the device wait at every layer.
+        if mask.is_floating_point() and mask.device.type == "cpu" and bool((mask.isnan() | mask.isposinf()).any()):
+            raise AttentionError("mask must hold finite numbers or -inf to add to the scores, but has NaN or +inf.")
         _check_fit("mask", mask, (batch, heads, queries, keys), q.device)
     if drop_keys is not None:
         if drop_keys.dtype != torch.bool:
@@ -151,15 +156,6 @@ def _check_states(q: Tensor, k: Tensor, v: Tensor) -> None:
             "q must be [batch, head, query, dim], k [batch, kv head, key, dim] and v [batch, kv head, key, value dim], where head "
             f"is a multiple of kv head, but their shapes are {list(q.shape)}, {list(k.shape)} and {list(v.shape)}."
         )
-
-
-def _check_mask(mask: Tensor) -> None:
-    if mask.dtype != torch.bool and not mask.is_floating_point():
-        raise AttentionError(f"mask must be bool (True = may attend) or additive floats, but is {mask.dtype}.")
-    # A NaN would be added to scores, and every row that meets it would be lost; bool masks, the usual ones, have none.
-    # Elsewhere looking would make the device wait at every layer.
-    if mask.is_floating_point() and mask.device.type == "cpu" and bool((mask.isnan() | mask.isposinf()).any()):
-        raise AttentionError("mask must hold finite numbers or -inf to add to the scores, but has NaN or +inf.")
 
 
 def _check_fit(name: str, tensor: Tensor, sizes: tuple[int, ...], device: torch.device) -> None:

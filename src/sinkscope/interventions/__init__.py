@@ -12,10 +12,13 @@ from sinkscope.interventions.base import Intervention, Selector
 from sinkscope.interventions.conditions import Condition, condition_from_dict
 from sinkscope.interventions.random import MaskRandom
 from sinkscope.interventions.ranked import MaskSinks
-from sinkscope.interventions.settings import Setting, register
+from sinkscope.interventions.settings import Registered, Setting, add, register
 
 for _found in iter_modules(__path__):  # each registers what it holds
     import_module(f"{__name__}.{_found.name}")
+# The two conditions that every study has beside its interventions.
+add(Registered("none", (), lambda values, seed: None))
+add(Registered("noop", (), lambda values, seed: MaskSinks(k=0)))
 
 __all__ = [
     "Active", "Condition", "Effect", "Intervention", "MaskRandom", "MaskSinks", "Selector", "Setting", "condition_from_dict",

@@ -91,13 +91,11 @@ class AblateChannels(ActivationIntervention, noop={"channels": (), "top": 0}):
             return named.expand(len(activation), -1)
         if self.top is not None and self.top > width:
             raise InterventionError(f"Expected top to be at most the {width} channels of the model, got {self.top}.")
-        run = None if context.forward is None else context.forward.run
-        known = memory.own.get((id(self), context.layer))
-        if known is None or run is None or known[0] is not run:
-            known = run, largest(activation, positions("all", activation, context), int(self.top or 0))
+        known: Tensor | None = memory.own.get((id(self), context.layer))  # of this generation
+        if known is None or context.forward is None:
+            known = largest(activation, positions("all", activation, context), int(self.top or 0))
             memory.own[id(self), context.layer] = known
-        found: Tensor = known[1]
-        return found
+        return known
 
 
 def largest(activation: Tensor, real: Tensor | None, count: int) -> Tensor:

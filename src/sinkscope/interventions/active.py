@@ -194,12 +194,11 @@ def intervene(model: Any, *interventions: Intervention, record: bool = False) ->
     model: a loaded model or any torch module. Layers and heads that the model does not have are refused. Only calls of the
     thread that entered the `with` are changed. record: keep which keys each call masked, in `masked`.
     """
-    for each in interventions:
-        if not isinstance(each, Intervention):
-            raise InterventionError(f"Expected interventions such as MaskSinks(k=5), got {each!r}.")
     root = module_of(model)
     shape = Shape.of(root)
     for each in interventions:
+        if not isinstance(each, Intervention):
+            raise InterventionError(f"Expected interventions such as MaskSinks(k=5), got {each!r}.")
         each.check(shape)
     active = Active(interventions, masked=[] if record else None)
     if getattr(model, "tokenizer", None) is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -86,20 +85,11 @@ def _sink_token(model: Any) -> int:
     return int(found)
 
 
-@dataclass(frozen=True)
-class _Scored(Ranked):
-    """Ranked keys whose scores are changed instead of hidden."""
-
-    @property
-    @abstractmethod
-    def gain(self) -> float:
-        """What is added to the scores of the picked keys, in nats."""
-
-    def change(self, call: Call, memory: Memory) -> Change | None:
-        picked = self.select(call, memory)
-        if picked is None:
-            return None
-        return Change(bias=picked[:, :, None].to(call.q.dtype) * self.gain, touched=picked)
+def _raised(picked: Tensor | None, call: Call, gain: float) -> Change | None:
+    """`gain` (nats) is added to the scores of the picked keys, which stay in sight."""
+    if picked is None:
+        return None
+    return Change(bias=picked[:, :, None].to(call.q.dtype) * gain, touched=picked)
 
 
 PENALTY, BONUS = (Setting(name, REQUIRED, place=11, label="by {:g}".format) for name in ("penalty", "bonus"))
@@ -107,26 +97,24 @@ PENALTY, BONUS = (Setting(name, REQUIRED, place=11, label="by {:g}".format) for 
 
 @register("penalise_sinks", K, PENALTY, *RANKED, masks=False, aim="weaken")
 @dataclass(frozen=True)
-class PenaliseSinks(_Scored, noop={"k": 0, "penalty": 0}):
+class PenaliseSinks(Ranked, noop={"k": 0, "penalty": 0}):
     """The scores of the top keys are lowered by `penalty` (nats) before the softmax: e^penalty times less, not nothing."""
 
     penalty: NonNegative = field(default=1.0, kw_only=True)
 
-    @property
-    def gain(self) -> float:
-        return -self.penalty
+    def change(self, call: Call, memory: Memory) -> Change | None:
+        return _raised(self.select(call, memory), call, -self.penalty)
 
 
 @register("hold_sinks", K, BONUS, *RANKED, masks=False, aim="hold")
 @dataclass(frozen=True)
-class HoldSinks(_Scored, noop={"k": 0, "bonus": 0}):
+class HoldSinks(Ranked, noop={"k": 0, "bonus": 0}):
     """The keys that were on top after the first forward keep `bonus` (nats) on their scores: sinks that do not move."""
 
     bonus: NonNegative = field(default=4.0, kw_only=True)
 
-    @property
-    def gain(self) -> float:
-        return self.bonus
+    def change(self, call: Call, memory: Memory) -> Change | None:
+        return _raised(self.select(call, memory), call, self.bonus)
 
     def select(self, call: Call, memory: Memory) -> Tensor | None:
         held: Tensor | None = memory.own.get((id(self), call.layer))

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from sinkscope.attention.calls import Call, Change
 from sinkscope.attention.capture import Shape
-from sinkscope.attention.context import Forward
 from sinkscope.errors import InterventionError
 from sinkscope.fields import Allowed, FromZero, number, whole
 from sinkscope.interventions.base import Intervention, Layers, Selector, limited
@@ -20,22 +19,11 @@ from sinkscope.interventions.settings import REQUIRED, Setting, register
 
 
 def own_positions(call: Call) -> Tensor:
-    """[batch | 1, key]: the position of every key counted from its row's first real token; negative in the padding."""
-    columns = torch.arange(call.keys, device=call.q.device)
-    if call.forward is not None and call.forward.real is not None and call.real_keys is not None:
-        return (call.real_keys.cumsum(1) - 1).masked_fill(~call.real_keys, -1)
-    padding = None if call.forward is None else call.forward.padding
-    if padding is None:
-        return columns[None]
-    return columns[None] - padding.to(columns.device, non_blocking=True)[:, None]
-
-
-def own_prompt(forward: Forward, device: torch.device) -> Tensor:
-    """[batch | 1, 1]: tokens of each row's prompt; a forward over a cache may have fewer keys than that."""
-    if forward.real is not None:
-        return forward.real[:, : forward.prompt].sum(1, keepdim=True).to(device)
-    padding = torch.zeros(1, dtype=torch.int64) if forward.padding is None else forward.padding
-    return (forward.prompt - padding)[:, None].to(device)
+    """[batch | 1, key]: the position of every key counted from its row's first real token; −1 in the padding."""
+    real = None if call.forward is None else call.real_keys
+    if real is None:
+        return torch.arange(call.keys, device=call.q.device)[None]
+    return (real.cumsum(1) - 1).masked_fill(~real, -1)
 
 
 POSITION_LIST = Allowed(
@@ -103,12 +91,9 @@ class MaskPositions(Selector, noop={"positions": ()}):
     def _picked(self, call: Call) -> Tensor:
         """bool [batch | 1, key]."""
         own = own_positions(call)
-        before, behind = (
-            torch.tensor([one for one in self.positions if (one >= 0) is first], dtype=torch.int64, device=own.device)
-            for first in (True, False)
-        )
-        from_the_end = own - own.amax(1, keepdim=True) - 1
-        return (torch.isin(own, before) | torch.isin(from_the_end, behind)) & (own >= 0)
+        asked = torch.tensor(self.positions, dtype=torch.int64, device=own.device)
+        from_the_end = own - own.amax(1, keepdim=True) - 1  # below 0, as the positions that count from there
+        return (torch.isin(own, asked) | torch.isin(from_the_end, asked)) & (own >= 0)
 
 
 SHARE = "a share of the prompt from 0 to 1"
@@ -160,7 +145,11 @@ class CutContext(Selector):
                 raise InterventionError(
                     "A cut in shares of the prompt needs a decoder that knows the prompt; give positions."
                 )
-            prompt = own_prompt(call.forward, own.device)  # [batch | 1, 1]
+            # A forward over a cache may have fewer keys than the prompt.
+            real = call.forward.real_keys(call.forward.prompt, own.device)
+            prompt = (
+                torch.tensor(call.forward.prompt) if real is None else real.sum(1, keepdim=True)
+            )  # one, or [batch, 1]
             start, stop = (prompt * self.start).floor(), (prompt * self.stop).floor()
         return (own >= start) & (own < stop)
 

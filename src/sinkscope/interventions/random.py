@@ -85,9 +85,8 @@ class MaskRandom(Ranked):
             target = (now * sinks).sum(-1, keepdim=True)
             # CUDA adds up in no fixed order: in float64 that decides nothing.
             before = (mass.double() if mass.is_cuda else mass).cumsum(-1) - mass
-            luck = self._draws(
-                call, memory, layers, (self._heads(call), 1), purpose=500_009
-            )  # per head, or one for all
+            heads = 1 if self.aligned else call.q.shape[1]
+            luck = self._draws(call, memory, layers, (heads, 1), purpose=500_009)
             enough = before + luck * mass < target
         return torch.zeros_like(may).scatter(-1, order, enough) & may
 
@@ -121,12 +120,9 @@ class MaskRandom(Ranked):
             drawn = drawn.view(len(layers), len(rows), -1).to(device, non_blocking=True)
         return drawn.view(len(layers), len(rows), *shape)
 
-    def _heads(self, call: Call) -> int:
-        return 1 if self.aligned else call.q.shape[1]
-
     def _chance(self, call: Call, memory: Memory, layers: tuple[int, ...]) -> Tensor:
         """Uniform numbers [layer, batch, head, key] of this step, the same for a row alone or in a padded batch."""
-        drawn = self._draws(call, memory, layers, (call.keys, self._heads(call))).mT
+        drawn = self._draws(call, memory, layers, (call.keys, 1 if self.aligned else call.q.shape[1])).mT
         drawn = drawn.expand(-1, call.q.shape[0], call.q.shape[1], -1)
         padding = None if call.forward is None else call.forward.padding
         if padding is None:

@@ -16,19 +16,7 @@ from sinkscope.fields import Allowed, FromZero
 from sinkscope.interventions.base import Layers, Selector, limited, top
 from sinkscope.interventions.conditions import Condition
 from sinkscope.interventions.memory import Map, Memory, Rank, Rows
-from sinkscope.interventions.settings import (
-    ABOVE,
-    KEEP_SELF,
-    KIND_NAMES,
-    RANK,
-    ROWS,
-    WHICH,
-    K,
-    Registered,
-    add,
-    ranked_keys,
-    register,
-)
+from sinkscope.interventions.settings import ABOVE, KEEP_SELF, KIND_NAMES, RANK, ROWS, WHICH, K, ranked_keys, register
 from sinkscope.sinks.rules import Rule
 from sinkscope.sinks.tokens import KINDS, kinds_named
 
@@ -187,8 +175,3 @@ class MaskSinks(Ranked):
     Which keys those are follows from k, rank, rows, score, kinds, value_norm, per, above and below (see `Ranked`). Nothing is
     hidden at the first forward of a generation, which has no map before it.
     """
-
-
-# The two conditions that every study has beside its interventions.
-add(Registered("none", (), lambda values, seed: None))
-add(Registered("noop", (), lambda values, seed: MaskSinks(k=0)))

@@ -209,9 +209,9 @@ def columns_by_layer(trace: TraceLike, groups: Sequence[str]) -> Iterator[tuple[
         yield layers, columns
 
 
-def marks_by_layer(trace: TraceLike, rule: Rule) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
-    """Layers, column sums, scores in the rule's unit and sinks, each `[step, layer, head, key]`."""
+def marks_by_layer(trace: TraceLike, rule: Rule, *others: str) -> Iterator[tuple[slice, Tensor, Tensor, list[Tensor]]]:
+    """Layers, scores in the rule's unit and sinks, and column sums of its group and others, `[step, layer, head, key]` each."""
     queries, alive, seen = query_count(trace, rule.group), missing_keys(trace), seen_by(trace, rule.group)
-    for layers, (received,) in columns_by_layer(trace, [rule.group]):
-        scores = rule.scores(received, queries, alive, seen)
-        yield layers, received, scores, rule.marks(received, queries, alive, seen)
+    for layers, sums in columns_by_layer(trace, [rule.group, *others]):
+        scores = rule.scores(sums[0], queries, alive, seen)
+        yield layers, scores, rule.marks(sums[0], queries, alive, seen), sums

@@ -212,11 +212,9 @@ def agreement(main: Tensor, present: Tensor, layer_main: Tensor) -> Tensor:
     main, present: [step, layer, head]; layer_main: [step, layer], the largest key of the layer's mean over heads.
     """
     layers = main.shape[1]
-    if layers == 1:
-        return torch.full(main.shape[1:], torch.nan)
     same = main[..., None] == layer_main[:, None, None, :]  # [step, layer, head, other layer]
     others = ~torch.eye(layers, dtype=torch.bool)[:, None, :]
-    return mean_where((same & others).sum(-1) / (layers - 1), present)
+    return mean_where((same & others).sum(-1) / (layers - 1), present)  # of a single layer NaN
 
 
 def split(

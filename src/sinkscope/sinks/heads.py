@@ -7,16 +7,7 @@ import torch
 
 from sinkscope.sinks import dynamics
 from sinkscope.sinks.classes import Classes, judged
-from sinkscope.sinks.columns import (
-    TraceLike,
-    alive_keys,
-    columns_by_layer,
-    default_rule,
-    missing_keys,
-    on_one_core,
-    query_count,
-    seen_by,
-)
+from sinkscope.sinks.columns import TraceLike, alive_keys, default_rule, marks_by_layer, on_one_core, query_count
 from sinkscope.sinks.dynamics import Measures
 from sinkscope.sinks.rules import Rule
 from sinkscope.sinks.tables import named
@@ -31,7 +22,6 @@ def head_dynamics(trace: TraceLike, rule: Rule | None = None, classes: Classes |
     """
     rule, classes = rule or default_rule(trace), classes or Classes()
     queries, alive = query_count(trace, rule.group), alive_keys(trace)
-    missing, seen = missing_keys(trace), seen_by(trace, rule.group)
     unmasked = ["committed", "prompt"] if classes.split_prompt else ["committed"]
     kinds = query_count(trace, "masked"), torch.stack([query_count(trace, kind) for kind in unmasked]).sum(0)
     if trace.causal:  # nothing is masked; the frontier is the position that the step decides
@@ -40,8 +30,7 @@ def head_dynamics(trace: TraceLike, rule: Rule | None = None, classes: Classes |
         front, right = dynamics.mask_ends(trace.canvas, trace.mask_id)
     parts: list[Measures] = []
     mains, presents, layer_mains = [], [], []
-    for layers, (received, masked, *others) in columns_by_layer(trace, [rule.group, "masked", *unmasked]):
-        scores, marks = rule.scores(received, queries, missing, seen), rule.marks(received, queries, missing, seen)
+    for layers, scores, marks, (received, masked, *others) in marks_by_layer(trace, rule, "masked", *unmasked):
         main, score, present = dynamics.main_key(scores, marks)
         norms = trace.value_norms
         ratio = torch.full(marks.shape[1:3], torch.nan)

@@ -3,7 +3,6 @@
 import math
 import warnings
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +33,7 @@ def find(trace: TraceLike, rule: Rule | None = None) -> pl.DataFrame:
     """Every sink of a trace: step, layer, head, position, id, token, kind, score, and the unit that the score is in."""
     rule = rule or default_rule(trace)
     places, values = [], []
-    for layers, _, scores, marks in marks_by_layer(trace, rule):
+    for layers, scores, marks, _ in marks_by_layer(trace, rule):
         place = marks.nonzero()
         values.append(scores[marks])
         place[:, 1] += layers.start
@@ -140,42 +139,29 @@ Entry = tuple[int, str]  # id and kind
 
 
 @on_one_core
-def token_shares(
-    traces: TraceLike | Sequence[TraceLike],
-    rule: Rule | None = None,
-    by: str = "token",
-    seed: int = 0,
-) -> pl.DataFrame:
-    """Share of the sinks that falls on each token (or kind), its base rate, and the ratio of the two.
+def token_shares(traces: TraceLike | Sequence[TraceLike], rule: Rule | None = None, seed: int = 0) -> pl.DataFrame:
+    """Share of the sinks that falls on each token, its base rate, and the ratio of the two.
 
     A sink counts once a (step, layer, head); `base` is how often the token stands on the canvas, a count a (step,
     position). `enrichment` = share / base: at 1 the token is a sink as often as its frequency alone would make it.
     low, high: 95 % bootstrap intervals over generations (whole generations are drawn, since the sinks within one
-    depend on each other); null for a single generation. by: "token" gives one row per id, "kind" one per kind. The name of
-    a role between chat markers is part of the template: it has a row apart from the same word in a sentence.
+    depend on each other); null for a single generation. The name of a role between chat markers is part of the template:
+    it has a row apart from the same word in a sentence.
     """
     several = list(traces) if isinstance(traces, Sequence) else [traces]
     if not several:
         raise TraceError("Expected at least one trace, got none: trace a generation first.")
-    if by not in ("token", "kind"):
-        raise TraceError(f"Shares are counted by token or by kind, not by {by!r}.")
     rule = rule or default_rule(several[0])
     vocabulary = _common_vocabulary(several)
     counted = [sink_counts(trace, rule) for trace in several]
     entries = sorted({entry for counts in counted for entry in counts})
     rows = np.array([[counts.get(entry, (0.0, 0.0)) for entry in entries] for counts in counted])
     sinks, base = rows.reshape(len(counted), len(entries), 2).transpose(2, 0, 1)  # [generation, entry] each
-    keys: dict[str, list[Any]] = {"kind": [kind for _, kind in entries]}
-    if by == "kind":
-        names = sorted(set(keys["kind"]))
-        member = np.array([[kind == name for name in names] for kind in keys["kind"]], dtype=np.float64)
-        sinks, base, keys = sinks @ member, base @ member, {"kind": names}
-    else:
-        ids = [i for i, _ in entries]
-        keys = {"id": ids, "token": [vocabulary.get(i, (f"#{i}",))[0] for i in ids], **keys}
+    texts = [vocabulary.get(i, (f"#{i}",))[0] for i, _ in entries]
+    keys = {"id": [i for i, _ in entries], "token": texts, "kind": [kind for _, kind in entries]}
     frame = pl.DataFrame({**keys, **_shares(sinks, base, seed)})
     # The share first, as in the paper's table; the base rate orders tokens that were never sinks.
-    return frame.sort("share", "base", *keys, descending=[True, True, *[False] * len(keys)]).with_columns(
+    return frame.sort("share", "base", *keys, descending=[True, True, False, False, False]).with_columns(
         generations=pl.lit(len(several)), **named(rule)
     )
 
@@ -184,7 +170,7 @@ def sink_counts(trace: TraceLike, rule: Rule) -> dict[Entry, tuple[float, float]
     """(id, kind) → how often it was a sink (a count a step, layer and head) and how often it was there (a count a step)."""
     there = (alive_keys(trace) & (query_count(trace, rule.group) > 0)[:, None]).numpy()
     marked = np.zeros(there.shape)
-    for _, _, _, marks in marks_by_layer(trace, rule):
+    for _, _, marks, _ in marks_by_layer(trace, rule):
         marked += marks.sum((1, 2)).numpy()
     canvas = trace.canvas[:-1].numpy()
     codes, place = np.unique(2 * canvas[there] + role_names(canvas, trace.vocabulary)[there], return_inverse=True)

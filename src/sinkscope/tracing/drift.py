@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,8 +15,7 @@ from sinkscope.models.base import Model
 FEWEST_ROWS = 4
 
 
-@dataclass(frozen=True)
-class Drift:
+class Drift(NamedTuple):
     """Over all positions of one forward; attention over all layers and heads."""
 
     positions: int
@@ -29,9 +28,6 @@ class Drift:
     sinks: int  # (layer, head, key) of the plain model that receive more than epsilon of what each query has to give
     sinks_kept: float | None  # share of them that still are sinks; None: there were none
     sinks_new: int
-
-    def to_dict(self) -> dict[str, float | int | None]:
-        return asdict(self)
 
 
 @torch.inference_mode()

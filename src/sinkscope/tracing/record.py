@@ -213,7 +213,7 @@ class Trace:
             )
         seen: Any = CumulativeColumns(self) if self.causal else self
         found = marks_by_layer(seen, _rule(rule) or default_rule(self))
-        marks = torch.cat([marks for _, _, _, marks in found], 1).any(2)  # [step, layer, position]
+        marks = torch.cat([marks for _, _, marks, _ in found], 1).any(2)  # [step, layer, position]
         channels, all_values = self.channels, self.channel_values
         if self.causal:  # later steps compute one position each, and leave the prompt's states as they are
             channels, all_values, marks = channels[:1], all_values[:1], marks.any(0, keepdim=True)
