@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from sinkscope.models.family import Family
 
 Header = dict[str, tuple[str, tuple[int, ...]]]  # of a safetensors file: name → dtype and shape
-DEEPEST, MOST_VALUES = 32, 100_000
 LAYERS, WIDTH, VOCABULARY, POSITIONS = 4096, 1 << 20, 1 << 24, 1 << 31
 TOKEN = Allowed(f"a token id below {VOCABULARY}", whole(-1, VOCABULARY - 1))
 
@@ -68,7 +67,6 @@ SPARE = 1 << 24  # numbers that a model may have beyond its files: buffers, and 
 
 def checked_config(config: dict[str, Any], where: str) -> dict[str, Any]:
     """A config.json whose plain fields can be counted with, without the fields that would choose code."""
-    _check_bounds(config, where)
     for part in (config, *(value for value in config.values() if isinstance(value, dict))):
         for field, allowed in FIELDS.items():
             if part.get(field) is not None and not allowed(part[field]):
@@ -77,24 +75,6 @@ def checked_config(config: dict[str, Any], where: str) -> dict[str, Any]:
             if part.get(size) and part.get(divisor) and part[size] % part[divisor]:
                 raise _wrong(where, divisor, f"a divisor of {size} = {part[size]}", part[divisor])
     return {field: value for field, value in config.items() if field not in CODE}
-
-
-def _check_bounds(config: dict[str, Any], where: str) -> None:
-    """Few values, not deep, and no whole number that does not fit 64 bits; without recursion."""
-    left: list[tuple[int, Any]] = [(0, config)]
-    count = 0
-    while left:
-        depth, value = left.pop()
-        count += 1
-        if depth > DEEPEST or count > MOST_VALUES:
-            raise CheckpointError(
-                f"Expected at most {MOST_VALUES} values and {DEEPEST} inside each other in {where}, got more; "
-                "fetch the file again."
-            )
-        if type(value) is int and abs(value) >= 1 << 63:
-            raise CheckpointError(f"{where} holds a number of {value.bit_length()} bits; fetch the file again.")
-        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-        left += [(depth + 1, one) for one in inner]
 
 
 def check_against_weights(family: Family, native: PretrainedConfig, files: Mapping[Path, Header], asked: str) -> None:
