@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -111,16 +110,13 @@ def refuse_unless_fits(asked: str, headers: Iterable[Header], dtype: torch.dtype
     """
     if not on_cpu or isinstance(dtype, str):
         return
-    numbers = Counter[str]()  # of each stored kind
-    for kind, shape in (entry for header in headers for entry in header.values()):
-        numbers[kind] += math.prod(shape) if kind in STORED else 0
     name, free = str(dtype).removeprefix("torch."), available()
-    needed = sum(count for kind, count in numbers.items() if STORED.get(kind) != name) * dtype.itemsize
+    stored = [entry for header in headers for entry in header.values()]
+    needed = sum(math.prod(shape) for kind, shape in stored if STORED.get(kind, name) != name) * dtype.itemsize
     if free is not None and needed > free:
-        stored = STORED[numbers.most_common(1)[0][0]]
         raise CheckpointError(
             f"{asked} takes {needed / GB:.1f} GB in {name}, and {free / GB:.1f} GB of memory are available; load it as it "
-            f"is stored: dtype={stored or 'bfloat16'}."
+            "is stored: dtype=auto."
         )
 
 
