@@ -124,9 +124,9 @@ def test_one_look_for_several_blocks_is_a_dual_cache_that_lives_on(model: Model,
     width = start.shape[1]
     first, second = (width - 16, width - 8), (width - 8, width)
     begin = first[0] - int(shift), second[0] - int(shift)
-    twin = Forwards(model, None, None)
+    twin = Forwards(model)
     twin.cache = DynamicCache()
-    sparse = SparseForwards(model, None, sk.SparseCache(keep=1.0, blocks=2), shift=shift)
+    sparse = SparseForwards(model, sk.SparseCache(keep=1.0, blocks=2), shift=shift)
     windows = [(0, width), (begin[0], first[1]), (begin[0], width), (begin[1], width), (begin[1], width)]
     for step, (block, window) in enumerate(zip([first, first, second, second, second], windows, strict=True)):
         canvas = start.clone()
@@ -134,9 +134,9 @@ def test_one_look_for_several_blocks_is_a_dual_cache_that_lives_on(model: Model,
         if step:
             twin.cache.layers = [OverwritingLayer(layer, window) for layer in twin.cache.layers]
         positions = torch.arange(width)[None, window[0] : window[1]]
-        expected = twin._run(canvas[:, window[0] : window[1]], positions, twin.cache)
+        expected = twin._run(canvas[:, window[0] : window[1]], None, positions, twin.cache)
         assert sparse.window(block, width) == window
-        assert torch.equal(sparse(canvas, block), expected)
+        assert torch.equal(sparse(canvas, None, block), expected)
 
 
 @pytest.mark.parametrize(
@@ -150,12 +150,14 @@ def test_how_often_the_whole_canvas_is_computed(model: Model, words: dict[str, o
 
 @pytest.mark.parametrize("by", ["sinks", "no_sinks"])
 def test_the_strongest_sinks_are_the_first_to_be_kept_or_to_go(model: Model, by: str) -> None:
-    cache = SparseForwards(model, None, sk.SparseCache(by=by), shift=False)  # type: ignore[arg-type]
+    cache = SparseForwards(model, sk.SparseCache(by=by), shift=False)  # type: ignore[arg-type]
     outside = torch.ones(1, 12, dtype=torch.bool)
     outside[:, 8:10] = False
     received = torch.full((1, 1, 12), 0.2)
     received[..., 1], received[..., 4], received[..., 6] = 6.0, 9.0, 5.5  # all three above the mean by more than 3
-    scores = cache._scores(0, received, (1, 1, 12), outside, (8, 10)).masked_fill(~outside[:, None], -torch.inf)
+    scores = cache._scores(0, received, (1, 1, 12), torch.ones_like(outside), outside, (8, 10)).masked_fill(
+        ~outside[:, None], -torch.inf
+    )
     order = scores.argsort(dim=-1, descending=True, stable=True)[0, 0, :10].tolist()
     near = [7, 10, 11, 5, 3, 2, 0]
     assert order == ([4, 1, 6, *near] if by == "sinks" else [*near, 6, 1, 4])
@@ -172,7 +174,7 @@ def test_random_keys_differ_between_rows_that_have_seeds_of_their_own(model: Mod
     layers = []
     for seed in (2, 3):
         with seeded((seed,)), forward_context(_nothing(seed)):
-            layers.append(SparseForwards(model, None, wanted.cache, shift=False)._drawn(0, (1, 2, 30)))  # type: ignore[arg-type]
+            layers.append(SparseForwards(model, wanted.cache, shift=False)._drawn(0, (1, 2, 30)))  # type: ignore[arg-type]
     assert not torch.equal(*layers)
 
 

@@ -40,7 +40,8 @@ def test_every_refused_name_is_one_sentence_that_names_ours() -> None:
         for alias in table:
             if alias.refused:
                 with pytest.raises(error) as caught:
-                    translated({alias.theirs: 1}, table, error, "llada")
+                    translated({alias.theirs: 2}, table, error, "llada")
+                assert translated({alias.theirs: alias.unless}, table, error, "llada") == {}
                 said = str(caught.value)
                 assert alias.theirs in said and alias.ours in said and "\n" not in said and len(said) < 250
 

@@ -17,13 +17,9 @@ from sinkscope.models.blocks import block_mask, counted, reordered_mask, without
 class Forwards:
     """Hidden states of the canvas; with a kind of cache, of the part of it that the next step needs."""
 
-    def __init__(
-        self, model: Model, attention_mask: Tensor | None, kind: str | None, shift: bool | None = None
-    ) -> None:
+    def __init__(self, model: Model, kind: str | None = None, shift: bool | None = None) -> None:
         self.shift = model.shift if shift is None else shift
-        self.model = model
-        self.attention_mask = attention_mask
-        self.kind = kind
+        self.model, self.kind = model, kind
         self.cache: DynamicCache | None = None
         self.block: tuple[int, int] | None = None
 
@@ -35,15 +31,15 @@ class Forwards:
         start = max(block[0] - int(self.shift), 0)
         return start, block[1] if self.kind == "dual" else columns
 
-    def __call__(self, canvas: Tensor, block: tuple[int, int]) -> Tensor:
-        """canvas [batch, position] → hidden [batch, window, width]."""
+    def __call__(self, canvas: Tensor, real: Tensor | None, block: tuple[int, int], keep: bool = False) -> Tensor:
+        """canvas [batch, position] → hidden [batch, window, width]; real: bool like it, None where nothing is padded."""
         start, stop = self.window(block, canvas.shape[1])
-        positions = self._positions(canvas)
+        positions = self._positions(canvas, real)
         if self.kind is None:
-            return self._run(canvas, positions, None)
+            return self._run(canvas, real, positions, None)
         if self.block != block:  # a block's first forward is over everything, and fills the cache
             self.cache = DynamicCache()
-            hidden = self._run(canvas, positions, self.cache)
+            hidden = self._run(canvas, real, positions, self.cache)
             self.block = block
             start, stop = self.window(block, canvas.shape[1])
             if self.kind == "dual":
@@ -52,22 +48,23 @@ class Forwards:
                 self.cache.crop(start - canvas.shape[1])
             return hidden
         assert self.cache is not None
-        hidden = self._run(canvas[:, start:stop], positions[:, start:stop], self.cache)
+        hidden = self._run(canvas[:, start:stop], real, positions[:, start:stop], self.cache)
         if self.kind == "prefix":
             self.cache.crop(start - stop)
         return hidden
 
-    def _positions(self, canvas: Tensor) -> Tensor:
+    def _positions(self, canvas: Tensor, real: Tensor | None) -> Tensor:
         """[batch | 1, position]: as the family counts them."""
-        counted = self.model.recipe.positions(self.attention_mask)
+        counted = self.model.recipe.positions(real)
         return torch.arange(canvas.shape[1], device=canvas.device).unsqueeze(0) if counted is None else counted
 
-    def _run(self, ids: Tensor, positions: Tensor, cache: DynamicCache | None) -> Tensor:
+    def _run(self, ids: Tensor, real: Tensor | None, positions: Tensor, cache: DynamicCache | None) -> Tensor:
+        """real: bool [batch, key], of all keys that the ids see."""
         base: Any = self.model.module.base_model
-        real = None if self.attention_mask is None else self.attention_mask.bool()
         visible = None if cache is not None else self.model.recipe.visible(self.model, ids, real)
+        mask = None if real is None else real.to(torch.int64)
         output = base(
-            ids, attention_mask=padding_row(base.config, self.attention_mask) if visible is None else visible,
+            ids, attention_mask=padding_row(base.config, mask) if visible is None else visible,
             position_ids=positions.expand(ids.shape[0], -1), past_key_values=cache, use_cache=cache is not None,
             **self.model.direction(),
         )  # fmt: skip
@@ -123,20 +120,20 @@ class BlockForwards:
         """Which columns of the canvas the next forward will take as queries."""
         return (span[0] if self.cached else 0), span[1]
 
-    def visible(self, tokens: Tensor, real: Tensor | None, window: tuple[int, int], keep: bool) -> Tensor | None:
+    def visible(self, tokens: Tensor, real: Tensor | None, span: tuple[int, int], keep: bool) -> Tensor | None:
         """Which keys up to the window's end each query in it sees, bool [batch | 1, 1, query, key]; None: all of them."""
-        return block_mask(self.size, *window, real, tokens.device)
+        return block_mask(self.size, *self.window(span, tokens.shape[1]), real, tokens.device)
 
-    def __call__(self, tokens: Tensor, real: Tensor | None, window: tuple[int, int], keep: bool) -> Tensor:
+    def __call__(self, tokens: Tensor, real: Tensor | None, span: tuple[int, int], keep: bool = False) -> Tensor:
         """tokens [batch, position] → hidden [batch, window, width]; keep: its keys and values stay in the cache.
 
         For a shifted family the hidden state before the window is put in front: it predicts the window's first token.
         """
-        start, stop = window
+        start, stop = self.window(span, tokens.shape[1])
         positions = counted(real) if real is not None else torch.arange(stop, device=tokens.device).unsqueeze(0)
         base: Any = self.model.module.base_model
         output = base(
-            tokens[:, start:stop], attention_mask=self.visible(tokens, real, window, keep),
+            tokens[:, start:stop], attention_mask=self.visible(tokens, real, span, keep),
             position_ids=positions[:, start:stop].expand(len(tokens), -1), past_key_values=self.cache,
             use_cache=self.cached, **self.model.direction(),
         )  # fmt: skip
@@ -155,23 +152,20 @@ class TextForwards(BlockForwards):
 
     def __init__(self, model: Model, size: int, causal_context: bool, cached: bool = True) -> None:
         super().__init__(model, size, cached, shift=False)
-        self.causal_context, self.begin = causal_context, 0
+        self.causal_context = causal_context
 
-    def window(self, span: tuple[int, int], columns: int) -> tuple[int, int]:
-        self.begin = span[0]
-        return super().window(span, columns)
-
-    def visible(self, tokens: Tensor, real: Tensor | None, window: tuple[int, int], keep: bool) -> Tensor | None:
+    def visible(self, tokens: Tensor, real: Tensor | None, span: tuple[int, int], keep: bool) -> Tensor | None:
+        start, stop = self.window(span, tokens.shape[1])
         if keep or self.cached:  # blocks of one position are causal attention
-            return block_mask(1 if keep and self.causal_context else window[1], *window, real, tokens.device)
-        causal = torch.ones(window[1], window[1], dtype=torch.bool, device=tokens.device).tril()
-        causal[self.begin :] = True  # the block at work; without a cache the text before it is read again
-        return causal[None, None] if real is None else without_padding(causal[None, None], real[:, : window[1]], 0)
+            return block_mask(1 if keep and self.causal_context else stop, start, stop, real, tokens.device)
+        causal = torch.ones(stop, stop, dtype=torch.bool, device=tokens.device).tril()
+        causal[span[0] :] = True  # the block at work; without a cache the text before it is read again
+        return causal[None, None] if real is None else without_padding(causal[None, None], real[:, :stop], 0)
 
 
 class ReorderedForwards(BlockForwards):
     """WeDLM: what each position sees follows from which tokens are known."""
 
-    def visible(self, tokens: Tensor, real: Tensor | None, window: tuple[int, int], keep: bool) -> Tensor | None:
-        there = None if real is None else real[:, : window[1]]
-        return reordered_mask(tokens[:, : window[1]].ne(self.model.require_mask()), there)
+    def visible(self, tokens: Tensor, real: Tensor | None, span: tuple[int, int], keep: bool) -> Tensor | None:
+        there = None if real is None else real[:, : span[1]]
+        return reordered_mask(tokens[:, : span[1]].ne(self.model.require_mask()), there)

@@ -169,8 +169,10 @@ def _total(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id
     behind[:, :suffix] = torch.tensor(settings.suffix).long()
     if settings.eos_at_end and settings.eos_id is not None:
         behind[:, -1] = settings.eos_id
-    parts = {"tokens": behind, "real": torch.ones_like(behind).bool(), "given": torch.ones_like(behind).bool()}
-    return replace(canvas, **{name: torch.cat([getattr(canvas, name), part], 1) for name, part in parts.items()})
+    known = torch.ones_like(behind, dtype=torch.bool)
+    canvas.tokens = torch.cat([canvas.tokens, behind], 1)
+    canvas.real, canvas.given = (torch.cat([part, known], 1) for part in (canvas.real, canvas.given))
+    return canvas
 
 
 def _grid(model: Model, prompt: Tensor, real: Tensor, settings: Decode, mask_id: int) -> Canvas:

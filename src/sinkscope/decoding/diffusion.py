@@ -56,18 +56,14 @@ class Denoiser:
                 return TextForwards(self.model, settings.block, settings.causal_context, settings.cache == "exact")
             kind = ReorderedForwards if settings.family == "wedlm" else BlockForwards
             return kind(self.model, settings.block, settings.cache == "exact", self.shift)
-        mask = self.canvas.real.to(torch.int64) if self.padded else None
         if isinstance(settings.cache, SparseCache):
-            return SparseForwards(self.model, mask, settings.cache, self.shift)
-        doubled = mask if mask is None or not self.guided else torch.cat([mask, mask])
-        return Forwards(self.model, doubled, settings.cache, self.shift)
+            return SparseForwards(self.model, settings.cache, self.shift)
+        return Forwards(self.model, settings.cache, self.shift)
 
     def forward(self, block: Block) -> tuple[Tensor, int]:
         """Hidden states [batch (doubled with guidance), window, width] and the window's first column."""
-        window = self.forwards.window(block.span, self.canvas.width)
         self.run.note(self.canvas.tokens)
-        hidden = self._announced("denoise", window, block)
-        return hidden, window[1] - hidden.shape[1]
+        return self._announced("denoise", block.span)
 
     def fill_cache(self, stop: int) -> None:
         """Make the keys and values of everything before column `stop` that are not kept yet."""
@@ -76,10 +72,10 @@ class Denoiser:
         self.padded = not bool(self.canvas.real.all())
         if self.forwards.kept < stop:
             kind = "store" if self.forwards.kept else "prefill"
-            self._announced(kind, (self.forwards.kept if self.forwards.cached else 0, stop), None)
+            self._announced(kind, (self.forwards.kept, stop))
 
-    def _announced(self, kind: str, window: tuple[int, int], block: Block | None) -> Tensor:
-        start, stop = window
+    def _announced(self, kind: str, span: tuple[int, int]) -> tuple[Tensor, int]:
+        start, stop = self.forwards.window(span, self.canvas.width)
         tokens, labels, real = self.canvas.tokens, self.labels()[:, start:stop], self.canvas.real
         padding = self.padding if int(self.padding.max()) else None
         if self.guided:
@@ -97,10 +93,8 @@ class Denoiser:
             forward = replace(forward, kept=self.forwards.kept)
         self.run.forwards += 2 if self.guided and self.settings.layout == "left" else 1  # the authors run two
         with forward_context(forward):
-            if isinstance(self.forwards, BlockForwards):
-                return self.forwards(tokens, real if self.padded else None, window, keep=block is None)
-            assert block is not None
-            return self.forwards(tokens, block.span)
+            hidden = self.forwards(tokens, real if self.padded else None, span, keep=kind != "denoise")
+        return hidden, stop - hidden.shape[1]
 
     def labels(self) -> Tensor:
         """[batch, position]: which group of queries each position belongs to; −1 where padded."""

@@ -22,8 +22,8 @@ from sinkscope.sinks.rules import Threshold, rule_from_dict
 class SparseForwards(Forwards):
     """Hidden states of the whole canvas at a refresh, of the block in between."""
 
-    def __init__(self, model: Model, attention_mask: Tensor | None, settings: SparseCache, shift: bool) -> None:
-        super().__init__(model, attention_mask, "sparse", shift)
+    def __init__(self, model: Model, settings: SparseCache, shift: bool) -> None:
+        super().__init__(model, "sparse", shift)
         self.settings = settings
         self.since = 0  # forwards since the last refresh, itself included
         self.served = 0  # blocks that the last refresh has served
@@ -31,8 +31,8 @@ class SparseForwards(Forwards):
         self.received: dict[int, Tensor] = {}  # by layer, [batch, head, key], at the last refresh
         self.mask: Tensor | None = None  # [batch, kept]: which of the kept columns are real; None: all
         self.due = False  # whether the drift asks for a refresh
-        # [batch], on the CPU: padded columns at the left
-        self.padding = None if attention_mask is None else (attention_mask == 0).sum(1).cpu()
+        self.real: Tensor | None = None  # bool [batch, column]; None: all
+        self.padding: Tensor | None = None  # [batch], on the CPU: padded columns at the left
 
     def window(self, block: tuple[int, int], columns: int) -> tuple[int, int]:
         if self._looks(block):
@@ -50,9 +50,9 @@ class SparseForwards(Forwards):
         served = self.block != block and settings.blocks != "all" and self.served >= settings.blocks
         return self.block is None or served or self.due or self.since == settings.refresh
 
-    def __call__(self, canvas: Tensor, block: tuple[int, int]) -> Tensor:
+    def __call__(self, canvas: Tensor, real: Tensor | None, block: tuple[int, int], keep: bool = False) -> Tensor:
         """canvas [batch, position] → hidden [batch, window, width]."""
-        positions = self._positions(canvas)
+        self.real, positions = real, self._positions(canvas, real)
         start, stop = self.window(block, canvas.shape[1])
         if (start, stop) == (0, canvas.shape[1]):
             return self._refresh(canvas, block, positions)
@@ -62,11 +62,7 @@ class SparseForwards(Forwards):
             self._lay_out((start, stop))
             self.block, self.served = block, self.served + 1
         self.since += 1
-        whole, self.attention_mask = self.attention_mask, self.mask
-        try:
-            hidden = self._run(canvas[:, start:stop], positions[:, start:stop], self.cache)
-        finally:
-            self.attention_mask = whole
+        hidden = self._run(canvas[:, start:stop], self.mask, positions[:, start:stop], self.cache)
         self.due = self._drifted()
         if moved:
             self._lay_out(self._span(*block))
@@ -84,8 +80,9 @@ class SparseForwards(Forwards):
         self.block, self.since, self.served, self.due = None, 1, 1, False
         self.refreshes += 1
         self.cache = DynamicCache()
+        self.padding = None if self.real is None else (~self.real).sum(1).cpu()
         with listening(self.model.module, ranker) if self.settings.ranks else nullcontext():
-            hidden = self._run(canvas, positions, self.cache)
+            hidden = self._run(canvas, self.real, positions, self.cache)
         self.block, self.received = block, ranker.received
         self._lay_out(self._span(*block))
         return hidden
@@ -98,8 +95,8 @@ class SparseForwards(Forwards):
         inside = torch.zeros(columns, dtype=torch.bool, device=self.model.device)
         inside[window[0] : window[1]] = True
         real = torch.ones(batch, columns, dtype=torch.bool, device=inside.device)
-        if self.attention_mask is not None:
-            real = self.attention_mask.bool()
+        if self.real is not None:
+            real = self.real
         # Every head of every layer keeps as many, so the host asks for the number once.
         most = int(((real & inside).sum(1) + self._budget(real & ~inside)).max())
         layers = []
@@ -108,9 +105,8 @@ class SparseForwards(Forwards):
             index = self._index(number, received, layer.keys, inside.to(device), real.to(device), most, window)
             layers.append(SparseLayer(layer, window, index, received))
         self.cache.layers = cast("list[Any]", layers)
-        self.mask = None
-        if self.attention_mask is not None:  # the same in every layer and head: padded columns come first
-            self.mask = self.attention_mask.gather(1, layers[0].index[:, 0])
+        # The same in every layer and head: padded columns come first.
+        self.mask = None if self.real is None else self.real.gather(1, layers[0].index[:, 0])
 
     def _budget(self, outside: Tensor) -> Tensor:
         """[batch]: how many columns outside the window are kept."""

@@ -130,7 +130,7 @@ def canvas_hidden(model: Model, canvas: Tensor, width: int, run: object, step: i
         if model.block is not None:
             whole = BlockForwards(model, model.block, False, model.shift)
             return whole(canvas, None, (0, canvas.shape[1]), keep=False)
-        return Forwards(model, None, None)(canvas, (width, canvas.shape[1]))
+        return Forwards(model)(canvas, None, (width, canvas.shape[1]))
 
 
 def _is_greedy(model: Model, context: list[int], answer: list[int]) -> bool:

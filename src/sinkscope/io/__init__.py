@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from sinkscope.io.reading import reason as reason
 
 PARTIAL = ".partial"  # how temporary names end; whoever opens a folder may remove what a killed process left
 
@@ -34,9 +35,3 @@ def write(path: Path, content: str | bytes, durable: bool = True) -> Path:
     with whole(path, durable) as partial:
         partial.write_bytes(content.encode() if isinstance(content, str) else content)
     return path
-
-
-def reason(error: OSError) -> str:
-    """Why a file could not be written, in a few words for an error message."""
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return "the disk is full" if full else str(error.strerror or error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -57,7 +58,7 @@ def read_object(
 def reason(error: BaseException) -> str:
     """Why, in a few printable words."""
     if isinstance(error, OSError) and error.strerror:
-        return error.strerror
+        return "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror
     if isinstance(error, RecursionError):
         return "values stand too deep inside each other"
     if isinstance(error, MemoryError):

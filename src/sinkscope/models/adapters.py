@@ -55,11 +55,6 @@ class Adapter:
         beside = self.folder / named
         return str(beside) if not Path(named).is_absolute() and (beside / "config.json").is_file() else named
 
-    def fingerprint(self, base: str) -> str:
-        """Of base and adapter together."""
-        own = checkpoint.fingerprint([self.folder / WEIGHTS])
-        return hashlib.sha256(f"{base}{own}{json.dumps(self.notes, sort_keys=True)}".encode()).hexdigest()
-
 
 def is_adapter(folder: Path) -> bool:
     return (folder / CONFIG).is_file()
@@ -120,8 +115,9 @@ def merge(model: Model, adapter: Adapter, name: str) -> Model:
     _check_complete(model, adapter, list(changed), name)
     for own, held in changed.items():
         _change(model, known[native[own]], adapter.config, own, held)
-    model.fingerprint = adapter.fingerprint(model.fingerprint)
-    model.name = name
+    own = checkpoint.fingerprint([adapter.folder / WEIGHTS])
+    both = f"{model.fingerprint}{own}{json.dumps(adapter.notes, sort_keys=True)}"
+    model.fingerprint, model.name = hashlib.sha256(both.encode()).hexdigest(), name
     return model
 
 

@@ -43,9 +43,8 @@ def checked_name(name: Any) -> str:
     except TypeError:
         asked = None
     if not isinstance(asked, str) or not asked.strip() or "\0" in asked or len(asked) > LONGEST_NAME:
-        came = f"{len(asked)} characters" if isinstance(asked, str) and len(asked) > LONGEST_NAME else short(repr(name))
         raise CheckpointError(
-            f"Expected a zoo name, a folder, a GGUF file or a Hub id as text, got {came}; name the model to load."
+            f"Expected a zoo name, a folder, a GGUF file or a Hub id as text, got {short(repr(name))}; name the model to load."
         )
     return asked
 

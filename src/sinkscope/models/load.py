@@ -188,32 +188,25 @@ def outline(
     with one_sentence(asked):
         path = Path(asked).expanduser()
         alone = path.name == "config.json" and path.is_file()
-        return _outlined(
-            asked, path.parent if alone else find_folder(asked, patterns=["config.json"]), layers, device, dtype
+        folder = path.parent if alone else find_folder(asked, patterns=["config.json"])
+        import_transformers()
+        if adapters.is_adapter(folder):
+            adapter = adapters.read_adapter(folder)
+            return converted(outline(adapter.base, layers, device, dtype), adapter)  # of another family, perhaps
+        packed = folder.suffix == ".gguf"
+        found: tuple[Family, dict[str, Any], Any] = (
+            (Llama(), {}, gguf_config(folder)) if packed else described(folder, asked)
         )
-
-
-def _outlined(asked: str, folder: Path, layers: int | None, device: str, dtype: torch.dtype) -> Model:
-    import_transformers()
-    if adapters.is_adapter(folder):
-        adapter = adapters.read_adapter(folder)
-        return converted(outline(adapter.base, layers, device, dtype), adapter)  # of another family, perhaps
-    packed = folder.suffix == ".gguf"
-    found: tuple[Family, dict[str, Any], Any] = (
-        (Llama(), {}, gguf_config(folder)) if packed else described(folder, asked)
-    )
-    family, config, native = found
-    if layers is not None:
-        native.num_hidden_layers = layers
-    module = empty_module(family, native, device).to(dtype).eval()
-    tokenizer = None if packed else tokenizer_in(folder, family)
-    mask_id = None
-    with suppress(TokenizerError):
-        mask_id = family.mask_id(config, tokenizer)
-    if mask_id is None and not family.causal:
-        mask_id = 0  # it does not matter which token it is
-    model = assemble(family, module, tokenizer, asked, mask_id, block=family.block(config))
-    return with_preset(model, config.get("sinkscope_decode"), f"config.json of {asked}")
+        family, config, native = found
+        if layers is not None:
+            native.num_hidden_layers = layers
+        module = empty_module(family, native, device).to(dtype).eval()
+        tokenizer = None if packed else tokenizer_in(folder, family)
+        mask_id = None if family.causal else 0  # it does not matter which token it is
+        with suppress(TokenizerError):
+            mask_id = family.mask_id(config, tokenizer)
+        model = assemble(family, module, tokenizer, asked, mask_id, block=family.block(config))
+        return with_preset(model, config.get("sinkscope_decode"), f"config.json of {asked}")
 
 
 def _check_device(device: Any) -> None:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from sinkscope.models.base import Model
 
-QWEN_LIKE = {"use_sliding_window": False, "hidden_act": "silu"}
 # Values under which LLaDA-MoE's mathematics is Qwen3Moe's; an expert bias would enter the weights too.
 QWEN_MOE_LIKE = {
     "qk_layernorm": True, "moe_router_enable_expert_bias": False, "moe_router_score_function": "softmax",
@@ -61,40 +60,44 @@ class Dream(Family):
         return None if model.tokenizer is None else max(model.tokenizer.get_vocab().values()) + 1
 
 
+class Qwen(Family):
+    """Of Qwen's mathematics, and with its token at the end of a turn."""
+
+    expects: ClassVar[dict[str, Any]] = {"use_sliding_window": False, "hidden_act": "silu"}
+    end_of_turn = "<|im_end|>"
+
+
 @family
-class OpenDCoder(Family):
+class OpenDCoder(Qwen):
     """fredzzp/open-dcoder-0.5B: known by Qwen2's type and a tokenizer whose mask token is `[MASK]`."""
 
     name = "open_dcoder"
     asked = 40  # before dllm's adapted models, which name another mask token
     model_type = "qwen2"
     native = "Qwen2Config"
-    expects: ClassVar[dict[str, Any]] = QWEN_LIKE
     constructor = "dream"
     usual: ClassVar[dict[str, Any]] = {**Dream.usual, "algorithm": "p2"}
     tested = "loads"
     shift = True
     plain_tokenizer = True
     mask_token = "[MASK]"
-    end_of_turn = "<|im_end|>"
 
     def knows(self, config: dict[str, Any], folder: Path) -> bool:
         return super().knows(config, folder) and self.mask_token in mask_tokens(folder)
 
 
 @family
-class RND1(Family):
+class RND1(Qwen):
     """radicalnumerics/RND1-Base-0910."""
 
     name = "rnd1"
     model_type = "rnd1"
     native = "Qwen3MoeConfig"
-    expects: ClassVar[dict[str, Any]] = {**QWEN_LIKE, "rope_scaling": False}
+    expects: ClassVar[dict[str, Any]] = {**Qwen.expects, "rope_scaling": False}
     native_class = "Qwen3MoeForCausalLM"
     tested = "golden"
     shift = True
     padding_position = 0
-    end_of_turn = "<|im_end|>"
 
     def native_config(self, config: dict[str, Any]) -> PretrainedConfig:
         return super().native_config({**config, "sliding_window": None})
@@ -105,18 +108,16 @@ class RND1(Family):
 
 
 @family
-class FastDLLM(Family):
+class FastDLLM(Qwen):
     """Efficient-Large-Model/Fast_dLLM_v2_1.5B and _7B: block-causal."""
 
     name = "fast_dllm2"
     model_type = "fast_dllm_qwen"
     native = "Qwen2Config"
-    expects: ClassVar[dict[str, Any]] = QWEN_LIKE
     tested = "loads"
     shift = True
     block_length = ("bd_size", 32)
     mask_token = "|<MASK>|"
-    end_of_turn = "<|im_end|>"
 
     def defaults(self, model: Model) -> Decode:
         block = model.block or 32
@@ -124,18 +125,16 @@ class FastDLLM(Family):
 
 
 @family
-class SDAR(Family):
+class SDAR(Qwen):
     """JetLM/SDAR-1.7B-Chat, -4B-Chat, -8B-Chat; Gen-Verse/TraDo-4B-Instruct, -8B-Instruct, -8B-Thinking: block-causal."""
 
     name = "sdar"
     model_type = "sdar"
     native = "Qwen3Config"
-    expects: ClassVar[dict[str, Any]] = QWEN_LIKE
     tested = "golden"
     block_length = ("block_size", 4)
     plain_tokenizer = True
     mask_token = "<|MASK|>"
-    end_of_turn = "<|im_end|>"
 
     def defaults(self, model: Model) -> Decode:
         block, threshold = model.block or 4, 0.9 if "trado" in model.name.lower() else 0.85
@@ -143,7 +142,7 @@ class SDAR(Family):
 
 
 @family
-class WeDLM(Family):
+class WeDLM(Qwen):
     """tencent/WeDLM-8B-Base, -Instruct (Qwen3's keys) and -7B (Qwen2's, qk_norm false): known tokens first, then masks, causally.
 
     The text keeps its order here, and a mask says what each position sees: so what a key receives stands at its own place.
@@ -151,13 +150,11 @@ class WeDLM(Family):
 
     name = "wedlm"
     model_type = "wedlm"
-    expects: ClassVar[dict[str, Any]] = QWEN_LIKE
     decoders = ("wedlm",)
     constructor = "wedlm"
     usual: ClassVar[dict[str, Any]] = {"block": 16, "threshold": 0.9}
     tested = "golden"
     padding_position = 0
-    end_of_turn = "<|im_end|>"
 
     def native_config(self, config: dict[str, Any]) -> PretrainedConfig:
         return qwen_config("Qwen3Config" if config.get("qk_norm", True) else "Qwen2Config", config)

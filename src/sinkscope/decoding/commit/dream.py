@@ -64,14 +64,11 @@ class PathPlanning(Schedule):
     """Open-dCoder: step i of n keeps the most confident (i + 1) / n of the answer, and masks the rest again."""
 
     def wanted(self) -> Tensor:
-        return self.answer()
-
-    def answer(self) -> Tensor:
-        """bool [batch, position]: all generated positions, known or not."""
+        """All generated positions, known or not."""
         return self.block.inside & self.run.canvas.real & ~self.run.done.unsqueeze(1)
 
     def pick(self, candidates: Tensor, confidence: Tensor) -> Picks:
-        answer, open_positions = self.answer(), self.open()
+        answer, open_positions = self.wanted(), self.open()
         kept = answer.clone()
         for row in range(len(answer)):
             places = answer[row].nonzero().flatten()

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from sinkscope.decoding.canvas import Picks
 from sinkscope.decoding.choose import ByEntropy
-from sinkscope.decoding.commit.rule import CommitRule, register
+from sinkscope.decoding.commit.rule import CommitRule, most_confident, register
 
 
 @register("entropy")
@@ -33,12 +33,9 @@ class Entropy(CommitRule):
     def pick(self, candidates: Tensor, confidence: Tensor) -> Picks:
         open_positions = self.open()
         ranked = (-confidence).masked_fill(~open_positions, -torch.inf)
-        kept = torch.zeros_like(open_positions)
         # In float32, as the authors' code rounds it.
-        for row, count in enumerate((self.masks * ((self.steps - 1 - self.step) / self.steps)).long().tolist()):
-            start = int(self.run.padding[row])
-            kept[row, start + ranked[row, start:].topk(count).indices] = True
-        return Picks(open_positions & ~kept)
+        counts = (self.masks * ((self.steps - 1 - self.step) / self.steps)).long().tolist()
+        return Picks(open_positions & ~most_confident(ranked, counts, self.run.padding))
 
 
 @register("entropy_bounded")

@@ -35,8 +35,9 @@ def quota(masks: int, steps: int, step: int) -> int:
     return masks // steps + (step < masks % steps)
 
 
-class BlockQuota(CommitRule):
-    """LLaDA2.0, SDAR and TraDo: a quota of the whole block per step, whatever part of it is known already."""
+@register("static")
+class Static(CommitRule):
+    """LLaDA2.0, SDAR and TraDo: the most confident, a quota of the whole block per step, whatever is known already."""
 
     block_only = True
 
@@ -61,8 +62,8 @@ class BlockQuota(CommitRule):
     def quota(self) -> int:
         return quota(self.size, self.steps, self.step)
 
-    def best(self, confidence: Tensor) -> Picks:
-        """The quota's most confident; known tokens count −∞, and are reached only where overwriting is asked for."""
+    def pick(self, candidates: Tensor, confidence: Tensor) -> Picks:
+        """Known tokens count −∞, and are reached only where overwriting is asked for."""
         open_positions = self.open()
         ranked = confidence.masked_fill(~open_positions, -torch.inf)
         chosen = most_confident(ranked, [self.quota] * len(ranked), self.run.padding)
@@ -76,29 +77,21 @@ class BlockQuota(CommitRule):
         return Picks(beyond & open_positions, edit=beyond & ~open_positions)
 
 
-@register("static")
-class Static(BlockQuota):
-    """The most confident, as many as the quota."""
-
-    def pick(self, candidates: Tensor, confidence: Tensor) -> Picks:
-        return self.best(confidence)
-
-
 @register("dynamic")
-class Dynamic(BlockQuota):
+class Dynamic(Static):
     """All above the threshold if that fills the quota, else the most confident."""
 
     def pick(self, candidates: Tensor, confidence: Tensor) -> Picks:
         assert self.settings.threshold is not None
         sure = (confidence > self.settings.threshold) & self.open()
-        best = self.best(confidence)
+        best = super().pick(candidates, confidence)
         enough = sure.sum(1, keepdim=True) >= self.quota
         edit = None if best.edit is None else best.edit & ~enough
         return Picks(torch.where(enough, sure, best.commit), edit)
 
 
 @register("sequential")
-class Sequential(BlockQuota):
+class Sequential(Static):
     """The quota's positions from the first mask on."""
 
     def pick(self, candidates: Tensor, confidence: Tensor) -> Picks:
