@@ -6,7 +6,6 @@ import platform
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
 from typer import Exit, Option
@@ -132,12 +131,8 @@ def machine() -> dict[str, str | None]:
     """What a reader of the figures must know of where they were measured."""
     import torch
 
-    try:
-        triton: str | None = version("triton")
-    except PackageNotFoundError:
-        triton = None
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {
         "system": platform.platform(), "python": platform.python_version(), "torch": torch.__version__,
-        "triton": triton, "cuda": torch.version.cuda, "gpu": gpu,
+        "cuda": torch.version.cuda, "gpu": gpu,
     }  # fmt: skip
