@@ -239,13 +239,13 @@ def test_a_compact_sample_shows_the_rounded_means(look: Opener, tmp_path: Path, 
     from sinkscope.report.page import build
     from sinkscope.report.sample import compact, largest, layer_means
 
-    head, blob = compact(traces[0], "one", bits=7)
+    head, blob = compact(traces[0], "one")
     path = tmp_path / "compact.html"
     data = {"title": "", "overview": overview(), "samples": [head], "note": ""}
     path.write_text(build(data, [blob.text()]), encoding="utf-8")
     page = look(path, "layer=2&head=1")
     shown = np.array(page.evaluate("window.sinkscope.source.plane(2, -1, 'masked').then((p) => Array.from(p.values))"))
-    codes, table = quantise(layer_means(traces[0]), 7)  # the rounded means, as the page holds them
+    codes, table = quantise(layer_means(traces[0]))  # the rounded means, as the page holds them
     expected = table[codes][0, 2]
     assert np.array_equal(shown.reshape(expected.shape).astype(np.float32), expected)
     keys = np.array(page.evaluate("window.sinkscope.source.paths('all').then((p) => Array.from(p.keys))"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -58,19 +58,22 @@ def tell_shard(folder: Path, shard: str, as_json: bool) -> None:
     print_result(as_json, {"folder": str(folder), "shard": shard, "results": None}, text)
 
 
-def table_of(
-    titles: Sequence[str], rows: Iterable[Sequence[object]], right: Sequence[str] = (), title: str = ""
-) -> Table:
-    """Rows under titles; cells may be a file's or a model's text: never markup, nor anything that steers the terminal."""
+def table_of(rows: Sequence[Mapping[str, Any]], title: str = "") -> Table:
+    """Rows under the names of their fields; text of a file or a model is never markup, and steers no terminal."""
     from rich.table import Table
     from rich.text import Text
 
+    def shown(value: Any) -> Text:
+        text = "–" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)
+        return value if isinstance(value, Text) else Text(printable(text))
+
     # A title is as wide as its table and would be folded, so a narrow table gets room for it.
     table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, min_width=len(title) or None)
-    for name in titles:
+    for name in rows[0] if rows else ():
         # Numbers are never folded; what a token is must stay in sight at 80 columns.
-        side: Literal["left", "right"] = "right" if name in right else "left"
-        table.add_column(name, justify=side, overflow="fold", no_wrap=side == "right", min_width=4 if title else None)
+        number = any(isinstance(row[name], int | float) for row in rows)
+        side: Literal["left", "right"] = "right" if number else "left"
+        table.add_column(name, justify=side, overflow="fold", no_wrap=number, min_width=4 if title else None)
     for row in rows:
-        table.add_row(*(one if isinstance(one, Text) else Text(printable(str(one))) for one in row))
+        table.add_row(*map(shown, row.values()))
     return table

@@ -15,7 +15,7 @@ from sinkscope.evals.answers import Answers, key
 from sinkscope.evals.batches import Batch, Kind, Request, Runner, attention_of, runner_of, total_effect
 from sinkscope.evals.masking import described, made_of_words
 from sinkscope.evals.protocol import Protocol, draws, settings_for, setup_for
-from sinkscope.fields import Allowed, need, whole
+from sinkscope.fields import need, whole
 from sinkscope.io.progress import StepBar
 from sinkscope.models.base import Model
 from sinkscope.models.template import rendered
@@ -307,7 +307,7 @@ def _whole(name: str, value: Any, least: int = 1) -> int:
     number = (
         int(value) if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 20 else value
     )
-    need(name, number, Allowed(whole(least).expected, whole(least, 1 << 62)), TaskError)
+    need(name, number, whole(least), TaskError)
     return int(number)
 
 

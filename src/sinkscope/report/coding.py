@@ -55,17 +55,13 @@ def differences(array: Array) -> bytes:
     return planes(change)
 
 
-def quantise(values: Array, bits: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
-    """Codes and the table that says what they mean: 0, then even steps of the logarithm up to the largest value.
-
-    At 8 bits neighbouring codes are 3.3 % apart, at 7 bits 6.8 %, at 6 bits 14 %.
-    """
+def quantise(values: Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
+    """Codes and the table that says what they mean: 0, then even steps of the logarithm up to the largest value, 3.3 % apart."""
     top = float(values.max()) if values.size else 0.0
-    levels = 2**bits
     table = np.zeros(256, dtype=np.float32)
     if top <= 0:
         return np.zeros(values.shape, dtype=np.uint8), table
-    table[1:levels] = top * 2.0 ** (SPAN * (np.arange(levels - 1) / (levels - 2) - 1))
+    table[1:] = top * 2.0 ** (SPAN * (np.arange(255) / 254 - 1))
     with np.errstate(divide="ignore"):
-        code = np.rint((np.log2(values / top) / SPAN + 1) * (levels - 2)) + 1
-    return np.clip(code, 0, levels - 1).astype(np.uint8), table
+        code = np.rint((np.log2(values / top) / SPAN + 1) * 254) + 1
+    return np.clip(code, 0, 255).astype(np.uint8), table

@@ -2,7 +2,7 @@
 
 Two details of a sample exist. `full` keeps received attention of every head bit for bit as the trace has it (fp16 or
 fp32), and the total of each map as the sink rules add it up. The page repeats Eq. 3 on these numbers in fp32 and marks
-exactly what `trace.sinks` says. `compact` keeps the mean over the heads of each layer, quantised to a stated number of
+exactly what `trace.sinks` says. `compact` keeps the mean over the heads of each layer, quantised to 8
 bits, and the largest key of each head and step. It also keeps the exact columns of the heads that the page opens on or that
 the trace kept attention maps of.
 """
@@ -152,14 +152,14 @@ def full(trace: Trace, name: str) -> tuple[dict[str, Any], Blob]:
     return _common(trace, name, blob, {"detail": "full", "lead": leads(layer_means(trace)).tolist()})
 
 
-def compact(trace: Trace, name: str, bits: int = 8) -> tuple[dict[str, Any], Blob]:
+def compact(trace: Trace, name: str) -> tuple[dict[str, Any], Blob]:
     """A sample with the mean over each layer's heads, and each head's largest key."""
     blob, means = Blob(), layer_means(trace)
-    codes, table = quantise(means, bits)
+    codes, table = quantise(means)
     blob.add("means", codes, "steps")
     blob.add("table", table, "planes")
     key, score = largest(trace)
-    code, path_table = quantise(score, 8)
+    code, path_table = quantise(score)
     blob.add("pathKeys", key, "planes")
     blob.add("pathScores", code, "planes")
     blob.add("pathTable", path_table, "planes")
@@ -170,7 +170,7 @@ def compact(trace: Trace, name: str, bits: int = 8) -> tuple[dict[str, Any], Blo
         received = trace.received[:, layers, heads]  # [step, slot, group, key]
         blob.add("received", received.permute(2, 1, 0, 3).contiguous().numpy(), "planes")  # [group, slot, step, key]
         blob.add("totals", np.ascontiguousarray(totals(trace)[:, layers, heads]), "planes")
-    about = {"detail": "compact", "bits": bits, "lead": leads(means).tolist(), "ownHeads": [list(one) for one in own]}
+    about = {"detail": "compact", "lead": leads(means).tolist(), "ownHeads": [list(one) for one in own]}
     return _common(trace, name, blob, about)
 
 

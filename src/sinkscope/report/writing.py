@@ -142,17 +142,12 @@ def _size(made: tuple[dict[str, Any], str]) -> int:
 
 def note(heads: Sequence[dict[str, Any]], total: int) -> str:
     """What the page holds and what it leaves out, said at its foot."""
-    lines = [f"Written by sinkscope {__version__}; no network is needed or used."]
-    if heads:
-        lines.append(f"{len(heads)} of {total} traces are in this file.")
-    compact = [head for head in heads if head["detail"] == "compact"]
-    if compact:
-        lines.append(
-            f"{len(compact)} of them are too large to keep every head's map: they hold the mean of each layer's heads, "
-            f"rounded to {compact[0]['bits']} bits, each head's largest key, and the whole map of a few heads. "
-            "`sinkscope view RUN` shows everything."
-        )
-    return " ".join(lines)
+    compact = sum(head["detail"] == "compact" for head in heads)
+    return (
+        f"Written by sinkscope {__version__}; no network is needed or used. Traces in this file: {len(heads)} of {total}, "
+        f"{compact} of them too large to keep every head's map. Those hold the mean of each layer's heads, rounded to 8 bits, "
+        "each head's largest key, and the whole map of a few heads; `sinkscope view RUN` shows everything."
+    )
 
 
 # ---- in a notebook ----

@@ -80,8 +80,8 @@ def evaluate_model(
     for name, task in found["tasks"].items():
         for metric, score in task["scores"].items():
             interval = "–" if score.get("low") is None else f"{score['low']:.3f} … {score['high']:.3f}"
-            rows.append((name, metric, f"{score['value']:.3f}", interval, task["n"]))
-    output().print(table_of(("task", "metric", "score", "95 %", "n"), rows, right=("score", "n")))
+            rows.append({"task": name, "metric": metric, "score": score["value"], "95 %": interval, "n": task["n"]})
+    output().print(table_of(rows))
 
 
 def _as_text(found: dict[str, Any]) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
 from typer import Exit, Option
@@ -27,8 +26,7 @@ def models(as_json: JsonFlag = False) -> None:
         print_json({"models": rows, "families": families})
         return
     console = output()
-    shown = [(row["name"], row["what"], "yes" if row["here"] else "no") for row in rows]
-    console.print(table_of(("name", "what", "here"), shown))
+    console.print(table_of([{**row, "here": "yes" if row["here"] else "no"} for row in rows]))
     console.print(f"\nAlso: a folder with config.json and safetensors, a GGUF file, or a Hub id.\n"
                   f"Families: {', '.join(families)}.")  # fmt: skip
 
@@ -57,8 +55,11 @@ def check(
         print_json({"model": model, "ok": not failed, "checks": shown, "machine": machine()})
     else:
         colours = {"ok": "green", "failed": "red", "skipped": "dim"}
-        rows = [(one.name, Text(one.status, colours[one.status]), one.detail) for one in checks]
-        output().print(table_of(("check", "", "what was found"), rows))
+        rows = [
+            {"check": one.name, "": Text(one.status, colours[one.status]), "what was found": one.detail}
+            for one in checks
+        ]
+        output().print(table_of(rows))
     if failed:
         say_error(f"{model}: {len(failed)} of {len(checks)} checks failed; {failed[0].name}: {failed[0].detail}")
         raise Exit(1)
@@ -106,26 +107,19 @@ def bench(
         name: {"seconds": taken, "ratio": taken / seconds["plain"], "peak_bytes": peaks[name]}
         for name, taken in seconds.items()
     }
+    attention = [call._asdict() for call in calls]
     threads = torch.get_num_threads()
     if as_json:
         print_json(
             {"model": loaded.identity(), "machine": machine(), "threads": threads, "settings": settings.to_dict(), **rows,
-             "attention": [call._asdict() for call in calls],
-             "errors": [one._asdict() for one in errors]}
+             "attention": attention, "errors": [one._asdict() for one in errors]}
         )  # fmt: skip
         return
-    console, first = output(), calls[0]
+    console = output()
     console.print(f"{loaded.name}: {prompt} + {length} tokens, {threads} threads, median of {repeats}")
-    shown = [(name, f"{row['seconds']:.3f}", f"{row['ratio']:.2f} ×", row["peak_bytes"] or "–")
-             for name, row in rows.items()]  # fmt: skip
-    console.print(table_of(("", "seconds", "ratio", "peak bytes"), shown, ("seconds", "ratio", "peak bytes")))
-    console.print(
-        f"\nattend ({first.backend}) against torch's own, {first.heads} heads of {first.dim}, {weights.dtype}:"
-    )
-    titles = ("positions", "causal", "torch ms", "attend ms", "ratio")
-    times = [(call.length, call.causal, f"{1000 * call.sdpa:.3f}", f"{1000 * call.attend:.3f}", f"{call.ratio:.2f} ×")
-             for call in calls]  # fmt: skip
-    console.print(table_of(titles, times, titles))
+    console.print(table_of([{"": name, **row} for name, row in rows.items()]))
+    console.print(f"\nattend against torch's own, {weights.dtype}, seconds:")
+    console.print(table_of(attention))
     for backend in sorted({one.backend for one in errors}):
         own = [one for one in errors if one.backend == backend]
         off, wrong = max(max(one.out, one.received) for one in own), sum(not one.holds for one in own)
@@ -136,12 +130,8 @@ def machine() -> dict[str, str | None]:
     """What a reader of the figures must know of where they were measured."""
     import torch
 
-    try:
-        triton: str | None = version("triton")
-    except PackageNotFoundError:
-        triton = None
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {
         "system": platform.platform(), "python": platform.python_version(), "torch": torch.__version__,
-        "triton": triton, "cuda": torch.version.cuda, "gpu": gpu,
+        "cuda": torch.version.cuda, "gpu": gpu,
     }  # fmt: skip

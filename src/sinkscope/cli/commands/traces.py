@@ -25,7 +25,6 @@ from sinkscope.errors import TraceError, printable
 
 if TYPE_CHECKING:
     import polars as pl
-    from rich.table import Table
 
     from sinkscope.sinks import Rule
     from sinkscope.tracing import Trace
@@ -116,7 +115,7 @@ def sinks(
     plain = (epsilon, unit, group, rule) == (None, None, "all", "threshold")
     chosen = default_rule(trace) if plain else _rule(rule, epsilon, unit, group)
     found, heads, tokens = find(trace, chosen), head_dynamics(trace, chosen), token_shares([trace], chosen)
-    strongest = _strongest(found).head(top)
+    strongest, likeliest = _strongest(found).head(top).to_dicts(), tokens.head(top)
     if csv is not None:
         found.write_csv(csv)
     if parquet is not None:
@@ -124,7 +123,7 @@ def sinks(
     if as_json:
         print_json(
             {"trace": facts(trace), "rule": chosen.to_dict(), "unit": chosen.unit, "count": found.height,
-             "strongest": strongest.to_dicts(), "tokens": tokens.head(top).to_dicts(), "heads": heads.to_dicts()}
+             "strongest": strongest, "tokens": likeliest.to_dicts(), "heads": heads.to_dicts()}
         )  # fmt: skip
         return
     settings = ", ".join(f"{name} {value}" for name, value in chosen.to_dict().items() if name != "rule")
@@ -135,10 +134,11 @@ def sinks(
         return
     classes = heads.group_by("class").len("heads").sort("heads", "class", descending=[True, False])
     layers = by_layer(heads)
-    console.print(_table(f"strongest (score: {chosen.unit}, at its best step)", strongest))
-    console.print(_table("tokens", tokens.head(top).select("token", "kind", "share", "base", "enrichment")))
-    console.print(_table("heads by class", classes))
-    console.print(_table("by layer", layers.select(layers.columns[:6])))
+    shares = likeliest.select("token", "kind", "share", "base", "enrichment")
+    console.print(table_of(strongest, f"strongest (score: {chosen.unit}, at its best step)"))
+    console.print(table_of(shares.to_dicts(), "tokens"))
+    console.print(table_of(classes.to_dicts(), "heads by class"))
+    console.print(table_of(layers.select(layers.columns[:6]).to_dicts(), "by layer"))
 
 
 def _strongest(found: pl.DataFrame) -> pl.DataFrame:
@@ -164,11 +164,3 @@ def _rule(name: str, epsilon: float | None, unit: str | None, group: str) -> Rul
     if unit is not None:
         words["unit"] = unit
     return rule_from_dict(words)
-
-
-def _table(title: str, frame: pl.DataFrame) -> Table:
-    def shown(value: object) -> object:
-        return "–" if value is None else f"{value:.3g}" if isinstance(value, float) else value
-
-    numbers = [name for name, kind in frame.schema.items() if kind.is_numeric()]
-    return table_of(frame.columns, [[shown(value) for value in row] for row in frame.iter_rows()], numbers, title)
