@@ -19,7 +19,7 @@ from sinkscope.report.overview import class_rows
 from sinkscope.study import matrix
 from sinkscope.study import summary as summaries
 from sinkscope.study.analysis.claims import claims
-from sinkscope.study.analysis.verdicts import plain_dynamics, verdicts
+from sinkscope.study.analysis.verdicts import verdicts
 from sinkscope.study.results import (
     Claim,
     Curve,
@@ -189,7 +189,7 @@ def contradictions(rows: Tables, judged: list[Verdict]) -> list[str]:
     said = {(row.model, row.name): row.value for row in judged}
     wrong = []
     for model in {row.model for row in judged}:
-        row = plain_dynamics(rows.of(model).dynamics)
+        row = next((row for row in rows.of(model).dynamics if row.condition == "none"), None)
         causal = any(cell.causal for cell in rows.of(model).pooled)
         if row is not None:
             seen = row.columns or row

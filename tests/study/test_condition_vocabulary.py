@@ -138,8 +138,3 @@ TOP = {"name": "mask_sinks", "k": 1, "rank": "clean", "rows": "all"}
 )  # fmt: skip
 def test_which_key_a_condition_masks(condition: Mapping[str, Any], key: vocabulary.Key | None) -> None:
     assert vocabulary.masked_key(condition) == key
-
-
-def test_a_control_may_miss_the_mass_by_a_quarter() -> None:
-    assert vocabulary.comparable(0.2, 0.25) and not vocabulary.comparable(0.2, 0.26)
-    assert not vocabulary.comparable(None, 0.2) and not vocabulary.comparable(0.2, None)

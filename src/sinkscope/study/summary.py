@@ -13,8 +13,7 @@ from sinkscope import paper
 from sinkscope.interventions.conditions import condition_from_dict
 from sinkscope.io.progress import clock
 from sinkscope.study import matrix, vocabulary
-from sinkscope.study.analysis.losses import ModelRows, solvable
-from sinkscope.study.analysis.verdicts import first_point
+from sinkscope.study.analysis.model_rows import ModelRows, first_point, solvable
 from sinkscope.study.results import Claim, Control, LikelihoodChange, PooledCell, Results
 from sinkscope.study.schema import shipped
 from sinkscope.study.text import cut, nats
@@ -108,7 +107,7 @@ def _table(results: Results, room: int) -> Iterator[str]:
     names = list(dict.fromkeys(cell.model for cell in results.pooled))
     found: dict[str, tuple[PooledCell, dict[int, PooledCell]]] = {}
     for name in names:
-        of = ModelRows(first_point(results.of(name)), 0.0)
+        of = ModelRows(name, first_point(results.of(name)), 0.0)
         found[name] = of.base, {row.condition["k"]: row for row in of.masked()}
     ks = sorted({k for _, rows in found.values() for k in rows})[:3]
     lines = [_line(name, base, rows, ks) for name, (base, rows) in found.items() if rows]
