@@ -5,20 +5,17 @@ from __future__ import annotations
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import takewhile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from sinkscope import paper
 from sinkscope.interventions.conditions import condition_from_dict
 from sinkscope.io.progress import clock
 from sinkscope.study import matrix, vocabulary
-from sinkscope.study.analysis.model_rows import ModelRows, first_point, solvable
-from sinkscope.study.results import Claim, Control, LikelihoodChange, PooledCell, Results
+from sinkscope.study.analysis.model_rows import first_point, solvable
+from sinkscope.study.results import Claim, LikelihoodChange, PooledCell, Results
 from sinkscope.study.schema import shipped
-from sinkscope.study.text import cut, nats
+from sinkscope.study.text import WIDTH, aligned, cut, nats
 
-WIDTH = 80
 LINES = 38  # the command adds where it wrote the page and the numbers
 SMALL = 100_000_000  # parameters below which a model is no language model that anyone would use
 CONCLUSION = 4  # lines
@@ -103,92 +100,32 @@ def _asked(results: Results, row: Claim) -> str:
 
 
 def _table(results: Results, room: int) -> Iterator[str]:
-    """A line per model: K sinks masked, as many random keys, random keys of their mass; those that do not fit are counted."""
-    names = list(dict.fromkeys(cell.model for cell in results.pooled))
-    found: dict[str, tuple[PooledCell, dict[int, PooledCell]]] = {}
-    for name in names:
-        of = ModelRows(name, first_point(results.of(name)), 0.0)
-        found[name] = of.base, {row.condition["k"]: row for row in of.masked()}
-    ks = sorted({k for _, rows in found.values() for k in rows})[:3]
-    lines = [_line(name, base, rows, ks) for name, (base, rows) in found.items() if rows]
-    if not lines:
-        yield from _by_condition(results, room)
-        return
-    wide = 4 * len(ks)
-    heads = "".join(f"{k:>4}" for k in ks)
-    sinks = f"{f'K={ks[0]} [change]':>15}{heads[4:]}"
-    theirs = ("| paper,", "| GSM8K") if any("→" in line for line in lines) else ("", "")
-    yield "Right answers in %, all tasks; sinks masked, or random keys (count, mass):"
-    yield f"{'':<18}{'sinks':^{len(sinks)}}|{'count':^{wide}}|{'mass':^{wide}}{theirs[0]}"
-    yield f"  {'':<11}{'none':>5}{sinks}|{heads}|{heads}{theirs[1]}"
-    room -= 3
-    yield from lines if len(lines) <= room else [*lines[: room - 1], f"  … and {len(lines) - room + 1} lines more"]
-
-
-def _by_condition(results: Results, room: int) -> Iterator[str]:
-    """A line per condition, where a study masks no top keys: right answers of every model, and their change."""
-    cells = [row for row in results.pooled if row.setting == results.pooled[0].setting]
+    """A line per condition, small K first: right answers of every model, and their change; what does not fit is counted."""
+    cells = [row for row in first_point(results).pooled if row.condition.get("rank") != "as_run"]
+    cells.sort(key=lambda row: row.condition.get("k") or 1)
     models = list(dict.fromkeys(row.model for row in cells))[:4]
     found = {(row.label, row.model): solvable(row) for row in cells}
-    labels = list(dict.fromkeys(row.label for row in cells if not vocabulary.is_untouched(row.condition)))
-    if not labels:
+    changes = {row.label: row.condition for row in cells if not vocabulary.is_untouched(row.condition)}
+    if not changes:
         return
-    wide = 14
-    name = WIDTH - 2 - wide * len(models)
+    names = {"none": "nothing changed", **vocabulary.short_names(changes, any(row.causal for row in cells))}
+    rows = [(name, *(_right(found.get((label, model))) for model in models)) for label, name in names.items()]
     yield "Right answers in %; in brackets the change, 95 %:"
-    shared = _shared(labels)
-    head = cut(f"{shared.strip()} …" if shared else "", name - 1)
-    yield f"  {head:<{name}}" + "".join(f"{cut(model, wide - 1):>{wide}}" for model in models)
-    bases = "".join(f"{_share(found.get(('none', model))):>{wide}}" for model in models)
-    yield f"  {'nothing changed':<{name}}{bases}"
-    lines = [
-        f"  {cut(vocabulary.without_defaults(label.removeprefix(shared)), name - 1):<{name}}"
-        + "".join(f"{_changed(found.get((label, m))):>{wide}}" for m in models)
-        for label in labels
-    ]
-    room -= 3
+    lines = list(aligned([("", *(cut(model, 12) for model in models)), *rows]))
+    room -= 1
     yield from lines if len(lines) <= room else [*lines[: room - 1], f"  … and {len(lines) - room + 1} lines more"]
 
 
-def _shared(labels: Sequence[str]) -> str:
-    """The words that all labels begin with."""
-    words = [label.split(" ") for label in labels]
-    same = list(takewhile(lambda place: len(set(place)) == 1, zip(*words, strict=False)))
-    return "".join(f"{place[0]} " for place in same) if len(labels) > 1 else ""
-
-
-def _changed(row: PooledCell | None) -> str:
+def _right(row: PooledCell | None) -> str:
     if row is None:
         return "–"
-    return f"{_share(row)} [{100 * row.difference_low:+.0f},{100 * row.difference_high:+.0f}]"
-
-
-def _line(name: str, base: PooledCell, rows: Mapping[int, PooledCell], ks: Sequence[int]) -> str:
-    told = _changed(rows.get(ks[0]))
-    sinks = "".join(f"{_share(rows.get(k)):>4}" for k in ks[1:])
-    random = "|".join(
-        "".join(f"{_share(rows[k].controls.get(match) if k in rows else None):>4}" for k in ks)
-        for match in ("count", "mass")
-    )
-    line = f"  {cut(name, 11):<11}{100 * base.accuracy:>5.0f}{told:>15}{sinks}|{random}| {_paper(base, ks)}"
-    return line.rstrip(" |")
-
-
-def _share(row: PooledCell | Control | None) -> str:
-    return "–" if row is None else f"{100 * row.accuracy:.0f}"
-
-
-def _paper(row: PooledCell, ks: Sequence[int]) -> str:
-    """none → masked on GSM8K, as the paper has them; HumanEval is in the full tables."""
-    before, *after = (paper.accuracy(row.model, "arithmetic", k) for k in (0, *ks))
-    if before is None or None in after:
-        return ""
-    return f"{100 * before:.0f}→{' '.join(f'{100 * (one or 0):.0f}' for one in after)}"
+    change = f" [{100 * row.difference_low:+.0f},{100 * row.difference_high:+.0f}]"
+    return f"{100 * row.accuracy:.0f}{'' if row.label == 'none' else change}"
 
 
 def _pair(results: Results, room: int) -> Iterator[str]:
     """What one masked key per head costs in the likelihood of true answers, the models side by side."""
-    kinds = {row.model: "ARM" if row.causal else "DLM" for row in results.likelihood if row.of == "answers"}
+    kinds = kinds_of(results.likelihood)
     models = list(kinds)[:2]
     if not models:
         return

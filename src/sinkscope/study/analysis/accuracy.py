@@ -13,7 +13,7 @@ from sinkscope import paper
 from sinkscope.interventions.conditions import Condition
 from sinkscope.statistics import adjusted, paired, wilson
 from sinkscope.study import vocabulary
-from sinkscope.study.results import Cell, Compared, Control, PooledCell, SolvableTasks, SweepPoint
+from sinkscope.study.results import Answered, Cell, Compared, Control, PooledCell, SweepPoint
 from sinkscope.study.schema import Study
 from sinkscope.study.units import ModelInfo, Unit
 
@@ -125,7 +125,7 @@ def _controls(answers: dict[Key, AnswerSet], key: Key) -> dict[Any, Control]:
         control = next((answers[*key[:3], one] for one in candidates if (*key[:3], one) in answers), None)
         if control is not None:
             compared = paired(control.right, answers[key].right)
-            found[match] = Control(accuracy=control.accuracy, **vars(compared), **control.shares())
+            found[match] = Control(accuracy=control.accuracy, **vars(compared), p_holm=compared.p, **control.shares())
     return found
 
 
@@ -160,9 +160,9 @@ def pooled_cells(study: Study, models: Sequence[ModelInfo], answers: dict[Key, A
         key: one.only([task for task in one.tasks if task not in weak[key]])
         for key, one in answers.items() if len(weak[key]) < len(one.tasks)
     }  # fmt: skip
-    names = [item.name for item in fields(SolvableTasks)]
+    names = [item.name for item in fields(Answered)]
     strong = {
-        key: SolvableTasks(**{name: getattr(cell, name) for name in names})
+        key: Answered(**{name: getattr(cell, name) for name in names})
         for key, cell in zip(able, cells(study, models, able), strict=True)
     }
     return [
@@ -193,9 +193,10 @@ def _compared_points(model: str, task: str, points: Sequence[tuple[str, AnswerSe
         weak = _weak(first, one)
         tasks = [name for name in one.tasks if name not in weak]
         before, after = first.only(tasks).right, one.only(tasks).right
-        able = Compared(n=len(after), **vars(paired(before, after))) if tasks else None
-        change = vars(paired(first.right, one.right))
-        rows[setting] = SweepPoint(model, task, setting, against, **change, weak=weak, able=able)
+        strong, change = paired(before, after), paired(first.right, one.right)
+        able = Compared(n=len(after), **vars(strong), p_holm=strong.p) if tasks else None
+        words = {**vars(change), "p_holm": change.p, "weak": weak, "able": able}
+        rows[setting] = SweepPoint(model, task, setting, against, **words)
     for setting, p in adjusted({setting: row.p for setting, row in rows.items()}).items():
         rows[setting] = replace(rows[setting], p_holm=p)
     for setting, p in adjusted({setting: row.able.p for setting, row in rows.items() if row.able}).items():
