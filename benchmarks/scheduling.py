@@ -72,7 +72,7 @@ class Empty:
 
 
 def measure() -> None:
-    from sinkscope.study.run import run
+    from sinkscope.runs.run import run
 
     with tempfile.TemporaryDirectory() as folder:
         run("paper", Path(folder) / "run", Timed())

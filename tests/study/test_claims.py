@@ -16,8 +16,9 @@ from pydantic import TypeAdapter
 
 from lab.experiments.verdict_simulation import worlds
 from sinkscope.report.overview import class_rows
-from sinkscope.study import matrix
-from sinkscope.study import summary as summaries
+from sinkscope.runs import matrix
+from sinkscope.runs import summary as summaries
+from sinkscope.runs.run import Run
 from sinkscope.study.analysis.claims import claims
 from sinkscope.study.analysis.verdicts import verdicts
 from sinkscope.study.results import (
@@ -30,7 +31,6 @@ from sinkscope.study.results import (
     Tables,
     Verdict,
 )
-from sinkscope.study.run import Run
 
 DOCS = Path(__file__).parents[2] / "docs"
 SUMS: dict[str, Any] = {"accuracy": 0.9, "task": "sums"}

@@ -12,7 +12,7 @@ from made_rows import tables
 
 from sinkscope.cli.app import run
 from sinkscope.errors import StudyError
-from sinkscope.study.compare import compare, shown
+from sinkscope.runs.compare import compare, shown
 from sinkscope.study.results import Results, RunFacts
 from sinkscope.study.schema import Study
 

@@ -17,7 +17,7 @@ import torch
 
 from sinkscope.errors import StudyError
 from sinkscope.interventions.conditions import Condition
-from sinkscope.study.run import Run, run
+from sinkscope.runs.run import Run, run
 from sinkscope.study.schema import Study, shipped
 from sinkscope.study.store import Store, digest
 from sinkscope.study.units import Unit

@@ -10,8 +10,8 @@ import jsonschema
 import pytest
 from pydantic import TypeAdapter
 
+from sinkscope.runs.run import run
 from sinkscope.study.results import Results, json_schema
-from sinkscope.study.run import run
 from sinkscope.study.schema import Study
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from sinkscope.interventions.conditions import Condition
+from sinkscope.runs.summary import activation
+from sinkscope.runs.tables import WIDTH, table_1
 from sinkscope.study.results import Cell, Control
-from sinkscope.study.summary import activation
-from sinkscope.study.tables import WIDTH, table_1
 from sinkscope.study.vocabulary import short_names
 
 RULES = [(("rule", "threshold"), ("epsilon", epsilon), ("unit", "uniform")) for epsilon in (1.0, 3.0, 6.0)]

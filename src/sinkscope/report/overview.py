@@ -14,10 +14,12 @@ from sinkscope import paper
 from sinkscope.errors import ReportError
 from sinkscope.io.reading import damaged, read_object
 from sinkscope.report.sample import head_classes, model_of
+from sinkscope.runs import matrix
+from sinkscope.runs.summary import contrast, kinds_of
 from sinkscope.sinks import sweep, token_shares
 from sinkscope.sinks.classes import NAMES as CLASSES
 from sinkscope.statistics import CORRECTION
-from sinkscope.study import matrix, vocabulary
+from sinkscope.study import vocabulary
 from sinkscope.study.results import (
     LARGEST,
     Cell,
@@ -30,7 +32,6 @@ from sinkscope.study.results import (
     Verdict,
     read_results,
 )
-from sinkscope.study.summary import contrast, kinds_of
 from sinkscope.tracing import Trace
 
 EPSILONS = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0)

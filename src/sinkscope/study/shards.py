@@ -17,7 +17,7 @@ from sinkscope.interventions.conditions import condition_from_dict
 from sinkscope.io.reading import damaged, read_object
 from sinkscope.settings.decode import Decode
 from sinkscope.study.cost import weigh
-from sinkscope.study.run import Run, assemble, begun, check, need_a_model
+from sinkscope.study.run import assemble, begun, check, need_a_model
 from sinkscope.study.schema import Study
 from sinkscope.study.store import Store, as_json, versions
 from sinkscope.study.units import ModelInfo, Unit, units_of
@@ -91,7 +91,7 @@ def _refuse_unfinished(marks: Mapping[str, Mapping[str, Any]]) -> None:
         raise StudyError(f"Not finished: {told}")
 
 
-def merge(folders: Sequence[Path | str], out: Path | str | None = None) -> Run:
+def merge(folders: Sequence[Path | str], out: Path | str | None = None) -> Path:
     """Join the folders of a run's shards, and finish its tables: what comes out is what the whole run would have been."""
     parts = [Store(folder) for folder in folders]
     if not parts:
@@ -120,9 +120,9 @@ def merge(folders: Sequence[Path | str], out: Path | str | None = None) -> Run:
             _copy(where[unit.id], store, unit)
         for unit in units:
             check(store, unit, store.load(unit))
-        results = assemble(study, store, models, units, about)
+        assemble(study, store, models, units, about)
         store.write("run.json", as_json({**about, "finished": True, "shards": len(parts)}))
-    return Run(store.folder, results)
+    return store.folder
 
 
 def models_in(listed: Any) -> list[ModelInfo]:

@@ -43,7 +43,7 @@ def report(
 
 def _text(run: Path, full: bool, as_json: bool) -> None:
     """The summary of a finished run, as the study printed it."""
-    from sinkscope.study.run import Run
+    from sinkscope.runs.run import Run
 
     if run.is_file():
         raise ReportError(

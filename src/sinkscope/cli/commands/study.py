@@ -15,8 +15,8 @@ from sinkscope.cli.screen import print_json, print_result, print_text, say_error
 from sinkscope.errors import ReportError, StudyError
 
 if TYPE_CHECKING:
+    from sinkscope.runs.run import Run
     from sinkscope.study.forecast import Forecast
-    from sinkscope.study.run import Run
 
 GB = 1e9
 
@@ -49,7 +49,7 @@ def study(
     GSM8K and HumanEval on real checkpoints are a command of their own: sinkscope table1.
     """
     from sinkscope.io.progress import unit_progress
-    from sinkscope.study.run import run
+    from sinkscope.runs.run import run
     from sinkscope.study.schema import Study, shipped
     from sinkscope.study.shards import Shard, run_shard
 

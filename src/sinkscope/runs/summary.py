@@ -10,7 +10,8 @@ from pathlib import Path
 
 from sinkscope.interventions.conditions import condition_from_dict
 from sinkscope.io.progress import clock
-from sinkscope.study import matrix, vocabulary
+from sinkscope.runs import matrix
+from sinkscope.study import vocabulary
 from sinkscope.study.analysis.model_rows import first_point, solvable
 from sinkscope.study.results import Claim, LikelihoodChange, PooledCell, Results
 from sinkscope.study.schema import shipped

@@ -10,8 +10,8 @@ from typing import Any
 import polars as pl
 
 from sinkscope.errors import StudyError
+from sinkscope.runs.run import Run
 from sinkscope.statistics import paired
-from sinkscope.study.run import Run
 from sinkscope.study.schema import Study
 from sinkscope.study.text import aligned, paragraph, points, title
 
