@@ -206,8 +206,8 @@ def test_the_mechanism_must_be_more_than_random_keys_do() -> None:
         found(pooled=[none()], mechanism=[mechanism(0.5, beyond)])["mechanism"] for beyond in (0.4, 0.05)
     )
     assert value == "both" and alike[0] == "neither"
-    beyond = "-50.00 [-60.00, -40.00], beyond random keys -40.00 [-50.00, -30.00]"
-    assert f"gap of confidence in points {beyond}; gap of the commit step +0.50" in why
+    assert "confidence sinks gap -50.00 [-60.00, -40.00]; confidence gap beyond random -40.00 [-50.00, -30.00]" in why
+    assert "delay sinks gap +0.50 [" in why
 
 
 def test_a_delay_is_judged_where_the_number_of_commits_is_free() -> None:
@@ -218,7 +218,8 @@ def test_a_delay_is_judged_where_the_number_of_commits_is_free() -> None:
                          "free_delay_gap_beyond_random")
         }  # fmt: skip
         said, why = found(pooled=[none()], mechanism=[mechanism(0.5, 0.4, free_problems=20, **free)])["mechanism"]
-        assert said == value and f"commits by a threshold: 20 problems; delay +{late:.2f}" in why
+        assert said == value and "20 of them with commits by a threshold" in why
+        assert f"free delay sinks +{late:.2f}" in why
     row = mechanism(0.5, 0.4, free_problems=3, **free)
     rows = verdicts(tables(pooled=[none()], mechanism=[row]))
     assert next(one.line for one in rows if one.name == "mechanism") == (
@@ -228,7 +229,7 @@ def test_a_delay_is_judged_where_the_number_of_commits_is_free() -> None:
 
 def test_an_entropy_is_told_in_nats() -> None:
     _, why = found(pooled=[none()], mechanism=[mechanism(0.5, 0.4, "nats")])["mechanism"]
-    assert "gap of confidence in nats -0.50 [-0.60, -0.40]" in why
+    assert "confidence sinks gap -0.50 [-0.60, -0.40]" in why
 
 
 def test_the_point_of_a_sweep_is_named_where_there_are_several() -> None:

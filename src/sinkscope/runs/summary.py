@@ -62,7 +62,7 @@ def _conclusion(results: Results) -> Iterator[str]:
         first.setdefault(row.model, row)
     for row in first.values():
         taken = "" if row.dose is None else f", which take {100 * row.dose:.0f} % of its attention"
-        more = f"{told} {row.model} without {KEYS[row.name]}{taken}: {matrix.figure(row)}{_asked(results, row)}."
+        more = f"{told} {row.model} without {KEYS[row.name]}{taken}: {matrix.figure(row)}, n = {row.n}."
         if len(textwrap.wrap(more, WIDTH)) > CONCLUSION:
             break
         told = more
@@ -80,24 +80,8 @@ def contrast(rows: Sequence[LikelihoodChange]) -> str:
     top = vocabulary.side_by_side(rows).get("top key", {})
     if set(kinds) != {"ARM", "DLM"} or not set(kinds.values()) <= set(top):
         return ""
-    arm, dlm = (f"{kinds[kind]} {_change(top[kinds[kind]])}" for kind in ("ARM", "DLM"))
-    return f" Without the top key of every head {arm} nats per token of true answers, {dlm}."
-
-
-def _change(row: LikelihoodChange) -> str:
-    if row.difference_low <= 0 <= row.difference_high:
-        return f"changes by {nats(row)}"
-    low, high = sorted((abs(row.difference_low), abs(row.difference_high)))
-    return f"{'loses' if row.difference < 0 else 'gains'} {abs(row.difference):.2f} [{low:.2f}, {high:.2f}]"
-
-
-def _asked(results: Results, row: Claim) -> str:
-    """(arithmetic, n=20): the problems that a claim about answers rests on."""
-    tasks = (
-        cell.task for cell in results.cells
-        if (cell.model, cell.label, cell.n) == (row.model, row.condition, row.n) and 100 * cell.difference == row.estimate
-    )  # fmt: skip
-    return "".join(f" ({task}, n={row.n})" for task in [*tasks][:1])
+    arm, dlm = (f"{kinds[kind]} {nats(top[kinds[kind]])}" for kind in ("ARM", "DLM"))
+    return f" Without the top key of every head, in nats per token of true answers: {arm}, {dlm}."
 
 
 def _table(results: Results, room: int) -> Iterator[str]:

@@ -82,7 +82,7 @@ class Work:
         known = {info.asked: info for info in self.models}
         weights = {unit.id: weigh(self.study, unit, known[unit.model]) for unit in left}
         ahead, spent, started = sum(weights.values()), 0.0, time.monotonic()
-        timed = _takes_time(self.on_progress)
+        timed = len(inspect.signature(self.on_progress).parameters) > 2
         try:
             with Stop().listening() as stop:
                 for unit, result in self.engine.work(self.study, left, self.store.folder, stop):
@@ -156,15 +156,6 @@ def about_run(study: Study, models: list[ModelInfo]) -> dict[str, Any]:
             **({"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}),
         },
     }
-
-
-def _takes_time(on_progress: OnProgress) -> bool:
-    """Whether it can also be told the seconds left."""
-    try:
-        inspect.signature(on_progress).bind(0, 0, None)
-    except (TypeError, ValueError):
-        return False
-    return True
 
 
 def check(store: Store, unit: Unit, result: dict[str, Any]) -> None:

@@ -28,10 +28,8 @@ def nats(row: Difference) -> str:
     return f"{row.difference:+.2f} [{row.difference_low:+.2f}, {row.difference_high:+.2f}]"
 
 
-def span(found: Interval | None, scale: float = 1.0) -> str:
+def span(found: Interval, scale: float = 1.0) -> str:
     """A value with its interval, as +0.50 [+0.40, +0.60]."""
-    if found is None:
-        return "–"
     return f"{scale * found.value:+.2f} [{scale * found.low:+.2f}, {scale * found.high:+.2f}]"
 
 

@@ -295,20 +295,12 @@ def _mechanism(of: ModelRows) -> Found:
 
 
 def _gaps(row: Mechanism) -> Iterator[str]:
-    """The half that looked more less the other; with one commit per step the halves can only change places."""
-    scale = 1 if row.unit == "nats" else 100  # Dream's confidence is an entropy with its sign turned
-    gap, delay, free = row.confidence_sinks_gap, row.delay_sinks_gap, row.free_delay_sinks
-    yield f"K={row.k}: {row.problems} problems"
-    yield _beyond(f"gap of confidence in {row.unit}", gap, row.confidence_gap_beyond_random, scale)
-    yield _beyond("gap of the commit step", delay, row.delay_gap_beyond_random)
-    if row.free_delay_sinks_gap is not None:
-        yield f"commits by a threshold: {row.free_problems} problems"
-        yield _beyond("delay", free, row.free_delay_beyond_random)
-        yield _beyond("its gap", row.free_delay_sinks_gap, row.free_delay_gap_beyond_random)
-
-
-def _beyond(name: str, found: Interval | None, beyond: Interval | None, scale: float = 1.0) -> str:
-    return f"{name} {span(found, scale)}, beyond random keys {span(beyond, scale)}"
+    """Every interval under its name in results.json; shares are in points, and Dream's confidence, an entropy, in nats."""
+    yield f"K={row.k}: {row.problems} problems, {row.free_problems or 0} of them with commits by a threshold"
+    for name, found in vars(row).items():
+        if isinstance(found, Interval):
+            scale = 100 if name.startswith("confidence") and row.unit == "points" else 1
+            yield f"{name.replace('_', ' ')} {span(found, scale)}"
 
 
 def _control(of: ModelRows) -> Found:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from sinkscope.errors import StudyError
-from sinkscope.fields import Allowed, maybe, need, number, whole
+from sinkscope.fields import Allowed, check_fields, maybe, number, whole
 
 if TYPE_CHECKING:
     from sinkscope.evals.batches import RunBatches
@@ -28,17 +28,14 @@ class Ray:
     takes of its node: gpus_per_worker (a share of one, or several with the device auto) and cpus_per_worker.
     """
 
-    address: str | None = None
-    workers: int | None = None
-    gpus_per_worker: float = 0
-    cpus_per_worker: float = 1
-    patience: float = 300.0  # seconds without any worker until the run is given up
+    address: Annotated[str | None, ADDRESS] = None
+    workers: Annotated[int | None, maybe(whole(1))] = None
+    gpus_per_worker: Annotated[float, number(0)] = 0
+    cpus_per_worker: Annotated[float, number(0)] = 1
+    patience: Annotated[float, number(0)] = 300.0  # seconds without any worker until the run is given up
 
     def __post_init__(self) -> None:
-        need("workers", self.workers, maybe(whole(1)), StudyError)
-        need("address", self.address, ADDRESS, StudyError)
-        for name in ("gpus_per_worker", "cpus_per_worker", "patience"):
-            need(name, getattr(self, name), number(0), StudyError)
+        check_fields(self, StudyError)
         if self.gpus_per_worker > 1 and self.gpus_per_worker != int(self.gpus_per_worker):
             raise StudyError(
                 f"Expected a share of one GPU or a whole number of them for a worker, got {self.gpus_per_worker}; "

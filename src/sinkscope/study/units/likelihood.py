@@ -25,7 +25,7 @@ from sinkscope.interventions.conditions import Condition
 from sinkscope.models.base import Model
 from sinkscope.study.schema import Study
 from sinkscope.study.units import ModelInfo, Unit, UnitKind, Workload, suits
-from sinkscope.study.units.given import COUNTED, AfterFirst, asked, changed, model_for
+from sinkscope.study.units.given import AfterFirst, asked, changed, model_for, summed
 from sinkscope.tasks import Problem
 
 TEXTS = Path(__file__).parent / "texts.yaml"
@@ -137,18 +137,15 @@ class ForcedKind(UnitKind):
         """Mean log-likelihood per token (nats) of the answer to each problem, and what was taken from the model meanwhile."""
         model = model_for(study, unit)
         rows: list[dict[str, Any]] = []
-        taken = dict.fromkeys((*COUNTED, "leak"), 0.0)
+        effects: list[dict[str, float]] = []
         for number, problem in asked(study, unit, study.forced.problems):
             with changed(study, unit, model, [number], 1 if model.causal else len(study.forced.levels)) as after:
                 value, tokens = (
                     _chain(model, problem, after) if model.causal else _masked(study, model, problem, number, after)
                 )
             rows.append({"problem": number, "value": value, "scored": tokens})
-            if after.active is not None:
-                now = vars(after.active.effect)
-                leak = max(taken["leak"], now["leak"])
-                taken = {**{name: taken[name] + now[name] - after.first[name] for name in COUNTED}, "leak": leak}
-        return {"rows": rows, "effect": {} if after.active is None else taken}
+            effects.append(after.effect())
+        return {"rows": rows, "effect": summed(effects) if any(effects) else {}}
 
 
 def _ids(model: Model, problem: Problem) -> tuple[list[int], list[int]]:
