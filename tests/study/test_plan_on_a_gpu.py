@@ -14,11 +14,10 @@ import torch
 import pretend_cuda as pretend
 import sinkscope as sk
 from sinkscope.models import Model
+from sinkscope.models.cost import KERNELS, Size, Workload, device_of
 from sinkscope.models.load import outline
-from sinkscope.study.cost import KERNELS, Size, device_of
 from sinkscope.study.forecast import forecast
 from sinkscope.study.schema import Study
-from sinkscope.study.units import Workload
 from sinkscope.tracing.lens import AT_A_TIME
 
 kernels = pytest.importorskip("sinkscope.attention.triton", reason="triton is there on Linux only")

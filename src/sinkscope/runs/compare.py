@@ -120,10 +120,8 @@ def _table1_answers(folder: Path) -> pl.DataFrame:
                     shown = cell["model"], cell.get("protocol") or "", cell["label"], cell["task"]
                     rows.append((*shown, str(sample["doc_hash"]), bool(sample[metric])))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StudyError(
-            f"Expected a finished run of table1 in {folder}, and it is damaged ({type(error).__name__}: {error}); give the "
-            "command again."
-        ) from None
+        told = f"{type(error).__name__}: {error}"
+        raise StudyError(f"The run of table1 in {folder} is damaged ({told}); give its command again.") from None
     schema = {**dict.fromkeys([*CELL, "problem"], pl.String), "correct": pl.Boolean}
     return pl.DataFrame(rows, schema=schema, orient="row")
 

@@ -63,9 +63,7 @@ class Run:
             found = pl.read_parquet(path)
             found.select("kind", "model", "setting", "condition", "task", "problem", "correct")  # it is of a run
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError):
-            raise StudyError(
-                f"Expected the answers of a finished run in {path}, and it is missing or damaged; run the study again."
-            ) from None
+            raise StudyError(f"{path}, the answers of a run, is missing or damaged; run the study again.") from None
         return found
 
     @cached_property
@@ -122,10 +120,7 @@ def run(
     """
     if models is not None:
         if engine != "local" or workers not in (None, 1) or not all(isinstance(one, Model) for one in models.values()):
-            raise StudyError(
-                "Expected models in memory as {name: sk.wrap(model)}, with the local engine and one worker: other processes "
-                "have none."
-            )
+            raise StudyError("Expected models as {name: sk.wrap(model)}, with the local engine and one worker.")
         study, workers = (Study.load(study) if isinstance(study, str) else study).changed(models=list(models)), 1
     started = time.time()
     with in_memory(models or {}), begun(study, out, engine, workers, on_message, on_progress) as work:

@@ -37,9 +37,7 @@ def model_label(value: Any) -> Any:
     name, mode = value.get("name"), value.get("mode")
     if set(value) != {"name", "mode"} or not isinstance(name, str) or not name.strip() or mode not in get_args(Mode):
         known = ", ".join(get_args(Mode))
-        raise ValueError(
-            f"must have models by name, or as {{name: …, mode: …}} with a mode of {known}, not {shown(value)}"
-        )
+        raise ValueError(f"must be a name, or {{name: …, mode: …}} with a mode of {known}, not {shown(value)}")
     return f"{name} ({mode})"
 
 

@@ -1,34 +1,28 @@
-"""What a study or Table 1 takes on a machine, from config.json files alone; nothing but a layer is run."""
+"""What a study takes on a machine, from config.json files alone; nothing but a layer is run."""
 
 from __future__ import annotations
 
 import functools
-import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 
-from sinkscope.errors import CheckpointError, StudyError, TaskError
-from sinkscope.evals.masking import grid
-from sinkscope.evals.protocol import OTHERWISE, checkpoint_of, protocol_for, settings_for
+from sinkscope.errors import CheckpointError, StudyError
 from sinkscope.models.base import Model
+from sinkscope.models.cost import CORE, Size, Workload, device_of, total_seconds
 from sinkscope.models.load import _dtype, outline
-from sinkscope.study.cost import CORE, Size, device_of, total_seconds
 from sinkscope.study.entries import name_and_mode
 from sinkscope.study.run import need_a_model, shown_names
 from sinkscope.study.schema import Study
-from sinkscope.study.text import aligned
-from sinkscope.study.units import Workload, decoding, kind_of, units_of
+from sinkscope.study.units import kind_of, units_of
 from sinkscope.study.units.facts import model_info
 from sinkscope.study.units.given import one_thread
 from sinkscope.study.units.trace import kept_traces
 
-RUNTIME = 450e6  # bytes that Python, torch and transformers take in a worker on a CPU
-CONTEXT = 800e6  # bytes that CUDA and its kernels take on a GPU
 DISK = 1e9  # bytes per second at which weights are read
 SIGNS = 3.5  # characters per token, where no tokenizer is at hand
 ROW, TOKEN = 800, 16  # bytes of a stored answer: once as JSON and once in the table
@@ -125,7 +119,7 @@ def forecast(study: Study, device: str = "cpu", measure: bool = False) -> Foreca
             on_host=not on_cpu, memory=weights + activations + (trace if on_cpu else 0),
         ))  # fmt: skip
     need_a_model(len(found), left_out)
-    runtime = int(RUNTIME if on_cpu else CONTEXT)
+    runtime = int(chosen.runtime)
     largest = max(model.memory for model in found) + runtime
     return Forecast(
         study.name, chosen.name, measure, tuple(found), dict(kinds), tuple(left_out), runtime,
@@ -214,83 +208,3 @@ def _least(call: Callable[[], torch.Tensor]) -> float:
         call()
         found.append(time.thread_time() - before)
     return min(found)
-
-
-# ---- Table 1
-
-PROBLEMS = {"gsm8k": 1319, "humaneval": 164}
-# Mean tokens by LLaDA's tokenizer (60 a question, 188 a worked example, 146 a stub), and some 20 of the chat's markers.
-QUESTION, EXAMPLE = {"gsm8k": 80, "humaneval": 166}, 208
-AGAIN = {"humaneval_instruct": 146}  # the answer begins with the stub
-OWN_EXAMPLES = {"gsm8k": 5, "gsm8k_cot": 8, "gsm8k_cot_llama": 8}
-FASTER = 2.5  # by a threshold of 0.9 without a cache, as Fast-dLLM reports it for LLaDA
-
-
-def forecast_table1(
-    models: Sequence[str],
-    device: str = "cpu",
-    *,
-    protocol: str | None = None,
-    ks: Sequence[int] = (1, 5, 10),
-    limit: int | None = None,
-    batch_size: int = 8,
-    dtype: str | None = None,
-    settings: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Every benchmark of every model under its protocol; nothing is loaded, nothing is run.
-
-    Seconds of a row are of one condition on one worker; an ARM's are at most that.
-    """
-    place = device_of(device)
-    on_cpu = place is CORE
-    kind = getattr(torch, dtype) if dtype else torch.float32 if on_cpu else torch.bfloat16
-    found: list[dict[str, Any]] = []
-    for name in models:
-        model, checkpoint = outline(name, dtype=kind), checkpoint_of(name)
-        chosen, size = protocol_for(name, protocol), Size.of(model)
-        tasks = chosen.benchmarks(checkpoint, model.family)
-        if not tasks:
-            raise TaskError(
-                f"The protocol {chosen.name} does not say how {name} is asked; choose --protocol {OTHERWISE}."
-            )
-        for task in tasks:
-            setup = chosen.setup(task, checkpoint, model.family)
-            assert setup is not None
-            shots = OWN_EXAMPLES.get(setup.task, 0) if setup.examples is None else setup.examples
-            used = settings_for(model, task, settings, None, chosen)
-            prompt = min(QUESTION[task] + AGAIN.get(setup.task, 0) + shots * EXAMPLE, model.context - used.length)
-            problems = min(limit or PROBLEMS[task], PROBLEMS[task])
-            rows = min(batch_size, problems)
-            batch, batches = decoding(used, rows, prompt), -(-problems // rows)
-            memory = size.parameters * kind.itemsize + int(RUNTIME if on_cpu else CONTEXT)
-            memory += max(size.activation_bytes(part, kind.itemsize, on_cpu) for part in batch)
-            one = functools.partial(place.seconds, size, itemsize=kind.itemsize)
-            found.append({
-                "model": name, "protocol": chosen.name, "task": task, "problems": problems, "prompt": prompt,
-                "length": used.length, "forwards": batches * sum(part.forwards for part in batch),
-                "conditions": len(grid(model.causal, ks)) + (used.temperature > 0),
-                "seconds": batches * total_seconds(batch, one), "memory": memory,
-                "fits": None if on_cpu else memory < place.memory,
-            })  # fmt: skip
-    hours = sum(row["seconds"] * row["conditions"] for row in found) / 3600
-    return {"rows": found, "hours": hours, "estimate": True}
-
-
-def table1_text(found: Mapping[str, Any], device: str) -> str:
-    """The plan in lines of 80 columns."""
-    lines = [("protocol, task", "problems", "tokens", "h/condition", "conditions", "hours")]
-    for name, own in itertools.groupby(found["rows"], key=lambda row: row["model"]):
-        rows = list(own)
-        largest = max(rows, key=lambda row: row["memory"])
-        fits = {None: "", True: ", fits one", False: ", does NOT fit one"}[largest["fits"]]
-        lines.append((f"{name}: {largest['memory'] / 1e9:.1f} GB{fits}", "", "", "", "", ""))
-        for row in rows:
-            hours, tokens = row["seconds"] / 3600, f"{row['prompt']}+{row['length']}"
-            counts = (f"{row['problems']}", tokens, f"{hours:.3g}", f"{row['conditions']}")
-            lines.append((f"  {row['protocol']}, {row['task']}", *counts, f"{hours * row['conditions']:.3g}"))
-    return "\n".join([
-        f"Plan of Table 1 on {device} (an estimate: assumed rates, nothing was timed)", "", *aligned(lines, 0), "",
-        f"In all {found['hours']:.3g} hours of one worker; divide by the number of workers.",
-        f"--fast: about {FASTER:g} times less for diffusion models (as Fast-dLLM reports it, not timed here).",
-        "--sequential 5: less again where a comparison is clear.",
-    ])  # fmt: skip

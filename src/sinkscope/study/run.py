@@ -18,14 +18,13 @@ from sinkscope.errors import StudyError
 from sinkscope.interventions.conditions import Condition
 from sinkscope.io.progress import LOADING
 from sinkscope.study.analysis import analysed
-from sinkscope.study.cost import weigh
 from sinkscope.study.engines import Engine, engine_of
 from sinkscope.study.engines.ray import Ray
 from sinkscope.study.results import Results
 from sinkscope.study.schema import Study
 from sinkscope.study.stop import Stop
 from sinkscope.study.store import RUN_SCHEMA, Store, as_json, versions
-from sinkscope.study.units import ModelInfo, Unit, kind_of, units_of
+from sinkscope.study.units import ModelInfo, Unit, kind_of, units_of, weigh
 
 logger = logging.getLogger(__name__)
 OnMessage = Callable[[str], object]
@@ -122,9 +121,7 @@ def need_a_model(count: int, left_out: Sequence[str]) -> None:
     """Refuse a run of which every model was left out."""
     if not count:
         why = "; ".join(line.rstrip(".") for line in left_out)
-        raise StudyError(
-            f"Expected a model that can be loaded, and all were left out ({why}); install one, or name others."
-        )
+        raise StudyError(f"Expected a model, and all were left out ({why}); install one, or name others.")
 
 
 def shown_names(names: list[str]) -> dict[str, str]:

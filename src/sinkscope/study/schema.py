@@ -216,9 +216,7 @@ class Study:
         if path.suffix not in (".yaml", ".yml") or not (path.is_file() or (STUDIES / path.name).is_file()):
             path = STUDIES / f"{name}.yaml"
             if not path.is_file():
-                raise StudyError(
-                    f"Expected a study file or one of the shipped studies ({', '.join(shipped())}), got {str(name)!r}."
-                )
+                raise StudyError(f"Expected a study file, or one of {', '.join(shipped())}, got {str(name)!r}.")
         return cls.read(path if path.is_file() else STUDIES / path.name, path.name)
 
     @classmethod

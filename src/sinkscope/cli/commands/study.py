@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Exit, Option
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from sinkscope.study.forecast import Forecast
 
 GB = 1e9
+FASTER = 2.5  # by a threshold of 0.9 without a cache, as Fast-dLLM reports it for LLaDA
 
 
 @command()
@@ -130,7 +132,7 @@ def plan(
     """Estimate memory, operations, hours and disk of a study, or of table1, from config.json files; nothing is run."""
     wanted = listed(models, "models after --models", "tiny-llada")
     if name == "table1":
-        from sinkscope.study.forecast import forecast_table1, table1_text
+        from sinkscope.evals.forecast import forecast_table1
 
         refuse(StudyError, "with table1", task=tasks, measure=measure)
         if wanted is None:
@@ -141,7 +143,7 @@ def plan(
             found = forecast_table1(
                 wanted, device, protocol=protocol, ks=counts(ks or "1,5,10"), limit=problems, batch_size=batch_size, dtype=dtype
             )  # fmt: skip
-        print_result(as_json, found, table1_text(found, device))
+        print_result(as_json, found, told_table1(found, device))
         return
     from sinkscope.study.forecast import forecast
     from sinkscope.study.schema import Study
@@ -173,3 +175,25 @@ def told(found: Forecast) -> str:
     if found.fits is not None:
         lines.append(f"A worker {'fits' if found.fits else 'does NOT fit'} into the memory of one {found.device}.")
     return "\n".join([*lines, *(f"Left out: {why}" for why in found.left_out)])
+
+
+def told_table1(found: Mapping[str, Any], device: str) -> str:
+    """The plan of Table 1 in lines of 80 columns."""
+    from sinkscope.study.text import aligned
+
+    lines = [("protocol, task", "problems", "tokens", "h/condition", "conditions", "hours")]
+    for name, own in itertools.groupby(found["rows"], key=lambda row: row["model"]):
+        rows = list(own)
+        largest = max(rows, key=lambda row: row["memory"])
+        fits = {None: "", True: ", fits one", False: ", does NOT fit one"}[largest["fits"]]
+        lines.append((f"{name}: {largest['memory'] / 1e9:.1f} GB{fits}", "", "", "", "", ""))
+        for row in rows:
+            hours, tokens = row["seconds"] / 3600, f"{row['prompt']}+{row['length']}"
+            counts = (f"{row['problems']}", tokens, f"{hours:.3g}", f"{row['conditions']}")
+            lines.append((f"  {row['protocol']}, {row['task']}", *counts, f"{hours * row['conditions']:.3g}"))
+    return "\n".join([
+        f"Plan of Table 1 on {device} (an estimate: assumed rates, nothing was timed)", "", *aligned(lines, 0), "",
+        f"In all {found['hours']:.3g} hours of one worker; divide by the number of workers.",
+        f"--fast: about {FASTER:g} times less for diffusion models (as Fast-dLLM reports it, not timed here).",
+        "--sequential 5: less again where a comparison is clear.",
+    ])  # fmt: skip

@@ -13,7 +13,8 @@ SOLVED = 0.5  # accuracy with nothing masked below which a task has too little t
 
 def points(tables: Tables) -> list[tuple[str, str]]:
     """Model and decode setting of what was answered and traced."""
-    return [(row.model, row.setting) for row in (*tables.pooled, *tables.dynamics)]
+    rows: list[PooledCell | Dynamics] = [*tables.pooled, *tables.dynamics]
+    return [(row.model, row.setting) for row in rows]
 
 
 def first_point(tables: Tables) -> Tables:
@@ -40,7 +41,7 @@ class ModelRows:
     @cached_property
     def causal(self) -> bool:
         """Whether it writes from left to right."""
-        measured = [*self.tables.cells, *self.tables.pooled, *self.tables.likelihood]
+        measured: list[Cell | LikelihoodChange] = [*self.tables.cells, *self.tables.pooled, *self.tables.likelihood]
         return any(row.causal for row in measured) or (
             not measured and any(row.columns for row in self.tables.dynamics)
         )

@@ -23,11 +23,10 @@ from typing import Any, cast
 from sinkscope import io
 from sinkscope.errors import StudyError
 from sinkscope.evals.batches import Batch, Job, Outcome, RunBatches
-from sinkscope.study.cost import weigh
 from sinkscope.study.engines import P, ShouldStop, Waiting, WorkPiece, known_models
 from sinkscope.study.engines.ray import Ray
 from sinkscope.study.schema import Study
-from sinkscope.study.units import ModelInfo
+from sinkscope.study.units import ModelInfo, weigh
 
 logger = logging.getLogger(__name__)
 TRIES = 3  # of a unit
@@ -109,9 +108,9 @@ class Cluster:
                 *_, why = self.lacking.values()
                 raise StudyError(f"{why.rstrip('.')}; what is finished is stored: rerun to resume.")
             elif time.monotonic() - seen > self.choice.patience:
+                waited = f"{self.choice.patience:.0f} seconds"
                 raise StudyError(
-                    f"No node of the cluster could start a worker within {self.choice.patience:.0f} seconds; what is "
-                    "finished is stored: look at `ray status`, and rerun to resume."
+                    f"No node started a worker within {waited}; look at `ray status`, and rerun to resume."
                 )
             for worker, call in self._ready():
                 if worker.unit is None:
@@ -154,9 +153,9 @@ class Cluster:
         nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
         room = sum(int(min(node.get(name, 0.0) / share for name, share in shares.items() if share)) for node in nodes)
         if room < 1:
+            needed = f"{shares['CPU']:g} CPUs and {shares['GPU']:g} GPUs"
             raise StudyError(
-                f"Expected a node with {shares['CPU']:g} CPUs and {shares['GPU']:g} GPUs for a worker, and the cluster has "
-                "none; ask for less, or start such a node."
+                f"Expected a node with {needed} for a worker, and there is none; ask for less, or start one."
             )
         while len(self.workers) < min(self.choice.workers or room, max(wanted, len(nodes))):
             self._start()
@@ -188,10 +187,8 @@ class Cluster:
         except self.ray.exceptions.RayError as error:
             self.lost_early += 1
             if self.lost_early >= LOSSES:
-                raise StudyError(
-                    f"{LOSSES} workers in a row ended while they started, the last with: {_first_line(error)}; what is "
-                    "finished is stored: look at the nodes' logs, and rerun to resume."
-                ) from None
+                told = f"{LOSSES} workers in a row ended while they started, the last with: {_first_line(error)}"
+                raise StudyError(f"{told}; look at the nodes' logs, and rerun to resume.") from None
             self._end(worker)
             self._start()
             return
@@ -202,8 +199,7 @@ class Cluster:
             there = found["versions"].get(name)
             if there != here:
                 raise StudyError(
-                    f"Expected {name} {here} on every node, as here, got {there} on {found['node']}; results would not be "
-                    "the same: install the same versions."
+                    f"Expected {name} {here} on every node, got {there} on {found['node']}; install the same."
                 )
         worker.node, worker.pid = found["node"], found["pid"]
 
@@ -285,10 +281,8 @@ def _connect(ray: Any, address: str | None) -> None:
     try:
         ray.init(address=address, log_to_driver=False, logging_level="error", **words)
     except (ConnectionError, RuntimeError, ValueError, OSError, TimeoutError) as error:
-        raise StudyError(
-            f"Expected a Ray cluster at {asked or 'this machine'}, and there is none to be reached "
-            f"({_first_line(error)}); start one with `ray start --head`, or leave --address out."
-        ) from None
+        told = f"Expected a Ray cluster at {asked or 'this machine'}, got none ({_first_line(error)})"
+        raise StudyError(f"{told}; start one with `ray start --head`, or leave --address out.") from None
 
 
 # ---- batches of a benchmark: the workers, the queue and the retries are those of studies

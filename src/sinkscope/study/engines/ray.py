@@ -38,8 +38,7 @@ class Ray:
         check_fields(self, StudyError)
         if self.gpus_per_worker > 1 and self.gpus_per_worker != int(self.gpus_per_worker):
             raise StudyError(
-                f"Expected a share of one GPU or a whole number of them for a worker, got {self.gpus_per_worker}; "
-                "Ray splits one GPU, never several."
+                f"Expected a share of one GPU or whole GPUs for a worker, got {self.gpus_per_worker}; round it."
             )
         if not self.cpus_per_worker and not self.gpus_per_worker:
             raise StudyError("Expected a worker to take a share of a CPU or a GPU, got 0 of both; give it one of them.")
@@ -55,10 +54,8 @@ class Ray:
             advice = "add --gpus-per-worker 1"
         else:
             return
-        raise StudyError(
-            f"Expected workers that use the GPUs they take, got {self.gpus_per_worker:g} GPUs per worker and the device "
-            f"{device or 'cpu'}; {advice}."
-        )
+        came = f"{self.gpus_per_worker:g} GPUs per worker and the device {device or 'cpu'}"
+        raise StudyError(f"Expected workers that use the GPUs they take, got {came}; {advice}.")
 
     @contextmanager
     def answering(self, device: str | None, on_message: Callable[[str], object]) -> Iterator[RunBatches]:
