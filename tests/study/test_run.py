@@ -177,7 +177,7 @@ def test_the_run_fails_if_masking_nothing_changed_an_answer(
     plan = cheap(study, [family["llada"]])
     run(plan, tmp_path, workers=1)
     tampered(tmp_path, "noop", lambda result: result["rows"][1]["tokens"].reverse())
-    with pytest.raises(StudyError, match="masking nothing changed the answer"):
+    with pytest.raises(StudyError, match="masking nothing changed the tokens"):
         run(plan, tmp_path, workers=1)
 
 

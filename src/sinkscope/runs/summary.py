@@ -22,8 +22,6 @@ SMALL = 100_000_000  # parameters below which a model is no language model that 
 CONCLUSION = 4  # lines
 # Claims about what masking costs, and the keys that are masked.
 KEYS = {"strong_sink": "its strong sinks", "one_sink": "its top keys", "arm_sink": "its sinks"}
-# Of the models scored on true answers, the lines that there is room for, most wanted first.
-SHOWN = ("top key", "strong sink", "random, ≤ its mass", "content key", "position 0")
 
 
 def summary(results: Results, folder: Path | None = None, seconds: float | None = None) -> str:
@@ -32,7 +30,7 @@ def summary(results: Results, folder: Path | None = None, seconds: float | None 
     head = [*_conclusion(results), "", *_ran(results, seconds), "", *matrix.lines(claims)]
     tail = ["", *_controls(results), *_more(results, folder)]
     room = LINES - len(head) - len(tail) - 1
-    table = list(_pair(results, room)) or list(_table(results, room))
+    table = list(_table(results, room))
     return "\n".join([*head, *([""] if table else []), *table, *tail]) + "\n"
 
 
@@ -85,48 +83,37 @@ def contrast(rows: Sequence[LikelihoodChange]) -> str:
 
 
 def _table(results: Results, room: int) -> Iterator[str]:
-    """A line per condition, small K first: right answers of every model, and their change; what does not fit is counted."""
-    cells = [row for row in first_point(results).pooled if row.condition.get("rank") != "as_run"]
-    cells.sort(key=lambda row: row.condition.get("k") or 1)
-    models = list(dict.fromkeys(row.model for row in cells))[:4]
-    found = {(row.label, row.model): solvable(row) for row in cells}
-    changes = {row.label: row.condition for row in cells if not vocabulary.is_untouched(row.condition)}
-    if not changes:
+    """A line per condition, small K first, the models side by side; conditions that do not fit are counted.
+
+    What is shown of each is its likelihood of true answers, where that was scored, else its right answers.
+    """
+    scored = [row for row in results.likelihood if row.of == "answers"]
+    rows: list[PooledCell | LikelihoodChange] = [*scored] or [solvable(row) for row in first_point(results).pooled]
+    rows = [row for row in rows if row.condition.get("rank") != "as_run"]
+    changed = [row for row in rows if not vocabulary.is_untouched(row.condition)]
+    changed.sort(key=lambda row: row.condition.get("k") or 1)
+    if not changed:
         return
-    names = {"none": "nothing changed", **vocabulary.short_names(changes, any(row.causal for row in cells))}
-    rows = [(name, *(_right(found.get((label, model))) for model in models)) for label, name in names.items()]
-    yield "Right answers in %; in brackets the change, 95 %:"
-    lines = list(aligned([("", *(cut(model, 12) for model in models)), *rows]))
+    models = list(dict.fromkeys(row.model for row in rows))[: 2 if scored else 4]
+    told = {(row.label, row.model): _told(row) for row in rows}
+    names = vocabulary.short_names({row.label: row.condition for row in changed}, any(row.causal for row in rows))
+    names = {"none": "nothing changed", **names}
+    lines = [(name, *(told.get((label, model), "–") for model in models)) for label, name in names.items()]
+    if scored:
+        yield "Nats per token of true answers: change [95 %], and share of the attention taken:"
+    else:
+        yield "Right answers in %; in brackets the change, 95 %:"
+    shown = list(aligned([("", *(cut(model, 12) for model in models)), *lines]))
     room -= 1
-    yield from lines if len(lines) <= room else [*lines[: room - 1], f"  … and {len(lines) - room + 1} lines more"]
+    yield from shown if len(shown) <= room else [*shown[: room - 1], f"  … and {len(shown) - room + 1} lines more"]
 
 
-def _right(row: PooledCell | None) -> str:
-    if row is None:
-        return "–"
-    change = f" [{100 * row.difference_low:+.0f},{100 * row.difference_high:+.0f}]"
-    return f"{100 * row.accuracy:.0f}{'' if row.label == 'none' else change}"
-
-
-def _pair(results: Results, room: int) -> Iterator[str]:
-    """What one masked key per head costs in the likelihood of true answers, the models side by side."""
-    kinds = kinds_of(results.likelihood)
-    models = list(kinds)[:2]
-    if not models:
-        return
-    yield "Nats per token of true answers; change [95 %], and share of the attention taken:"
-    yield f"  {'one key per head':<18}" + "".join(f"{f'{cut(name, 16)} ({kinds[name]})':>28}" for name in models)
-    found = vocabulary.side_by_side(results.likelihood)
-    for name in [name for name in SHOWN if name in found][: room - 2]:
-        rows = found[name]
-        yield f"  {name:<18}" + "".join(f"{_nats(rows.get(model)):>28}" for model in models)
-
-
-def _nats(row: LikelihoodChange | None) -> str:
-    if row is None:
-        return "–"
+def _told(row: PooledCell | LikelihoodChange) -> str:
+    if isinstance(row, PooledCell):
+        change = f" [{100 * row.difference_low:+.0f},{100 * row.difference_high:+.0f}]"
+        return f"{100 * row.accuracy:.0f}{'' if row.label == 'none' else change}"
     taken = "" if row.mass_share is None else f"{100 * row.mass_share:>4.0f} %"
-    return f"{row.difference:+.2f} [{row.difference_low:+.2f},{row.difference_high:+.2f}]{taken}"
+    return f"{row.value:.2f}" if row.label == "none" else f"{nats(row)}{taken}"
 
 
 def _controls(results: Results) -> Iterator[str]:
