@@ -91,7 +91,7 @@ def test_the_mechanism_decodes_six_times(
 def test_plan_and_show_count_the_same_units(every_kind: Study, models: dict[str, ModelInfo]) -> None:
     planned, shown = forecast(every_kind), here(every_kind)
     units = units_of(every_kind, list(models.values()))
-    assert planned.kinds == shown.kinds and sum(shown.kinds.values()) == len(units) and shown.measured
+    assert planned.kinds == shown.kinds and sum(shown.kinds.values()) == len(units)
     assert planned.disk == shown.disk and [one.model for one in shown.models] == [one.model for one in planned.models]
     assert all(model.seconds > 0 for model in shown.models)
 

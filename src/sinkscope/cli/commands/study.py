@@ -74,7 +74,7 @@ def study(
             shard=shard,
             engine=far,
         )
-        with waiting("timing a layer of each model …"):
+        with waiting("reading config.json files …"):
             cost = here(plan)
         text = plan.to_yaml() + "\n".join(f"# {line}".rstrip() for line in told(cost).splitlines())
         print_result(as_json, {"study": plan.to_dict(), "estimate": cost.to_dict()}, text)
@@ -123,7 +123,6 @@ def plan(
     problems: options.Problems = None,
     device: Annotated[str, Option(help="cpu, or a GPU such as H100, A100, RTX 4090.")] = "cpu",
     dtype: options.Dtype = None,
-    measure: Annotated[bool, Option("--measure", help="Time a layer of each model on this CPU.")] = False,
     protocol: options.ProtocolOption = None,
     ks: Annotated[str | None, Option(help="table1: how many sinks are masked, with commas between.")] = None,
     batch_size: options.BatchSize = 8,
@@ -134,7 +133,7 @@ def plan(
     if name == "table1":
         from sinkscope.evals.forecast import forecast_table1
 
-        refuse(StudyError, "with table1", task=tasks, measure=measure)
+        refuse(StudyError, "with table1", task=tasks)
         if wanted is None:
             raise StudyError(
                 "Expected models to plan table1 for, such as --models GSAI-ML/LLaDA-8B-Instruct, got none."
@@ -150,8 +149,8 @@ def plan(
 
     refuse(StudyError, "with a study", protocol=protocol, ks=ks)
     study = Study.load(name).changed(wanted, problems, listed(tasks, "tasks", "arithmetic"), dtype=dtype)
-    with waiting("timing a layer of each model …" if measure else "reading config.json files …"):
-        cost = forecast(study, device, measure)
+    with waiting("reading config.json files …"):
+        cost = forecast(study, device)
     print_result(as_json, cost.to_dict(), told(cost))
 
 
@@ -159,17 +158,22 @@ def told(found: Forecast) -> str:
     """The estimate in lines of 80 columns."""
     from sinkscope.study.text import aligned
 
-    how = "one layer timed on this CPU" if found.measured else "assumed rates, nothing was timed"
     rows = [("model", "units", "forwards", "PFLOP", "hours", "GB per worker")]
     for model in found.models:
         hours, memory = f"{model.seconds / 3600:.3g}", f"{(model.memory + found.runtime) / GB:.2f}"
         counted = (f"{model.units:,}", f"{model.forwards:,}", f"{model.flops / 1e15:.3g}", hours, memory)
         parts = f"weights {model.weights / GB:.2f} GB, activations {model.activations / GB:.2f}, trace {model.trace / GB:.2f}"
         place = " in the host's memory" if model.on_host else ""
-        plain = "" if model.plain is None else f"; {model.plain / 3600:.3g} hours without traces and masks"
+        plain = f"; {model.plain / 3600:.3g} hours without traces and masks"
         about = f"{model.parameters:,} parameters in {model.dtype}: {parts}{place}{plain}"
         rows += [(model.model, *counted), (f"  {about}", "", "", "", "", "")]
-    lines = [f"Plan of the study {found.study} on {found.device}.", f"An estimate: {how}.", "", *aligned(rows, 0), ""]
+    lines = [
+        f"Plan of the study {found.study} on {found.device}.",
+        "An estimate: assumed rates, nothing was timed.",
+        "",
+        *aligned(rows, 0),
+        "",
+    ]
     lines.append("Hours by workers: " + ", ".join(f"{count}: {spent:.3g}" for count, spent in found.hours.items()))
     lines.append(f"Disk for answers and traces: {found.disk / GB:.3g} GB")
     if found.fits is not None:
