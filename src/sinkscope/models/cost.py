@@ -119,7 +119,7 @@ class Device:
         return max(flops / rate, moved) + size.layers * KERNELS[mode] * self.launch
 
 
-# One core of a processor of today, fitted to the CPU seconds in docs/results/scheduling-units.json; see --measure.
+# One core of a processor of today, fitted to the CPU seconds in docs/results/scheduling-units.json.
 # Python, torch and transformers take 450 MB.
 CORE = Device(
     "this CPU, one core per worker", 48e9, 48e9, 8e9, 0, compute=1.0, transfer=1.0, launch=0.8e-3 / 46, runtime=450e6

@@ -167,13 +167,8 @@ def told(found: Forecast) -> str:
         plain = f"; {model.plain / 3600:.3g} hours without traces and masks"
         about = f"{model.parameters:,} parameters in {model.dtype}: {parts}{place}{plain}"
         rows += [(model.model, *counted), (f"  {about}", "", "", "", "", "")]
-    lines = [
-        f"Plan of the study {found.study} on {found.device}.",
-        "An estimate: assumed rates, nothing was timed.",
-        "",
-        *aligned(rows, 0),
-        "",
-    ]
+    head = f"Plan of the study {found.study} on {found.device}."
+    lines = [head, "An estimate: assumed rates, nothing was timed.", "", *aligned(rows, 0), ""]
     lines.append("Hours by workers: " + ", ".join(f"{count}: {spent:.3g}" for count, spent in found.hours.items()))
     lines.append(f"Disk for answers and traces: {found.disk / GB:.3g} GB")
     if found.fits is not None:
