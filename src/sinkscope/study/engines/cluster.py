@@ -204,11 +204,8 @@ class Cluster:
         worker.node, worker.pid = found["node"], found["pid"]
 
     def _ready(self) -> list[tuple[Worker, Any]]:
-        """Calls that are over, results not yet brought here; waits at most half a second, so that Ctrl-C gets in."""
-        calls = list(self.calls)
-        done, _ = self.ray.wait(calls, num_returns=1, timeout=0.5, fetch_local=False)
-        if done and len(calls) > 1:
-            done, _ = self.ray.wait(calls, num_returns=len(calls), timeout=0, fetch_local=False)
+        """A call that is over, its result not yet brought here; waits at most half a second, so that Ctrl-C gets in."""
+        done, _ = self.ray.wait(list(self.calls), num_returns=1, timeout=0.5, fetch_local=False)
         return [(self.calls.pop(call), call) for call in done]
 
     def _fetch(self, worker: Worker, unit: WorkPiece, call: Any) -> tuple[dict[str, Any], list[tuple[str, bytes]]]:
