@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sinkscope.errors import StudyError
-from sinkscope.models.base import Model
+
+if TYPE_CHECKING:
+    from sinkscope.models.base import Model
 
 QUERY_GROUPS = 3  # that received attention is kept for
 TILE = 128  # queries that attention works on at once

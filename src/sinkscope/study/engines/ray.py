@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -57,11 +57,9 @@ class Ray:
         came = f"{self.gpus_per_worker:g} GPUs per worker and the device {device or 'cpu'}"
         raise StudyError(f"Expected workers that use the GPUs they take, got {came}; {advice}.")
 
-    @contextmanager
-    def answering(self, device: str | None, on_message: Callable[[str], object]) -> Iterator[RunBatches]:
+    def answering(self, device: str | None, on_message: Callable[[str], object]) -> AbstractContextManager[RunBatches]:
         """Workers for the batches of a benchmark (`sinkscope.evals.batches`), for as long as the `with` lasts."""
         from sinkscope.study.engines.cluster import answering
 
         self.fit(device)
-        with answering(self, on_message) as run:
-            yield run
+        return answering(self, on_message)
