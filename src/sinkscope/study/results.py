@@ -1,8 +1,8 @@
 """`Results`: everything that results.json holds, as frozen rows in the order of their fields.
 
 `to_dict` gives plain JSON values, `read_results` reads a run's file once and checks it. What a row is about stands first:
-a class lists its bases from the last fields to the first, as dataclasses collect them. The JSON schema in docs/reference
-is made from these classes.
+a class lists its bases from the last fields to the first, as dataclasses collect them. docs/generate.py makes the
+JSON schema from these classes.
 """
 
 from __future__ import annotations
@@ -455,15 +455,6 @@ def read_results(folder: Path, error: type[SinkscopeError] = StudyError) -> Resu
         return results
     # Claims of older runs were judged over all models at once, if at all; they are judged again from its rows.
     return dataclasses.replace(results, claims=claims(results, results.run.limit / 100))
-
-
-def json_schema() -> dict[str, Any]:
-    """The JSON schema of results.json; fields that are not named are allowed, since later versions may add some."""
-    from pydantic import TypeAdapter
-
-    made = TypeAdapter(Results).json_schema()
-    made["required"] = ["schema", *(name for name in made["required"] if name != "schema")]
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made, "title": "results.json"}
 
 
 # ---- rows as polars frames: every value in a column of its own, so that a frame is also a CSV file

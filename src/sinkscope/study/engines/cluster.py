@@ -59,19 +59,12 @@ class Left:
 
 
 class Cluster:
-    """The engine that a `Ray` describes.
-
-    function: what workers call, with study and unit as JSON and a folder. weigh: how long a unit takes, of a model if known.
-    """
+    """The engine that a `Ray` describes; function: what workers call, with study and unit as JSON and a folder."""
 
     def __init__(
-        self,
-        choice: Ray,
-        on_message: OnMessage | None = None,
-        function: str = "sinkscope.study.engines.local:answer",
-        weigh: Callable[[Any, Any, ModelInfo | None], float] = weigh,
+        self, choice: Ray, on_message: OnMessage | None = None, function: str = "sinkscope.study.engines.local:answer"
     ) -> None:
-        self.choice, self.function, self.weigh = choice, function, weigh
+        self.choice, self.function = choice, function
         self.on_message: OnMessage = on_message or logger.info
         self.workers: list[Worker] = []
         self.calls: dict[Any, Worker] = {}  # a unit, or the first word of a worker that starts
@@ -95,7 +88,11 @@ class Cluster:
         self.choice.fit(study.device)
         self._open(len(units))
         context = json.dumps(study.to_dict())
-        left = Left(Waiting(units, lambda unit: self.weigh(study, unit, self.models.get(unit.model))))
+
+        def weight(unit: Any) -> float:  # batches of a benchmark are of about the same size
+            return weigh(study, unit, self.models.get(unit.model)) if isinstance(study, Study) else 1.0
+
+        left = Left(Waiting(units, weight))
         seen = time.monotonic()  # when something was last at work
         while True:
             if not stop():
@@ -289,11 +286,6 @@ def _connect(ray: Any, address: str | None) -> None:
 def answering(choice: Ray, on_message: OnMessage) -> Iterator[RunBatches]:
     """Workers that stay from one call to the next, with the model that they have loaded."""
 
-    def weigh_batch(job: Job, batch: Batch, info: object) -> float:
-        """Rows and their forwards, or the samples of its likelihoods: what makes one longer than another."""
-        forwards = 1 if batch.settings is None else batch.settings.most_steps * (2 if batch.settings.guidance else 1)
-        return float(len(batch.requests) * forwards * (batch.samples if batch.kind == "score" else 1))
-
     def run(job: Job, batches: Sequence[Batch]) -> Iterator[tuple[Batch, Outcome]]:
         """Every batch with its outcome, as they are finished."""
         # Other weights than those that the requests were made for are told, and not used.
@@ -304,5 +296,5 @@ def answering(choice: Ray, on_message: OnMessage) -> Iterator[RunBatches]:
             for batch, result in cluster.work(shared, pieces, Path(folder), lambda: False) if pieces else ():
                 yield batch, json.loads(result["outcome"])
 
-    with closing(Cluster(choice, on_message, "sinkscope.evals.batches:answer", weigh_batch)) as cluster:
+    with closing(Cluster(choice, on_message, "sinkscope.evals.batches:answer")) as cluster:
         yield run
