@@ -106,9 +106,7 @@ class Cluster:
                 raise StudyError(f"{why.rstrip('.')}; what is finished is stored: rerun to resume.")
             elif time.monotonic() - seen > self.choice.patience:
                 waited = f"{self.choice.patience:.0f} seconds"
-                raise StudyError(
-                    f"No node started a worker within {waited}; look at `ray status`, and rerun to resume."
-                )
+                raise StudyError(f"No worker was started within {waited}; look at `ray status`, rerun to resume.")
             for worker, call in self._ready():
                 if worker.unit is None:
                     self._greet(worker, call)
@@ -151,9 +149,7 @@ class Cluster:
         room = sum(int(min(node.get(name, 0.0) / share for name, share in shares.items() if share)) for node in nodes)
         if room < 1:
             needed = f"{shares['CPU']:g} CPUs and {shares['GPU']:g} GPUs"
-            raise StudyError(
-                f"Expected a node with {needed} for a worker, and there is none; ask for less, or start one."
-            )
+            raise StudyError(f"Expected a node with {needed} for a worker, got none; ask for less, or start one.")
         while len(self.workers) < min(self.choice.workers or room, max(wanted, len(nodes))):
             self._start()
 
@@ -195,9 +191,7 @@ class Cluster:
         for name, here in versions().items():
             there = found["versions"].get(name)
             if there != here:
-                raise StudyError(
-                    f"Expected {name} {here} on every node, got {there} on {found['node']}; install the same."
-                )
+                raise StudyError(f"Expected {name} {here} on {found['node']} as here, got {there}; install the same.")
         worker.node, worker.pid = found["node"], found["pid"]
 
     def _ready(self) -> list[tuple[Worker, Any]]:

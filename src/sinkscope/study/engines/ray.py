@@ -37,9 +37,7 @@ class Ray:
     def __post_init__(self) -> None:
         check_fields(self, StudyError)
         if self.gpus_per_worker > 1 and self.gpus_per_worker != int(self.gpus_per_worker):
-            raise StudyError(
-                f"Expected a share of one GPU or whole GPUs for a worker, got {self.gpus_per_worker}; round it."
-            )
+            raise StudyError(f"Expected a share of one GPU, or whole ones, got {self.gpus_per_worker}; round it.")
         if not self.cpus_per_worker and not self.gpus_per_worker:
             raise StudyError("Expected a worker to take a share of a CPU or a GPU, got 0 of both; give it one of them.")
 

@@ -120,9 +120,7 @@ class UnitKind(ABC):
         """A masked key must receive exactly nothing, and masking nothing must change nothing."""
         leak = result.get("effect", {}).get("leak", 0.0)
         if unit.condition.must_take_effect and leak != 0:
-            raise StudyError(
-                f"The control failed: masked keys received {leak:.3g} of attention; report it with {unit.id}."
-            )
+            raise StudyError(f"The control failed: masked keys received {leak:.3g}; report it with {unit.id}.")
         if result.get("effect", {}).get("moved") == 0 and unit.condition.get("at") != "sinks":  # there may be no sink
             raise StudyError(f"The control failed: no activation changed; report it with {unit.id}.")
         if control is None or self.unchanged is None:
