@@ -87,7 +87,7 @@ def test_an_intervention_from_outside_is_treated_like_our_own() -> None:
     judged = {row.name: row for row in found.verdicts}
     assert judged["weaker"].value == "undecided" and sinks.label in judged["weaker"].because
     text = summary(found)
-    assert "fade K=1 …" in text and "sinks factor 0.25" in text and "40 [" in text and "88 [" in text
+    assert "fade K=1 sinks factor 0.25" in text and "40 [" in text and "88 [" in text
     shown = overview(found)
     roles = {cell["label"]: cell["role"] for cell in shown["cells"] if cell["task"] == "all"}
     assert roles == {

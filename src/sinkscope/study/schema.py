@@ -20,6 +20,7 @@ from sinkscope.study.study_file import EntryError, part, read_yaml, validated
 
 STUDIES = Path(__file__).parent / "studies"
 LONGEST_FILE_NAME = 150  # bytes of a file's name, with room for what is put behind it
+LEAST_STEPS = 2  # of the mechanism: it compares what the second forward sees
 DEFAULT_RULE = {"rule": "threshold", "epsilon": 3.0, "unit": "uniform"}
 
 
@@ -187,6 +188,10 @@ class Study:
         for (one, models), (other, more) in itertools.combinations(named.items(), 2):
             for name in sorted({*models} & {*more}):
                 raise EntryError(f"must not name {name}, which {one} names too", other)
+        first = self.settings()[0][1]  # the mechanism takes the first point; without steps there are as many as tokens
+        for word in ("steps", "length"):
+            if self.mechanism.problems and first.get(word) is not None and first[word] < LEAST_STEPS:
+                raise EntryError(f"needs at least {LEAST_STEPS} steps, and decode.{word} is {first[word]}", "mechanism")
         known = [condition for condition, _ in self.conditions]
         for condition in self.primary:
             if condition not in known:

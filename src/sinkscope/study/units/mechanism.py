@@ -30,7 +30,7 @@ from sinkscope.interventions.base import top
 from sinkscope.interventions.conditions import Condition
 from sinkscope.models.cost import Workload
 from sinkscope.settings.decode import Decode
-from sinkscope.study.schema import Study
+from sinkscope.study.schema import LEAST_STEPS, Study
 from sinkscope.study.units import ModelInfo, Unit, UnitKind, decoded_units
 from sinkscope.study.units.given import asked, batch_of, model_for, row_seeds
 
@@ -55,9 +55,9 @@ class MechanismKind(UnitKind):
         setting, settings = next(iter(info.settings.items()))
         if settings.get("block_causal"):
             return []
-        steps = Decode.from_dict(dict(settings)).most_steps
-        if steps <= LOOKED:
-            told = f"The mechanism needs at least {LOOKED + 1} steps, and {info.name} decodes in {steps}"
+        steps = settings.get("steps")
+        if steps is not None and steps < LEAST_STEPS:
+            told = f"The mechanism needs at least {LEAST_STEPS} steps, and {info.name} decodes in {steps}"
             raise StudyError(f"{told}; give decode more steps, or leave the mechanism out.")
         conditions = [Condition("mask_sinks", k, "clean", "all") for k in study.mechanism.k]
         first = replace(info, settings={setting: settings})
