@@ -20,10 +20,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sinkscope.study.cost import Size, weigh
+from sinkscope.models.cost import Size
 from sinkscope.study.engines import Engine, ShouldStop, Waiting
 from sinkscope.study.schema import Study
-from sinkscope.study.units import Unit
+from sinkscope.study.units import Unit, weigh
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 TIMES = RESULTS / "scheduling-units.json"
@@ -72,7 +72,7 @@ class Empty:
 
 
 def measure() -> None:
-    from sinkscope.study.run import run
+    from sinkscope.runs.run import run
 
     with tempfile.TemporaryDirectory() as folder:
         run("paper", Path(folder) / "run", Timed())

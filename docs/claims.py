@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from sinkscope.study import matrix
+from sinkscope.runs import matrix
 from sinkscope.study.results import Claim, Results, read_results
 
 RESULTS = Path(__file__).parent / "results"

@@ -141,9 +141,18 @@ def names_of_others() -> str:
 
 def results_schema() -> str:
     """The JSON schema of results.json, from the rows that it is made of."""
-    from sinkscope.study.results import json_schema
-
     return json.dumps(json_schema(), indent=1, ensure_ascii=False)
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema of results.json; fields that are not named are allowed, since later versions may add some."""
+    from pydantic import TypeAdapter
+
+    from sinkscope.study.results import Results
+
+    made = TypeAdapter(Results).json_schema()
+    made["required"] = ["schema", *(name for name in made["required"] if name != "schema")]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made, "title": "results.json"}
 
 
 # Every environment variable that the package, its tests or its tools read: name → (who reads it, what it does).

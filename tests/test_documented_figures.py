@@ -10,7 +10,7 @@ import pytest
 
 from documented import RESULTS, ROOT, change, numbers, rows_of, same, table
 from sinkscope.report.overview import overview
-from sinkscope.study import matrix
+from sinkscope.runs import matrix
 from sinkscope.study.results import Claim
 
 CLAIMS = runpy.run_path(str(ROOT / "docs" / "claims.py"))

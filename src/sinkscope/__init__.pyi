@@ -33,14 +33,14 @@ from .models.base import Model as Model
 from .models.load import load as load
 from .models.load import register as register
 from .models.wrap import wrap as wrap
+from .runs.run import Run as Run
+from .runs.run import run as run
 from .settings import Decode as Decode
 from .settings import SparseCache as SparseCache
 from .sinks import HeadShare as HeadShare
 from .sinks import Threshold as Threshold
 from .sinks import ZScore as ZScore
 from .study.engines.ray import Ray as Ray
-from .study.run import Run as Run
-from .study.run import run as run
 from .study.schema import Study as Study
 from .tracing import Trace as Trace
 from .tracing import trace as trace

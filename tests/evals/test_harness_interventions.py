@@ -190,7 +190,7 @@ def test_table1_runs_the_grid_and_resumes(tmp_path):
     assert again["cells"][3]["effect"]["leak"] == 0
     assert [store.read_bytes() for store in stores] == before
     assert again["cells"] == results["cells"]
-    from sinkscope.study.compare import compare
+    from sinkscope.runs.compare import compare
 
     folder = tmp_path / "t"
     same = compare(folder, folder)

@@ -15,8 +15,8 @@ from sinkscope.report import write, write_traces
 from sinkscope.report.overview import overview, paper_values, verdict_rows
 from sinkscope.report.page import build
 from sinkscope.report.writing import pack
-from sinkscope.study import matrix
-from sinkscope.study.run import Run
+from sinkscope.runs import matrix
+from sinkscope.runs.run import Run
 from sinkscope.study.vocabulary import role
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -7,6 +7,7 @@ from typing import Any
 from sinkscope.statistics import change_interval
 from sinkscope.study.results import (
     TABLES,
+    Answered,
     Control,
     Dynamics,
     Heads,
@@ -15,7 +16,6 @@ from sinkscope.study.results import (
     LikelihoodChange,
     Mechanism,
     PooledCell,
-    SolvableTasks,
     Tables,
 )
 
@@ -57,7 +57,7 @@ def cell(
         model=model, family=family, causal=causal, task=task, setting=setting,
         condition={"name": name, "k": k, "rank": rank, "rows": rows, **condition}, label=name, **numbers, leak=0.0,
         confidence=0.5, paper=None, p_primary=p_primary, weak=weak or {},
-        able=SolvableTasks(**numbers) if accuracy >= 0.1 else None,
+        able=Answered(**numbers) if accuracy >= 0.1 else None,
     )  # fmt: skip
 
 

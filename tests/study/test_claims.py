@@ -16,10 +16,11 @@ from pydantic import TypeAdapter
 
 from lab.experiments.verdict_simulation import worlds
 from sinkscope.report.overview import class_rows
-from sinkscope.study import matrix
-from sinkscope.study import summary as summaries
+from sinkscope.runs import matrix
+from sinkscope.runs import summary as summaries
+from sinkscope.runs.run import Run
 from sinkscope.study.analysis.claims import claims
-from sinkscope.study.analysis.verdicts import plain_dynamics, verdicts
+from sinkscope.study.analysis.verdicts import verdicts
 from sinkscope.study.results import (
     Claim,
     Curve,
@@ -30,7 +31,6 @@ from sinkscope.study.results import (
     Tables,
     Verdict,
 )
-from sinkscope.study.run import Run
 
 DOCS = Path(__file__).parents[2] / "docs"
 SUMS: dict[str, Any] = {"accuracy": 0.9, "task": "sums"}
@@ -189,7 +189,7 @@ def contradictions(rows: Tables, judged: list[Verdict]) -> list[str]:
     said = {(row.model, row.name): row.value for row in judged}
     wrong = []
     for model in {row.model for row in judged}:
-        row = plain_dynamics(rows.of(model).dynamics)
+        row = next((row for row in rows.of(model).dynamics if row.condition == "none"), None)
         causal = any(cell.causal for cell in rows.of(model).pooled)
         if row is not None:
             seen = row.columns or row

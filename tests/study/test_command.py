@@ -49,8 +49,8 @@ def test_models_after_the_option(plans: list[Study], words: list[str], name: str
         (["--models", ""], "Expected a model after --models"),
         (["--models", ","], "Expected a model after --models"),
         (["quick", "--models", "tiny-llada", ""], "Expected a model after --models"),
-        (["papre"], "one of the shipped studies"),
-        (["nowhere.yaml", "--models", "tiny-llada"], "one of the shipped studies"),
+        (["papre"], "a study file, or one of"),
+        (["nowhere.yaml", "--models", "tiny-llada"], "a study file, or one of"),
         (["quick", "--device", "x"], "device must be"),
     ],
 )

@@ -12,7 +12,7 @@ from made_rows import tables
 
 from sinkscope.cli.app import run
 from sinkscope.errors import StudyError
-from sinkscope.study.compare import compare, shown
+from sinkscope.runs.compare import compare, shown
 from sinkscope.study.results import Results, RunFacts
 from sinkscope.study.schema import Study
 
@@ -54,7 +54,7 @@ def test_the_accuracies_of_a_pair_are_of_the_common_problems(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ({"seed": 1}, "The runs differ in seed (0 and 1): these are other problems, so nothing is paired"),
+        ({"seed": 1}, "The runs differ in seed (0 and 1): other problems, so nothing is paired"),
         ({"split": "validation"}, "The runs differ in split (test and validation)"),
     ],
 )
@@ -70,7 +70,7 @@ def test_other_problems_are_not_paired(tmp_path: Path, words: dict[str, Any], sa
 def test_another_difficulty_parts_one_task_only(tmp_path: Path) -> None:
     found = compare(made(tmp_path / "a", 4, 2), made(tmp_path / "b", 4, 3, difficulty=3))
     assert {row["task"] for row in found["cells"] if "p" in row} == {"recall"}
-    assert "The tasks arithmetic differ in difficulty (mixed and 3)" in found["unpaired"][0]
+    assert "The runs differ in difficulty of arithmetic (mixed and 3)" in found["unpaired"][0]
 
 
 def renamed(folder: Path, name: str) -> Path:

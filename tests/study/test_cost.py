@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
+from sinkscope.models.cost import Size
 from sinkscope.models.load import outline
-from sinkscope.study import cost
 from sinkscope.study.engines.local import Local
 from sinkscope.study.forecast import forecast, here
 from sinkscope.study.run import models_of
 from sinkscope.study.schema import Study
-from sinkscope.study.units import ModelInfo, Unit, kind_of, mechanism, perform, units_of
+from sinkscope.study.units import TYPICAL_PROMPT, ModelInfo, Unit, kind_of, mechanism, perform, units_of, weigh
 from sinkscope.study.units.facts import model_info
 from sinkscope.study.units.given import model_for
 
@@ -65,7 +65,7 @@ def test_units_forward_as_often_as_their_kind_says(
     assert {unit.kind for unit in units} == {"answers", "mechanism", "trace", "likelihood", "forced"}
     for unit in units:
         planned = sum(
-            part.forwards for part in kind_of(unit).workload(every_kind, unit, models[unit.model], cost.TYPICAL_PROMPT)
+            part.forwards for part in kind_of(unit).workload(every_kind, unit, models[unit.model], TYPICAL_PROMPT)
         )
         made = forwards_of(every_kind, unit, tmp_path)
         if unit.kind == "mechanism":  # three decodes of all steps, and three that end when the model is sure
@@ -91,7 +91,7 @@ def test_the_mechanism_decodes_six_times(
 def test_plan_and_show_count_the_same_units(every_kind: Study, models: dict[str, ModelInfo]) -> None:
     planned, shown = forecast(every_kind), here(every_kind)
     units = units_of(every_kind, list(models.values()))
-    assert planned.kinds == shown.kinds and sum(shown.kinds.values()) == len(units) and shown.measured
+    assert planned.kinds == shown.kinds and sum(shown.kinds.values()) == len(units)
     assert planned.disk == shown.disk and [one.model for one in shown.models] == [one.model for one in planned.models]
     assert all(model.seconds > 0 for model in shown.models)
 
@@ -100,11 +100,11 @@ def test_plan_and_show_count_the_same_units(every_kind: Study, models: dict[str,
 def test_weights_are_within_a_factor_of_two_of_measured_units(name: str) -> None:
     study = Study.load("paper")
     model = outline(name, dtype=torch.float32)
-    size = cost.Size.of(model)
+    size = Size.of(model)
     identity = {"name": name, "parameters": size.parameters, "layers": size.layers, "heads": size.heads}
     info = model_info(study, model, name, identity)
     rows = [row for row in json.loads(TIMES.read_text())["units"] if row["unit"]["model"] == name]
-    weighed = sum(cost.weigh(study, Unit.from_dict(row["unit"]), info) for row in rows)
+    weighed = sum(weigh(study, Unit.from_dict(row["unit"]), info) for row in rows)
     assert 0.5 <= weighed / sum(row["seconds"] for row in rows) <= 2
 
 

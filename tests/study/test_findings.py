@@ -10,7 +10,7 @@ from sinkscope.interventions.conditions import Condition
 from sinkscope.statistics import paired
 from sinkscope.study.analysis import accuracy
 from sinkscope.study.analysis.accuracy import AnswerSet, Key
-from sinkscope.study.results import SolvableTasks
+from sinkscope.study.results import Answered
 from sinkscope.study.schema import Study
 from sinkscope.study.units import ModelInfo
 
@@ -75,7 +75,7 @@ def test_pooled_cells_are_also_told_without_weak_tasks() -> None:
     row, alone = whole[sinks.label], cells(*easy)[sinks.label]
     assert row["n"] == 30 and row["difference"] == pytest.approx(-8 / 30)  # as before
     assert row["weak"] == {"hard": 0.05} and row["able"] == {
-        name: alone[name] for name in SolvableTasks.__dataclass_fields__
+        name: alone[name] for name in Answered.__dataclass_fields__
     }
     assert "able" not in alone
     none = accuracy.pooled_cells(study, FACTS, pooled(*hard))

@@ -21,9 +21,9 @@ from sinkscope.errors import TraceError
 from sinkscope.interventions import intervene
 from sinkscope.interventions.conditions import Condition, condition_from_dict, names
 from sinkscope.interventions.settings import registered
+from sinkscope.runs.run import run
 from sinkscope.sinks.columns import CumulativeColumns
 from sinkscope.study.analysis import traces
-from sinkscope.study.run import run
 from sinkscope.study.schema import Study
 from sinkscope.study.units import Unit, perform
 from sinkscope.study.units.given import asked, batch_of, row_seeds

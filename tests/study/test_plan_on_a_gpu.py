@@ -14,11 +14,10 @@ import torch
 import pretend_cuda as pretend
 import sinkscope as sk
 from sinkscope.models import Model
+from sinkscope.models.cost import KERNELS, Size, Workload, device_of
 from sinkscope.models.load import outline
-from sinkscope.study.cost import KERNELS, Size, device_of
 from sinkscope.study.forecast import forecast
 from sinkscope.study.schema import Study
-from sinkscope.study.units import Workload
 from sinkscope.tracing.lens import AT_A_TIME
 
 kernels = pytest.importorskip("sinkscope.attention.triton", reason="triton is there on Linux only")
@@ -52,6 +51,14 @@ MODES: dict[str, tuple[Any, bool]] = {
 
 
 class EnoughError(Exception): ...
+
+
+def shallow(folder: Path, name: str) -> sk.Model:
+    """The model at its own shapes, with a few layers."""
+    config = CONFIGS[name]
+    layers = "n_layers" if "n_layers" in config else "num_hidden_layers"
+    (folder / "config.json").write_text(json.dumps({**config, layers: LAYERS}))
+    return outline(folder, dtype=torch.bfloat16)
 
 
 @pytest.fixture
@@ -95,8 +102,7 @@ def steps_of(model: Model, mode: str, rows: int, prompt: int) -> list[tuple[int,
     ("LLaDA-8B", 1, 256), ("LLaDA-8B", 16, 1216), ("Dream-7B", 4, 320), ("Dream-7B", 16, 1216), ("Llama-3.1-8B", 8, 960),
 ])  # fmt: skip
 def test_memory_and_operations_within_ten_percent(name: str, rows: int, prompt: int, mode: str, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(CONFIGS[name]))
-    model = outline(tmp_path, layers=LAYERS, dtype=torch.bfloat16)
+    model = shallow(tmp_path, name)
     size = Size.of(model)
     found = steps_of(model, mode, rows, prompt)
     canvas = prompt if model.causal else prompt + LENGTH
@@ -116,8 +122,7 @@ def test_memory_and_operations_within_ten_percent(name: str, rows: int, prompt: 
 @pytest.mark.usefixtures("_kernels")
 def test_a_lens_takes_little_beside_what_it_gives(tmp_path: Path) -> None:
     """LLaDA-8B's shape, 16 rows of 1280 positions: all logits of one layer at once would be 5 GB, as probabilities 26 GB."""
-    (tmp_path / "config.json").write_text(json.dumps(CONFIGS["LLaDA-8B"]))
-    model, gpu = outline(tmp_path, layers=LAYERS, dtype=torch.bfloat16), pretend.PretendCuda(attends=False)
+    model, gpu = shallow(tmp_path, "LLaDA-8B"), pretend.PretendCuda(attends=False)
     ids, part = torch.full((16, 1280), 5), 2 * AT_A_TIME
     settings, peaks = replace(model.defaults, length=LENGTH, block=BLOCK, steps=8), {}
 

@@ -17,7 +17,7 @@ import torch
 
 from sinkscope.errors import StudyError
 from sinkscope.interventions.conditions import Condition
-from sinkscope.study.run import Run, run
+from sinkscope.runs.run import Run, run
 from sinkscope.study.schema import Study, shipped
 from sinkscope.study.store import Store, digest
 from sinkscope.study.units import Unit
@@ -177,7 +177,7 @@ def test_the_run_fails_if_masking_nothing_changed_an_answer(
     plan = cheap(study, [family["llada"]])
     run(plan, tmp_path, workers=1)
     tampered(tmp_path, "noop", lambda result: result["rows"][1]["tokens"].reverse())
-    with pytest.raises(StudyError, match="masking nothing changed the answer"):
+    with pytest.raises(StudyError, match="masking nothing changed the tokens"):
         run(plan, tmp_path, workers=1)
 
 
@@ -187,7 +187,7 @@ def test_the_run_fails_if_a_masked_key_still_received_something(
     plan = cheap(study, [family["llada"]])
     run(plan, tmp_path, workers=1)
     tampered(tmp_path, "mask-sinks", lambda result: result["effect"].update(leak=1e-6))
-    with pytest.raises(StudyError, match="did not take effect"):
+    with pytest.raises(StudyError, match="masked keys received"):
         run(plan, tmp_path, workers=1)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,12 @@ import jsonschema
 import pytest
 from pydantic import TypeAdapter
 
-from sinkscope.study.results import Results, json_schema
-from sinkscope.study.run import run
+from sinkscope.runs.run import run
+from sinkscope.study.results import Results
 from sinkscope.study.schema import Study
 
 DOCS = Path(__file__).parents[2] / "docs"
+json_schema = runpy.run_path(str(DOCS / "generate.py"))["json_schema"]
 COMMITTED = sorted(
     path
     for folder in ("paper", "studies")

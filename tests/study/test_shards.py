@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from sinkscope.cli.app import run as command
 from sinkscope.errors import StudyError
 from sinkscope.interventions.conditions import Condition
+from sinkscope.runs.run import run
 from sinkscope.settings.decode import Decode
-from sinkscope.study.run import run
 from sinkscope.study.schema import Study
 from sinkscope.study.shards import Shard, merge, run_shard
 from sinkscope.study.store import Store, digest
@@ -53,16 +53,16 @@ def test_shards_in_folders_of_their_own_are_the_whole_run(parts: list[Path], who
     counts = [sum(1 for _ in (part / "units").iterdir()) for part in parts]
     assert sum(counts) == sum(1 for _ in (whole / "units").iterdir()) and max(counts) - min(counts) <= 1
     assert not any((part / "results.json").exists() for part in parts)
-    same_bytes(merge(parts, tmp_path / "merged").folder, whole)
+    same_bytes(merge(parts, tmp_path / "merged"), whole)
     again = merge(reversed(parts), tmp_path / "merged")  # type: ignore[arg-type]
-    same_bytes(again.folder, whole)
+    same_bytes(again, whole)
 
 
 def test_shards_in_one_folder_are_the_whole_run(plan: Study, parts: list[Path], whole: Path, tmp_path: Path) -> None:
     for part in parts[:2]:
         shutil.copytree(part, tmp_path, dirs_exist_ok=True)
     assert run_shard(plan, Shard(3, 3), tmp_path, workers=1) == tmp_path
-    same_bytes(merge([tmp_path]).folder, whole)
+    same_bytes(merge([tmp_path]), whole)
 
 
 def test_a_missing_shard_is_named(parts: list[Path], tmp_path: Path) -> None:

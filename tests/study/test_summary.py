@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from sinkscope.interventions.conditions import Condition
+from sinkscope.runs.summary import activation
+from sinkscope.runs.tables import WIDTH, table_1
 from sinkscope.study.results import Cell, Control
-from sinkscope.study.summary import activation
-from sinkscope.study.tables import WIDTH, table_1
 from sinkscope.study.vocabulary import short_names
 
 RULES = [(("rule", "threshold"), ("epsilon", epsilon), ("unit", "uniform")) for epsilon in (1.0, 3.0, 6.0)]
@@ -93,20 +93,6 @@ def test_the_effect_per_percent_of_attention_stands_beside_the_accuracy() -> Non
     ]
     lines = list(table_1(cells))
     assert any("-1.25/%" in line.split() for line in lines) and max(map(len, lines)) <= WIDTH
-
-
-@pytest.mark.parametrize(
-    ("labels", "shared"),
-    [
-        (["sparse cache by received keep=1", "sparse cache by random keep=1"], "sparse cache by "),
-        (["mask sinks K=1", "zero values K=1"], ""),
-        (["mask sinks K=1"], ""),
-    ],
-)
-def test_words_that_all_conditions_begin_with_are_said_once(labels: list[str], shared: str) -> None:
-    from sinkscope.study.summary import _shared
-
-    assert _shared(labels) == shared
 
 
 def test_the_summary_names_a_command_that_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -177,13 +177,8 @@ def converted(model: Model, adapter: adapters.Adapter) -> Model:
     return with_preset(model, notes.get("sinkscope_decode", model.preset), str(folder / adapters.NOTES))
 
 
-def outline(
-    name: str | os.PathLike[str], layers: int | None = None, device: str = "meta", dtype: torch.dtype = torch.bfloat16
-) -> Model:
-    """A model of random weights, or on the device meta of none, from a zoo name, a folder, a config.json or a Hub id.
-
-    layers: fewer than config.json says, to time one. Of a Hub id nothing but config.json is fetched.
-    """
+def outline(name: str | os.PathLike[str], dtype: torch.dtype = torch.bfloat16) -> Model:
+    """A model without weights, from a zoo name, a folder, a config.json or a Hub id, of which nothing else is fetched."""
     asked = checked_name(name)
     with one_sentence(asked):
         path = Path(asked).expanduser()
@@ -192,15 +187,13 @@ def outline(
         import_transformers()
         if adapters.is_adapter(folder):
             adapter = adapters.read_adapter(folder)
-            return converted(outline(adapter.base, layers, device, dtype), adapter)  # of another family, perhaps
+            return converted(outline(adapter.base, dtype), adapter)  # of another family, perhaps
         packed = folder.suffix == ".gguf"
         found: tuple[Family, dict[str, Any], Any] = (
             (Llama(), {}, gguf_config(folder)) if packed else described(folder, asked)
         )
         family, config, native = found
-        if layers is not None:
-            native.num_hidden_layers = layers
-        module = empty_module(family, native, device).to(dtype).eval()
+        module = empty_module(family, native).to(dtype).eval()
         tokenizer = None if packed else tokenizer_in(folder, family)
         mask_id = None if family.causal else 0  # it does not matter which token it is
         with suppress(TokenizerError):

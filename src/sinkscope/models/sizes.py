@@ -139,12 +139,12 @@ def available() -> int | None:
     return min(found, default=None)
 
 
-def empty_module(family: Family, native: PretrainedConfig, device: str = "meta") -> torch.nn.Module:
-    """The native module with random weights, or on the device meta with none."""
+def empty_module(family: Family, native: PretrainedConfig) -> torch.nn.Module:
+    """The native module on the device meta, without weights."""
     from sinkscope.models.weights import native_class, quiet
 
     made: Any = native_class(family) if family.native_class else native_class(family).from_config
-    with torch.device(device), quiet():
+    with torch.device("meta"), quiet():
         module: torch.nn.Module = made(native)
     return module
 

@@ -12,9 +12,11 @@ from typing import Any
 from sinkscope import paper
 from sinkscope.errors import ReportError
 from sinkscope.io.reading import damaged, read_object
+from sinkscope.runs import matrix
+from sinkscope.runs.summary import contrast, kinds_of
 from sinkscope.sinks.classes import NAMES as CLASSES
 from sinkscope.statistics import CORRECTION
-from sinkscope.study import matrix, vocabulary
+from sinkscope.study import vocabulary
 from sinkscope.study.results import (
     LARGEST,
     Cell,
@@ -28,7 +30,6 @@ from sinkscope.study.results import (
     Verdict,
     read_results,
 )
-from sinkscope.study.summary import contrast, kinds_of
 
 SCORED = ("difference", "difference_low", "difference_high", "mass_share", "n")
 Rows = list[dict[str, Any]]

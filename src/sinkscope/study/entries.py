@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Mapping
 from typing import Any, get_args
@@ -11,7 +12,7 @@ from sinkscope.aliases import our_name
 from sinkscope.errors import RuleError
 from sinkscope.fields import Allowed, allowed_fields, among, maybe, shown
 from sinkscope.interventions.conditions import MODELS, Condition, read_entry
-from sinkscope.interventions.settings import SettingError, registered
+from sinkscope.interventions.settings import SettingError
 from sinkscope.settings import cache_conditions as _caches  # noqa: F401 - conditions that change how a model decodes
 from sinkscope.settings.choices import DREAM_ALGORITHMS, Mode
 from sinkscope.settings.decode import Decode
@@ -37,9 +38,7 @@ def model_label(value: Any) -> Any:
     name, mode = value.get("name"), value.get("mode")
     if set(value) != {"name", "mode"} or not isinstance(name, str) or not name.strip() or mode not in get_args(Mode):
         known = ", ".join(get_args(Mode))
-        raise ValueError(
-            f"must have models by name, or as {{name: …, mode: …}} with a mode of {known}, not {shown(value)}"
-        )
+        raise ValueError(f"must be a name, or {{name: …, mode: …}} with a mode of {known}, not {shown(value)}")
     return f"{name} ({mode})"
 
 
@@ -90,38 +89,25 @@ def pairs(value: Any) -> Pairs:
     if not isinstance(value, list):
         raise EntryError(f"must be {CONDITIONS}, not {shown(value)}")
     found: list[tuple[Condition, str]] = []
-    count = 0
     for index, one in enumerate(value):
         if not isinstance(one, str | Mapping):
             raise EntryError(f"must be a mapping of fields, not {shown(one)}", index)
         entry = {"name": one} if isinstance(one, str) else dict(one)
-        count += _points(entry)
-        if count > MOST:
-            raise EntryError(f"makes more than {MOST:,} conditions; leave some out", index)
         models = entry.pop("for", MODELS[0])
         if not isinstance(models, str) or models not in MODELS:
             raise EntryError(f"must be one of {', '.join(MODELS)}, not {shown(models)}", index, "for")
         try:
-            found += [(condition, models) for condition in read_entry(entry)]
+            found += [(condition, models) for condition in itertools.islice(read_entry(entry), MOST + 1)]
         except SettingError as error:
             raise EntryError(str(error), index, *([error.field] if error.field else [])) from None
+        if len(found) > MOST:
+            raise EntryError(f"makes more than {MOST:,} conditions; leave some out", index)
     return tuple(found)
 
 
 def conditions(value: Any) -> tuple[Condition, ...]:
     """Conditions alone."""
     return tuple(condition for condition, _ in pairs(value))
-
-
-def _points(entry: Mapping[str, Any]) -> int:
-    """How many conditions an entry makes: every list in it is a sweep, but for settings that are lists themselves."""
-    name = entry.get("name")
-    known = registered().get(name) if isinstance(name, str) else None
-    swept = [
-        value for word, value in entry.items()
-        if isinstance(value, list) and (known is None or word not in known or known.setting(word).sweeps)
-    ]  # fmt: skip
-    return math.prod(max(len(value), 1) for value in swept)
 
 
 def compared(value: Any) -> Pairs:

@@ -1,40 +1,30 @@
-"""What a study or Table 1 takes on a machine, from config.json files alone; nothing but a layer is run."""
+"""What a study takes on a machine, from config.json files alone; nothing is run."""
 
 from __future__ import annotations
 
 import functools
-import itertools
-import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 
-from sinkscope.errors import CheckpointError, StudyError, TaskError
-from sinkscope.evals.masking import grid
-from sinkscope.evals.protocol import OTHERWISE, checkpoint_of, protocol_for, settings_for
+from sinkscope.errors import CheckpointError
 from sinkscope.models.base import Model
+from sinkscope.models.cost import CORE, Size, device_of, total_seconds
 from sinkscope.models.load import _dtype, outline
-from sinkscope.study.cost import CORE, Size, device_of, total_seconds
 from sinkscope.study.entries import name_and_mode
 from sinkscope.study.run import need_a_model, shown_names
 from sinkscope.study.schema import Study
-from sinkscope.study.text import aligned
-from sinkscope.study.units import Workload, decoding, kind_of, units_of
+from sinkscope.study.units import kind_of, units_of
 from sinkscope.study.units.facts import model_info
-from sinkscope.study.units.given import one_thread
 from sinkscope.study.units.trace import kept_traces
 
-RUNTIME = 450e6  # bytes that Python, torch and transformers take in a worker on a CPU
-CONTEXT = 800e6  # bytes that CUDA and its kernels take on a GPU
 DISK = 1e9  # bytes per second at which weights are read
 SIGNS = 3.5  # characters per token, where no tokenizer is at hand
 ROW, TOKEN = 800, 16  # bytes of a stored answer: once as JSON and once in the table
 WORKERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-SLOW = 1.0  # seconds of a forward that is not timed twice
-Seconds = Callable[[Workload], float]  # of one forward
 
 
 @dataclass(frozen=True)
@@ -54,7 +44,7 @@ class ModelForecast:
     disk: int  # bytes of its answers and traces
     seconds: float
     longest: float  # seconds of the longest unit
-    plain: float | None  # seconds of the same forwards without traces and masks; None where they are timed
+    plain: float  # seconds of the same forwards without traces and masks
     on_host: bool  # the trace is not in the device's memory
     memory: int  # weights, activations, and the trace where it is in the device's memory
 
@@ -65,7 +55,6 @@ class Forecast:
 
     study: str
     device: str
-    measured: bool
     models: tuple[ModelForecast, ...]
     kinds: dict[str, int]  # units by kind
     left_out: tuple[str, ...]  # why a model that is an extra is not among them
@@ -79,22 +68,17 @@ class Forecast:
         return asdict(self)
 
 
-def forecast(study: Study, device: str = "cpu", measure: bool = False) -> Forecast:
-    """device: cpu, or a GPU of the table.
-
-    measure: time one and two layers of each model on this CPU, instead of assuming what a core can do.
-    """
+def forecast(study: Study, device: str = "cpu") -> Forecast:
+    """device: cpu, or a GPU of the table."""
     chosen = device_of(device)
     on_cpu = chosen is CORE
-    if measure and not on_cpu:
-        raise StudyError(f"--measure times this CPU, and the plan is for {chosen.name}; leave one of them out.")
     wanted = _dtype(study.dtype, "cpu" if on_cpu else None) if on_cpu or study.dtype else torch.bfloat16
     dtype = wanted if isinstance(wanted, torch.dtype) else torch.bfloat16
     found: list[ModelForecast] = []
     kinds, left_out = Counter[str](), list[str]()
     for name, short in shown_names([*study.models, *study.likelihood_models]).items():
         try:
-            model = _outline(name, dtype=dtype)
+            model = _outline(name, dtype)
         except CheckpointError as error:  # an extra that is not installed is skipped, as when the study runs
             if name in study.models:
                 raise
@@ -106,8 +90,7 @@ def forecast(study: Study, device: str = "cpu", measure: bool = False) -> Foreca
         kinds.update(unit.kind for unit in units)
         work = [kind_of(unit).workload(study, unit, info, prompt) for unit in units]
         parts = [part for mine in work for part in mine]
-        assumed = functools.partial(chosen.seconds, size, itemsize=dtype.itemsize)
-        one = timed(name, size, dtype) if measure else assumed
+        one = functools.partial(chosen.seconds, size, itemsize=dtype.itemsize)
         spent = [total_seconds(mine, one) for mine in work]
         traces = [unit for unit in units if unit.kind == "trace"]
         longest = [(unit.decoder.most_steps, prompt + unit.decoder.length) for unit in traces]
@@ -121,14 +104,14 @@ def forecast(study: Study, device: str = "cpu", measure: bool = False) -> Foreca
             short, model.family, size.parameters, str(dtype).removeprefix("torch."), len(units),
             sum(part.forwards for part in parts), sum(size.flops(part) * part.forwards for part in parts),
             weights, activations, trace, disk, sum(spent), longest=max(spent, default=0.0),
-            plain=None if measure else total_seconds(parts, functools.partial(assumed, mode="plain")),
+            plain=total_seconds(parts, functools.partial(one, mode="plain")),
             on_host=not on_cpu, memory=weights + activations + (trace if on_cpu else 0),
         ))  # fmt: skip
     need_a_model(len(found), left_out)
-    runtime = int(RUNTIME if on_cpu else CONTEXT)
+    runtime = int(chosen.runtime)
     largest = max(model.memory for model in found) + runtime
     return Forecast(
-        study.name, chosen.name, measure, tuple(found), dict(kinds), tuple(left_out), runtime,
+        study.name, chosen.name, tuple(found), dict(kinds), tuple(left_out), runtime,
         fits=None if on_cpu else largest <= chosen.memory,
         disk=sum(model.disk for model in found),
         hours={count: _hours(found, count) for count in WORKERS if count <= kinds.total()},
@@ -143,14 +126,14 @@ def _hours(models: Sequence[ModelForecast], workers: int) -> float:
 
 
 def here(study: Study) -> Forecast:
-    """On this machine: timed on its CPU, or by the data sheet of its GPU where the study asks for one."""
+    """On this machine: its CPU, or its GPU where the study asks for one."""
     on_gpu = study.device not in (None, "cpu") and torch.cuda.is_available()
-    return forecast(study, torch.cuda.get_device_name()) if on_gpu else forecast(study, measure=True)
+    return forecast(study, torch.cuda.get_device_name() if on_gpu else "cpu")
 
 
-def _outline(label: str, *more: Any, **words: Any) -> Model:
+def _outline(label: str, dtype: torch.dtype) -> Model:
     name, mode = name_and_mode(label)
-    model = outline(name, *more, **words)
+    model = outline(name, dtype=dtype)
     return model if mode is None else model.in_mode(mode)
 
 
@@ -164,131 +147,3 @@ def _prompt(study: Study, model: Model) -> int:
             text = problem.prompt
             found.append(model.encode(text).shape[1] if model.tokenizer is not None else round(len(text) / SIGNS) + 20)
     return max(found, default=32)
-
-
-def timed(name: str, size: Size, dtype: torch.dtype) -> Seconds:
-    """Seconds of a forward, timed with one thread, from models of one and of two layers.
-
-    CPU time is counted, so that a busy machine does not count against the plan.
-    """
-    from transformers import DynamicCache
-
-    from sinkscope.interventions import MaskSinks, intervene
-
-    one, two = (_outline(name, layers, "cpu", dtype) for layers in (1, 2))
-
-    def body(part: Model, rows: int, positions: int, before: int) -> float:
-        ids = torch.arange(rows * (before + positions)).reshape(rows, -1).remainder(min(part.vocabulary, 100))
-        words: dict[str, Any] = {"use_cache": False, **part.direction()}
-        module: Any = part.module.base_model
-        with intervene(part, MaskSinks(k=1)):
-            if before:  # what a causal model has read is not computed again
-                words |= {"past_key_values": DynamicCache(config=part.config), "use_cache": True}
-                module(ids[:, :before], **words)
-            return _least(lambda: module(ids[:, before:], **words)[0])
-
-    @functools.cache
-    def layers(rows: int, positions: int, before: int) -> float:
-        first, both = (body(part, rows, positions, before) for part in (one, two))
-        return max(both - first, 0.0) * size.layers + max(2 * first - both, 0.0)
-
-    @functools.cache
-    def head(positions: int) -> float:
-        hidden = torch.zeros(positions, size.width, dtype=dtype)
-        return _least(lambda: torch.softmax(one.recipe.head(one.module, hidden).float(), -1).amax(-1))
-
-    @torch.inference_mode()
-    def seconds(work: Workload) -> float:
-        with one_thread():
-            before = work.keys - work.positions if one.causal else 0
-            return layers(work.rows, work.positions, before) + head(work.rows * work.logits)
-
-    return seconds
-
-
-def _least(call: Callable[[], torch.Tensor]) -> float:
-    """Seconds, the least of three: the first one warms up."""
-    found: list[float] = []
-    while len(found) < 3 and max(found, default=0.0) < SLOW:
-        before = time.thread_time()
-        call()
-        found.append(time.thread_time() - before)
-    return min(found)
-
-
-# ---- Table 1
-
-PROBLEMS = {"gsm8k": 1319, "humaneval": 164}
-# Mean tokens by LLaDA's tokenizer (60 a question, 188 a worked example, 146 a stub), and some 20 of the chat's markers.
-QUESTION, EXAMPLE = {"gsm8k": 80, "humaneval": 166}, 208
-AGAIN = {"humaneval_instruct": 146}  # the answer begins with the stub
-OWN_EXAMPLES = {"gsm8k": 5, "gsm8k_cot": 8, "gsm8k_cot_llama": 8}
-
-
-def forecast_table1(
-    models: Sequence[str],
-    device: str = "cpu",
-    *,
-    protocol: str | None = None,
-    ks: Sequence[int] = (1, 5, 10),
-    limit: int | None = None,
-    batch_size: int = 8,
-    dtype: str | None = None,
-    settings: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Every benchmark of every model under its protocol; nothing is loaded, nothing is run.
-
-    Seconds of a row are of one condition on one worker; an ARM's are at most that.
-    """
-    place = device_of(device)
-    on_cpu = place is CORE
-    kind = getattr(torch, dtype) if dtype else torch.float32 if on_cpu else torch.bfloat16
-    found: list[dict[str, Any]] = []
-    for name in models:
-        model, checkpoint = outline(name, dtype=kind), checkpoint_of(name)
-        chosen, size = protocol_for(name, protocol), Size.of(model)
-        tasks = chosen.benchmarks(checkpoint, model.family)
-        if not tasks:
-            raise TaskError(
-                f"The protocol {chosen.name} does not say how {name} is asked; choose --protocol {OTHERWISE}."
-            )
-        for task in tasks:
-            setup = chosen.setup(task, checkpoint, model.family)
-            assert setup is not None
-            shots = OWN_EXAMPLES.get(setup.task, 0) if setup.examples is None else setup.examples
-            used = settings_for(model, task, settings, None, chosen)
-            prompt = min(QUESTION[task] + AGAIN.get(setup.task, 0) + shots * EXAMPLE, model.context - used.length)
-            problems = min(limit or PROBLEMS[task], PROBLEMS[task])
-            rows = min(batch_size, problems)
-            batch, batches = decoding(used, rows, prompt), -(-problems // rows)
-            memory = size.parameters * kind.itemsize + int(RUNTIME if on_cpu else CONTEXT)
-            memory += max(size.activation_bytes(part, kind.itemsize, on_cpu) for part in batch)
-            one = functools.partial(place.seconds, size, itemsize=kind.itemsize)
-            found.append({
-                "model": name, "protocol": chosen.name, "task": task, "problems": problems, "prompt": prompt,
-                "length": used.length, "forwards": batches * sum(part.forwards for part in batch),
-                "conditions": len(grid(model.causal, ks)) + (used.temperature > 0),
-                "seconds": batches * total_seconds(batch, one), "memory": memory,
-                "fits": None if on_cpu else memory < place.memory,
-            })  # fmt: skip
-    hours = sum(row["seconds"] * row["conditions"] for row in found) / 3600
-    return {"rows": found, "hours": hours, "estimate": True}
-
-
-def table1_text(found: Mapping[str, Any], device: str) -> str:
-    """The plan in lines of 80 columns."""
-    lines = [("protocol, task", "problems", "tokens", "h/condition", "conditions", "hours")]
-    for name, own in itertools.groupby(found["rows"], key=lambda row: row["model"]):
-        rows = list(own)
-        largest = max(rows, key=lambda row: row["memory"])
-        fits = {None: "", True: ", fits one", False: ", does NOT fit one"}[largest["fits"]]
-        lines.append((f"{name}: {largest['memory'] / 1e9:.1f} GB{fits}", "", "", "", "", ""))
-        for row in rows:
-            hours, tokens = row["seconds"] / 3600, f"{row['prompt']}+{row['length']}"
-            counts = (f"{row['problems']}", tokens, f"{hours:.3g}", f"{row['conditions']}")
-            lines.append((f"  {row['protocol']}, {row['task']}", *counts, f"{hours * row['conditions']:.3g}"))
-    return "\n".join([
-        f"Plan of Table 1 on {device} (an estimate: assumed rates, nothing was timed)", "", *aligned(lines, 0), "",
-        f"In all {found['hours']:.3g} hours of one worker; divide by the number of workers.",
-        "--sequential 5: less again where a comparison is clear.",
-    ])  # fmt: skip

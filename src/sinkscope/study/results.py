@@ -1,15 +1,15 @@
 """`Results`: everything that results.json holds, as frozen rows in the order of their fields.
 
-`to_dict` gives plain JSON values, `read_results` reads a run's file once and checks it. Mix-ins hold what several rows
-share; a class lists them from the last fields to the first, as dataclasses collect them. The JSON schema in
-docs/reference is made from these classes.
+`to_dict` gives plain JSON values, `read_results` reads a run's file once and checks it. What a row is about stands first:
+a class lists its bases from the last fields to the first, as dataclasses collect them. docs/generate.py makes the
+JSON schema from these classes.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -49,7 +49,7 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Difference(ResultRow):
-    """Mix-in: a change against the same problems or texts, with its 95 % interval and its p."""
+    """A change against the same problems or texts, with its 95 % interval and its p."""
 
     difference: float
     difference_low: float
@@ -59,49 +59,32 @@ class Difference(ResultRow):
 
 @dataclass(frozen=True)
 class PairedDifference(Difference):
-    """Mix-in: a change of right answers, and how many were lost and won."""
+    """A change of right answers, how many were lost and won, and its p corrected with those that are tested with it."""
 
     lost: int
     won: int
+    p_holm: float
 
 
 @dataclass(frozen=True)
-class _Accuracy(ResultRow):
-    n: int
-    correct: int
+class Control(PairedDifference):
+    """A cell against random keys, problem by problem; what they took, and what hidden keys received nevertheless (leak)."""
+
     accuracy: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
-class _Taken(ResultRow):
-    """What a condition took: of the keys, of the attention; leak: what hidden keys received nevertheless."""
-
     key_share: float | None
     mass_share: float | None
     leak: float
 
 
 @dataclass(frozen=True)
-class _ControlAccuracy(ResultRow):
+class Answered(PairedDifference):
+    """Right answers, compared with nothing masked and with random keys; what was taken of the keys and the attention."""
+
+    n: int
+    correct: int
     accuracy: float
-
-
-@dataclass(frozen=True)
-class Control(_Taken, PairedDifference, _ControlAccuracy):
-    """A cell against random keys: paired, problem by problem; and what the random keys took."""
-
-    p_holm: float = 1.0
-
-
-@dataclass(frozen=True)
-class SolvableTasks(Difference, _Accuracy):
-    """The numbers of a pooled cell over those tasks that the model can do."""
-
-    p_holm: float
-    lost: int
-    won: int
+    low: float
+    high: float
     key_share: float | None
     mass_share: float | None
     controls: Mapping[Match, Control]
@@ -119,15 +102,11 @@ class _Asked(ResultRow):
 
 
 @dataclass(frozen=True)
-class Cell(PairedDifference, _Accuracy, _Asked):
-    """Answers of one model to one task under one condition, compared with nothing masked and with random keys."""
+class Cell(Answered, _Asked):
+    """Answers of one model to one task under one condition."""
 
-    p_holm: float
-    key_share: float | None
-    mass_share: float | None
     leak: float
     confidence: float
-    controls: Mapping[Match, Control]
     paper: float | None
     per_percent: float | None = None  # points of accuracy per percent of the attention taken
     p_primary: float | None = None  # of a primary comparison: corrected over all primary ones of the study
@@ -138,19 +117,14 @@ class PooledCell(Cell):
     """A cell with all tasks together, and once more without those that the model can hardly do."""
 
     weak: Mapping[str, float]
-    able: SolvableTasks | None
+    able: Answered | None
 
 
 @dataclass(frozen=True)
-class _Count(ResultRow):
-    n: int
-
-
-@dataclass(frozen=True)
-class Compared(PairedDifference, _Count):
+class Compared(PairedDifference):
     """A point of a sweep against the first one, over the tasks that the model can do at one of them."""
 
-    p_holm: float = 1.0
+    n: int
 
 
 @dataclass(frozen=True)
@@ -167,7 +141,6 @@ class SweepPoint(PairedDifference, _Point):
 
     weak: Mapping[str, float]
     able: Compared | None
-    p_holm: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -180,13 +153,8 @@ class _TracedUnder(ResultRow):
 
 
 @dataclass(frozen=True)
-class _Named(ResultRow):
-    token: str
-
-
-@dataclass(frozen=True)
-class _Share(ResultRow):
-    """A share of the sinks with its interval, beside the share of the canvas."""
+class KindShare(_TracedUnder):
+    """The share of the sinks that a kind of token is, with its interval, beside its share of the canvas."""
 
     kind: str
     share: float
@@ -201,13 +169,10 @@ class _Share(ResultRow):
 
 
 @dataclass(frozen=True)
-class KindShare(_Share, _TracedUnder):
-    """The share of the sinks that a kind of token is, beside its share of the canvas."""
+class TokenShare(KindShare):
+    """The same of one token."""
 
-
-@dataclass(frozen=True)
-class TokenShare(_Share, _Named, _TracedUnder):
-    """The share of the sinks that a token is, beside its share of the canvas."""
+    token: str
 
 
 @dataclass(frozen=True)
@@ -260,25 +225,18 @@ class Heads(ResultRow):
 
 
 @dataclass(frozen=True)
-class _Place(ResultRow):
+class LayerHeads(Heads):
+    """One layer's heads, with the share of attention on key 0."""
+
     layer: int
     first_key: float
 
 
 @dataclass(frozen=True)
-class LayerHeads(Heads, _Place):
-    """One layer's heads, with the share of attention on key 0."""
+class Dynamics(Heads, _TracedUnder):
+    """What the sinks of a model do under one condition: its heads, what was found, where it stands, and layer by layer."""
 
-
-@dataclass(frozen=True)
-class _Generations(_TracedUnder):
     generations: int
-
-
-@dataclass(frozen=True)
-class _Where(ResultRow):
-    """After the heads: what was found, where it stands, and layer by layer."""
-
     sinks_found: int
     non_sinks: float
     places: Mapping[str, float | None]
@@ -289,11 +247,6 @@ class _Where(ResultRow):
     epsilon: float | None
     intervals: Mapping[str, Interval] | None = None  # over generations
     columns: Heads | None = None  # of an ARM: the same heads by their columns so far, per row that sees the key
-
-
-@dataclass(frozen=True)
-class Dynamics(_Where, Heads, _Generations):
-    """What the sinks of a model do under one condition."""
 
     @property
     def judged(self) -> Heads:
@@ -355,9 +308,12 @@ class _ScoredUnder(ResultRow):
 
 
 @dataclass(frozen=True)
-class LikelihoodChange(_Taken, Difference, _ScoredUnder):
+class LikelihoodChange(Difference, _ScoredUnder):
     """Mean log-likelihood per token under a condition, paired text by text with nothing masked."""
 
+    key_share: float | None
+    mass_share: float | None
+    leak: float
     of: Literal["texts", "answers"] = "texts"  # held-out text, or the true answers to problems
     causal: bool = True  # only autoregressive models are measured by the likelihood of text
 
@@ -426,7 +382,12 @@ class RunFacts(ResultRow):
     about: str
     units: int
     conditions: int
-    margin: float | None = None  # in points
+    margin: float | None = None  # in points; runs of earlier versions did not record theirs
+
+    @property
+    def limit(self) -> float:
+        """The margin that the run was judged by."""
+        return MARGIN if self.margin is None else self.margin
 
 
 @dataclass(frozen=True)
@@ -473,43 +434,27 @@ def read_results(folder: Path, error: type[SinkscopeError] = StudyError) -> Resu
     """results.json of a run, named by its folder or itself, read and checked once; None where there is none."""
     from pydantic import TypeAdapter, ValidationError
 
+    from sinkscope.study.analysis.claims import claims
+
     path = folder if folder.is_file() else folder / "results.json"
     if not path.is_file():
         return None
     found = read_object(path, LARGEST, error)
     if isinstance(found.get("run"), dict) and "runs" in found["run"]:
-        raise error(
-            f"{path.parent} is a run of table1, which has no page and no figures: read table1.md in it, compare two of them "
-            "with sinkscope compare, or write an entry of the atlas with sinkscope export."
-        )
+        raise error(f"{path.parent} is a run of table1, which has no page and no figures; read table1.md in it.")
     schema = found.get("schema")
     if type(schema) is not int or not 1 <= schema <= SCHEMA:
         came = short(repr(schema), 40)
         raise error(f"{path} must have schema 1 to {SCHEMA}, not {came}; use the sinkscope that wrote it.")
     try:
-        return _upgraded(TypeAdapter(Results).validate_python(found if schema == SCHEMA else {**found, "claims": None}))
+        results = TypeAdapter(Results).validate_python(found if schema == SCHEMA else {**found, "claims": None})
     except ValidationError as problem:
         place = ".".join(map(str, problem.errors()[0]["loc"]))
         raise error(f"{path} is damaged at {place[:80]}; rerun the study to write it again.") from None
-
-
-def _upgraded(results: Results) -> Results:
-    """Claims of older runs were judged over all models at once, if at all; they are judged again from its rows."""
-    from sinkscope.study.analysis.claims import claims
-
     if results.claims is not None:
         return results
-    margin = MARGIN if results.run.margin is None else results.run.margin
-    return dataclasses.replace(results, claims=claims(results, margin / 100))
-
-
-def json_schema() -> dict[str, Any]:
-    """The JSON schema of results.json; fields that are not named are allowed, since later versions may add some."""
-    from pydantic import TypeAdapter
-
-    made = TypeAdapter(Results).json_schema()
-    made["required"] = ["schema", *(name for name in made["required"] if name != "schema")]
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made, "title": "results.json"}
+    # Claims of older runs were judged over all models at once, if at all; they are judged again from its rows.
+    return dataclasses.replace(results, claims=claims(results, results.run.limit / 100))
 
 
 # ---- rows as polars frames: every value in a column of its own, so that a frame is also a CSV file
@@ -520,14 +465,10 @@ def to_frame(rows: Sequence[ResultRow], kind: type[ResultRow]) -> pl.DataFrame:
     if not rows:
         return pl.DataFrame(schema=[field.name for field in dataclasses.fields(kind)])
     flat = [dict(_flat(row.to_dict())) for row in rows]
-    names = dict.fromkeys(name for row in flat for name in row)
-    made = pl.DataFrame([pl.Series(name, _alike([row.get(name) for row in flat]), strict=False) for name in names])
+    made = pl.DataFrame(flat, strict=False, infer_schema_length=None)
     # Where some rows have nothing in place of nested fields, that is a column of nothing.
-    return made.drop(name for name in names if made[name].null_count() == made.height and f"{name}_" in _starts(names))
-
-
-def _starts(names: Iterable[str]) -> set[str]:
-    return {name[: place + 1] for name in names for place, sign in enumerate(name) if sign == "_"}
+    nothing = [name for name, kind in made.schema.items() if kind == pl.Null]
+    return made.drop(name for name in nothing if any(other.startswith(f"{name}_") for other in made.columns))
 
 
 def _flat(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -536,11 +477,3 @@ def _flat(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
             yield from _flat(value, f"{prefix}{name}_")
         else:
             yield f"{prefix}{name}", json.dumps(value) if isinstance(value, list) else value
-
-
-def _alike(values: list[Any]) -> list[Any]:
-    """A setting may be a word in one condition and a number in another: then all are text."""
-    kinds = {type(value) for value in values} - {type(None)}
-    if kinds <= {int, float} or len(kinds) == 1:
-        return values
-    return [None if value is None else str(value) for value in values]

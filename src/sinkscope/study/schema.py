@@ -120,8 +120,7 @@ class LikelihoodPlan:
             raise EntryError(entries.NEEDS_NONE, "conditions")
         for condition in self.conditions:
             if condition.decode:
-                told = f"must not have {condition.label!r}: it changes how a model decodes, and reading a text decodes nothing"
-                raise EntryError(told, "conditions")
+                raise EntryError(f"must not have {condition.label!r}: reading a text decodes nothing", "conditions")
         return self
 
 
@@ -188,13 +187,11 @@ class Study:
         named = {"models": self.models, "likelihood": self.likelihood.models, "forced": self.forced.models}
         for (one, models), (other, more) in itertools.combinations(named.items(), 2):
             for name in sorted({*models} & {*more}):
-                why = "it is measured by its answers, by text or by true answers, so take it out of all but one of them"
-                raise EntryError(f"must not name {name}, which {one} names too; {why}", other)
+                raise EntryError(f"must not name {name}, which {one} names too", other)
         first = self.settings()[0][1]  # the mechanism takes the first point; without steps there are as many as tokens
         for word in ("steps", "length"):
             if self.mechanism.problems and first.get(word) is not None and first[word] < LEAST_STEPS:
-                told = f"needs at least {LEAST_STEPS} steps, and decode.{word} is {first[word]}"
-                raise EntryError(f"{told}; make it larger, or leave the mechanism out", "mechanism")
+                raise EntryError(f"needs at least {LEAST_STEPS} steps, and decode.{word} is {first[word]}", "mechanism")
         known = [condition for condition, _ in self.conditions]
         for condition in self.primary:
             if condition not in known:
@@ -216,9 +213,7 @@ class Study:
         if path.suffix not in (".yaml", ".yml") or not (path.is_file() or (STUDIES / path.name).is_file()):
             path = STUDIES / f"{name}.yaml"
             if not path.is_file():
-                raise StudyError(
-                    f"Expected a study file or one of the shipped studies ({', '.join(shipped())}), got {str(name)!r}."
-                )
+                raise StudyError(f"Expected a study file, or one of {', '.join(shipped())}, got {str(name)!r}.")
         return cls.read(path if path.is_file() else STUDIES / path.name, path.name)
 
     @classmethod

@@ -16,11 +16,10 @@ from sinkscope.errors import StudyError
 from sinkscope.interventions.conditions import condition_from_dict
 from sinkscope.io.reading import damaged, read_object
 from sinkscope.settings.decode import Decode
-from sinkscope.study.cost import weigh
-from sinkscope.study.run import Run, assemble, begun, check, need_a_model
+from sinkscope.study.run import assemble, begun, check, need_a_model
 from sinkscope.study.schema import Study
 from sinkscope.study.store import Store, as_json, versions
-from sinkscope.study.units import ModelInfo, Unit, units_of
+from sinkscope.study.units import ModelInfo, Unit, units_of, weigh
 
 MOST = 100_000  # shards
 FOLDER = "shards"  # of the run folder: a file for each shard that was begun, which says whether it is finished
@@ -91,7 +90,7 @@ def _refuse_unfinished(marks: Mapping[str, Mapping[str, Any]]) -> None:
         raise StudyError(f"Not finished: {told}")
 
 
-def merge(folders: Sequence[Path | str], out: Path | str | None = None) -> Run:
+def merge(folders: Sequence[Path | str], out: Path | str | None = None) -> Path:
     """Join the folders of a run's shards, and finish its tables: what comes out is what the whole run would have been."""
     parts = [Store(folder) for folder in folders]
     if not parts:
@@ -110,9 +109,7 @@ def merge(folders: Sequence[Path | str], out: Path | str | None = None) -> Run:
     where = _found(parts, units)
     if missing := [unit.id for unit in units if unit.id not in where]:
         _refuse_unfinished(_marks([part.folder for part in parts]))
-        raise StudyError(
-            f"{len(missing)} of {len(units)} units are in none of the folders, such as {missing[0]}; run what is left."
-        )
+        raise StudyError(f"{len(missing)} of {len(units)} units are missing, such as {missing[0]}; run what is left.")
     store = Store(parts[0].folder if out is None else out)
     with store.locked():
         store.open(text, about)
@@ -120,9 +117,9 @@ def merge(folders: Sequence[Path | str], out: Path | str | None = None) -> Run:
             _copy(where[unit.id], store, unit)
         for unit in units:
             check(store, unit, store.load(unit))
-        results = assemble(study, store, models, units, about)
+        assemble(study, store, models, units, about)
         store.write("run.json", as_json({**about, "finished": True, "shards": len(parts)}))
-    return Run(store.folder, results)
+    return store.folder
 
 
 def models_in(listed: Any) -> list[ModelInfo]:
@@ -145,9 +142,8 @@ def _found(parts: Sequence[Store], units: Sequence[Unit]) -> dict[str, Store]:
             if (found := part.find(unit)) is not None:
                 before = where.setdefault(unit.id, part)
                 if before is not part and before.load(unit) != found:
-                    raise StudyError(
-                        f"{before.folder} and {part.folder} hold different results of {unit.id}; remove the wrong one."
-                    )
+                    told = f"{before.folder} and {part.folder} hold different results of {unit.id}"
+                    raise StudyError(f"{told}; remove the wrong one.")
     return where
 
 
@@ -158,9 +154,7 @@ def _copy(part: Store, store: Store, unit: Unit) -> None:
     for name in part.load(unit).get("saved", []):
         path = part.folder / "traces" / Path(name).name
         if not path.is_file():
-            raise StudyError(
-                f"{unit.id} in {part.folder} names the trace {path.name}, which is not there; copy it too."
-            )
+            raise StudyError(f"{unit.id} in {part.folder} names a trace that is not there, {path.name}; copy it too.")
         store.write(f"traces/{path.name}", path.read_bytes())
     store.write(f"units/{unit.id}.json", (part.units / f"{unit.id}.json").read_bytes())
 

@@ -50,9 +50,7 @@ class Store:
                 what = "a study" if shard is None else f"shard {shard}"
                 file = stack.enter_context(_locked(self.folder / own, fcntl.LOCK_EX, what))
             except OSError as error:
-                raise StudyError(
-                    f"The run folder {self.folder} cannot be used ({error.strerror}); name another."
-                ) from None
+                raise StudyError(f"{self.folder} cannot be used ({error.strerror}); name another folder.") from None
             file.truncate(0)
             file.write(str(os.getpid()))
             file.flush()
@@ -64,9 +62,7 @@ class Store:
         for path in [*self.folder.iterdir(), *self.units.iterdir()]:
             # realpath goes as far as it can where links run in a circle; resolve() fails there.
             if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(here):
-                raise StudyError(
-                    f"{path} is a link that leads out of the run folder; remove it, or name another folder."
-                )
+                raise StudyError(f"{path} is a link that leads out of the run folder; remove it.")
 
     def open(self, study_yaml: str, run: dict[str, Any], alone: bool = True) -> None:
         """Begin a run here, or make sure that the run that was begun here is the same one.
@@ -87,9 +83,7 @@ class Store:
         """study.yaml and run.json of a run that was begun here."""
         run, path = self.read("run.json", schema=True), self.folder / "study.yaml"
         if run is None or not path.is_file():
-            raise StudyError(
-                f"Expected a run folder with study.yaml and run.json, and {self.folder} is none; name others."
-            )
+            raise StudyError(f"Expected a run folder, and {self.folder} lacks study.yaml or run.json; name others.")
         return read_text(path, LARGEST, StudyError), run
 
     def require(self, study_yaml: str, run: Mapping[str, Any], advice: str, more: Sequence[str] = ()) -> None:
@@ -102,9 +96,7 @@ class Store:
                     there.splitlines(), asked.splitlines(), "there", "asked for", "", "", 0, ""
                 )
                 told = "\n".join(list(lines)[:40])
-                raise StudyError(
-                    f"{self.folder} is of another run than the one asked for: {what} differs:\n{told}\n{advice}."
-                )
+                raise StudyError(f"{self.folder} is of another run: {what} differs:\n{told}\n{advice}.")
 
     def save(self, unit: Unit, result: Mapping[str, Any]) -> None:
         """Store a unit, without waiting for the disk, which would hold up hundreds of workers.
@@ -140,9 +132,8 @@ class Store:
             return None
         found = read_object(path, LARGEST, StudyError)
         if schema and (type(found.get("schema")) is not int or found["schema"] != RUN_SCHEMA):
-            raise StudyError(
-                f"{path} must have schema {RUN_SCHEMA}, not {str(found.get('schema'))[:20]!r}; use the sinkscope that wrote it."
-            )
+            came = str(found.get("schema"))[:20]
+            raise StudyError(f"{path} must have schema {RUN_SCHEMA}, not {came!r}; use the sinkscope that wrote it.")
         return found
 
     def write(self, name: str, content: str | bytes, durable: bool = True) -> Path:
@@ -151,9 +142,7 @@ class Store:
         try:
             return io.write(path, content, durable)
         except OSError as error:
-            raise StudyError(
-                f"{path} could not be written ({io.reason(error)}); everything finished before is stored: free space, then rerun."
-            ) from None
+            raise StudyError(f"{path} could not be written ({io.reason(error)}); free space, and rerun.") from None
 
 
 def _locked(path: Path, kind: int, what: str) -> IO[str]:
@@ -173,9 +162,8 @@ def _locked(path: Path, kind: int, what: str) -> IO[str]:
     except OSError:
         with file:
             holder = file.read().strip() or "unknown"
-        raise StudyError(
-            f"Another process (id {holder}) is running {what} in {path.parent}; wait for it, or use another folder."
-        ) from None
+        told = f"Another process (id {holder}) is running {what} in {path.parent}"
+        raise StudyError(f"{told}; wait for it, or use another folder.") from None
     return file
 
 

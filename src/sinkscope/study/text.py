@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from sinkscope.study.results import Difference, Dynamics, Interval
 
@@ -28,21 +28,13 @@ def nats(row: Difference) -> str:
     return f"{row.difference:+.2f} [{row.difference_low:+.2f}, {row.difference_high:+.2f}]"
 
 
-def span(found: Interval | None, scale: float = 1.0) -> str:
+def span(found: Interval, scale: float = 1.0) -> str:
     """A value with its interval, as +0.50 [+0.40, +0.60]."""
-    if found is None:
-        return "–"
     return f"{scale * found.value:+.2f} [{scale * found.low:+.2f}, {scale * found.high:+.2f}]"
 
 
 def chance(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
-
-
-def left_out(weak: Mapping[str, float]) -> str:
-    """A sentence about the tasks that were too weak to count; empty if all count."""
-    told = ", ".join(f"{task} ({100 * share:.1f} % right)" for task, share in weak.items())
-    return f" Left out as too weak: {told}." if told else ""
 
 
 def rule(row: Dynamics) -> str:

@@ -16,7 +16,6 @@ from sinkscope.study.results import LikelihoodChange, Match
 Settings = Mapping[str, Any]
 Key = tuple[str, Match | None]  # what is masked, and for random keys what they share with it
 PLAIN = {"name", "k", "rank", "rows"}
-COMPARABLE = 0.25  # how far, relatively, the mass of a control may be from that of the sinks
 
 # What one masked key per head is, by what its condition says; rules go by their names.
 _TOP = {"name": "mask_sinks", "k": 1, "rank": "clean", "rows": "all"}
@@ -86,11 +85,6 @@ def aim(condition: Settings) -> Literal["weaken", "hold"] | None:
     """What the intervention is meant to do to sinks, beside masking them."""
     entry = registered().get(condition["name"])
     return None if entry is None else entry.aim
-
-
-def comparable(mass: float | None, control: float | None) -> bool:
-    """Whether random keys took about the mass that they were meant to match."""
-    return mass is not None and control is not None and abs(control - mass) <= COMPARABLE * mass
 
 
 def side_by_side(rows: Sequence[LikelihoodChange]) -> dict[str, dict[str, LikelihoodChange]]:

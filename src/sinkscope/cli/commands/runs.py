@@ -30,7 +30,7 @@ def results(
     as_json: JsonFlag = False,
 ) -> None:
     """Print a table of a run as CSV, or write it to a file; the columns are the fields of results.json."""
-    from sinkscope.study.run import Run
+    from sinkscope.runs.run import Run
 
     found: pl.DataFrame = getattr(Run.load(run), table)()
     if csv is not None:
@@ -61,7 +61,7 @@ def export(
     as_json: JsonFlag = False,
 ) -> None:
     """Write claims, table, controls, versions and checkpoint of a run as one file; no text of a benchmark is in it."""
-    from sinkscope.study.atlas import entry_of, to_json
+    from sinkscope.runs.atlas import entry_of, to_json
 
     entry = entry_of(run, name)
     path, failed = io.write(out, to_json(entry)), [one for one in entry["controls"] if not one["held"]]
@@ -82,10 +82,11 @@ def merge(
 ) -> None:
     """Join the shards of a study or of table1 (--shard i/n), finish its tables and report; names a shard that is missing."""
     from sinkscope.io.progress import unit_progress
+    from sinkscope.runs.run import Run
     from sinkscope.study import shards
 
     if not any(map(shards.has_table1_shards, runs)):
-        print_run(shards.merge(runs, out), report, as_json)
+        print_run(Run.load(shards.merge(runs, out)), report, as_json)
         return
     if out is None and len(runs) > 1:
         raise StudyError(f"Expected --out, the folder for the merged run of {len(runs)} folders, got none.")
@@ -103,8 +104,8 @@ def compare(
     as_json: JsonFlag = False,
 ) -> None:
     """Compare two runs of study or table1 cell by cell: the second against the first, on the problems that both have."""
-    from sinkscope.study.compare import compare as compared
-    from sinkscope.study.compare import shown
+    from sinkscope.runs.compare import compare as compared
+    from sinkscope.runs.compare import shown
 
     found = compared(first, second, None if match_models is None else _pairs(match_models))
     print_result(as_json, found, shown(found))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Exit, Option
 
@@ -15,10 +16,11 @@ from sinkscope.cli.screen import print_json, print_result, print_text, say_error
 from sinkscope.errors import ReportError, StudyError
 
 if TYPE_CHECKING:
+    from sinkscope.runs.run import Run
     from sinkscope.study.forecast import Forecast
-    from sinkscope.study.run import Run
 
 GB = 1e9
+FASTER = 2.5  # by a threshold of 0.9 without a cache, as Fast-dLLM reports it for LLaDA
 
 
 @command()
@@ -49,7 +51,7 @@ def study(
     GSM8K and HumanEval on real checkpoints are a command of their own: sinkscope table1.
     """
     from sinkscope.io.progress import unit_progress
-    from sinkscope.study.run import run
+    from sinkscope.runs.run import run
     from sinkscope.study.schema import Study, shipped
     from sinkscope.study.shards import Shard, run_shard
 
@@ -64,7 +66,7 @@ def study(
 
         unused = {"out": out, "full": full, "no_report": not report, "shard": shard, "engine": where.engine != "local"}
         refuse(StudyError, "with --show, which runs nothing", **unused)
-        with waiting("timing a layer of each model …"):
+        with waiting("reading config.json files …"):
             cost = here(plan)
         text = plan.to_yaml() + "\n".join(f"# {line}".rstrip() for line in told(cost).splitlines())
         print_result(as_json, {"study": plan.to_dict(), "estimate": cost.to_dict()}, text)
@@ -113,7 +115,6 @@ def plan(
     problems: options.Problems = None,
     device: Annotated[str, Option(help="cpu, or a GPU such as H100, A100, RTX 4090.")] = "cpu",
     dtype: options.Dtype = None,
-    measure: Annotated[bool, Option("--measure", help="Time a layer of each model on this CPU.")] = False,
     protocol: options.ProtocolOption = None,
     ks: Annotated[str | None, Option(help="table1: how many sinks are masked, with commas between.")] = None,
     batch_size: options.BatchSize = 8,
@@ -122,9 +123,9 @@ def plan(
     """Estimate memory, operations, hours and disk of a study, or of table1, from config.json files; nothing is run."""
     wanted = listed(models, "models after --models", "tiny-llada")
     if name == "table1":
-        from sinkscope.study.forecast import forecast_table1, table1_text
+        from sinkscope.evals.forecast import forecast_table1
 
-        refuse(StudyError, "with table1", task=tasks, measure=measure)
+        refuse(StudyError, "with table1", task=tasks)
         if wanted is None:
             raise StudyError(
                 "Expected models to plan table1 for, such as --models GSAI-ML/LLaDA-8B-Instruct, got none."
@@ -133,15 +134,15 @@ def plan(
             found = forecast_table1(
                 wanted, device, protocol=protocol, ks=counts(ks or "1,5,10"), limit=problems, batch_size=batch_size, dtype=dtype
             )  # fmt: skip
-        print_result(as_json, found, table1_text(found, device))
+        print_result(as_json, found, told_table1(found, device))
         return
     from sinkscope.study.forecast import forecast
     from sinkscope.study.schema import Study
 
     refuse(StudyError, "with a study", protocol=protocol, ks=ks)
     study = Study.load(name).changed(wanted, problems, listed(tasks, "tasks", "arithmetic"), dtype=dtype)
-    with waiting("timing a layer of each model …" if measure else "reading config.json files …"):
-        cost = forecast(study, device, measure)
+    with waiting("reading config.json files …"):
+        cost = forecast(study, device)
     print_result(as_json, cost.to_dict(), told(cost))
 
 
@@ -149,19 +150,41 @@ def told(found: Forecast) -> str:
     """The estimate in lines of 80 columns."""
     from sinkscope.study.text import aligned
 
-    how = "one layer timed on this CPU" if found.measured else "assumed rates, nothing was timed"
     rows = [("model", "units", "forwards", "PFLOP", "hours", "GB per worker")]
     for model in found.models:
         hours, memory = f"{model.seconds / 3600:.3g}", f"{(model.memory + found.runtime) / GB:.2f}"
         counted = (f"{model.units:,}", f"{model.forwards:,}", f"{model.flops / 1e15:.3g}", hours, memory)
         parts = f"weights {model.weights / GB:.2f} GB, activations {model.activations / GB:.2f}, trace {model.trace / GB:.2f}"
         place = " in the host's memory" if model.on_host else ""
-        plain = "" if model.plain is None else f"; {model.plain / 3600:.3g} hours without traces and masks"
+        plain = f"; {model.plain / 3600:.3g} hours without traces and masks"
         about = f"{model.parameters:,} parameters in {model.dtype}: {parts}{place}{plain}"
         rows += [(model.model, *counted), (f"  {about}", "", "", "", "", "")]
-    lines = [f"Plan of the study {found.study} on {found.device}.", f"An estimate: {how}.", "", *aligned(rows, 0), ""]
+    head = f"Plan of the study {found.study} on {found.device}."
+    lines = [head, "An estimate: assumed rates, nothing was timed.", "", *aligned(rows, 0), ""]
     lines.append("Hours by workers: " + ", ".join(f"{count}: {spent:.3g}" for count, spent in found.hours.items()))
     lines.append(f"Disk for answers and traces: {found.disk / GB:.3g} GB")
     if found.fits is not None:
         lines.append(f"A worker {'fits' if found.fits else 'does NOT fit'} into the memory of one {found.device}.")
     return "\n".join([*lines, *(f"Left out: {why}" for why in found.left_out)])
+
+
+def told_table1(found: Mapping[str, Any], device: str) -> str:
+    """The plan of Table 1 in lines of 80 columns."""
+    from sinkscope.study.text import aligned
+
+    lines = [("protocol, task", "problems", "tokens", "h/condition", "conditions", "hours")]
+    for name, own in itertools.groupby(found["rows"], key=lambda row: row["model"]):
+        rows = list(own)
+        largest = max(rows, key=lambda row: row["memory"])
+        fits = {None: "", True: ", fits one", False: ", does NOT fit one"}[largest["fits"]]
+        lines.append((f"{name}: {largest['memory'] / 1e9:.1f} GB{fits}", "", "", "", "", ""))
+        for row in rows:
+            hours, tokens = row["seconds"] / 3600, f"{row['prompt']}+{row['length']}"
+            counts = (f"{row['problems']}", tokens, f"{hours:.3g}", f"{row['conditions']}")
+            lines.append((f"  {row['protocol']}, {row['task']}", *counts, f"{hours * row['conditions']:.3g}"))
+    return "\n".join([
+        f"Plan of Table 1 on {device} (an estimate: assumed rates, nothing was timed)", "", *aligned(lines, 0), "",
+        f"In all {found['hours']:.3g} hours of one worker; divide by the number of workers.",
+        f"--fast: about {FASTER:g} times less for diffusion models (as Fast-dLLM reports it, not timed here).",
+        "--sequential 5: less again where a comparison is clear.",
+    ])  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import polars as pl
 
@@ -13,13 +13,15 @@ from sinkscope import paper
 from sinkscope.interventions.conditions import Condition
 from sinkscope.statistics import adjusted, paired, wilson
 from sinkscope.study import vocabulary
-from sinkscope.study.results import Cell, Compared, Control, PooledCell, SolvableTasks, SweepPoint
+from sinkscope.study.results import Answered, Cell, Compared, Control, PairedDifference, PooledCell, SweepPoint
 from sinkscope.study.schema import Study
 from sinkscope.study.units import ModelInfo, Unit
+from sinkscope.study.units.given import summed
 
 Loaded = Callable[[Unit], dict[str, Any]]  # a unit's stored result
 Key = tuple[str, str, str, Condition]  # model, setting, task, condition
-EFFECT = ("keys", "keys_seen", "mass", "mass_seen")
+Tested = TypeVar("Tested", bound=Hashable)
+Row = TypeVar("Row", bound=PairedDifference)
 WEAK = 0.1  # accuracy with nothing masked below which a task has too little to lose
 
 
@@ -49,16 +51,6 @@ class AnswerSet:
     def shares(self) -> dict[str, Any]:
         """What was taken away, from the second forward on."""
         return shares(summed(chunk["effect"] for chunk in chunks) for chunks in self.tasks.values())
-
-
-def summed(effects: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Keys and attention that were there and that were taken, in all; the largest leak."""
-    found = {**dict.fromkeys(EFFECT, 0.0), "leak": 0.0}
-    for effect in effects:
-        for name in EFFECT:
-            found[name] += effect.get(name, 0.0)
-        found["leak"] = max(found["leak"], effect.get("leak", 0.0))
-    return found
 
 
 def shares(effects: Iterable[Mapping[str, float]]) -> dict[str, Any]:
@@ -125,19 +117,23 @@ def _controls(answers: dict[Key, AnswerSet], key: Key) -> dict[Any, Control]:
         control = next((answers[*key[:3], one] for one in candidates if (*key[:3], one) in answers), None)
         if control is not None:
             compared = paired(control.right, answers[key].right)
-            found[match] = Control(accuracy=control.accuracy, **vars(compared), **control.shares())
+            found[match] = Control(accuracy=control.accuracy, **vars(compared), p_holm=compared.p, **control.shares())
     return found
 
 
 def _correct(made: dict[Key, Cell], family: Sequence[Key]) -> None:
     """Correct the p values of comparisons that are tested together: with nothing masked, and with each kind of control."""
-    for key, p in adjusted({key: made[key].p for key in family}).items():
-        made[key] = replace(made[key], p_holm=p)
+    made |= corrected({key: made[key] for key in family})
     for match in ("count", "mass"):
-        with_control = [key for key in family if match in made[key].controls]
-        for key, p in adjusted({key: made[key].controls[match].p for key in with_control}).items():
-            controls = made[key].controls
-            made[key] = replace(made[key], controls={**controls, match: replace(controls[match], p_holm=p)})
+        controls = {key: made[key].controls[match] for key in family if match in made[key].controls}
+        for key, control in corrected(controls).items():
+            made[key] = replace(made[key], controls={**made[key].controls, match: control})
+
+
+def corrected(rows: Mapping[Tested, Row]) -> dict[Tested, Row]:
+    """The same rows, each with its p corrected over all of them."""
+    p = adjusted({key: row.p for key, row in rows.items()})
+    return {key: replace(row, p_holm=p[key]) for key, row in rows.items()}
 
 
 def _with_primary(study: Study, made: dict[Key, Cell]) -> list[Cell]:
@@ -160,9 +156,9 @@ def pooled_cells(study: Study, models: Sequence[ModelInfo], answers: dict[Key, A
         key: one.only([task for task in one.tasks if task not in weak[key]])
         for key, one in answers.items() if len(weak[key]) < len(one.tasks)
     }  # fmt: skip
-    names = [item.name for item in fields(SolvableTasks)]
+    names = [item.name for item in fields(Answered)]
     strong = {
-        key: SolvableTasks(**{name: getattr(cell, name) for name in names})
+        key: Answered(**{name: getattr(cell, name) for name in names})
         for key, cell in zip(able, cells(study, models, able), strict=True)
     }
     return [
@@ -193,14 +189,12 @@ def _compared_points(model: str, task: str, points: Sequence[tuple[str, AnswerSe
         weak = _weak(first, one)
         tasks = [name for name in one.tasks if name not in weak]
         before, after = first.only(tasks).right, one.only(tasks).right
-        able = Compared(n=len(after), **vars(paired(before, after))) if tasks else None
-        change = vars(paired(first.right, one.right))
-        rows[setting] = SweepPoint(model, task, setting, against, **change, weak=weak, able=able)
-    for setting, p in adjusted({setting: row.p for setting, row in rows.items()}).items():
-        rows[setting] = replace(rows[setting], p_holm=p)
-    for setting, p in adjusted({setting: row.able.p for setting, row in rows.items() if row.able}).items():
-        rows[setting] = replace(rows[setting], able=replace(able, p_holm=p) if (able := rows[setting].able) else None)
-    return rows.values()
+        can, change = paired(before, after), paired(first.right, one.right)
+        able = Compared(n=len(after), **vars(can), p_holm=can.p) if tasks else None
+        words = {**vars(change), "p_holm": change.p, "weak": weak, "able": able}
+        rows[setting] = SweepPoint(model, task, setting, against, **words)
+    strong = corrected({setting: row.able for setting, row in rows.items() if row.able})
+    return [replace(row, able=strong.get(setting)) for setting, row in corrected(rows).items()]
 
 
 def answer_table(units: Sequence[Unit], load: Loaded) -> pl.DataFrame:

@@ -10,31 +10,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 from sinkscope import paper
 from sinkscope.statistics import problems_needed
 from sinkscope.study import vocabulary
-from sinkscope.study.analysis.verdicts import FEW_HEADS, first_point
-from sinkscope.study.results import (
-    Cell,
-    Claim,
-    ClaimControl,
-    ClaimVerdict,
-    Dynamics,
-    Interval,
-    LikelihoodChange,
-    Match,
-    Tables,
-)
+from sinkscope.study.analysis.model_rows import SOLVED, ModelRows, first_point
+from sinkscope.study.analysis.verdicts import FEW_HEADS
+from sinkscope.study.results import Cell, Claim, ClaimControl, ClaimVerdict, LikelihoodChange, Tables
 
 MOST = 0.5  # share of the heads that is most of them
 ARM_SINK = 0.3  # share of the attention on key 0 that makes it an ARM's sink, as Gu et al. count one
 LEFT_OUT = 0.96  # share of the tokens that the paper's epsilon leaves out
 EPSILON = 3.0
 FATAL = 0.5  # share of the right answers, or of the probability per token
-SOLVED = 0.5  # accuracy with nothing masked below which a task has too little to lose
 DOSE = 0.02  # share of the attention that must be taken before anything is said about what taking it does
 GENERATIONS = 3  # fewer decide nothing
 TEXTS = 3
@@ -99,52 +88,10 @@ def claims(tables: Tables, margin: float) -> list[Claim]:
     here = first_point(tables)
     rows: list[Any] = [*here.dynamics, *here.cells, *here.likelihood]
     models = dict.fromkeys(row.model for row in rows)
-    return [row for model in models for row in _of_model(Judged(model, here.of(model), margin))]
+    return [row for model in models for row in _of_model(ModelRows(model, here.of(model), margin))]
 
 
-@dataclass(frozen=True)
-class Judged:
-    """All rows of one model, and the margin, in shares."""
-
-    model: str
-    rows: Tables
-    margin: float
-
-    @cached_property
-    def causal(self) -> bool:
-        measured = [row.causal for row in self.rows.cells] + [row.causal for row in self.rows.likelihood]
-        return measured[0] if measured else any(row.columns is not None for row in self.rows.dynamics)
-
-    @cached_property
-    def traced(self) -> Dynamics | None:
-        """What its sinks do with nothing masked."""
-        return next((row for row in self.rows.dynamics if row.condition == "none" and row.intervals), None)
-
-    def interval(self, name: str) -> Interval | None:
-        return (self.traced.intervals or {}).get(name) if self.traced else None
-
-    @cached_property
-    def base(self) -> Cell | None:
-        """Its answers with nothing masked, to the first task of the study that it solves."""
-        plain = [row for row in self.rows.cells if row.condition["name"] == "none"]
-        return next((row for row in plain if row.accuracy >= SOLVED), plain[0] if plain else None)
-
-    def cell(self, name: str, match: Match | None = None) -> Cell | None:
-        """Its answers to that task with this key masked, or random keys in its place."""
-        asked = [row for row in self.rows.cells if self.base and row.task == self.base.task]
-        return next((row for row in asked if vocabulary.masked_key(row.condition) == (name, match)), None)
-
-    def scored(self, name: str) -> LikelihoodChange | None:
-        return next((row for row in self.rows.likelihood if vocabulary.masked_key(row.condition) == (name, None)), None)
-
-    @cached_property
-    def strong(self) -> float | None:
-        """The share of the attention that its strong sinks draw; None where they were never masked."""
-        found = self.cell("strong sink") or self.scored("strong sink")
-        return found.mass_share if found else None
-
-
-def _of_model(of: Judged) -> Iterator[Claim]:
+def _of_model(of: ModelRows) -> Iterator[Claim]:
     stands_for = paper.STANDS_FOR.get(of.model)
     still = stands_for in paper.STATIC or (stands_for is None and of.causal)
     tests = [*traced(of, still), *(fatal(of) if of.causal else masked(of)), *thresholds(of), *mechanism(of)]
@@ -176,7 +123,7 @@ def share_test(
     return Test(scale * value, scale * low, scale * high, scale * limit, above, unit, generations, because, lacks=lacks)
 
 
-def _with_sinks(of: Judged, test: Test) -> Test:
+def _with_sinks(of: ModelRows, test: Test) -> Test:
     """The same, and no test where hardly any head has a sink."""
     found = of.interval("with_sink")
     if test.lacks or found is None or found.high >= FEW_HEADS:
@@ -184,11 +131,12 @@ def _with_sinks(of: Judged, test: Test) -> Test:
     return replace(test, lacks=f"only {100 * found.value:.0f} % of its heads have a sink")
 
 
-def traced(of: Judged, still: bool) -> Tests:
+def traced(of: ModelRows, still: bool) -> Tests:
     """What its sinks are and do: each a mean over generations against a limit."""
-    if of.traced is None:
+    row = of.traced()
+    if row is None:
         return
-    count, third = of.traced.generations, "Last third of the layers less the first third: it must be"
+    count, third = row.generations, "Last third of the layers less the first third: it must be"
     moving = f"Of the heads with a sink, {'more' if still else 'fewer'} than half must have one that stands still."
     some = f"More than {100 * FEW_HEADS:.0f} % of the heads must have a sink at some step."
     start = f"The first key must draw more than {100 * ARM_SINK:.0f} % of the attention."
@@ -214,9 +162,10 @@ def traced(of: Judged, still: bool) -> Tests:
         yield "structural", "none", _with_sinks(of, test)
 
 
-def thresholds(of: Judged) -> Tests:
-    generations = of.traced.generations if of.traced else 0
-    for row in [] if of.causal else of.rows.curves:
+def thresholds(of: ModelRows) -> Tests:
+    known = of.traced()
+    generations = 0 if known is None else known.generations
+    for row in [] if of.causal else of.tables.curves:
         here = row.condition == "none" and row.epsilon == EPSILON and row.unit in ("sum", "percent")
         if here and row.low is not None and row.high is not None:
             because = f"The paper does not name the unit of its epsilon; this row counts in units of {row.unit}."
@@ -228,7 +177,7 @@ def thresholds(of: Judged) -> Tests:
 # ---- from answers ----
 
 
-def masked(of: Judged) -> Tests:
+def masked(of: ModelRows) -> Tests:
     """One masked key per head of a diffusion model: the strong sinks, and whatever ranks first."""
     for name, key in (("strong_sink", "strong sink"), ("one_sink", "top key")):
         if cell := of.cell(key):
@@ -239,19 +188,19 @@ def masked(of: Judged) -> Tests:
             yield name, scored.label, _nats(scored, True, "Right answers may fall by little.", lacks)
 
 
-def fatal(of: Judged) -> Tests:
+def fatal(of: ModelRows) -> Tests:
     """The sink of an autoregressive model, masked after the prompt was read."""
     for key in ("position 0", "last row's top key", "top key"):
-        if of.base is not None and (cell := of.cell(key)):
+        if of.untouched is not None and (cell := of.cell(key)):
             because = f"At least half of the right answers to {cell.task} must be lost."
-            test = _answers(of, cell, -FATAL * of.base.accuracy, False, because)
+            test = _answers(of, cell, -FATAL * of.untouched.accuracy, False, because)
             yield "arm_sink", cell.label, _with_sinks(of, test)
         elif scored := of.scored(key):
             yield "arm_sink", scored.label, _nats(scored, False, "The probability per token must halve.")
 
 
-def _answers(of: Judged, cell: Cell, limit: float, above: bool, because: str) -> Test:
-    solved = of.base is not None and of.base.accuracy >= SOLVED
+def _answers(of: ModelRows, cell: Cell, limit: float, above: bool, because: str) -> Test:
+    solved = of.untouched is not None and of.untouched.accuracy >= SOLVED
     lacks = "" if solved else "the model does not solve the task with nothing masked"
     strong = (of.strong if of.strong is not None else cell.mass_share) or 0.0
     change = cell.difference, cell.difference_low, cell.difference_high
@@ -272,7 +221,7 @@ def answers_test(
     )
 
 
-def _control(of: Judged, cell: Cell) -> ClaimControl | None:
+def _control(of: ModelRows, cell: Cell) -> ClaimControl | None:
     """Random keys in place of the sinks, against nothing masked; the closest in mass that was run."""
     key = vocabulary.masked_key(cell.condition)
     found = (of.cell(key[0], "mass") or of.cell(key[0], "count")) if key else None
@@ -295,8 +244,8 @@ def _nats(row: LikelihoodChange, above: bool, because: str, lacks: str = "") -> 
     )  # fmt: skip
 
 
-def mechanism(of: Judged) -> Tests:
-    for row in of.rows.mechanism[:1]:
+def mechanism(of: ModelRows) -> Tests:
+    for row in of.tables.mechanism[:1]:
         gap = row.confidence_gap_beyond_random
         if gap is None:
             return

@@ -23,11 +23,10 @@ from typing import Any, cast
 from sinkscope import io
 from sinkscope.errors import StudyError
 from sinkscope.evals.batches import Batch, Job, Outcome, RunBatches
-from sinkscope.study.cost import weigh
 from sinkscope.study.engines import P, ShouldStop, Waiting, WorkPiece, known_models
 from sinkscope.study.engines.ray import Ray
 from sinkscope.study.schema import Study
-from sinkscope.study.units import ModelInfo
+from sinkscope.study.units import ModelInfo, weigh
 
 logger = logging.getLogger(__name__)
 TRIES = 3  # of a unit
@@ -60,19 +59,12 @@ class Left:
 
 
 class Cluster:
-    """The engine that a `Ray` describes.
-
-    function: what workers call, with study and unit as JSON and a folder. weigh: how long a unit takes, of a model if known.
-    """
+    """The engine that a `Ray` describes; function: what workers call, with study and unit as JSON and a folder."""
 
     def __init__(
-        self,
-        choice: Ray,
-        on_message: OnMessage | None = None,
-        function: str = "sinkscope.study.engines.local:answer",
-        weigh: Callable[[Any, Any, ModelInfo | None], float] = weigh,
+        self, choice: Ray, on_message: OnMessage | None = None, function: str = "sinkscope.study.engines.local:answer"
     ) -> None:
-        self.choice, self.function, self.weigh = choice, function, weigh
+        self.choice, self.function = choice, function
         self.on_message: OnMessage = on_message or logger.info
         self.workers: list[Worker] = []
         self.calls: dict[Any, Worker] = {}  # a unit, or the first word of a worker that starts
@@ -96,7 +88,11 @@ class Cluster:
         self.choice.fit(study.device)
         self._open(len(units))
         context = json.dumps(study.to_dict())
-        left = Left(Waiting(units, lambda unit: self.weigh(study, unit, self.models.get(unit.model))))
+
+        def weight(unit: Any) -> float:  # batches of a benchmark are of about the same size
+            return weigh(study, unit, self.models.get(unit.model)) if isinstance(study, Study) else 1.0
+
+        left = Left(Waiting(units, weight))
         seen = time.monotonic()  # when something was last at work
         while True:
             if not stop():
@@ -109,10 +105,8 @@ class Cluster:
                 *_, why = self.lacking.values()
                 raise StudyError(f"{why.rstrip('.')}; what is finished is stored: rerun to resume.")
             elif time.monotonic() - seen > self.choice.patience:
-                raise StudyError(
-                    f"No node of the cluster could start a worker within {self.choice.patience:.0f} seconds; what is "
-                    "finished is stored: look at `ray status`, and rerun to resume."
-                )
+                waited = f"{self.choice.patience:.0f} seconds"
+                raise StudyError(f"No worker was started within {waited}; look at `ray status`, rerun to resume.")
             for worker, call in self._ready():
                 if worker.unit is None:
                     self._greet(worker, call)
@@ -154,10 +148,8 @@ class Cluster:
         nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
         room = sum(int(min(node.get(name, 0.0) / share for name, share in shares.items() if share)) for node in nodes)
         if room < 1:
-            raise StudyError(
-                f"Expected a node with {shares['CPU']:g} CPUs and {shares['GPU']:g} GPUs for a worker, and the cluster has "
-                "none; ask for less, or start such a node."
-            )
+            needed = f"{shares['CPU']:g} CPUs and {shares['GPU']:g} GPUs"
+            raise StudyError(f"Expected a node with {needed} for a worker, got none; ask for less, or start one.")
         while len(self.workers) < min(self.choice.workers or room, max(wanted, len(nodes))):
             self._start()
 
@@ -188,10 +180,8 @@ class Cluster:
         except self.ray.exceptions.RayError as error:
             self.lost_early += 1
             if self.lost_early >= LOSSES:
-                raise StudyError(
-                    f"{LOSSES} workers in a row ended while they started, the last with: {_first_line(error)}; what is "
-                    "finished is stored: look at the nodes' logs, and rerun to resume."
-                ) from None
+                told = f"{LOSSES} workers in a row ended while they started, the last with: {_first_line(error)}"
+                raise StudyError(f"{told}; look at the nodes' logs, and rerun to resume.") from None
             self._end(worker)
             self._start()
             return
@@ -201,18 +191,12 @@ class Cluster:
         for name, here in versions().items():
             there = found["versions"].get(name)
             if there != here:
-                raise StudyError(
-                    f"Expected {name} {here} on every node, as here, got {there} on {found['node']}; results would not be "
-                    "the same: install the same versions."
-                )
+                raise StudyError(f"Expected {name} {here} on {found['node']} as here, got {there}; install the same.")
         worker.node, worker.pid = found["node"], found["pid"]
 
     def _ready(self) -> list[tuple[Worker, Any]]:
-        """Calls that are over, results not yet brought here; waits at most half a second, so that Ctrl-C gets in."""
-        calls = list(self.calls)
-        done, _ = self.ray.wait(calls, num_returns=1, timeout=0.5, fetch_local=False)
-        if done and len(calls) > 1:
-            done, _ = self.ray.wait(calls, num_returns=len(calls), timeout=0, fetch_local=False)
+        """A call that is over, its result not yet brought here; waits at most half a second, so that Ctrl-C gets in."""
+        done, _ = self.ray.wait(list(self.calls), num_returns=1, timeout=0.5, fetch_local=False)
         return [(self.calls.pop(call), call) for call in done]
 
     def _fetch(self, worker: Worker, unit: WorkPiece, call: Any) -> tuple[dict[str, Any], list[tuple[str, bytes]]]:
@@ -285,10 +269,8 @@ def _connect(ray: Any, address: str | None) -> None:
     try:
         ray.init(address=address, log_to_driver=False, logging_level="error", **words)
     except (ConnectionError, RuntimeError, ValueError, OSError, TimeoutError) as error:
-        raise StudyError(
-            f"Expected a Ray cluster at {asked or 'this machine'}, and there is none to be reached "
-            f"({_first_line(error)}); start one with `ray start --head`, or leave --address out."
-        ) from None
+        told = f"Expected a Ray cluster at {asked or 'this machine'}, got none ({_first_line(error)})"
+        raise StudyError(f"{told}; start one with `ray start --head`, or leave --address out.") from None
 
 
 # ---- batches of a benchmark: the workers, the queue and the retries are those of studies
@@ -297,11 +279,6 @@ def _connect(ray: Any, address: str | None) -> None:
 @contextmanager
 def answering(choice: Ray, on_message: OnMessage) -> Iterator[RunBatches]:
     """Workers that stay from one call to the next, with the model that they have loaded."""
-
-    def weigh_batch(job: Job, batch: Batch, info: object) -> float:
-        """Rows and their forwards, or the samples of its likelihoods: what makes one longer than another."""
-        forwards = 1 if batch.settings is None else batch.settings.most_steps * (2 if batch.settings.guidance else 1)
-        return float(len(batch.requests) * forwards * (batch.samples if batch.kind == "score" else 1))
 
     def run(job: Job, batches: Sequence[Batch]) -> Iterator[tuple[Batch, Outcome]]:
         """Every batch with its outcome, as they are finished."""
@@ -313,5 +290,5 @@ def answering(choice: Ray, on_message: OnMessage) -> Iterator[RunBatches]:
             for batch, result in cluster.work(shared, pieces, Path(folder), lambda: False) if pieces else ():
                 yield batch, json.loads(result["outcome"])
 
-    with closing(Cluster(choice, on_message, "sinkscope.evals.batches:answer", weigh_batch)) as cluster:
+    with closing(Cluster(choice, on_message, "sinkscope.evals.batches:answer")) as cluster:
         yield run

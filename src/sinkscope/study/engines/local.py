@@ -20,10 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from sinkscope.errors import StudyError, error_envelope
-from sinkscope.study.cost import weigh
 from sinkscope.study.engines import ShouldStop, UnitResults, Waiting, known_models
 from sinkscope.study.schema import Study
-from sinkscope.study.units import ModelInfo, Unit, perform
+from sinkscope.study.units import ModelInfo, Unit, perform, weigh
 
 
 class Local:
@@ -122,10 +121,8 @@ def _result(worker: _Worker, unit: Unit | None, line: str) -> dict[str, Any]:
     what = "starting" if unit is None else f"running {unit.id}"
     if not line:
         code = worker.process.wait()
-        raise StudyError(
-            f"A worker ended (exit code {code}) while {what}; what is finished is stored: rerun to resume, "
-            "with --workers 1 if memory was short."
-        )
+        told = f"A worker ended (exit code {code}) while {what}"
+        raise StudyError(f"{told}; rerun to resume, with --workers 1 if memory was short.")
     found: dict[str, Any] = json.loads(line)
     if "error" in found:
         raise StudyError(str(found["error"]))

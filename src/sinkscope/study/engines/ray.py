@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from sinkscope.errors import StudyError
-from sinkscope.fields import Allowed, maybe, need, number, whole
+from sinkscope.fields import Allowed, check_fields, maybe, number, whole
 
 if TYPE_CHECKING:
     from sinkscope.evals.batches import RunBatches
@@ -28,22 +28,16 @@ class Ray:
     takes of its node: gpus_per_worker (a share of one, or several with the device auto) and cpus_per_worker.
     """
 
-    address: str | None = None
-    workers: int | None = None
-    gpus_per_worker: float = 0
-    cpus_per_worker: float = 1
-    patience: float = 300.0  # seconds without any worker until the run is given up
+    address: Annotated[str | None, ADDRESS] = None
+    workers: Annotated[int | None, maybe(whole(1))] = None
+    gpus_per_worker: Annotated[float, number(0)] = 0
+    cpus_per_worker: Annotated[float, number(0)] = 1
+    patience: Annotated[float, number(0)] = 300.0  # seconds without any worker until the run is given up
 
     def __post_init__(self) -> None:
-        need("workers", self.workers, maybe(whole(1)), StudyError)
-        need("address", self.address, ADDRESS, StudyError)
-        for name in ("gpus_per_worker", "cpus_per_worker", "patience"):
-            need(name, getattr(self, name), number(0), StudyError)
+        check_fields(self, StudyError)
         if self.gpus_per_worker > 1 and self.gpus_per_worker != int(self.gpus_per_worker):
-            raise StudyError(
-                f"Expected a share of one GPU or a whole number of them for a worker, got {self.gpus_per_worker}; "
-                "Ray splits one GPU, never several."
-            )
+            raise StudyError(f"Expected a share of one GPU, or whole ones, got {self.gpus_per_worker}; round it.")
         if not self.cpus_per_worker and not self.gpus_per_worker:
             raise StudyError("Expected a worker to take a share of a CPU or a GPU, got 0 of both; give it one of them.")
 
@@ -58,16 +52,12 @@ class Ray:
             advice = "add --gpus-per-worker 1"
         else:
             return
-        raise StudyError(
-            f"Expected workers that use the GPUs they take, got {self.gpus_per_worker:g} GPUs per worker and the device "
-            f"{device or 'cpu'}; {advice}."
-        )
+        came = f"{self.gpus_per_worker:g} GPUs per worker and the device {device or 'cpu'}"
+        raise StudyError(f"Expected workers that use the GPUs they take, got {came}; {advice}.")
 
-    @contextmanager
-    def answering(self, device: str | None, on_message: Callable[[str], object]) -> Iterator[RunBatches]:
+    def answering(self, device: str | None, on_message: Callable[[str], object]) -> AbstractContextManager[RunBatches]:
         """Workers for the batches of a benchmark (`sinkscope.evals.batches`), for as long as the `with` lasts."""
         from sinkscope.study.engines.cluster import answering
 
         self.fit(device)
-        with answering(self, on_message) as run:
-            yield run
+        return answering(self, on_message)

@@ -17,10 +17,12 @@ from typing import Any, ClassVar
 
 from sinkscope.errors import StudyError
 from sinkscope.interventions.conditions import Condition, condition_from_dict
+from sinkscope.models.cost import CORE, Size, Workload, total_seconds
 from sinkscope.settings.decode import Decode
 from sinkscope.study.schema import LONGEST_FILE_NAME, Study
 
 REGISTERED: dict[str, UnitKind] = {}
+TYPICAL_PROMPT = 40  # tokens of a small problem
 
 
 @dataclass(frozen=True)
@@ -80,17 +82,6 @@ class Unit:
         return cls(**{**values, "condition": condition_from_dict(values["condition"])})
 
 
-@dataclass(frozen=True)
-class Workload:
-    """So many forwards of one shape: rows of a batch, positions computed again, keys seen, positions that need logits."""
-
-    forwards: int
-    rows: int
-    positions: int
-    keys: int
-    logits: int
-
-
 class UnitKind(ABC):
     """One kind of unit; a subclass in a file of this folder is imported automatically and registers itself."""
 
@@ -98,7 +89,6 @@ class UnitKind(ABC):
     order: ClassVar[int]  # kinds of one model are run in this order
     holds: ClassVar[str] = "rows"  # the list that a stored result must have
     unchanged: ClassVar[str | None] = None  # field of a row that must be the same when nothing is masked
-    what: ClassVar[str] = ""  # how an error calls that field
 
     def __init_subclass__(cls) -> None:
         REGISTERED[cls.name] = cls()
@@ -130,23 +120,16 @@ class UnitKind(ABC):
         """A masked key must receive exactly nothing, and masking nothing must change nothing."""
         leak = result.get("effect", {}).get("leak", 0.0)
         if unit.condition.must_take_effect and leak != 0:
-            raise StudyError(
-                f"The control failed: masked keys of {unit.shown} still received {leak:.3g} of attention under "
-                f"{unit.condition.label}; masking did not take effect, report it with {unit.id}."
-            )
+            raise StudyError(f"The control failed: masked keys received {leak:.3g}; report it with {unit.id}.")
         if result.get("effect", {}).get("moved") == 0 and unit.condition.get("at") != "sinks":  # there may be no sink
-            raise StudyError(
-                f"The control failed: {unit.condition.label} changed no activation of {unit.shown}; report it with {unit.id}."
-            )
+            raise StudyError(f"The control failed: no activation changed; report it with {unit.id}.")
         if control is None or self.unchanged is None:
             return
         before = {row["problem"]: row[self.unchanged] for row in control["rows"]}
         for row in result["rows"]:
             if row[self.unchanged] != before[row["problem"]]:
-                raise StudyError(
-                    f"The control failed: masking nothing changed {self.what.format(task=unit.task)} number {row['problem']}, "
-                    f"of {unit.shown}; no difference in this run can be trusted, report it with {unit.id}."
-                )
+                what = f"the {self.unchanged} of problem {row['problem']}"
+                raise StudyError(f"The control failed: masking nothing changed {what}; report it with {unit.id}.")
 
 
 @functools.cache
@@ -204,17 +187,14 @@ def decoded_units(
     ]  # fmt: skip
 
 
-def decoding(settings: Decode, rows: int, prompt: int) -> list[Workload]:
-    """The most forwards that one call of `decode` makes; an autoregressive decoder reads, then computes a position each."""
-    if settings.family == "autoregressive":
-        written = Workload(settings.length - 1, rows, 1, prompt + settings.length // 2, 1)
-        return [Workload(1, rows, prompt, prompt, 1), written]
-    steps, canvas, block = settings.most_steps, prompt + settings.length, settings.block or settings.length
-    if settings.guidance and settings.layout == "left":
-        steps *= 2
-    elif settings.guidance:
-        rows *= 2  # both copies in one forward
-    if settings.cache == "exact":  # a step computes its block alone; every block before it is stored by a forward
-        stored = Workload(settings.blocks, rows, prompt // settings.blocks + block, canvas, 0)
-        return [stored, Workload(steps, rows, block, canvas, max(block // 2, 1))]
-    return [Workload(steps, rows, canvas, canvas, max(block // 2, 1))]
+def weigh(study: Study, unit: Unit, info: ModelInfo | None) -> float:
+    """About how many seconds a unit takes on one core: good for weighing units, not for promising anything.
+
+    info: None as long as nothing is known of the model; its units weigh alike.
+    """
+    if info is None:
+        return 1.0
+    parameters = int(info.identity["parameters"])
+    size = Size(parameters, parameters, int(info.identity["layers"]), int(info.identity["heads"]))
+    work = kind_of(unit).workload(study, unit, info, TYPICAL_PROMPT)
+    return total_seconds(work, lambda part: CORE.seconds(size, part))

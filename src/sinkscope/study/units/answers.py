@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 from sinkscope.decoding import decode
+from sinkscope.decoding.forwards import forwards_of
 from sinkscope.decoding.run import Step
+from sinkscope.models.cost import Workload
 from sinkscope.study.schema import Study
-from sinkscope.study.units import ModelInfo, Unit, UnitKind, Workload, conditions_for, decoded_units, decoding
+from sinkscope.study.units import ModelInfo, Unit, UnitKind, conditions_for, decoded_units
 from sinkscope.study.units.given import asked, batch_of, changed, model_for
 
 
@@ -22,14 +24,13 @@ class AnswersKind(UnitKind):
     name = "answers"
     order = 10
     unchanged = "tokens"
-    what = "the answer to a problem of {task},"
 
     def plan(self, study: Study, info: ModelInfo) -> list[Unit]:
         conditions = [] if info.likelihood else conditions_for(study, info)
         return decoded_units("answers", study, info, conditions, study.chunk)
 
     def workload(self, study: Study, unit: Unit, info: ModelInfo, prompt: int) -> list[Workload]:
-        return decoding(unit.decoder, unit.last - unit.first, prompt)
+        return forwards_of(unit.decoder, unit.last - unit.first, prompt)
 
     def perform(self, study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
         """Answer a chunk of problems under the unit's condition."""

@@ -8,9 +8,10 @@ from typing import Any
 from sinkscope.decoding import resolve_settings
 from sinkscope.errors import CheckpointError, DecodeError, StudyError
 from sinkscope.models.base import Model
+from sinkscope.models.cost import Workload
 from sinkscope.settings.decode import Decode
 from sinkscope.study.schema import Study
-from sinkscope.study.units import ModelInfo, Unit, UnitKind, Workload, conditions_for
+from sinkscope.study.units import ModelInfo, Unit, UnitKind, conditions_for
 from sinkscope.study.units.given import model_for
 
 
@@ -36,9 +37,7 @@ class FactsKind(UnitKind):
                 return {"left_out": str(error)}
             raise
         if unit.model in study.likelihood.models and not model.causal:
-            raise StudyError(
-                f"The likelihood of text is measured of autoregressive models, and {unit.model} is a diffusion model."
-            )
+            raise StudyError(f"Expected autoregressive models in likelihood, got {unit.model}; put it under forced.")
         identity = {**model.identity(), "name": unit.shown}
         info = model_info(study, model, unit.model, identity)
         for condition in () if info.likelihood else conditions_for(study, info):
@@ -46,10 +45,8 @@ class FactsKind(UnitKind):
                 try:
                     Decode.from_dict({**info.settings[setting], **condition.decode})
                 except DecodeError as error:
-                    raise StudyError(
-                        f"The condition {condition.label} does not go with {info.asked}: {str(error).rstrip('.')}; "
-                        "leave one of them out, or limit the condition with for: causal or for: diffusion."
-                    ) from None
+                    told = f"The condition {condition.label} does not go with {info.asked}: {str(error).rstrip('.')}"
+                    raise StudyError(f"{told}; leave one of them out, or say for which models it is (for:).") from None
         return info.to_dict()
 
 

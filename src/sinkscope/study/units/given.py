@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -103,3 +103,13 @@ class AfterFirst:
         now = vars(self.active.effect)
         moved = {"moved": self.active.effect.moved_share} if now["moved_seen"] else {}
         return {**{name: now[name] - self.first.get(name, 0) for name in COUNTED}, "leak": now["leak"], **moved}
+
+
+def summed(effects: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Keys and attention that were there and that were taken, in all; the largest leak."""
+    found = {**dict.fromkeys(COUNTED, 0.0), "leak": 0.0}
+    for effect in effects:
+        for name in COUNTED:
+            found[name] += effect.get(name, 0.0)
+        found["leak"] = max(found["leak"], effect.get("leak", 0.0))
+    return found

@@ -23,9 +23,10 @@ from sinkscope.errors import StudyError
 from sinkscope.evals.scoring import masked_scores, read_spans
 from sinkscope.interventions.conditions import Condition
 from sinkscope.models.base import Model
+from sinkscope.models.cost import Workload
 from sinkscope.study.schema import Study
-from sinkscope.study.units import ModelInfo, Unit, UnitKind, Workload, suits
-from sinkscope.study.units.given import COUNTED, AfterFirst, asked, changed, model_for
+from sinkscope.study.units import ModelInfo, Unit, UnitKind, suits
+from sinkscope.study.units.given import AfterFirst, asked, changed, model_for, summed
 from sinkscope.tasks import Problem
 
 TEXTS = Path(__file__).parent / "texts.yaml"
@@ -39,7 +40,6 @@ class LikelihoodKind(UnitKind):
     name = "likelihood"
     order = 40
     unchanged = "value"
-    what = "the likelihood of text"
 
     def plan(self, study: Study, info: ModelInfo) -> list[Unit]:
         plan = study.likelihood
@@ -86,16 +86,12 @@ def windows(model: Model, count: int, size: int) -> Tensor:
     """[text, position]: the first `size` tokens of each of `count` passages, as plain text."""
     passages = held_out()
     if count > len(passages):
-        raise StudyError(
-            f"Expected at most {len(passages)} held-out texts, the study asks for {count}; lower likelihood.texts."
-        )
+        raise StudyError(f"Expected likelihood.texts of at most {len(passages)}, got {count}; lower it.")
     rows = [model.encode(passage.strip(), chat=False)[0] for passage in passages[:count]]
     shortest = min(len(row) for row in rows)
     if shortest < size:
-        raise StudyError(
-            f"Expected read + scored of at most {shortest} tokens, which the shortest held-out text has for {model.name}, "
-            f"got {size}; lower likelihood.read or likelihood.scored."
-        )
+        asked = "likelihood.read + likelihood.scored"
+        raise StudyError(f"Expected {asked} below {shortest} for {model.name}, got {size - 1}; lower one of them.")
     return torch.stack([row[:size] for row in rows])
 
 
@@ -114,7 +110,6 @@ class ForcedKind(UnitKind):
     name = "forced"
     order = 45
     unchanged = "value"
-    what = "the likelihood of the answer to a problem of {task},"
 
     def plan(self, study: Study, info: ModelInfo) -> list[Unit]:
         if info.asked not in study.forced.models:
@@ -137,18 +132,15 @@ class ForcedKind(UnitKind):
         """Mean log-likelihood per token (nats) of the answer to each problem, and what was taken from the model meanwhile."""
         model = model_for(study, unit)
         rows: list[dict[str, Any]] = []
-        taken = dict.fromkeys((*COUNTED, "leak"), 0.0)
+        effects: list[dict[str, float]] = []
         for number, problem in asked(study, unit, study.forced.problems):
             with changed(study, unit, model, [number], 1 if model.causal else len(study.forced.levels)) as after:
                 value, tokens = (
                     _chain(model, problem, after) if model.causal else _masked(study, model, problem, number, after)
                 )
             rows.append({"problem": number, "value": value, "scored": tokens})
-            if after.active is not None:
-                now = vars(after.active.effect)
-                leak = max(taken["leak"], now["leak"])
-                taken = {**{name: taken[name] + now[name] - after.first[name] for name in COUNTED}, "leak": leak}
-        return {"rows": rows, "effect": {} if after.active is None else taken}
+            effects.append(after.effect())
+        return {"rows": rows, "effect": summed(effects) if any(effects) else {}}
 
 
 def _ids(model: Model, problem: Problem) -> tuple[list[int], list[int]]:

@@ -22,14 +22,16 @@ from sinkscope.attention.calls import Call, Outcome, Tap
 from sinkscope.attention.capture import listening
 from sinkscope.attention.context import seeded
 from sinkscope.decoding import decode
+from sinkscope.decoding.forwards import forwards_of
 from sinkscope.decoding.run import Step
 from sinkscope.errors import StudyError
 from sinkscope.interventions import MaskRandom, MaskSinks, intervene
 from sinkscope.interventions.base import top
 from sinkscope.interventions.conditions import Condition
+from sinkscope.models.cost import Workload
 from sinkscope.settings.decode import Decode
 from sinkscope.study.schema import LEAST_STEPS, Study
-from sinkscope.study.units import ModelInfo, Unit, UnitKind, Workload, decoded_units, decoding
+from sinkscope.study.units import ModelInfo, Unit, UnitKind, decoded_units
 from sinkscope.study.units.given import asked, batch_of, model_for, row_seeds
 
 SURE = 0.99  # probability from which a token is committed where their number is free; lower, and hardly one stays open
@@ -55,17 +57,15 @@ class MechanismKind(UnitKind):
             return []
         steps = settings.get("steps")
         if steps is not None and steps < LEAST_STEPS:
-            raise StudyError(
-                f"The mechanism needs at least {LEAST_STEPS} steps, and {info.name} decodes in {steps}; "
-                "give decode more steps, or leave the mechanism out."
-            )
+            told = f"The mechanism needs at least {LEAST_STEPS} steps, and {info.name} decodes in {steps}"
+            raise StudyError(f"{told}; give decode more steps, or leave the mechanism out.")
         conditions = [Condition("mask_sinks", k, "clean", "all") for k in study.mechanism.k]
         first = replace(info, settings={setting: settings})
         return decoded_units("mechanism", study, first, conditions, study.chunk, problems)
 
     def workload(self, study: Study, unit: Unit, info: ModelInfo, prompt: int) -> list[Workload]:
         both = (unit.decoder, freely(unit.decoder))
-        parts = [part for one in both for part in decoding(one, unit.last - unit.first, prompt)]
+        parts = [part for one in both for part in forwards_of(one, unit.last - unit.first, prompt)]
         return [replace(part, forwards=part.forwards * 3) for part in parts]  # clean, no sinks, no random keys
 
     def perform(self, study: Study, unit: Unit, folder: Path) -> dict[str, Any]:

@@ -10,12 +10,14 @@ import polars as pl
 import torch
 
 from sinkscope.attention.context import seeded
+from sinkscope.decoding.forwards import forwards_of
+from sinkscope.models.cost import Workload
 from sinkscope.settings.decode import Decode
 from sinkscope.sinks import find, head_dynamics, notable, rule_from_dict, sweep
 from sinkscope.sinks.columns import CumulativeColumns, alive_keys
 from sinkscope.sinks.tables import sink_counts
 from sinkscope.study.schema import Study
-from sinkscope.study.units import ModelInfo, Unit, UnitKind, Workload, conditions_for, decoded_units, decoding
+from sinkscope.study.units import ModelInfo, Unit, UnitKind, conditions_for, decoded_units
 from sinkscope.study.units.given import asked, model_for, row_seeds
 from sinkscope.tracing import trace
 from sinkscope.tracing.recorder import Keep
@@ -48,7 +50,7 @@ class TraceKind(UnitKind):
 
     def workload(self, study: Study, unit: Unit, info: ModelInfo, prompt: int) -> list[Workload]:
         twice = kept_traces(study, unit) if _with_maps(study, unit) else 0
-        one = decoding(_settings(unit), 1, prompt)
+        one = forwards_of(_settings(unit), 1, prompt)
         return [replace(part, forwards=part.forwards * (unit.last - unit.first + twice)) for part in one]
 
     def perform(self, study: Study, unit: Unit, folder: Path) -> dict[str, Any]:

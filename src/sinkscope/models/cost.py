@@ -1,24 +1,32 @@
-"""The one model of cost: seconds, operations and bytes of units, from sizes and the workload that every kind counts.
-
-`plan`, `--show`, the time left of a run and the engines' queue all ask here.
-"""
+"""The one model of cost: seconds, operations and bytes of a forward, from a model's sizes and the shape of the forward."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sinkscope.errors import StudyError
-from sinkscope.models.base import Model
-from sinkscope.study.schema import Study
-from sinkscope.study.units import ModelInfo, Unit, Workload, kind_of
+
+if TYPE_CHECKING:
+    from sinkscope.models.base import Model
 
 QUERY_GROUPS = 3  # that received attention is kept for
 TILE = 128  # queries that attention works on at once
-TYPICAL_PROMPT = 40  # tokens of a small problem
 FLOAT_ROTARY = ("llada", "mmada")  # rotate queries and keys in float32, as their authors do
 LOGIT, ROOM = 8, 1 << 30  # bytes of a logit while a token is chosen, and of all that are looked at together
 MAPS = 10  # bytes per layer, head and key: what it received in two forwards, whether it is hidden and whether it counts
+
+
+@dataclass(frozen=True)
+class Workload:
+    """So many forwards of one shape: rows of a batch, positions computed again, keys seen, positions that need logits."""
+
+    forwards: int
+    rows: int
+    positions: int
+    keys: int
+    logits: int
 
 
 @dataclass(frozen=True)
@@ -104,6 +112,7 @@ class Device:
     compute: float = 0.35  # share of the peak that eager transformers code reaches; assumed, not measured here
     transfer: float = 0.6
     launch: float = 9e-6  # seconds until the host has launched a kernel of eager code; assumed
+    runtime: float = 800e6  # bytes that a worker takes beside its model: CUDA and its kernels
 
     def seconds(self, size: Size, work: Workload, itemsize: int = 4, mode: str = "masked") -> float:
         """Of one forward: it computes or reads its weights, whichever takes longer, and its kernels are launched."""
@@ -113,8 +122,11 @@ class Device:
         return max(flops / rate, moved) + size.layers * KERNELS[mode] * self.launch
 
 
-# One core of a processor of today, fitted to the CPU seconds in docs/results/scheduling-units.json; see --measure.
-CORE = Device("this CPU, one core per worker", 48e9, 48e9, 8e9, 0, compute=1.0, transfer=1.0, launch=0.8e-3 / 46)
+# One core of a processor of today, fitted to the CPU seconds in docs/results/scheduling-units.json.
+# Python, torch and transformers take 450 MB.
+CORE = Device(
+    "this CPU, one core per worker", 48e9, 48e9, 8e9, 0, compute=1.0, transfer=1.0, launch=0.8e-3 / 46, runtime=450e6
+)  # fmt: skip
 # NVIDIA's data sheets: dense bfloat16 (V100, T4: float16), float32, bandwidth, memory.
 GPUS = {
     device.name: device
@@ -145,16 +157,3 @@ def device_of(name: str) -> Device:
 def total_seconds(work: Iterable[Workload], one: Callable[[Workload], float]) -> float:
     """one: seconds of one forward of that shape."""
     return sum(part.forwards * one(part) for part in work)
-
-
-def weigh(study: Study, unit: Unit, info: ModelInfo | None) -> float:
-    """About how many seconds a unit takes on one core: good for weighing units, not for promising anything.
-
-    info: None as long as nothing is known of the model; its units weigh alike.
-    """
-    if info is None:
-        return 1.0
-    parameters = int(info.identity["parameters"])
-    size = Size(parameters, parameters, int(info.identity["layers"]), int(info.identity["heads"]))
-    work = kind_of(unit).workload(study, unit, info, TYPICAL_PROMPT)
-    return total_seconds(work, lambda part: CORE.seconds(size, part))

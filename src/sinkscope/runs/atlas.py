@@ -106,7 +106,7 @@ def _of_study(path: Path) -> dict[str, Any]:
     assert results is not None
     run, cells = results.run, [_recounted(cell) for cell in results.cells]
     about = read_object(path.with_name("run.json"), LARGEST, StudyError) if path.with_name("run.json").is_file() else {}
-    margin = MARGIN if run.margin is None else run.margin
+    margin = run.limit
     return {
         "kind": "study", "name": run.study, "versions": dict(run.versions), "device": about.get("machine", {}),
         "models": [_model(one["identity"], one["name"], one["causal"], one["settings"]) for one in run.models],

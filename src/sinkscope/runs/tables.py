@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 from sinkscope import paper
+from sinkscope.runs import matrix
 from sinkscope.statistics import CORRECTION
-from sinkscope.study import matrix
 from sinkscope.study.results import Cell, Claim, Curve, Dynamics, LikelihoodChange, Results, TokenShare, Verdict
 from sinkscope.study.text import WIDTH, aligned, cut, nats, paragraph, percent, points, rule, title
 from sinkscope.study.vocabulary import is_untouched, short_names

@@ -10,8 +10,8 @@ from typing import Any
 import polars as pl
 
 from sinkscope.errors import StudyError
+from sinkscope.runs.run import Run
 from sinkscope.statistics import paired
-from sinkscope.study.run import Run
 from sinkscope.study.schema import Study
 from sinkscope.study.text import aligned, paragraph, points, title
 
@@ -30,7 +30,7 @@ def compare(first: Path | str, second: Path | str, match: Mapping[str, str] | No
     drawn = not all((folder / "table1.md").is_file() and (folder / "results.json").is_file() for folder in folders)
     runs = [Run.load(folder) for folder in folders] if drawn else []
     tables = [_answers(run) for run in runs] if drawn else [_table1_answers(folder) for folder in folders]
-    plans = [_drawn(folder) for folder in folders] if drawn else []
+    plans = [Study.read(folder / "study.yaml") for folder in folders] if drawn else []
     first_cells, second_cells = (
         table.partition_by(CELL, maintain_order=True, as_dict=True) for table in _matched(tables, match)
     )
@@ -84,23 +84,15 @@ def _changed_verdicts(runs: list[Run]) -> list[dict[str, Any]]:
     ]
 
 
-def _drawn(folder: Path) -> dict[str, Any]:
-    """What decides which problems a run has: seed, split, and the difficulty of every task."""
-    plan = Study.read(folder / "study.yaml")
-    return {"seed": plan.seed, "split": plan.split, "difficulty": {task.name: task.difficulty for task in plan.tasks}}
-
-
-def _other_problems(plans: list[dict[str, Any]], task: str) -> str | None:
+def _other_problems(plans: Sequence[Study], task: str) -> str | None:
     """Why the problems of a task are not the same ones in both runs, as a sentence."""
-    first, second = ({**plan, "difficulty": plan["difficulty"].get(task)} for plan in plans)
-    for what, value in first.items():
-        if value != second[what]:
-            whose, it = (f"The tasks {task}", "of them ") if what == "difficulty" else ("The runs", "")
-            before, after = ("mixed" if one is None else one for one in (value, second[what]))
-            return (
-                f"{whose} differ in {what} ({before} and {after}): these are other problems, "
-                f"so nothing {it}is paired and no p is given."
-            )
+    drawn: list[dict[str, Any]] = []
+    for plan in plans:
+        difficulty = next((one.difficulty for one in plan.tasks if one.name == task), None)
+        drawn.append({"seed": plan.seed, "split": plan.split, f"difficulty of {task}": difficulty or "mixed"})
+    for what, before in drawn[0].items():
+        if before != (after := drawn[1][what]):
+            return f"The runs differ in {what} ({before} and {after}): other problems, so nothing is paired and no p is given."
     return None
 
 
@@ -120,10 +112,8 @@ def _table1_answers(folder: Path) -> pl.DataFrame:
                     shown = cell["model"], cell.get("protocol") or "", cell["label"], cell["task"]
                     rows.append((*shown, str(sample["doc_hash"]), bool(sample[metric])))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StudyError(
-            f"Expected a finished run of table1 in {folder}, and it is damaged ({type(error).__name__}: {error}); give the "
-            "command again."
-        ) from None
+        told = f"{type(error).__name__}: {error}"
+        raise StudyError(f"The run of table1 in {folder} is damaged ({told}); give its command again.") from None
     schema = {**dict.fromkeys([*CELL, "problem"], pl.String), "correct": pl.Boolean}
     return pl.DataFrame(rows, schema=schema, orient="row")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from sinkscope.study.analysis.claims import CLAIMS
 from sinkscope.study.results import Claim, ClaimVerdict
-from sinkscope.study.text import cut
+from sinkscope.study.text import WIDTH, cut
 
 MARKS: dict[ClaimVerdict, str] = {"supports": "+", "contradicts": "−", "undecided": "?", "no test": "·"}
 SHORT = {name: short for name, (short, _) in CLAIMS.items()}
@@ -17,7 +17,7 @@ COUNTED: dict[ClaimVerdict, str] = {
     "undecided": "undecided",
     "no test": "without a test",
 }
-NAME, WIDTH = 22, 80
+NAME = 22
 NARROW, WIDE = 7, 12  # columns of the matrix
 
 
