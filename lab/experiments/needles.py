@@ -139,11 +139,12 @@ def run(name: str, task: str, count: int) -> tuple[pl.DataFrame, pl.DataFrame]:
                 with sk.intervene(model, change) as active:
                     done = sk.decode(model, ids, settings)
                 share = active.effect.mass_share
-            text = model.require_tokenizer().decode(done.tokens[0, ids.shape[1] :], skip_special_tokens=True)
+            text = str(model.require_tokenizer().decode(done.tokens[0, ids.shape[1] :], skip_special_tokens=True))
             row = {"task": task, "problem": number, "condition": label, "correct": problem.check(text), "mass": share}
             answers.append(row)
         if number < 10:
             trace = sk.trace(model, ids, settings)
+            assert isinstance(trace, sk.Trace)  # of one prompt
             parts += [{"task": task, "problem": number, **row} for row in composition(trace, at)]
     return pl.DataFrame(answers, schema_overrides={"mass": pl.Float64}), pl.DataFrame(parts)
 

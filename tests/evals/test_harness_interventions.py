@@ -227,6 +227,16 @@ def test_a_comparison_stops_when_it_is_decided(tmp_path):
         Stopping(margin=0)
 
 
+def test_fast_decoding_must_agree_first(tmp_path):
+    model = random_model(FAMILIES["llada"](), context=384)
+    words = {"tasks": ["sinkscope_logic"], "ks": (), "settings": {"length": 16}, "traced": 0}
+    with pytest.raises(TaskError, match="does not agree"):  # three problems cannot show it
+        table1([model], tmp_path / "few", fast=3, problems=3, **words)
+    results = table1([model], tmp_path / "many", fast=80, problems=80, batch_size=40, **words)
+    (run,) = results["run"]["runs"]
+    assert run["settings"]["sinkscope_logic"]["commit"] == "threshold"
+
+
 def test_shift_of_answers():
     def made(text, ids, steps=None):
         return {"text": text, "ids": ids, **({} if steps is None else {"steps": steps})}

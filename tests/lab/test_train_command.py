@@ -1,4 +1,4 @@
-"""The command that trains."""
+"""The command that trains, and the one that says where it went."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from lab.train import main
+from sinkscope.cli.app import run
 
 
 def test_a_recipe_is_trained_and_a_second_call_resumes(
@@ -22,3 +23,10 @@ def test_a_recipe_is_trained_and_a_second_call_resumes(
     assert main([str(file), "--out", str(out)]) == 0
     assert main([str(file), "--out", str(out), "--no-resume"]) == 2
     assert main([str(tmp_path / "none.yaml")]) == 2
+
+
+@pytest.mark.parametrize("words", [[], ["tiny-llada"], ["tiny-llada", "--out", "x", "-z", "--json"]])
+def test_the_instrument_says_where_training_went(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["train", *words]) == 2
+    said = capsys.readouterr().err
+    assert "python -m lab.train RECIPE" in said and len(said.strip().splitlines()) == 1

@@ -6,7 +6,7 @@ import json
 import logging
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 OTHER_SEED = "no-op with another seed"
+FAST = {"commit": "threshold", "threshold": 0.9, "confidence": "probability", "steps": None, "cache": None}
+AGREE = 0.05  # fast and slow decoding agree if their accuracies differ by less, with 95 % confidence
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ def table1(
     ks: Sequence[int] = (1, 5, 10),
     conditions: Sequence[Condition] = (),
     limit: int | None = None,
+    fast: int | None = None,
     sequential: Stopping | None = None,
     traced: int = 3,
     dtype: str | None = None,
@@ -67,15 +70,16 @@ def table1(
     """Run models × tasks × {none, k sinks by clean and as_run ranking, k random keys}; returns what results.json holds.
 
     tasks: by default the benchmarks of the protocol; under `harness` gsm8k, and humaneval_instruct where a chat template
-    is used, humaneval where none is. conditions: further ones, behind the grid. sequential: stop a comparison early.
+    is used, humaneval where none is. conditions: further ones, behind the grid. fast: commit all that is surer than 0.9,
+    if that agrees with the protocol's decoding on so many unmasked problems. sequential: stop a comparison early.
     Every request is kept as soon as it is answered: a killed run is resumed. `traced` problems per task are run
     once more with a recorder, for sink tokens, dynamics of the heads and the order of decoding. They also run under every
     condition along the unmasked path, for the divergence of the logits. part: (i, n), answer every n-th batch alone, and
     score nothing. The other words are `evaluate`'s; more: the fields of `Choices`.
     """
-    if part is not None and sequential:
-        raise TaskError("Parts of a table cannot look at each other's answers: leave --sequential out.")
-    check_numbers(limit=limit)
+    if part is not None and (fast or sequential):
+        raise TaskError("Parts of a table cannot look at each other's answers: leave --fast and --sequential out.")
+    check_numbers(limit=limit, fast=fast)
     message = on_message or logger.info
 
     def asked_of(model: Model) -> tuple[Asked, list[Arm]]:
@@ -103,6 +107,8 @@ def table1(
 
             safe = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in model.name)
             folder = Path(out) / (safe.strip("._") or "model")
+            if fast is not None and not model.causal:
+                asked = faster(asked, folder, runner, fast, message)
             table = ModelTable(asked, folder, runner, part, limit, sequential, message, tick)
             done = table.run(arms)
             before += answers(asked, arms)
@@ -134,6 +140,28 @@ def _default_tasks(model: Model, protocol: Any, chat: bool | None) -> Sequence[s
         return sorted({setup.benchmark for setup in chosen.setups})
     chatty = model.chat_template is not None if chat is None else chat
     return "gsm8k", "humaneval_instruct" if chatty else "humaneval"
+
+
+def faster(asked: Asked, folder: Path, runner: Runner, count: int, message: OnMessage) -> Asked:
+    """The same, decoded fast, after that agreed with the protocol's decoding on so many unmasked problems."""
+    given, name = asked.choices.settings, asked.model.name
+    if isinstance(given, Decode):
+        raise TaskError("Expected decode settings as words for fast decoding, got a Decode; leave fast out.")
+    message(f"{name}: fast decoding against the protocol's on {count} problems")
+    slow, _ = asked.run(None, folder / "none-as-protocol", runner=runner, limit=count)
+    quick, _ = asked.run(None, folder / "none", runner=runner, limit=count, words=FAST)
+    for task, entry in slow["tasks"].items():
+        both = (one["tasks"][task]["scores"][entry["metric"]]["right"] for one in (slow, quick))
+        pair = paired(*both)
+        if not -AGREE < pair.difference_low <= pair.difference_high < AGREE:
+            low, middle, high = (100 * one for one in (pair.difference_low, pair.difference, pair.difference_high))
+            raise TaskError(
+                f"Fast decoding does not agree with the protocol's on {entry['n']} problems of {task}: accuracy differs by "
+                f"{middle:+.1f} points ({low:+.1f} to {high:+.1f}), and less than {100 * AGREE:g} are wanted; leave --fast "
+                "out, or check more problems."
+            )
+    message(f"{name}: fast decoding agrees, all conditions are decoded with threshold 0.9")
+    return replace(asked, choices=replace(asked.choices, settings={**(given or {}), **FAST}))
 
 
 @dataclass(frozen=True)

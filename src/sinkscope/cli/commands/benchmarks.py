@@ -101,6 +101,10 @@ def table1(
     condition: Annotated[
         list[str] | None, Option(help="A further intervention, such as mask_positions:positions=[0,1]; repeated.")
     ] = None,
+    fast: Annotated[
+        bool, Option("--fast", help="Commit all tokens of confidence above 0.9, if that agrees with the protocol.")
+    ] = False,
+    fast_problems: Annotated[int, Option(help="Unmasked problems on which --fast must agree.", min=1)] = 200,
     sequential: Annotated[
         float | None,
         Option(help="Stop once a comparison is inside or outside this margin, in points.", min=0.1, max=50),
@@ -131,7 +135,7 @@ def table1(
         "tasks": listed(options.tasks, "tasks", "gsm8k"), "ks": counts(ks), "traced": traced, **options.asked(),
         "conditions": [parse_condition(text) for text in condition or []], **options.run(),
     }  # fmt: skip
-    here: dict[str, Any] = {"engine": words.pop("engine")}
+    here: dict[str, Any] = {"engine": words.pop("engine"), "fast": fast_problems if fast else None}
     here["sequential"] = None if sequential is None else Stopping(sequential, round_size)
     with unit_progress("answers") as shown:
         here |= shown.callbacks

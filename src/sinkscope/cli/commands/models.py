@@ -7,11 +7,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Annotated
 
-from typer import Exit, Option
+from typer import Argument, Exit, Option
 
 from sinkscope.cli.app import command
 from sinkscope.cli.options import Device, Dtype, JsonFlag, LoadOptions, ModelArgument, counts
 from sinkscope.cli.screen import output, print_json, say_error, table_of, waiting
+from sinkscope.errors import SinkscopeError
 
 
 @command()
@@ -29,6 +30,14 @@ def models(as_json: JsonFlag = False) -> None:
     console.print(table_of([{**row, "here": "yes" if row["here"] else "no"} for row in rows]))
     console.print(f"\nAlso: a folder with config.json and safetensors, a GGUF file, or a Hub id.\n"
                   f"Families: {', '.join(families)}.")  # fmt: skip
+
+
+@command(context_settings={"ignore_unknown_options": True}, hidden=True)
+def train(arguments: Annotated[list[str] | None, Argument(metavar="…", help="Ignored.")] = None) -> None:
+    """Training is `python -m lab.train RECIPE` in a checkout of the repository."""
+    raise SinkscopeError(
+        "Training is no command of sinkscope: in a checkout of the repository, run python -m lab.train RECIPE."
+    )
 
 
 @command()

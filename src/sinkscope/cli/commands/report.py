@@ -30,7 +30,7 @@ def report(
 ) -> None:
     """Write one page that shows a run or a trace, opens anywhere and needs no network."""
     if text:
-        from sinkscope.study.run import Run
+        from sinkscope.runs.run import Run
 
         refuse(ReportError, "with --text, which writes nothing", out=out)
         if run.is_file():

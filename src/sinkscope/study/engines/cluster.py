@@ -267,7 +267,8 @@ def _connect(ray: Any, address: str | None) -> None:
     asked = address or os.environ.get("RAY_ADDRESS")
     words: dict[str, Any] = {} if asked else {"include_dashboard": False}
     try:
-        ray.init(address=address, log_to_driver=False, logging_level="error", **words)
+        # Without an address Ray would join whatever cluster was last started on this machine, with other packages perhaps.
+        ray.init(address=asked or "local", log_to_driver=False, logging_level="error", **words)
     except (ConnectionError, RuntimeError, ValueError, OSError, TimeoutError) as error:
         told = f"Expected a Ray cluster at {asked or 'this machine'}, got none ({_first_line(error)})"
         raise StudyError(f"{told}; start one with `ray start --head`, or leave --address out.") from None
