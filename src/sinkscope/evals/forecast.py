@@ -19,7 +19,6 @@ PROBLEMS = {"gsm8k": 1319, "humaneval": 164}
 # Mean tokens by LLaDA's tokenizer (60 a question, 188 a worked example, 146 a stub), and some 20 of the chat's markers.
 QUESTION, EXAMPLE = {"gsm8k": 80, "humaneval": 166}, 208
 AGAIN = {"humaneval_instruct": 146}  # the answer begins with the stub
-FASTER = 2.5  # by a threshold of 0.9 without a cache, as Fast-dLLM reports it for LLaDA
 OWN_EXAMPLES = {"gsm8k": 5, "gsm8k_cot": 8, "gsm8k_cot_llama": 8}
 
 

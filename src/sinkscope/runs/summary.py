@@ -13,19 +13,21 @@ from sinkscope.io.progress import clock
 from sinkscope.runs import matrix
 from sinkscope.study import vocabulary
 from sinkscope.study.analysis.model_rows import first_point, solvable
-from sinkscope.study.results import LikelihoodChange, PooledCell, Results
+from sinkscope.study.results import Claim, LikelihoodChange, PooledCell, Results
 from sinkscope.study.schema import shipped
 from sinkscope.study.text import WIDTH, aligned, cut, nats
 
 LINES = 38  # the command adds where it wrote the page and the numbers
+CONCLUSION = 4  # lines
+# Claims about what masking costs, and the keys that are masked.
+KEYS = {"strong_sink": "its strong sinks", "one_sink": "its top keys", "arm_sink": "its sinks"}
 SMALL = 100_000_000  # parameters below which a model is no language model that anyone would use
 
 
 def summary(results: Results, folder: Path | None = None, seconds: float | None = None) -> str:
     """At most 40 lines of 80 columns; what does not fit is in the full tables, and the summary says how to see them."""
     claims = results.claims or []
-    told = matrix.counted(claims) + contrast(results.likelihood) if claims else ""
-    head = [*textwrap.wrap(told, WIDTH), "", *_ran(results, seconds), "", *matrix.lines(claims)]
+    head = [*_conclusion(results), "", *_ran(results, seconds), "", *matrix.lines(claims)]
     tail = ["", *_controls(results), *_more(results, folder)]
     room = LINES - len(head) - len(tail) - 1
     table = list(_table(results, room))
@@ -43,6 +45,27 @@ def _ran(results: Results, seconds: float | None) -> Iterator[str]:
         yield from textwrap.wrap(
             f"{small} of {len(sizes)} models have less than {SMALL / 1e6:.0f} M parameters: the claims in miniature.", WIDTH
         )  # fmt: skip
+
+
+def _conclusion(results: Results) -> list[str]:
+    """How the cells are spread, the contrast, then what masking sinks costs where it was tested, the paper's models first."""
+    claims = results.claims or []
+    if not claims:
+        return []
+    found = [row for row in matrix.cells(claims).values() if row.name in KEYS and row.verdict != "no test"]
+    found.sort(key=lambda row: row.paper_model is None)
+    lines = textwrap.wrap(matrix.counted(claims) + contrast(results.likelihood), WIDTH)
+    first: dict[str, Claim] = {}
+    for row in found:
+        first.setdefault(row.model, row)
+    for row in first.values():
+        taken = "" if row.dose is None else f", which take {100 * row.dose:.0f} % of its attention"
+        more = f"{row.model} without {KEYS[row.name]}{taken}: {matrix.figure(row)} (n={row.n})."
+        longer = textwrap.wrap(" ".join([*lines, more]), WIDTH)
+        if len(longer) > CONCLUSION:
+            break
+        lines = longer
+    return lines
 
 
 def kinds_of(rows: Sequence[LikelihoodChange]) -> dict[str, str]:
