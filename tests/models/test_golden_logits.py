@@ -47,7 +47,7 @@ def test_positions_of_a_padded_dream_batch_are_the_authors() -> None:
     found = golden("dream")
     names = found.facts["forward"]["left_padded"]
     assert torch.equal(
-        found.model.recipe.positions(found.tensor(names["attention_mask"])), found.tensor(names["position_ids"])
+        found.model.positions(found.tensor(names["attention_mask"])), found.tensor(names["position_ids"])
     )
 
 

@@ -30,7 +30,7 @@ def continue_text(
     if attention_mask is not None:
         real[:, :width] = attention_mask.bool()
     padded = not bool(real.all())
-    positions = model.recipe.positions(real.to(torch.int64))
+    positions = model.positions(real.to(torch.int64))
     assert positions is not None
     padding = (~real).sum(1).cpu()
     noise = noise_of(settings, canvas.shape, padding, prompt.device)

@@ -55,7 +55,7 @@ class Forwards:
 
     def _positions(self, canvas: Tensor, real: Tensor | None) -> Tensor:
         """[batch | 1, position]: as the family counts them."""
-        counted = self.model.recipe.positions(real)
+        counted = self.model.positions(real)
         return torch.arange(canvas.shape[1], device=canvas.device).unsqueeze(0) if counted is None else counted
 
     def _run(self, ids: Tensor, real: Tensor | None, positions: Tensor, cache: DynamicCache | None) -> Tensor:

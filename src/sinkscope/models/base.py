@@ -116,6 +116,10 @@ class Model:
         mode = "autoregressive" if settings.family == "autoregressive" else settings.mode or "diffusion"
         return self if mode == self.mode else self.in_mode(mode)
 
+    def positions(self, attention_mask: Tensor | None) -> Tensor | None:
+        """Position ids for a padded batch in this family's convention; None means 0, 1, 2, …"""
+        return self.recipe.positions(attention_mask)
+
     @torch.inference_mode()
     def logits(self, ids: Tensor, attention_mask: Tensor | None = None, block: int | None = None) -> Tensor:
         """ids [batch, position] → raw logits [batch, position, vocab]; for shifted families row i predicts i + 1.
@@ -130,7 +134,7 @@ class Model:
         if block is None:
             if (own := self.recipe.logits(self, ids, mask)) is not None:
                 return own
-            visible, positions = self.recipe.visible(self, ids, real), self.recipe.positions(mask)
+            visible, positions = self.recipe.visible(self, ids, real), self.positions(mask)
             visible = mask if visible is None else visible
         else:
             if self.causal or type(block) is not int or block < 1:

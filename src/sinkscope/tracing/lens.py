@@ -64,7 +64,7 @@ def hidden_states(
         output = base(
             rows.to(model.device),
             attention_mask=mask,
-            position_ids=model.recipe.positions(mask),
+            position_ids=model.positions(mask),
             use_cache=False,
             **model.direction(),
         )
