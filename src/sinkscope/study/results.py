@@ -1,7 +1,7 @@
 """`Results`: everything that results.json holds, as frozen rows in the order of their fields.
 
-`to_dict` gives plain JSON values, `read_results` reads a run's file once and checks it. What a row is about stands first:
-a class lists its bases from the last fields to the first, as dataclasses collect them. docs/generate.py makes the
+`to_dict` gives plain JSON values, `read_results` reads a run's file once and checks it. What a row is about stands first.
+A class lists its bases from the last fields to the first, as dataclasses collect them. docs/generate.py makes the
 JSON schema from these classes.
 """
 
