@@ -441,7 +441,8 @@ def read_results(folder: Path, error: type[SinkscopeError] = StudyError) -> Resu
         return None
     found = read_object(path, LARGEST, error)
     if isinstance(found.get("run"), dict) and "runs" in found["run"]:
-        raise error(f"{path.parent} is a run of table1, which has no page and no figures; read table1.md in it.")
+        instead = "read table1.md in it, or use sinkscope compare or sinkscope export"
+        raise error(f"{path.parent} is a run of table1, which has no page and no figures; {instead}.")
     schema = found.get("schema")
     if type(schema) is not int or not 1 <= schema <= SCHEMA:
         came = short(repr(schema), 40)
