@@ -185,7 +185,7 @@ def typed(results: dict[str, Any]) -> Results:
 
 def made_token(model: str, token: str, kind: str, share: float, base: float) -> TokenShare:
     return TokenShare(
-        model, "", "none", token, kind, share, share, share, base, share / base, 9, 3, "threshold", "uniform"
+        model, "", "none", kind, share, share, share, base, share / base, 9, 3, "threshold", "uniform", token
     )
 
 

@@ -90,7 +90,7 @@ def test_marks_are_squares_and_the_matrix_scrolls_inside_its_panel(
 
 def test_models_scored_on_the_same_answers_stand_side_by_side(look: Opener, report: Path) -> None:
     page = look(report, "")
-    assert "made-llama loses 0.60 [0.55, 0.70] nats" in page.locator(".lede").inner_text()
+    assert "made-llama -0.60 [-0.70, -0.55]" in page.locator(".lede").inner_text()
     label = page.locator("#pair svg[role=img]").first.get_attribute("aria-label") or ""
     assert "made-dream: top key −0.20 [−0.30, −0.15]" in label and "made-llama: content key" in label
     assert page.locator("#pair .shared li").all_inner_texts() == ["made-llama (ARM)", "made-dream (DLM)"]

@@ -1,7 +1,7 @@
 """`Results`: everything that results.json holds, as frozen rows in the order of their fields.
 
-`to_dict` gives plain JSON values, `read_results` reads a run's file once and checks it. What a row is about stands first:
-a class lists its bases from the last fields to the first, as dataclasses collect them. docs/generate.py makes the
+`to_dict` gives plain JSON values, `read_results` reads a run's file once and checks it. What a row is about stands first.
+A class lists its bases from the last fields to the first, as dataclasses collect them. docs/generate.py makes the
 JSON schema from these classes.
 """
 
@@ -441,7 +441,8 @@ def read_results(folder: Path, error: type[SinkscopeError] = StudyError) -> Resu
         return None
     found = read_object(path, LARGEST, error)
     if isinstance(found.get("run"), dict) and "runs" in found["run"]:
-        raise error(f"{path.parent} is a run of table1, which has no page and no figures; read table1.md in it.")
+        instead = "read table1.md in it, or use sinkscope compare or sinkscope export"
+        raise error(f"{path.parent} is a run of table1, which has no page and no figures; {instead}.")
     schema = found.get("schema")
     if type(schema) is not int or not 1 <= schema <= SCHEMA:
         came = short(repr(schema), 40)
