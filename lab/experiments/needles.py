@@ -1,11 +1,13 @@
 """Are the strongest keys of a long context sinks, or the facts that were asked for? `python -m lab.experiments.needles`.
 
 A cache that drops the strongest sixteenth of the keys ruins tiny-long (docs/results/cache.md). Those keys may be sinks, or the
-lines that hold the answer. Here both are told apart: *facts* are the tokens of the lines that the answer needs, *question* is the
-last line, everything else of the prompt does not matter for the answer. A sixteenth of the keys of every head is hidden at every
-step, ranked by the unmasked attention of the last one: the strongest, the strongest that are neither facts nor question,
-the strongest of lines that do not matter (no facts, no question, no answer), those of the strongest that are facts, or random keys
-that are neither. The fact lines alone, hidden in all heads, show that they are needed.
+lines that hold the answer. Here the two are told apart. *Facts* are the tokens of the lines that the answer needs, *question* is
+the last line. The other lines of the prompt do not matter for the answer.
+
+A sixteenth of the keys of every head is hidden at every step, ranked by the unmasked attention of the last one. Hidden are
+the strongest; the strongest that are neither facts nor question; the strongest of lines that do not matter. In the last case
+nothing of the answer is hidden either. Controls are random keys of lines that do not matter, the facts among the strongest keys,
+and the fact lines in all heads, which shows that they are needed.
 """
 
 from __future__ import annotations
@@ -126,7 +128,7 @@ def composition(trace: sk.Trace, at: Places) -> Iterator[dict[str, Any]]:
 
 
 def run(name: str, task: str, count: int) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Answers: a row per problem and condition. Parts: a row per traced problem and part of the canvas."""
+    """Answers, a row per problem and condition; and parts, a row per traced problem and part of the canvas."""
     model = sk.load(name)
     settings = sk.Decode.llada(length=LENGTH, block=8, steps=LENGTH)
     answers, parts = [], []

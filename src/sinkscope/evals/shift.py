@@ -131,7 +131,7 @@ def mean(values: Sequence[float | bool | None]) -> float | None:
 
 
 def as_markdown(cells: list[dict[str, Any]]) -> str:
-    """One row per masked cell; in brackets the same less that of random keys. Nothing where there is none."""
+    """One row per masked cell, in brackets the same less that of random keys; empty where there is none."""
     rows = []
     for cell in cells:
         if "shift" in cell and cell["condition"]["name"] != "none":
