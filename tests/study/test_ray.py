@@ -213,6 +213,15 @@ def test_a_cluster_without_what_a_worker_needs_is_told(
     assert "--device cuda" in capsys.readouterr().err
 
 
+def test_without_an_address_a_run_does_not_join_the_cluster_of_others(nodes: Nodes) -> None:
+    script = (
+        "import ray\nfrom sinkscope.study.engines.cluster import _connect\n_connect(ray, None)\nprint(len(ray.nodes()))"
+    )
+    own = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    said = subprocess.run([sys.executable, "-c", script], env=own, stdout=subprocess.PIPE, text=True, check=True)
+    assert len(ray.nodes()) >= 2 and said.stdout.split()[-1] == "1"
+
+
 # ---- benchmarks, by the same workers
 
 
