@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
-from made_runs import Opener, until
+from made_runs import Opener, made_results, until
 from test_classes import expected, shown
 
 from sinkscope.interventions.conditions import Condition
@@ -33,6 +34,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for unit in TraceKind().plan(study, facts):
         if unit.task == "programs":
             TraceKind().perform(study, unit, folder)
+    (folder / "results.json").write_text(json.dumps(made_results()))  # without results a page opens on the explorer
     return folder
 
 

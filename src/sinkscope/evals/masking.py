@@ -65,7 +65,7 @@ def parse_condition(text: str) -> Condition:
         raise TaskError(f"Expected a condition as NAME:setting=value,setting=value, got {text!r:.80}.")
     entry = {"name": name.strip(), **settings}
     try:
-        found = list(read_entry(entry))
+        found = read_entry(entry)
     except InterventionError as error:
         field = getattr(error, "field", "")
         raise TaskError(f"--condition {text:.80}: {field or 'it'} {str(error).rstrip('.')}.") from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -143,8 +143,11 @@ def condition_from_dict(data: Mapping[str, Any]) -> Condition:
     return Condition(data["name"], **words)
 
 
-def read_entry(entry: Mapping[str, Any]) -> Iterator[Condition]:
-    """The conditions of one entry of a study file, where every list is a sweep; a SettingError names the wrong field."""
+def read_entry(entry: Mapping[str, Any], most: int | None = None) -> list[Condition]:
+    """The conditions of one entry of a study file, where every list is a sweep; a SettingError names the wrong field.
+
+    most: no more are made.
+    """
     given = dict(entry)
     if given.get("name") is None:
         raise SettingError("", f"needs the field 'name': one of {', '.join(names())}")
@@ -167,7 +170,8 @@ def read_entry(entry: Mapping[str, Any]) -> Iterator[Condition]:
     if given:
         fields = ("name", "for", *(one.name for one in found.settings))
         raise SettingError(str(next(iter(given))), f"is not a field that is known here; known are {', '.join(fields)}")
-    return (_made(found, dict(zip(swept, point, strict=True))) for point in itertools.product(*swept.values()))
+    points = itertools.islice(itertools.product(*swept.values()), most)
+    return [_made(found, dict(zip(swept, point, strict=True))) for point in points]
 
 
 def _made(entry: Registered, values: dict[str, Any]) -> Condition:

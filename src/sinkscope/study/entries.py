@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Mapping
 from typing import Any, get_args
@@ -97,7 +96,7 @@ def pairs(value: Any) -> Pairs:
         if not isinstance(models, str) or models not in MODELS:
             raise EntryError(f"must be one of {', '.join(MODELS)}, not {shown(models)}", index, "for")
         try:
-            found += [(condition, models) for condition in itertools.islice(read_entry(entry), MOST + 1)]
+            found += [(condition, models) for condition in read_entry(entry, MOST + 1)]
         except SettingError as error:
             raise EntryError(str(error), index, *([error.field] if error.field else [])) from None
         if len(found) > MOST:
