@@ -120,7 +120,9 @@ def run(
     """
     if models is not None:
         if engine != "local" or workers not in (None, 1) or not all(isinstance(one, Model) for one in models.values()):
-            raise StudyError("Expected models as {name: sk.wrap(model)}, with the local engine and one worker.")
+            raise StudyError(
+                "Expected models in memory as {name: sk.wrap(model)}, with the local engine and one worker."
+            )
         study, workers = (Study.load(study) if isinstance(study, str) else study).changed(models=list(models)), 1
     started = time.time()
     with in_memory(models or {}), begun(study, out, engine, workers, on_message, on_progress) as work:
