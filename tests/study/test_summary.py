@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from sinkscope.interventions.conditions import Condition
-from sinkscope.runs.summary import activation
+from sinkscope.runs.summary import activation, summary
 from sinkscope.runs.tables import WIDTH, table_1
-from sinkscope.study.results import Cell, Control
+from sinkscope.study.results import Cell, Control, LikelihoodChange, read_results
 from sinkscope.study.vocabulary import short_names
 
 RULES = [(("rule", "threshold"), ("epsilon", epsilon), ("unit", "uniform")) for epsilon in (1.0, 3.0, 6.0)]
@@ -71,8 +71,10 @@ def test_conditions_have_the_names_of_the_pages_and_no_two_share_one() -> None:
         "content key": Condition("mask_sinks", 1, "clean", "all", kinds="content"),
         "weak top key < 0.3": Condition("mask_sinks", 1, "clean", "all", below=share),
         "random, as many": Condition("mask_random", 1, "clean", "all", match="count"),
-        "random, same mass": Condition("mask_random", 1, "clean", "all", match="mass"),
-        "random for content key, same mass": Condition("mask_random", 1, "clean", "all", match="mass", kinds="content"),
+        "random, ≤ its mass": Condition("mask_random", 1, "clean", "all", match="mass"),
+        "random for content key, ≤ its mass": Condition(
+            "mask_random", 1, "clean", "all", match="mass", kinds="content"
+        ),
         "position 0 after the prefill": Condition("mask_positions", positions=(0,), since="second"),
         "position 0 from the first row": Condition("mask_positions", positions=(0,), since="first"),
     }
@@ -108,3 +110,27 @@ def test_the_summary_names_a_command_that_works(tmp_path: Path, monkeypatch: pyt
     (bin / "sinkscope").touch(mode=0o755)
     monkeypatch.setenv("PATH", str(bin))
     assert activation() == ""
+
+
+def test_the_strong_sinks_and_their_control_come_before_what_has_no_room() -> None:
+    strong = {"above": (("rule", "head_share"), ("epsilon", 0.3))}
+    conditions = [
+        Condition("none"), Condition("mask_sinks", 1, "clean", "all"), Condition("mask_sinks", 1, "clean", "all", kinds="content"),
+        Condition("mask_random", 1, "clean", "all", match="mass"), Condition("mask_sinks", 1, "clean", "all", **strong),
+    ]  # fmt: skip
+    rows = [
+        LikelihoodChange(
+            model=model, condition=one.to_dict(), label=one.label, n=8, tokens=80, unit="nats per token", value=-0.1,
+            low=-0.2, high=0.0, difference=-0.1, difference_low=-0.2, difference_high=0.0, p=0.01, key_share=0.1,
+            mass_share=0.3, leak=0.0, of="answers", causal=model == "arm",
+        )
+        for model in ("arm", "dlm") for one in conditions
+    ]  # fmt: skip
+    found = read_results(Path(__file__).parents[2] / "docs" / "results" / "paper")
+    assert found is not None
+    lines = summary(replace(found, likelihood=rows)).splitlines()
+    place = next(number for number, line in enumerate(lines) if line.startswith("Nats per token"))
+    shown = [line.strip() for line in lines[place + 2 : place + 5]]
+    assert len(lines) <= 40
+    for line, name in zip(shown, ("top key", "strong sink", "random, ≤ its mass"), strict=True):
+        assert line.startswith(name)

@@ -19,12 +19,12 @@ from sinkscope.interventions.settings import DRAWN, KEEP_SELF, MATCH, RANK, ROWS
 
 
 def _short_name(given: Mapping[str, Any], causal: bool) -> str | None:
-    """random for content key, same mass; by which ranking the avoided keys are found is not said, their rows are."""
+    """random for content key, ≤ its mass; by which ranking the avoided keys are found is not said, their rows are."""
     names = ranked_keys({name: value for name, value in given.items() if name not in ("match", "rank")})
     if names is None:
         return None
     keys, *rows = names.split(", ")
-    match = "same mass" if given.get("match") == "mass" else "as many"
+    match = "≤ its mass" if given.get("match") == "mass" else "as many"
     return ", ".join(["random" if keys == "top key" else f"random for {keys}", match, *rows])
 
 

@@ -21,6 +21,8 @@ LINES = 38  # the command adds where it wrote the page and the numbers
 CONCLUSION = 4  # lines
 # Claims about what masking costs, and the keys that are masked.
 KEYS = {"strong_sink": "its strong sinks", "one_sink": "its top keys", "arm_sink": "its sinks"}
+# Of the conditions scored on true answers, the first that there is room for.
+SHOWN = ("top key", "strong sink", "random, ≤ its mass", "content key")
 SMALL = 100_000_000  # parameters below which a model is no language model that anyone would use
 
 
@@ -98,7 +100,10 @@ def _table(results: Results, room: int) -> Iterator[str]:
     models = list(dict.fromkeys(row.model for row in rows))[: 2 if scored else 4]
     told = {(row.label, row.model): _told(row) for row in rows}
     names = vocabulary.short_names({row.label: row.condition for row in changed}, any(row.causal for row in rows))
-    names = {"none": "nothing changed", **names}
+    if scored:  # few lines are left beside eight models: the strong sinks and their control come before the rest
+        names = dict(sorted(names.items(), key=lambda one: [not one[1].startswith(name) for name in SHOWN]))
+    else:
+        names = {"none": "nothing changed", **names}
     lines = [(name, *(told.get((label, model), "–") for model in models)) for label, name in names.items()]
     if scored:
         yield "Nats per token of true answers: change [95 %], and share of the attention taken:"
@@ -106,7 +111,9 @@ def _table(results: Results, room: int) -> Iterator[str]:
         yield "Right answers in %; in brackets the change, 95 %:"
     shown = list(aligned([("", *(cut(model, 12) for model in models)), *lines]))
     room -= 1
-    yield from shown if len(shown) <= room else [*shown[: room - 1], f"  … and {len(shown) - room + 1} lines more"]
+    if len(shown) > room:
+        shown = shown[:room] if scored else [*shown[: room - 1], f"  … and {len(shown) - room + 1} lines more"]
+    yield from shown
 
 
 def _told(row: PooledCell | LikelihoodChange) -> str:
