@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -103,6 +104,15 @@ class Watch:
             self.second = step.confidence.clone()
 
 
+class _SeenError(Exception):
+    """The forward that was asked for is over, and what follows is not needed."""
+
+
+def _until_looked(step: Step) -> None:
+    if step.index == LOOKED:
+        raise _SeenError
+
+
 def run(model: Model, chunk: Sequence[tuple[int, Problem]], order: str) -> list[dict[str, object]]:
     """A row per problem and masking, under one order of commits."""
     ids, mask = pad([model.encode(problem.prompt) for _, problem in chunk], model)
@@ -121,8 +131,8 @@ def run(model: Model, chunk: Sequence[tuple[int, Problem]], order: str) -> list[
     rows: list[dict[str, object]] = []
     for name, selector in MASKS.items():
         tap = Paid(selector)
-        with listening(model.module, tap), seeded(tuple(number for number, _ in chunk)):
-            decode(model, ids, settings, attention_mask=mask, history=False)
+        with suppress(_SeenError), listening(model.module, tap), seeded(tuple(number for number, _ in chunk)):
+            decode(model, ids, settings, attention_mask=mask, history=False, on_step=_until_looked)
         depends = torch.zeros(ids.shape[0], width + LENGTH) if tap.paid is None else tap.paid / tap.layers
         depends = depends.roll(1, dims=1) if model.shift else depends
         masked, after, more = answered(selector)
