@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 from documented import RESULTS, ROOT, change, dynamics, numbers, read, row, rows_of, same, table
+from sinkscope.statistics import change_interval
 
 HERE = "docs/explanation"
 TOP, STRONG = "mask sinks K=1 clean by all rows", "mask sinks K=1 clean by all rows above head_share,all,0.3"
@@ -245,6 +246,46 @@ def held() -> list[list[float]]:
     ]  # fmt: skip
 
 
+FIVE = "mask random K=5 clean count by all rows per model persistent aligned avoiding 1"
+
+
+def twin(name: str) -> float:
+    """Points of sums that a twin loses without its strong sinks."""
+    return loss(f"pair/{name}.json", name, STRONG)
+
+
+def against_random(name: str) -> list[float]:
+    """Points that strong sinks cost more than five random keys, on the same sums, and the interval."""
+    answers = pl.read_parquet(RESULTS / "pair" / f"{name}.parquet")
+    sinks, keys = (answers.filter(pl.col("condition") == one).sort("problem")["correct"] for one in (STRONG, FIVE))
+    lost, won = int((keys & ~sinks).sum()), int((sinks & ~keys).sum())
+    low, high = change_interval(lost, won, len(sinks))
+    return [100 * (lost - won) / len(sinks), -100 * high, -100 * low]
+
+
+def test_twins_that_were_trained_again() -> None:
+    page = "docs/results/pair/twins.md"
+    head, *rows = table(page, "masked in every head")
+    labels = dict(zip(("nothing", "strong", "the top", "five"), ("none", STRONG, TOP, FIVE), strict=True))
+    runs = {"smol-llama": PAIR, "smol-dream": ONE}
+    for first, *cells in rows:
+        label = next(label for words, label in labels.items() if first.startswith(words))
+        for model, written in zip(head[1:], cells, strict=True):
+            if written == "not measured":
+                continue
+            found = sums(runs.get(model, f"pair/{model}.json"), model, label)
+            share = 100 * found["correct"] / found["n"]
+            same(written, [share] if label == "none" else [*change(found), 100 * found["mass_share"]], model)
+    said = (ROOT / page).read_text("utf-8")
+    for words, name in (
+        ("−25 points [−36, −14]", "twin-llama-1"), ("+20 [12, 29]", "twin-dream-1"),
+        ("+25 [16, 35]", "twin-dream-2"), ("+22 [13, 32]", "twin-dream-varied"),
+    ):  # fmt: skip
+        assert words in said
+        middle, low, high = against_random(name)
+        same(words, [-middle, -high, -low], name)
+
+
 TINY = ("tiny-llada", "tiny-dream", "tiny-mmada")
 SENTENCES: list[tuple[str, str, Callable[[], Sequence[float]]]] = [
     ("README.md", "costs the diffusion model of our pair 14 points of its sums, and the autoregressive model 70.",
@@ -255,9 +296,10 @@ SENTENCES: list[tuple[str, str, Callable[[], Sequence[float]]]] = [
      lambda: [100 * dynamics(PAIR, "smol-dream")["intervals"]["static"]["value"]]),
     ("README.md", "Without strong sinks smol-dream still solves all 100, and smol-llama 67",
      lambda: [row(ONE, "smol-dream", STRONG, "programs")["correct"], row(PAIR, "smol-llama", STRONG, "programs")["correct"]]),
-    ("README.md", "Losing them costs 1 point [−4, 6] and 6 points [1, 13]",
-     lambda: [*cost(sums("pair/twin-dream-1.json", "twin-dream-1", STRONG)),
-              *cost(sums("pair/twin-dream-varied.json", "twin-dream-varied", STRONG))]),
+    ("README.md", "lose 70 and 86 points without their strong sinks, four diffusion models 14, 6, 1 and −1.",
+     lambda: [loss(PAIR, "smol-llama", STRONG), twin("twin-llama-1"), loss(ONE, "smol-dream", STRONG), twin("twin-dream-varied"),
+              twin("twin-dream-1"), twin("twin-dream-2")]),
+    ("README.md", "loses 25 points more [14, 36]", lambda: against_random("twin-llama-1")),
     (f"{HERE}/the-pair.md", "the autoregressive model loses 70 points of its sums, and the diffusion model loses 14.",
      lambda: [loss(PAIR, "smol-llama", STRONG), loss(ONE, "smol-dream", STRONG)]),
     (f"{HERE}/the-pair.md", "the autoregressive model loses 33 points",

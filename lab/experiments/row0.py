@@ -109,6 +109,31 @@ def line(table: pl.DataFrame) -> str:
     return f"| {Path(table['model'][0]).name} | {table['mask'][0]} | {table.height} | {' | '.join(cells)} |"
 
 
+def change(table: pl.DataFrame) -> str:
+    """What the surgery changes in the likelihood of the same texts, for a model in the direction it answers in."""
+    with_nats = table.drop_nulls("nats")
+    masks = with_nats["mask"].unique(maintain_order=True)
+    before, after = (with_nats.filter(pl.col("mask") == mask).sort("problem")["nats"] for mask in masks)
+    values = (after - before).to_list()
+    low, high = bootstrap(values)
+    return (
+        f"| {Path(table['model'][0]).name} | {masks[1]} | {sum(values) / len(values):+.3f} [{low:+.3f}, {high:+.3f}] |"
+    )
+
+
+def page(table: pl.DataFrame, command: str) -> str:
+    head = ["model", "mask", "n", "% on position 0", "% of heads whose largest key it is", "% on the largest key",
+            "% of heads with a key above 0.3", "nats per token"]  # fmt: skip
+    by_model = [part for _, part in table.group_by("model", maintain_order=True)]
+    text = ["# Surgery on row 0", "", f"Made by `{command}`; intervals of 95 % over texts.", "",
+            *__doc__.strip().split("\n")[2:], "",
+            f"| {' | '.join(head)} |", "|" + "---|" * len(head),
+            *(line(part) for _, part in table.group_by("model", "mask", maintain_order=True)), "",
+            "What the surgery changes in nats per token, text by text:", "",
+            "| model | surgery | change [95 %] |", "|---|---|---|", *map(change, by_model), ""]  # fmt: skip
+    return "\n".join(text)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("models", nargs="*", default=["smollm2-135m", "smol-llama", "smol-dream"])
@@ -121,15 +146,10 @@ def main() -> None:
     for name in given.models:
         tables.append(look(name, given.n, given.dtype))
         print(*(line(part) for _, part in tables[-1].group_by("mask", maintain_order=True)), sep="\n", flush=True)
-    head = ["model", "mask", "n", "% on position 0", "% of heads whose largest key it is", "% on the largest key",
-            "% of heads with a key above 0.3", "nats per token"]  # fmt: skip
-    command = f"python -m lab.experiments.row0 {' '.join(Path(name).name for name in given.models)} -n {given.n}"
-    page = ["# Surgery on row 0", "", f"Made by `{command}`; intervals of 95 % over texts.", "",
-            *__doc__.strip().split("\n")[2:], "",
-            f"| {' | '.join(head)} |", "|" + "---|" * len(head),
-            *(line(part) for table in tables for _, part in table.group_by("mask", maintain_order=True)), ""]  # fmt: skip
-    given.out.write_text("\n".join(page), encoding="utf-8")
-    pl.concat(tables).write_parquet(given.out.with_suffix(".parquet"), compression="zstd")
+    table = pl.concat(tables)
+    command = f"python -m lab.experiments.row0 {' '.join(given.models)} -n {given.n}"
+    given.out.write_text(page(table, command), encoding="utf-8")
+    table.write_parquet(given.out.with_suffix(".parquet"), compression="zstd")
 
 
 if __name__ == "__main__":
