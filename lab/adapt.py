@@ -17,6 +17,7 @@ from lab import checkpoint
 from lab.adaptation import Adaptation
 from lab.adapter_export import export_adapter, trained_weights
 from lab.data import Coder, draw_problems, rng_of, rows_of
+from lab.directions import prefix_visible
 from lab.errors import TrainingError
 from lab.loop import Run, Step
 from lab.lora import Trained, merge_all, wrap
@@ -107,7 +108,7 @@ class AdapterRun(Run):
         ratios = even_ratios(recipe.batch, rng, recipe.objective.t_min)
         for number, (rows, kinds) in enumerate(self.chunks()):
             targets = self._targets(rows, ratios[number * len(rows) : (number + 1) * len(rows)], rng)
-            loss, hits = self._loss(targets)
+            loss, hits = self._loss(targets, rows.prompt)
             self.counts["tokens"] += targets.ids.numel()
             for kind, hit in zip(kinds, hits.tolist(), strict=True):
                 self._since.right.setdefault(kind, []).append(hit)
@@ -139,10 +140,12 @@ class AdapterRun(Run):
             return next_token(rows, self.recipe.objective)
         return masked(rows, ratios, self.recipe.objective, self.mask_id, rng)
 
-    def _loss(self, targets: Targets) -> tuple[Tensor, Tensor]:
+    def _loss(self, targets: Targets, prompt: Tensor) -> tuple[Tensor, Tensor]:
         """Weighted cross-entropy, summed, and each row's weighted share of right tokens; logits at i predict i + 1."""
         rows, positions = targets.weight.nonzero(as_tuple=True)
-        words = {} if self.recipe.causal else {"is_causal": False}
+        words: dict[str, Any] = {} if self.recipe.causal or self.recipe.sees == "causal" else {"is_causal": False}
+        if self.recipe.sees == "prefix":
+            words = {"attention_mask": prefix_visible(prompt, targets.ids.shape[1])}
         hidden = self.module.model(targets.ids, use_cache=False, **words).last_hidden_state
         logits = self.module.lm_head(hidden[rows, positions - 1])
         labels, weight = targets.labels[rows, positions], targets.weight[rows, positions]

@@ -28,6 +28,8 @@ class Adaptation:
     canvas of that many positions after the prompt. `decode`: settings that the exported adapter asks for.
     `prefix`: chat = every prompt begins with the user's header; varied = it begins with the problem itself. Every second
     varied prompt has one to eight random words and one of a few ends before it: no token and no position is constant.
+    `sees`: own = a llama adapter reads causally, a dream adapter in both directions. causal = a dream adapter reads causally.
+    prefix = a llama adapter reads its prompt in both directions, and its answer causally.
     """
 
     name: Name
@@ -37,6 +39,7 @@ class Adaptation:
     start: Annotated[Text | None, Field(description="a plain word, or nothing")] = None
     mask_token: Annotated[Text | None, Field(description="a token of the base, or nothing")] = None
     prefix: Annotated[Literal["chat", "varied"], Field(description="chat or varied")] = "chat"
+    sees: Annotated[Literal["own", "causal", "prefix"], Field(description="own, causal or prefix")] = "own"
     rank: Annotated[int, whole(1, 4096)] = 12
     alpha: Annotated[float, number(0, 1e6, above=True)] = 24.0
     seed: Seed = 0
@@ -56,6 +59,10 @@ class Adaptation:
     def __post_init__(self) -> None:
         if (self.family == "dream") != (self.mask_token is not None):
             raise TrainingError("a dream adapter needs a mask_token, and a llama adapter has none; fix the recipe.")
+        if self.sees != "own" and self.family != ("dream" if self.sees == "causal" else "llama"):
+            raise TrainingError("sees: causal is for a dream adapter, and prefix for a llama adapter; fix the recipe.")
+        if self.sees == "prefix" and self.objective.prompt:
+            raise TrainingError("sees: prefix shows the whole prompt, so it needs objective.prompt 0; fix the recipe.")
         if self.batch % self.chunks:
             raise TrainingError(f"batch {self.batch} must be a multiple of chunks {self.chunks}; fix the recipe.")
 

@@ -86,7 +86,8 @@ def peft_config(recipe: Adaptation, mask_id: int | None) -> dict[str, Any]:
 
 def notes(recipe: Adaptation, base: str, mask_id: int | None) -> dict[str, Any]:
     """sinkscope.json: what PEFT's settings have no place for."""
-    found: dict[str, Any] = {"base_fingerprint": base, "family": recipe.family, "sinkscope_decode": recipe.decode}
+    family = recipe.family if recipe.sees == "own" else f"{recipe.sees}-{recipe.family}"  # as in lab/directions.py
+    found: dict[str, Any] = {"base_fingerprint": base, "family": family, "sinkscope_decode": recipe.decode}
     return found if mask_id is None else {**found, "mask_token_id": mask_id}
 
 

@@ -25,18 +25,14 @@ KEPT = ("layer", "head", "class", "relocating", "main_keys", "standing", "moves"
 def look(name: str, count: int, length: int, block: int) -> pl.DataFrame:
     """A row per problem, rule, layer and head; half of the problems are sums, half programs."""
     model = sk.load(name, dtype="bfloat16" if name.startswith("smol") else None)
+    # An autoregressive model computes all rows again, so that its columns too are sums over many queries; it stops by itself.
+    words = {"recompute": True} if model.causal else {
+        "block": block, "steps": length, "commit": "quota", "confidence": "probability",
+    }  # fmt: skip
     parts: list[pl.DataFrame] = []
     for task in ("arithmetic", "programs"):
         for number, problem in enumerate(problems(task, n=count // 2, difficulty=3)):
-            trace = sk.trace(
-                model,
-                problem.prompt,
-                length=length,
-                block=block,
-                steps=length,
-                commit="quota",
-                confidence="probability",
-            )
+            trace = sk.trace(model, problem.prompt, length=length, **words)
             for rule, measure in RULES.items():
                 table = trace.heads(measure).select(KEPT)
                 told = {"model": name, "task": task, "problem": number, "rule": rule, "steps": trace.steps}

@@ -52,9 +52,12 @@ def continue_text(
         forward = Forward(
             identity, index, labels, batch, start, left, width, ids=canvas[:, :column], most=settings.most_steps
         )
+        mask = real[:, :column].to(torch.int64) if padded else None
+        if start == 0 and (own := model.recipe.visible(model, canvas[:, :column], real[:, :column])) is not None:
+            mask = own  # the family's own rows; one row behind a cache sees everything
         with forward_context(forward):
             output = module(
-                canvas[:, start:column], attention_mask=real[:, :column].to(torch.int64) if padded else None,
+                canvas[:, start:column], attention_mask=mask,
                 position_ids=positions[:, start:column], past_key_values=cache, use_cache=cache is not None,
                 logits_to_keep=1,
             )  # fmt: skip

@@ -100,8 +100,9 @@ def self_tested(model: Model) -> Model:
             raise CheckpointError(
                 f"{model.name} has NaN or infinite numbers in {key}; the checkpoint is damaged: fetch it again."
             )
-    if looks_ahead(model) == model.causal:
-        expected, came = ("causal", "bidirectional") if model.causal else ("bidirectional", "causal")
+    later = not model.causal if model.recipe.sees_later is None else model.recipe.sees_later
+    if looks_ahead(model) != later:
+        expected, came = ("bidirectional", "causal") if later else ("causal", "bidirectional")
         raise CheckpointError(
             f"Expected {expected} attention in {model.name}, and it is {came} with this transformers; "
             "version 5.2 or newer is needed."

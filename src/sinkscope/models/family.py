@@ -40,6 +40,7 @@ class Family:
     usual: ClassVar[dict[str, Any]] = {"block": 32, "steps": 128}  # … and their settings
     shift: ClassVar[bool] = False
     causal: ClassVar[bool] = False
+    sees_later: ClassVar[bool | None] = None  # whether positions see those behind them; None: unless it is causal
     decoders: ClassVar[tuple[str, ...]] = ()  # kinds of Decode that it was trained for; (): all with a mask
     modes: ClassVar[tuple[str, ...]] = ()  # ways in which the same weights decode, the usual one first; (): one way
     block_length: ClassVar[tuple[str, int] | None] = None  # if block-causal: its field of config.json, default
