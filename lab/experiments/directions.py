@@ -1,4 +1,4 @@
-"""Direction of attention or objective: which of them makes a model need its sinks: `python -m lab.experiments.directions STUDY -o RUN`.
+"""Direction of attention or objective, which makes a model need sinks: `python -m lab.experiments.directions STUDY -o RUN`.
 
 An autoregressive model and a diffusion model differ in two ways: in what a token sees, and in what is predicted. Two further
 twins have one of each: a denoiser that reads causally (twin-causal-dream), and next tokens behind a prompt that is read in both

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import torch
@@ -25,10 +26,11 @@ KEPT = ("layer", "head", "class", "relocating", "main_keys", "standing", "moves"
 def look(name: str, count: int, length: int, block: int) -> pl.DataFrame:
     """A row per problem, rule, layer and head; half of the problems are sums, half programs."""
     model = sk.load(name, dtype="bfloat16" if name.startswith("smol") else None)
-    # An autoregressive model computes all rows again, so that its columns too are sums over many queries; it stops by itself.
-    words = {"recompute": True} if model.causal else {
-        "block": block, "steps": length, "commit": "quota", "confidence": "probability",
-    }  # fmt: skip
+    # An autoregressive model computes all rows again, so that its columns too are sums over many queries. It writes as many
+    # tokens as a canvas has: its end is set to a token that it never writes.
+    words: dict[str, Any] = {"block": block, "steps": length, "commit": "quota", "confidence": "probability"}
+    if model.causal:
+        words = {"recompute": True, "eos_id": model.vocabulary - 1}
     parts: list[pl.DataFrame] = []
     for task in ("arithmetic", "programs"):
         for number, problem in enumerate(problems(task, n=count // 2, difficulty=3)):
