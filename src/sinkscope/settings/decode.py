@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from math import ceil
-from typing import Any, Concatenate, Literal, ParamSpec, cast
+from typing import Any, Concatenate, Literal, ParamSpec
 
 from sinkscope.aliases import DECODE, translated
 from sinkscope.errors import DecodeError
@@ -26,10 +26,8 @@ def only(*families: may_be.Kind, default: Any = None) -> Any:
     return field(default=default, metadata={"only": families})
 
 
-def sampler(
-    make: Callable[Concatenate[Any, Given], dict[str, Any]],
-) -> Callable[Concatenate[type[Decode], Given], Decode]:
-    """For a constructor, under @classmethod: `make` gives the settings beside its arguments, its further words among them.
+def sampler(make: Callable[Concatenate[Any, Given], dict[str, Any]]) -> classmethod[Decode, Given, Decode]:
+    """A classmethod that constructs: `make` gives the settings beside its arguments, its further words among them.
 
     The family is called as the constructor, unless it says another. Words that are unknown, given twice, missing, or set by
     the sampler itself are refused.
@@ -56,7 +54,7 @@ def sampler(
             ) from None
 
     made.__signature__ = takes.replace(return_annotation="Decode")  # type: ignore[attr-defined]  # for help()
-    return cast("Callable[Concatenate[type[Decode], Given], Decode]", made)
+    return classmethod(made)  # type: ignore[arg-type]  # it takes what `make` takes
 
 
 @dataclass(frozen=True)
@@ -128,7 +126,6 @@ class Decode:
 
     # Each constructor returns what it sets beside the arguments that are settings themselves; `sampler` puts both together.
 
-    @classmethod
     @sampler
     def llada(
         cls, /, length: int, block: int | None = None, steps: int | None = None, temperature: float = 0.0,
@@ -138,7 +135,6 @@ class Decode:
         """LLaDA's semi-autoregressive sampler: blocks left to right, the same number of commits every step."""
         return {"steps": length if steps is None else steps, **more}
 
-    @classmethod
     @sampler
     def mmada(
         cls, /, length: int, block: int | None = None, steps: int | None = None, temperature: float = 0.0,
@@ -147,7 +143,6 @@ class Decode:
         """MMaDA's sampler: LLaDA's with float64 confidence; stop="eot" is its fast variant."""
         return {"steps": length if steps is None else steps, "confidence_dtype": "float64", **more}
 
-    @classmethod
     @sampler
     def dream(
         cls, /, length: int, steps: int | None = None, algorithm: str = "origin",
@@ -165,7 +160,6 @@ class Decode:
         confidence, commit = may_be.DREAM_ALGORITHMS[algorithm]
         return dict(steps=length if steps is None else steps, confidence=confidence, commit=commit, **more)
 
-    @classmethod
     @sampler
     def parallel(
         cls, /, length: int, block: int | None = None, threshold: float | None = 0.9, factor: float | None = None,
@@ -181,7 +175,6 @@ class Decode:
         return dict(commit=commit, steps=steps, threshold=threshold, cache=None if cache == "none" else cache,
                     **{"confidence_dtype": "float64", **more})  # fmt: skip
 
-    @classmethod
     @sampler
     def autoregressive(
         cls, /, length: int, temperature: float = 0.0, top_p: float | None = None, top_k: int | None = None,
@@ -194,7 +187,6 @@ class Decode:
         """
         return dict(commit="next", **more)
 
-    @classmethod
     @sampler
     def llada2(
         cls, /, length: int, block: int = 32, steps: int = 32, threshold: float = 0.95, minimal_topk: int = 1,
@@ -207,7 +199,6 @@ class Decode:
         """
         return dict(commit="dynamic", **{"stop": "early_eos" if early_stop else "eos", **BLOCK_DIFFUSION, **more})
 
-    @classmethod
     @sampler
     def llada21(
         cls, /, length: int, block: int = 32, threshold: float = 0.95, editing_threshold: float = 0.9,
@@ -218,7 +209,6 @@ class Decode:
         stop = "eos" if early_stop else "never"
         return dict(commit="edit", steps=None, **{"stop": stop, **BLOCK_DIFFUSION, **more})
 
-    @classmethod
     @sampler
     def sdar(
         cls, /, length: int, block: int = 4, steps: int = 4, rule: str = "dynamic", threshold: float = 0.85,
@@ -235,7 +225,6 @@ class Decode:
         settings = {"cache": "exact", "stop": "ids" if stop_ids else "never", **BLOCK_DIFFUSION, **more}
         return dict(commit=rule, threshold=threshold if rule == "dynamic" else None, top_k=top_k or None, **settings)
 
-    @classmethod
     @sampler
     def mdlm(
         cls, /, length: int, block: int | None = None, steps: int | None = None, confidence: Confidence = "probability",
@@ -246,7 +235,6 @@ class Decode:
         sizes = {"block": length if block is None else block, "steps": length if steps is None else steps}
         return dict(commit="rounded", **sizes, **{"layout": "rows", **more})
 
-    @classmethod
     @sampler
     def bd3lm(
         cls, /, length: int, block: int | None = None, steps: int | None = None, confidence: Confidence = "probability",
@@ -258,7 +246,6 @@ class Decode:
         settings = {"layout": "left", "block_causal": True, "cache": "exact", "stop": "row_eos", **more}
         return dict(commit="rounded", **sizes, **settings)
 
-    @classmethod
     @sampler
     def fast_dllm2(
         cls, /, length: int, block: int = 32, sub_block: int = 8, threshold: float = 1.0, temperature: float = 0.0,
@@ -267,7 +254,6 @@ class Decode:
         """Fast-dLLM v2: block-causal and shifted; blocks are filled in sub-blocks, at least one token per step."""
         return dict(commit="sub_blocks", steps=None, **{"cache": "exact", "stop": "eos", **BLOCK_DIFFUSION, **more})
 
-    @classmethod
     @sampler
     def nemotron(
         cls, /, length: int, block: int = 32, threshold: float | None = 0.9, mode: may_be.Mode = "diffusion",
@@ -289,7 +275,6 @@ class Decode:
         return dict(commit="continued", steps=None, threshold=(threshold or None) if drafts else threshold,
                     **{"block_causal": True, "cache": "exact", **usual, **more})  # fmt: skip
 
-    @classmethod
     @sampler
     def wedlm(
         cls, /, length: int, block: int = 16, threshold: float | None = None, temperature: float = 0.0, **more: Any
@@ -301,7 +286,6 @@ class Decode:
         return dict(commit="threshold" if threshold else "best", steps=None, threshold=threshold or None,
                     **{"layout": "aligned", "block_causal": True, "choice": "likeliest", **more})  # fmt: skip
 
-    @classmethod
     @sampler
     def rnd1(
         cls, /, total_length: int | None = None, steps: int = 256, temperature: float = 1.0, greedy: bool = True,
@@ -316,7 +300,6 @@ class Decode:
         return dict(commit="entropy" if gamma is None else "entropy_bounded", block=None, top_k=top_k or None,
                     **{"length": total_length, "layout": "total", "choice": "entropy", **more})  # fmt: skip
 
-    @classmethod
     @sampler
     def diffusion_gemma(
         cls, /, length: int, block: int = 256, steps: int = 48, gamma: float | None = None, t_min: float | None = None,
