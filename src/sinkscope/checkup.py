@@ -19,7 +19,7 @@ from sinkscope.interventions import MaskSinks, intervene
 from sinkscope.interventions.active import Effect
 from sinkscope.models import Model, load, pad
 from sinkscope.models.assemble import looks_ahead
-from sinkscope.models.boundary import checked_name, one_sentence
+from sinkscope.models.checkpoint import checked_name, one_sentence
 from sinkscope.models.hub import find_folder
 from sinkscope.models.load import checked_options
 from sinkscope.models.weights import is_finite

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 
 from sinkscope.errors import CheckpointError
 from sinkscope.io.reading import read_object
-from sinkscope.models import checkpoint
-from sinkscope.models.boundary import LARGEST_CONFIG
+from sinkscope.models.checkpoint import LARGEST_CONFIG, fingerprint, read_header
 
 if TYPE_CHECKING:
     from sinkscope.models.base import Model
@@ -90,7 +89,7 @@ def read_adapter(folder: Path, base: str | None = None) -> Adapter:
         pickled = (folder / "adapter_model.bin").is_file()
         came = "only adapter_model.bin, which is pickle and refused" if pickled else "none"
         raise CheckpointError(f"Expected {WEIGHTS} in {folder}, found {came}; save the adapter with peft again.")
-    checkpoint.read_header(path)
+    read_header(path)
     tensors = {name.removeprefix(PREFIX): tensor for name, tensor in load_file(path).items()}
     ours = folder / NOTES
     notes = read_object(ours, LARGEST_CONFIG, CheckpointError, "fetch it again") if ours.is_file() else {}
@@ -115,7 +114,7 @@ def merge(model: Model, adapter: Adapter, name: str) -> Model:
     _check_complete(model, adapter, list(changed), name)
     for own, held in changed.items():
         _change(model, known[native[own]], adapter.config, own, held)
-    own = checkpoint.fingerprint([adapter.folder / WEIGHTS])
+    own = fingerprint([adapter.folder / WEIGHTS])
     both = f"{model.fingerprint}{own}{json.dumps(adapter.notes, sort_keys=True)}"
     model.fingerprint, model.name = hashlib.sha256(both.encode()).hexdigest(), name
     return model

@@ -17,7 +17,7 @@ from sinkscope.io.reading import reason, short
 from sinkscope.models import adapters, checkpoint
 from sinkscope.models.assemble import assemble, described, self_tested, tokenizer_in, with_preset
 from sinkscope.models.base import Model
-from sinkscope.models.boundary import checked_name, one_sentence, refuse_odd_files
+from sinkscope.models.checkpoint import checked_name, one_sentence, refuse_odd_files
 from sinkscope.models.family import Family, families, has_tokenizer, register
 from sinkscope.models.gguf_file import gguf_config, load_gguf, read_gguf
 from sinkscope.models.hub import find_folder, hub_commit
