@@ -15,7 +15,7 @@ from sinkscope.attention.context import Kept, running
 from sinkscope.attention.counter import mixed
 from sinkscope.decoding.cache import Forwards, OverwritingLayer
 from sinkscope.models.base import Model
-from sinkscope.settings.sparse import SparseCache
+from sinkscope.settings.choices import SparseCache
 from sinkscope.sinks.rules import Threshold, rule_from_dict
 
 

@@ -12,8 +12,7 @@ from sinkscope.errors import SinkscopeError
 from sinkscope.fields import allowed_fields, among, maybe
 from sinkscope.interventions.positions import POSITIONS
 from sinkscope.interventions.settings import Registered, Setting, add
-from sinkscope.settings.choices import CACHES
-from sinkscope.settings.sparse import SparseCache
+from sinkscope.settings.choices import CACHES, SparseCache
 
 
 def _sparse(values: dict[str, Any]) -> dict[str, Any]:

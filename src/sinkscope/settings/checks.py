@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from sinkscope.errors import DecodeError
 from sinkscope.fields import check_fields
-from sinkscope.settings.choices import CACHES, COMMITS, READERS
-from sinkscope.settings.sparse import SparseCache
+from sinkscope.settings.choices import CACHES, COMMITS, READERS, SparseCache
 from sinkscope.viewers import view
 
 if TYPE_CHECKING:

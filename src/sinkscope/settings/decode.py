@@ -14,8 +14,7 @@ from sinkscope.aliases import DECODE, translated
 from sinkscope.errors import DecodeError
 from sinkscope.settings import choices as may_be
 from sinkscope.settings.checks import check
-from sinkscope.settings.choices import Confidence
-from sinkscope.settings.sparse import Cache, SparseCache
+from sinkscope.settings.choices import Cache, Confidence, SparseCache
 
 Ids = Sequence[int] | None
 Given = ParamSpec("Given")
