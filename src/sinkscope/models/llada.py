@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 
 SDPA_AFTER_FLOAT32_ROPE = "sinkscope_sdpa_after_float32_rope"
 BLOCK = r"^model\.transformer\.blocks\.(\d+)\."
+PARTS = {
+    "attn_norm": "input_layernorm", "ff_norm": "post_attention_layernorm", "q_proj": "self_attn.q_proj",
+    "k_proj": "self_attn.k_proj", "v_proj": "self_attn.v_proj", "attn_out": "self_attn.o_proj",
+    "ff_proj": "mlp.gate_proj", "up_proj": "mlp.up_proj", "ff_out": "mlp.down_proj",
+}  # fmt: skip
 
 # config.json values under which the mathematics is Llama's; anything else would load and compute something different.
 LLAMA_LIKE = {
@@ -51,16 +56,8 @@ class LLaDA(Family):
         r"^model\.transformer\.wte\.": "model.embed_tokens.",
         r"^model\.transformer\.ln_f\.": "model.norm.",
         r"^model\.transformer\.ff_out\.": "lm_head.",
-        BLOCK + r"attn_norm\.": r"model.layers.\1.input_layernorm.",
-        BLOCK + r"ff_norm\.": r"model.layers.\1.post_attention_layernorm.",
-        # One line each: transformers fills in a single group only.
-        BLOCK + r"q_proj\.": r"model.layers.\1.self_attn.q_proj.",
-        BLOCK + r"k_proj\.": r"model.layers.\1.self_attn.k_proj.",
-        BLOCK + r"v_proj\.": r"model.layers.\1.self_attn.v_proj.",
-        BLOCK + r"attn_out\.": r"model.layers.\1.self_attn.o_proj.",
-        BLOCK + r"ff_proj\.": r"model.layers.\1.mlp.gate_proj.",
-        BLOCK + r"up_proj\.": r"model.layers.\1.mlp.up_proj.",
-        BLOCK + r"ff_out\.": r"model.layers.\1.mlp.down_proj.",
+        # One pattern each: transformers fills in a single group only.
+        **{rf"{BLOCK}{own}\.": rf"model.layers.\1.{native}." for own, native in PARTS.items()},
     }
 
     def knows(self, config: dict[str, Any], folder: Path) -> bool:

@@ -12,9 +12,9 @@ from typing import Any, Concatenate, Literal, ParamSpec
 
 from sinkscope.aliases import DECODE, translated
 from sinkscope.errors import DecodeError
+from sinkscope.fields import among, need
 from sinkscope.settings import choices as may_be
-from sinkscope.settings.checks import check
-from sinkscope.settings.choices import Cache, Confidence, SparseCache
+from sinkscope.settings.choices import Cache, Confidence, SparseCache, check
 
 Ids = Sequence[int] | None
 Given = ParamSpec("Given")
@@ -152,12 +152,7 @@ class Decode:
 
         algorithm="p2" is Open-dCoder's: the least confident of all generated tokens are masked again at every step.
         """
-        if algorithm not in tuple(may_be.DREAM_ALGORITHMS):  # a list cannot be looked up in a mapping
-            raise DecodeError(
-                f"Expected algorithm to be one of {', '.join(may_be.DREAM_ALGORITHMS)}, got {algorithm!r}."
-            )
-        confidence, commit = may_be.DREAM_ALGORITHMS[algorithm]
-        return dict(steps=length if steps is None else steps, confidence=confidence, commit=commit, **more)
+        return dict(steps=length if steps is None else steps, **may_be.dream_algorithm(algorithm), **more)
 
     @sampler
     def parallel(
@@ -219,8 +214,7 @@ class Decode:
         overwrite="reference" lets a quota above the masks left replace known tokens, the prompt's too, as the authors'
         code does; "never" commits masks only. temperature 0 takes the likeliest token (the authors' code cannot).
         """
-        if rule not in ("dynamic", "static", "sequential"):
-            raise DecodeError(f"Expected rule to be 'dynamic', 'static' or 'sequential', got {rule!r}.")
+        need("rule", rule, among(("dynamic", "static", "sequential")), DecodeError)
         settings = {"cache": "exact", "stop": "ids" if stop_ids else "never", **BLOCK_DIFFUSION, **more}
         return dict(commit=rule, threshold=threshold if rule == "dynamic" else None, top_k=top_k or None, **settings)
 
