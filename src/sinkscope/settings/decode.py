@@ -6,13 +6,13 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from math import ceil
 from typing import Any, Concatenate, Literal, ParamSpec
 
 from sinkscope.aliases import DECODE, translated
 from sinkscope.errors import DecodeError
-from sinkscope.fields import among, need
+from sinkscope.fields import among, need, thawed
 from sinkscope.settings import choices as may_be
 from sinkscope.settings.choices import Cache, Confidence, SparseCache, check
 
@@ -332,11 +332,8 @@ class Decode:
         return self.length if self.steps is None else self.steps
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            field.name: _plain(getattr(self, field.name))
-            for field in fields(self)
-            if field.name not in LATER or getattr(self, field.name) != field.default
-        }
+        left_out = {one.name for one in fields(self) if one.name in LATER and getattr(self, one.name) == one.default}
+        return {name: thawed(value) for name, value in asdict(self).items() if name not in left_out}
 
     @classmethod
     def from_dict(cls, values: Any) -> Decode:
@@ -355,12 +352,6 @@ class Decode:
             if isinstance(item.default, tuple) and (value is None or isinstance(value, Sequence)):
                 object.__setattr__(self, item.name, tuple(value or ()))
         check(self)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, SparseCache):
-        return value.to_dict()
-    return list(value) if isinstance(value, tuple) else value
 
 
 BLOCK_DIFFUSION: dict[str, Any] = {"layout": "grid", "block_causal": True, "choice": "block_draw"}
