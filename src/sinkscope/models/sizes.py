@@ -21,17 +21,21 @@ if TYPE_CHECKING:
 
 Header = dict[str, tuple[str, tuple[int, ...]]]  # of a safetensors file: name → dtype and shape
 LAYERS, WIDTH, VOCABULARY, POSITIONS = 4096, 1 << 20, 1 << 24, 1 << 31
-PLACES = whole(0, POSITIONS)
 TOKEN = Allowed(f"a token id below {VOCABULARY}", whole(-1, VOCABULARY - 1))
+
+
+def _from(least: int, most: int) -> Allowed:
+    return Allowed(f"a whole number from {least} to {most}", whole(least, most))
+
 
 # What each plain field may hold beside null, under the names of all families.
 FIELDS: dict[str, Allowed] = {
-    **dict.fromkeys(("n_layers", "num_hidden_layers", "n_layer", "num_layers"), whole(1, LAYERS)),
-    **dict.fromkeys(("n_heads", "n_kv_heads", "num_attention_heads", "num_key_value_heads", "n_head"), whole(1, WIDTH)),
-    **dict.fromkeys(("d_model", "hidden_size", "n_embd", "mlp_hidden_size", "intermediate_size"), whole(1, WIDTH)),
-    **dict.fromkeys(("moe_intermediate_size", "num_experts", "num_experts_per_tok", "block_size"), whole(0, WIDTH)),
-    **dict.fromkeys(("vocab_size", "embedding_size", "new_vocab_size"), whole(1, VOCABULARY)),
-    **dict.fromkeys(("max_position_embeddings", "max_sequence_length", "n_positions"), whole(1, POSITIONS)),
+    **dict.fromkeys(("n_layers", "num_hidden_layers", "n_layer", "num_layers"), _from(1, LAYERS)),
+    **dict.fromkeys(("n_heads", "n_kv_heads", "num_attention_heads", "num_key_value_heads", "n_head"), _from(1, WIDTH)),
+    **dict.fromkeys(("d_model", "hidden_size", "n_embd", "mlp_hidden_size", "intermediate_size"), _from(1, WIDTH)),
+    **dict.fromkeys(("moe_intermediate_size", "num_experts", "num_experts_per_tok", "block_size"), _from(0, WIDTH)),
+    **dict.fromkeys(("vocab_size", "embedding_size", "new_vocab_size"), _from(1, VOCABULARY)),
+    **dict.fromkeys(("max_position_embeddings", "max_sequence_length", "n_positions"), _from(1, POSITIONS)),
     **dict.fromkeys(("use_cache", "use_sliding_window", "tie_word_embeddings", "weight_tying", "is_causal"), TRUTH),
     **dict.fromkeys(("attention_bias", "mlp_bias", "use_qk_norm", "rope_full_precision"), TRUTH),
     **dict.fromkeys(
@@ -39,8 +43,10 @@ FIELDS: dict[str, Allowed] = {
         Allowed("a finite number above 0", lambda value: number(0)(value) and value > 0),
     ),
     **dict.fromkeys(("bos_token_id", "pad_token_id", "mask_token_id"), TOKEN),
-    "head_dim": whole(1, WIDTH),
-    "sliding_window": Allowed(PLACES.expected, lambda value: value is False or PLACES(value)),  # RND1: false
+    "head_dim": _from(1, WIDTH),
+    "sliding_window": Allowed(
+        f"a whole number from 0 to {POSITIONS}", lambda value: value is False or whole(0, POSITIONS)(value)
+    ),  # RND1: false
     "eos_token_id": Allowed(
         TOKEN.expected, lambda value: all(map(TOKEN, value if isinstance(value, list) else [value]))
     ),
