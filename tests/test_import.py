@@ -54,7 +54,7 @@ def test_the_first_load_leaves_the_garbage_collector_as_it_was(running: bool, fr
 import gc
 {"" if running else "gc.disable()"}
 {"gc.freeze()" if frozen else ""}
-from sinkscope.models.imports import import_transformers
+from sinkscope.models.weights import import_transformers
 import_transformers()
 print(gc.isenabled(), gc.get_freeze_count() > 0)
 """

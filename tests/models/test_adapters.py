@@ -99,10 +99,9 @@ def near(found, expected):
 CASES = {
     "plain": {},
     "rslora": {"use_rslora": True},
-    "patterns": {"rank_pattern": {"q_proj": 2, "layers.1.mlp.up_proj": 3}, "alpha_pattern": {"v_proj": 16}},
     "some layers": {"layers_to_transform": [1]},
     "norms": {"modules_to_save": ["input_layernorm", "post_attention_layernorm", "norm"]},
-    "head": {"modules_to_save": ["lm_head"], "target_modules": ["q_proj", "embed_tokens"]},
+    "head": {"modules_to_save": ["lm_head"], "target_modules": ["q_proj"]},
     "rows": {"trainable_token_indices": {"embed_tokens": [3, 17]}},
     "rows as a list": {"trainable_token_indices": [40, 3]},
 }
@@ -224,7 +223,7 @@ def rewrite(folder, tensors):
         ({"init_lora_weights": "pissa"}, "init_lora_weights = 'pissa'"),
         ({"target_parameters": ["experts.up"]}, "target_parameters"),
         ({"r": 8}, "of rank 8"),
-        ({"rank_pattern": {"q_proj": 9}}, "of rank 9"),
+        ({"rank_pattern": {"q_proj": 9}}, "rank_pattern = {'q_proj': 9}"),
         ({"base_model_name_or_path": None}, "names no base_model_name_or_path"),
         ({"base_model_name_or_path": "nowhere"}, "which is none of them"),
         ({"target_modules": [*NATIVE, "gate"]}, "target gate .* for no layer"),
@@ -249,9 +248,10 @@ def test_damaged_weights_are_told_in_one_sentence(adapter):
     rewrite(adapter, {name: tensor for name, tensor in tensors.items() if "0.self_attn.q_proj.lora_B" not in name})
     with pytest.raises(CheckpointError, match=r"Expected lora_A\.weight and lora_B\.weight .*q_proj"):
         sk.load(adapter)
-    rewrite(adapter, {**tensors, "base_model.model.model.layers.0.odd": torch.zeros(2)})
-    with pytest.raises(CheckpointError, match="no LoRA weight"):
-        sk.load(adapter)
+    for odd in ("layers.0.odd", "embed_tokens.lora_embedding_A"):
+        rewrite(adapter, {**tensors, f"base_model.model.model.{odd}": torch.zeros(2)})
+        with pytest.raises(CheckpointError, match="no LoRA weight"):
+            sk.load(adapter)
     path.rename(adapter / "adapter_model.bin")
     with pytest.raises(CheckpointError, match="pickle and refused"):
         sk.load(adapter)

@@ -68,7 +68,6 @@ def test_constructors_take_their_names() -> None:
     assert sk.Decode.rnd1(max_new_tokens=8, do_sample=True).greedy is False
     assert sk.Decode.autoregressive(8, do_sample=True).temperature == 1.0
     assert sk.Decode.autoregressive(8, do_sample=True, temperature=0.5).temperature == 0.5
-    assert sk.Decode.diffusion_gemma(8, block=8, max_denoising_steps=3, entropy_bound=0.5).gamma == 0.5
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from sinkscope.errors import DecodeError
 from sinkscope.fields import allowed_fields, need
 from sinkscope.models.base import Model
 from sinkscope.settings import Decode
-from sinkscope.settings.choices import DREAM_ALGORITHMS
+from sinkscope.settings.choices import dream_algorithm
 
 
 def resolve_settings(settings: Decode, model: Model, prompt_length: int, words: dict[str, Any]) -> Decode:
@@ -32,11 +32,9 @@ def resolve_settings(settings: Decode, model: Model, prompt_length: int, words: 
             need(name, words[name], allowed[name], DecodeError)
     words = _used(settings, words)
     if "algorithm" in words:
-        algorithm = words.pop("algorithm")
-        if settings.family != "dream" or algorithm not in tuple(DREAM_ALGORITHMS):
-            raise DecodeError(f"Expected one of {', '.join(DREAM_ALGORITHMS)} for a Dream model, got {algorithm!r}.")
-        confidence, commit = DREAM_ALGORITHMS[algorithm]
-        settings = replace(settings, confidence=confidence, commit=commit)
+        if settings.family != "dream":
+            raise DecodeError(f"algorithm has no effect in {settings.family} decoding, only in Dream's; leave it out.")
+        settings = replace(settings, **dream_algorithm(words.pop("algorithm")))
     length = words.get("length") or min(settings.length, max(model.context - prompt_length, 1))  # as there is room for
     if settings.layout == "total" and "length" in words:
         words = {"total_length": None, "steps": length, **words}

@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from sinkscope.attention.calls import Call, Outcome, Tap
-from sinkscope.attention.capture import listening
+from sinkscope.attention.capture import Seen, observe
 from sinkscope.attention.context import Kept, running
 from sinkscope.attention.counter import mixed
 from sinkscope.decoding.cache import Forwards, OverwritingLayer
 from sinkscope.models.base import Model
-from sinkscope.settings.sparse import SparseCache
+from sinkscope.settings.choices import SparseCache
 from sinkscope.sinks.rules import Threshold, rule_from_dict
 
 
@@ -76,14 +75,14 @@ class SparseForwards(Forwards):
         return Kept(*found.whole, found.seen, found.index)
 
     def _refresh(self, canvas: Tensor, block: tuple[int, int], positions: Tensor) -> Tensor:
-        ranker = _Ranker(exact=self.settings.keep == 1)
         self.block, self.since, self.served, self.due = None, 1, 1, False
         self.refreshes += 1
         self.cache = DynamicCache()
         self.padding = None if self.real is None else (~self.real).sum(1).cpu()
-        with listening(self.model.module, ranker) if self.settings.ranks else nullcontext():
+        ranked = observe(self.model, keep=lambda layer, received: received.sum(2))
+        with ranked if self.settings.ranks else nullcontext(Seen()) as seen:
             hidden = self._run(canvas, self.real, positions, self.cache)
-        self.block, self.received = block, ranker.received
+        self.block, self.received = block, dict(zip(seen.layers, seen.kept, strict=True))
         self._lay_out(self._span(*block))
         return hidden
 
@@ -226,20 +225,3 @@ class SparseLayer(OverwritingLayer):
         assert self.watched is not None
         values = self.whole[1]
         return values.gather(2, self.watched.expand(-1, -1, 1, values.shape[-1])).float()
-
-
-class _Ranker(Tap):
-    """Column sums of one forward, by layer; exact: the output stays bit-identical, which takes a second pass."""
-
-    def __init__(self, exact: bool) -> None:
-        self.exact = exact
-        self.received: dict[int, Tensor] = {}  # [batch, head, key]
-
-    def ranks(self, call: Call) -> bool:
-        return self.exact
-
-    def watches(self, call: Call) -> bool:
-        return not self.exact
-
-    def take(self, call: Call, outcome: Outcome) -> None:
-        self.received[call.layer] = outcome.received.sum(2)

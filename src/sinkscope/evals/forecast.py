@@ -8,11 +8,10 @@ from typing import Any
 
 import torch
 
-from sinkscope.decoding.forwards import forwards_of
 from sinkscope.errors import TaskError
 from sinkscope.evals.masking import grid
 from sinkscope.evals.protocol import OTHERWISE, checkpoint_of, protocol_for, settings_for
-from sinkscope.models.cost import CORE, Size, device_of, total_seconds
+from sinkscope.models.cost import CORE, Size, device_of, forwards_of, total_seconds
 from sinkscope.models.load import outline
 
 PROBLEMS = {"gsm8k": 1319, "humaneval": 164}

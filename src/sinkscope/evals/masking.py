@@ -78,7 +78,7 @@ def decode_words(condition: Condition) -> dict[str, Any]:
     """Settings that a condition puts over the decoder's, such as its cache; none for what changes attention."""
     words = dict(condition.decode)
     if isinstance(words.get("cache"), Mapping):
-        from sinkscope.settings.sparse import SparseCache
+        from sinkscope.settings.choices import SparseCache
 
         words["cache"] = SparseCache.from_dict(words["cache"])
     return words

@@ -19,21 +19,21 @@ from torch import Tensor, nn
 
 from sinkscope.errors import CheckpointError
 from sinkscope.io.reading import read_object
-from sinkscope.models import checkpoint
-from sinkscope.models.boundary import LARGEST_CONFIG
+from sinkscope.models.checkpoint import LARGEST_CONFIG, fingerprint, read_header
 
 if TYPE_CHECKING:
     from sinkscope.models.base import Model
 
 CONFIG, WEIGHTS, NOTES = "adapter_config.json", "adapter_model.safetensors", "sinkscope.json"
 PREFIX = "base_model.model."
-ENDINGS = r"(.+?)\.(lora_[AB]\.weight|lora_embedding_[AB]|token_adapter\.trainable_tokens_delta|(?:base_layer\.)?(?:weight|bias))"
+ENDINGS = r"(.+?)\.(lora_[AB]\.weight|token_adapter\.trainable_tokens_delta|weight|bias)"
 # Settings under which the change is more than W + scale · B·A, with the value that leaves it at that.
 PLAIN: dict[str, tuple[Any, ...]] = {
     "bias": ("none", None), "use_dora": (False, None), "lora_bias": (False, None), "fan_in_fan_out": (False, None),
     "layer_replication": (None,), "target_parameters": (None, []), "use_qalora": (False, None),
     "use_bdlora": (None, False), "alora_invocation_tokens": (None,), "arrow_config": (None,), "velora_config": (None,),
     "monteclora_config": (None,), "kasa_config": (None,), "megatron_config": (None,),
+    "rank_pattern": ({}, None), "alpha_pattern": ({}, None),
     # Other ways to start change the base's own weights too, so B·A alone does not say the whole change.
     "init_lora_weights": (True, False, None, "gaussian", "eva", "orthogonal"),
 }  # fmt: skip
@@ -90,7 +90,7 @@ def read_adapter(folder: Path, base: str | None = None) -> Adapter:
         pickled = (folder / "adapter_model.bin").is_file()
         came = "only adapter_model.bin, which is pickle and refused" if pickled else "none"
         raise CheckpointError(f"Expected {WEIGHTS} in {folder}, found {came}; save the adapter with peft again.")
-    checkpoint.read_header(path)
+    read_header(path)
     tensors = {name.removeprefix(PREFIX): tensor for name, tensor in load_file(path).items()}
     ours = folder / NOTES
     notes = read_object(ours, LARGEST_CONFIG, CheckpointError, "fetch it again") if ours.is_file() else {}
@@ -115,7 +115,7 @@ def merge(model: Model, adapter: Adapter, name: str) -> Model:
     _check_complete(model, adapter, list(changed), name)
     for own, held in changed.items():
         _change(model, known[native[own]], adapter.config, own, held)
-    own = checkpoint.fingerprint([adapter.folder / WEIGHTS])
+    own = fingerprint([adapter.folder / WEIGHTS])
     both = f"{model.fingerprint}{own}{json.dumps(adapter.notes, sort_keys=True)}"
     model.fingerprint, model.name = hashlib.sha256(both.encode()).hexdigest(), name
     return model
@@ -128,7 +128,7 @@ def _by_module(adapter: Adapter) -> dict[str, dict[str, Tensor]]:
         named = re.fullmatch(ENDINGS, key)
         if named is None:
             raise CheckpointError(
-                f"{adapter.folder / WEIGHTS} holds {key}, which is no LoRA weight, saved module or token row; "
+                f"{adapter.folder / WEIGHTS} holds {key}, which is no LoRA weight of a linear layer, saved module or token row; "
                 "merge the adapter with peft, and load the merged model."
             )
         found.setdefault(named[1], {})[named[2]] = tensor
@@ -171,9 +171,7 @@ def _change(model: Model, part: nn.Module, config: dict[str, Any], own: str, hel
                 "the base's table; save or fetch the adapter again."
             )
         table[torch.tensor(chosen, device=table.device)] = rows.to(table.device, table.dtype)
-    # A table of embeddings that is a target is saved whole beside its change, as `base_layer`.
-    both = ((key, whole) for key in ("weight", "bias") for whole in (key, f"base_layer.{key}"))
-    saved = {key: held.pop(whole) for key, whole in both if whole in held}
+    saved = {key: held.pop(key) for key in ("weight", "bias") if key in held}
     if (saved or held) and not config.get("ensure_weight_tying"):
         _untie(model, part)
     for key, tensor in saved.items():
@@ -196,11 +194,9 @@ def _target(part: nn.Module, key: str, own: str, shape: tuple[int, ...] | None =
 
 
 def _add_product(part: nn.Module, config: dict[str, Any], own: str, held: dict[str, Tensor]) -> None:
-    """weight += scale · B·A, in float32; an embedding's table is stored the other way round."""
-    table = isinstance(part, nn.Embedding)
-    first, second = ("lora_embedding_A", "lora_embedding_B") if table else ("lora_A.weight", "lora_B.weight")
-    rank = int(_by_pattern(config.get("rank_pattern"), own, config.get("r", 8)))
-    alpha = float(_by_pattern(config.get("alpha_pattern"), own, config.get("lora_alpha", 8)))
+    """weight += scale · B·A, in float32."""
+    first, second = "lora_A.weight", "lora_B.weight"
+    rank, alpha = int(config.get("r", 8)), float(config.get("lora_alpha", 8))
     shapes = {name: tuple(tensor.shape) for name, tensor in held.items()}
     if set(held) != {first, second} or not shapes[first][:1] == shapes[second][1:] == (rank,):
         raise CheckpointError(
@@ -208,19 +204,11 @@ def _add_product(part: nn.Module, config: dict[str, Any], own: str, held: dict[s
             "settings and weights are not of one adapter: save or fetch it again."
         )
     a, b = held[first].float(), held[second].float()
-    weight = _target(part, "weight", own, (a.shape[1], b.shape[0]) if table else (b.shape[0], a.shape[1]))
+    weight = _target(part, "weight", own, (b.shape[0], a.shape[1]))
     scale = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
     wide = torch.promote_types(weight.dtype, torch.float32)
     change = (b.to(weight.device, wide) @ a.to(weight.device, wide)) * scale
-    weight.copy_((weight.to(wide) + (change.mT if table else change)).to(weight.dtype))
-
-
-def _by_pattern(patterns: dict[str, Any] | None, own: str, otherwise: Any) -> Any:
-    """The value of the first pattern that matches the end of a module's name, as PEFT chooses it."""
-    for pattern, value in (patterns or {}).items():
-        if re.match(rf"(.*\.)?({pattern})$", own):
-            return value
-    return otherwise
+    weight.copy_((weight.to(wide) + change).to(weight.dtype))
 
 
 def _untie(model: Model, part: nn.Module) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from sinkscope.errors import CheckpointError, DecodeError, PromptError, TokenizerError
 from sinkscope.io.reading import short
 from sinkscope.models.blocks import block_mask, counted
-from sinkscope.models.boundary import one_sentence
+from sinkscope.models.checkpoint import one_sentence
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

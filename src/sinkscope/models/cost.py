@@ -1,4 +1,4 @@
-"""The one model of cost: seconds, operations and bytes of a forward, from a model's sizes and the shape of the forward."""
+"""The one model of cost: which forwards decoding makes, and seconds, operations and bytes of each, from a model's sizes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from sinkscope.errors import StudyError
 
 if TYPE_CHECKING:
     from sinkscope.models.base import Model
+    from sinkscope.settings.decode import Decode
 
 QUERY_GROUPS = 3  # that received attention is kept for
 TILE = 128  # queries that attention works on at once
@@ -27,6 +28,22 @@ class Workload:
     positions: int
     keys: int
     logits: int
+
+
+def forwards_of(settings: Decode, rows: int, prompt: int) -> list[Workload]:
+    """The most forwards that one call of `decode` makes; an autoregressive decoder reads, then computes a position each."""
+    if settings.family == "autoregressive":
+        written = Workload(settings.length - 1, rows, 1, prompt + settings.length // 2, 1)
+        return [Workload(1, rows, prompt, prompt, 1), written]
+    steps, canvas, block = settings.most_steps, prompt + settings.length, settings.block or settings.length
+    if settings.guidance and settings.layout == "left":
+        steps *= 2
+    elif settings.guidance:
+        rows *= 2  # both copies in one forward
+    if settings.cache == "exact":  # a step computes its block alone; every block before it is stored by a forward
+        stored = Workload(settings.blocks, rows, prompt // settings.blocks + block, canvas, 0)
+        return [stored, Workload(steps, rows, block, canvas, max(block // 2, 1))]
+    return [Workload(steps, rows, canvas, canvas, max(block // 2, 1))]
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,6 @@ TOKENIZER = ["*.json", "*.jinja", "*.txt", "*.model"]
 PATTERNS = [*TOKENIZER, "*.safetensors"]
 
 
-class HubSilentError(OSError):
-    """Nothing came from the Hub for so long that asking again is no use."""
-
-
 def seconds() -> float:
     """Without an answer, after which the Hub is given up: huggingface_hub's own HF_HUB_ETAG_TIMEOUT, 10 if not set."""
     from huggingface_hub import constants
@@ -76,7 +72,7 @@ def snapshot(
     hub_id, _, written = hub_id.partition("@")
     revision = revision or written or None
     try:
-        with answering(hub_id):
+        with answering():
             found = snapshot_download(
                 hub_id, allow_patterns=patterns, etag_timeout=seconds(), revision=revision, token=token
             )
@@ -92,7 +88,7 @@ def snapshot(
 
 
 @contextmanager
-def answering(hub_id: str) -> Iterator[None]:
+def answering() -> Iterator[None]:
     """Give up a Hub that says nothing: huggingface_hub lists a repository without any limit, and asks again five times."""
     from huggingface_hub.utils import logging
     from huggingface_hub.utils._http import get_session
@@ -101,7 +97,7 @@ def answering(hub_id: str) -> Iterator[None]:
     level = logging.get_verbosity()
     logging.set_verbosity(40)  # every retry would be told, and the end of it is told by us
     hooks: dict[str, list[Any]] = getattr(session, "event_hooks", {})  # requests, in older versions, has none
-    life = _Life(hub_id)
+    life = _Life()
     hooks.setdefault("request", []).append(life.asked)
     hooks.setdefault("response", []).append(life.answered)
     try:
@@ -113,13 +109,10 @@ def answering(hub_id: str) -> Iterator[None]:
 
 
 class _Life:
-    """When something last came from the Hub: the beginning of an answer, or bytes of a file."""
+    """When an answer last began, and what was asked: a file that came in part is asked for from another byte on."""
 
-    def __init__(self, hub_id: str) -> None:
-        from huggingface_hub import constants
-
-        self.folder = Path(constants.HF_HUB_CACHE) / f"models--{hub_id.replace('/', '--')}"
-        self.held, self.last = self._bytes(), time.monotonic()
+    def __init__(self) -> None:
+        self.last, self.before = time.monotonic(), set[tuple[str, str, str | None]]()
 
     def answered(self, _: Any) -> None:
         self.last = time.monotonic()
@@ -127,12 +120,7 @@ class _Life:
     def asked(self, request: Any) -> None:
         """Before every request, and so before every retry; some are made with timeout=None, past the session's own."""
         request.extensions["timeout"] = dict.fromkeys(("connect", "read", "write", "pool"), seconds())
-        now, held = time.monotonic(), self._bytes()
-        if held != self.held:
-            self.held, self.last = held, now
-        elif now - self.last >= seconds():
-            raise HubSilentError("the Hub fell silent")
-
-    def _bytes(self) -> int:
-        found = self.folder.glob("blobs/*") if self.folder.is_dir() else ()
-        return sum(path.stat().st_size for path in found)
+        wanted = (request.method, str(request.url), request.headers.get("range"))
+        if wanted in self.before and time.monotonic() - self.last >= seconds():
+            raise TimeoutError("the Hub fell silent")
+        self.before.add(wanted)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sinkscope.models.family import Family, family
 from sinkscope.settings.decode import Decode
@@ -17,7 +17,13 @@ if TYPE_CHECKING:
 
     from sinkscope.models.base import Model
 
+SDPA_AFTER_FLOAT32_ROPE = "sinkscope_sdpa_after_float32_rope"
 BLOCK = r"^model\.transformer\.blocks\.(\d+)\."
+PARTS = {
+    "attn_norm": "input_layernorm", "ff_norm": "post_attention_layernorm", "q_proj": "self_attn.q_proj",
+    "k_proj": "self_attn.k_proj", "v_proj": "self_attn.v_proj", "attn_out": "self_attn.o_proj",
+    "ff_proj": "mlp.gate_proj", "up_proj": "mlp.up_proj", "ff_out": "mlp.down_proj",
+}  # fmt: skip
 
 # config.json values under which the mathematics is Llama's; anything else would load and compute something different.
 LLAMA_LIKE = {
@@ -50,16 +56,8 @@ class LLaDA(Family):
         r"^model\.transformer\.wte\.": "model.embed_tokens.",
         r"^model\.transformer\.ln_f\.": "model.norm.",
         r"^model\.transformer\.ff_out\.": "lm_head.",
-        BLOCK + r"attn_norm\.": r"model.layers.\1.input_layernorm.",
-        BLOCK + r"ff_norm\.": r"model.layers.\1.post_attention_layernorm.",
-        # One line each: transformers fills in a single group only.
-        BLOCK + r"q_proj\.": r"model.layers.\1.self_attn.q_proj.",
-        BLOCK + r"k_proj\.": r"model.layers.\1.self_attn.k_proj.",
-        BLOCK + r"v_proj\.": r"model.layers.\1.self_attn.v_proj.",
-        BLOCK + r"attn_out\.": r"model.layers.\1.self_attn.o_proj.",
-        BLOCK + r"ff_proj\.": r"model.layers.\1.mlp.gate_proj.",
-        BLOCK + r"up_proj\.": r"model.layers.\1.mlp.up_proj.",
-        BLOCK + r"ff_out\.": r"model.layers.\1.mlp.down_proj.",
+        # One pattern each: transformers fills in a single group only.
+        **{rf"{BLOCK}{own}\.": rf"model.layers.\1.{native}." for own, native in PARTS.items()},
     }
 
     def knows(self, config: dict[str, Any], folder: Path) -> bool:
@@ -92,8 +90,6 @@ class LLaDA(Family):
 
     def adapt(self, module: nn.Module, config: dict[str, Any]) -> None:
         if config.get("rope_full_precision", True) and next(module.parameters()).dtype != torch.float32:
-            from sinkscope.models.rope import rotate_in_float32
-
             rotate_in_float32(module)
 
     def defaults(self, model: Model) -> Decode:
@@ -126,3 +122,62 @@ class MMaDA(LLaDA):
 
     def defaults(self, model: Model) -> Decode:
         return Family.defaults(self, model)
+
+
+# ---- the rotary embedding applied in float32 inside a half-precision model, as LLaDA's own code does
+
+
+class Float32Rotary(nn.Module):
+    """Wraps a transformers rotary embedding so that cos and sin stay float32; q and k are then promoted to it."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, hidden: Tensor, position_ids: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        cos, sin = self.inner(hidden.to(torch.float32), position_ids)
+        return cos, sin
+
+
+def sdpa_in_value_dtype(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
+) -> tuple[Tensor, None]:
+    """transformers' sdpa after casting the rotated queries and keys back to the model's dtype."""
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    out: tuple[Tensor, None] = sdpa_attention_forward(
+        module, query.to(value.dtype), key.to(value.dtype), value, attention_mask, **options
+    )
+    return out
+
+
+class KeysInValueDtype:
+    """A cache that stores rotated keys in the dtype of the values, as it would without the float32 rotation."""
+
+    def __init__(self, cache: Any) -> None:
+        self.cache = cache
+
+    def update(self, key: Tensor, value: Tensor, *args: Any, **options: Any) -> tuple[Tensor, Tensor]:
+        stored: tuple[Tensor, Tensor] = self.cache.update(key.to(value.dtype), value, *args, **options)
+        return stored
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.cache, name)
+
+
+def _narrow_cache(part: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    cache = options.get("past_key_values")
+    return args, options if cache is None else {**options, "past_key_values": KeysInValueDtype(cache)}
+
+
+def rotate_in_float32(module: Any) -> None:
+    """Make a half-precision Llama module rotate in float32 (one constant of the model, not a passing patch)."""
+    from transformers import AttentionInterface
+    from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+    AttentionInterface.register(SDPA_AFTER_FLOAT32_ROPE, sdpa_in_value_dtype)
+    AttentionMaskInterface.register(SDPA_AFTER_FLOAT32_ROPE, sdpa_mask)
+    module.model.rotary_emb = Float32Rotary(module.model.rotary_emb)
+    for layer in module.model.layers:
+        layer.self_attn.register_forward_pre_hook(_narrow_cache, with_kwargs=True)
+    module.set_attn_implementation(SDPA_AFTER_FLOAT32_ROPE)

@@ -17,15 +17,14 @@ from sinkscope.io.reading import reason, short
 from sinkscope.models import adapters, checkpoint
 from sinkscope.models.assemble import assemble, described, self_tested, tokenizer_in, with_preset
 from sinkscope.models.base import Model
-from sinkscope.models.boundary import checked_name, one_sentence, refuse_odd_files
+from sinkscope.models.checkpoint import checked_name, one_sentence, refuse_odd_files
 from sinkscope.models.family import Family, families, has_tokenizer, register
 from sinkscope.models.gguf_file import gguf_config, load_gguf, read_gguf
 from sinkscope.models.hub import find_folder, hub_commit
-from sinkscope.models.imports import import_transformers
 from sinkscope.models.llama import Llama
 from sinkscope.models.quantize import checked_scheme, digest, packed_by, quantize
 from sinkscope.models.sizes import check_against_weights, empty_module, refuse_unless_fits
-from sinkscope.models.weights import Device, load_weights, set_direction
+from sinkscope.models.weights import Device, import_transformers, load_weights, set_direction
 
 for _found in iter_modules([str(Path(__file__).parent)]):  # families register themselves
     import_module(f"sinkscope.models.{_found.name}")

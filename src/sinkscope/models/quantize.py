@@ -13,7 +13,7 @@ from torch import nn
 from sinkscope.errors import CheckpointError
 from sinkscope.fields import shown
 from sinkscope.models.base import Model
-from sinkscope.models.imports import no_warnings
+from sinkscope.models.weights import no_warnings
 
 SCHEMES = ("int8", "int4")  # a scale per row; a scale and a zero point per GROUP inputs of a row
 GROUP = 32

@@ -1,10 +1,14 @@
-"""Stored weights become a native transformers module, with every key accounted for."""
+"""Stored weights become a native transformers module, with every key accounted for; and transformers itself, kept quiet."""
 
 from __future__ import annotations
 
+import gc
+import logging
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -138,16 +142,47 @@ def placement(device: Device) -> dict[str, Any]:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keep transformers' loading report and bar off the screen: what matters of it becomes an error of ours."""
-    import logging as levels
+    from transformers.utils import logging as theirs
 
-    from transformers.utils import logging
-
-    level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity(levels.CRITICAL)
-    logging.disable_progress_bar()
+    level, bar = theirs.get_verbosity(), theirs.is_progress_bar_enabled()
+    theirs.set_verbosity(logging.CRITICAL)
+    theirs.disable_progress_bar()
     try:
         yield
     finally:
-        logging.set_verbosity(level)
+        theirs.set_verbosity(level)
         if bar:
-            logging.enable_progress_bar()
+            theirs.enable_progress_bar()
+
+
+@contextmanager
+def no_warnings() -> Iterator[None]:
+    """torchao, which transformers imports where it is installed, logs every kernel for other machines that it cannot load."""
+    before = logging.root.manager.disable
+    logging.disable(max(before, logging.WARNING))
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+@cache
+def import_transformers() -> None:
+    """Import it with the garbage collector at rest.
+
+    Nothing that is imported is garbage, and the collector goes over it again and again: a seventh of the first load.
+    """
+    if sys.flags.optimize > 1:
+        raise CheckpointError(
+            "transformers reads docstrings, and Python drops them under -OO or PYTHONOPTIMIZE=2; leave that out, or use -O."
+        )
+    running = gc.isenabled()
+    gc.disable()
+    try:
+        with no_warnings():
+            import transformers.modeling_utils
+            import transformers.models.auto.modeling_auto
+            import transformers.models.auto.tokenization_auto  # noqa: F401
+    finally:
+        if running:
+            gc.enable()

@@ -9,11 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 from sinkscope.errors import SinkscopeError
-from sinkscope.fields import allowed_fields, among, maybe
+from sinkscope.fields import allowed_fields, among
 from sinkscope.interventions.positions import POSITIONS
 from sinkscope.interventions.settings import Registered, Setting, add
-from sinkscope.settings.choices import CACHES
-from sinkscope.settings.sparse import SparseCache
+from sinkscope.settings.choices import CACHES, SparseCache
 
 
 def _sparse(values: dict[str, Any]) -> dict[str, Any]:
@@ -29,8 +28,7 @@ def _wrong(values: dict[str, Any]) -> tuple[str, str] | None:
 
 
 def _setting(name: str, default: Any, label: Callable[[Any], str], place: int, quiet: bool = False) -> Setting:
-    allowed = allowed_fields(SparseCache)[name]
-    return Setting(name, default, maybe(allowed) if default is None else allowed, label=label, place=place, quiet=quiet)
+    return Setting(name, default, allowed_fields(SparseCache)[name], label=label, place=place, quiet=quiet)
 
 
 SPARSE = (

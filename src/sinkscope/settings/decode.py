@@ -6,16 +6,15 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from math import ceil
-from typing import Any, Concatenate, Literal, ParamSpec, cast
+from typing import Any, Concatenate, Literal, ParamSpec
 
 from sinkscope.aliases import DECODE, translated
 from sinkscope.errors import DecodeError
+from sinkscope.fields import among, need, thawed
 from sinkscope.settings import choices as may_be
-from sinkscope.settings.checks import check
-from sinkscope.settings.choices import Confidence
-from sinkscope.settings.sparse import Cache, SparseCache
+from sinkscope.settings.choices import Cache, Confidence, SparseCache, check
 
 Ids = Sequence[int] | None
 Given = ParamSpec("Given")
@@ -26,10 +25,8 @@ def only(*families: may_be.Kind, default: Any = None) -> Any:
     return field(default=default, metadata={"only": families})
 
 
-def sampler(
-    make: Callable[Concatenate[Any, Given], dict[str, Any]],
-) -> Callable[Concatenate[type[Decode], Given], Decode]:
-    """For a constructor, under @classmethod: `make` gives the settings beside its arguments, its further words among them.
+def sampler(make: Callable[Concatenate[Any, Given], dict[str, Any]]) -> classmethod[Decode, Given, Decode]:
+    """A classmethod that constructs: `make` gives the settings beside its arguments, its further words among them.
 
     The family is called as the constructor, unless it says another. Words that are unknown, given twice, missing, or set by
     the sampler itself are refused.
@@ -56,7 +53,7 @@ def sampler(
             ) from None
 
     made.__signature__ = takes.replace(return_annotation="Decode")  # type: ignore[attr-defined]  # for help()
-    return cast("Callable[Concatenate[type[Decode], Given], Decode]", made)
+    return classmethod(made)  # type: ignore[arg-type]  # it takes what `make` takes
 
 
 @dataclass(frozen=True)
@@ -128,7 +125,6 @@ class Decode:
 
     # Each constructor returns what it sets beside the arguments that are settings themselves; `sampler` puts both together.
 
-    @classmethod
     @sampler
     def llada(
         cls, /, length: int, block: int | None = None, steps: int | None = None, temperature: float = 0.0,
@@ -138,7 +134,6 @@ class Decode:
         """LLaDA's semi-autoregressive sampler: blocks left to right, the same number of commits every step."""
         return {"steps": length if steps is None else steps, **more}
 
-    @classmethod
     @sampler
     def mmada(
         cls, /, length: int, block: int | None = None, steps: int | None = None, temperature: float = 0.0,
@@ -147,7 +142,6 @@ class Decode:
         """MMaDA's sampler: LLaDA's with float64 confidence; stop="eot" is its fast variant."""
         return {"steps": length if steps is None else steps, "confidence_dtype": "float64", **more}
 
-    @classmethod
     @sampler
     def dream(
         cls, /, length: int, steps: int | None = None, algorithm: str = "origin",
@@ -158,14 +152,8 @@ class Decode:
 
         algorithm="p2" is Open-dCoder's: the least confident of all generated tokens are masked again at every step.
         """
-        if algorithm not in tuple(may_be.DREAM_ALGORITHMS):  # a list cannot be looked up in a mapping
-            raise DecodeError(
-                f"Expected algorithm to be one of {', '.join(may_be.DREAM_ALGORITHMS)}, got {algorithm!r}."
-            )
-        confidence, commit = may_be.DREAM_ALGORITHMS[algorithm]
-        return dict(steps=length if steps is None else steps, confidence=confidence, commit=commit, **more)
+        return dict(steps=length if steps is None else steps, **may_be.dream_algorithm(algorithm), **more)
 
-    @classmethod
     @sampler
     def parallel(
         cls, /, length: int, block: int | None = None, threshold: float | None = 0.9, factor: float | None = None,
@@ -181,7 +169,6 @@ class Decode:
         return dict(commit=commit, steps=steps, threshold=threshold, cache=None if cache == "none" else cache,
                     **{"confidence_dtype": "float64", **more})  # fmt: skip
 
-    @classmethod
     @sampler
     def autoregressive(
         cls, /, length: int, temperature: float = 0.0, top_p: float | None = None, top_k: int | None = None,
@@ -194,7 +181,6 @@ class Decode:
         """
         return dict(commit="next", **more)
 
-    @classmethod
     @sampler
     def llada2(
         cls, /, length: int, block: int = 32, steps: int = 32, threshold: float = 0.95, minimal_topk: int = 1,
@@ -207,7 +193,6 @@ class Decode:
         """
         return dict(commit="dynamic", **{"stop": "early_eos" if early_stop else "eos", **BLOCK_DIFFUSION, **more})
 
-    @classmethod
     @sampler
     def llada21(
         cls, /, length: int, block: int = 32, threshold: float = 0.95, editing_threshold: float = 0.9,
@@ -218,7 +203,6 @@ class Decode:
         stop = "eos" if early_stop else "never"
         return dict(commit="edit", steps=None, **{"stop": stop, **BLOCK_DIFFUSION, **more})
 
-    @classmethod
     @sampler
     def sdar(
         cls, /, length: int, block: int = 4, steps: int = 4, rule: str = "dynamic", threshold: float = 0.85,
@@ -230,12 +214,10 @@ class Decode:
         overwrite="reference" lets a quota above the masks left replace known tokens, the prompt's too, as the authors'
         code does; "never" commits masks only. temperature 0 takes the likeliest token (the authors' code cannot).
         """
-        if rule not in ("dynamic", "static", "sequential"):
-            raise DecodeError(f"Expected rule to be 'dynamic', 'static' or 'sequential', got {rule!r}.")
+        need("rule", rule, among(("dynamic", "static", "sequential")), DecodeError)
         settings = {"cache": "exact", "stop": "ids" if stop_ids else "never", **BLOCK_DIFFUSION, **more}
         return dict(commit=rule, threshold=threshold if rule == "dynamic" else None, top_k=top_k or None, **settings)
 
-    @classmethod
     @sampler
     def mdlm(
         cls, /, length: int, block: int | None = None, steps: int | None = None, confidence: Confidence = "probability",
@@ -246,7 +228,6 @@ class Decode:
         sizes = {"block": length if block is None else block, "steps": length if steps is None else steps}
         return dict(commit="rounded", **sizes, **{"layout": "rows", **more})
 
-    @classmethod
     @sampler
     def bd3lm(
         cls, /, length: int, block: int | None = None, steps: int | None = None, confidence: Confidence = "probability",
@@ -258,7 +239,6 @@ class Decode:
         settings = {"layout": "left", "block_causal": True, "cache": "exact", "stop": "row_eos", **more}
         return dict(commit="rounded", **sizes, **settings)
 
-    @classmethod
     @sampler
     def fast_dllm2(
         cls, /, length: int, block: int = 32, sub_block: int = 8, threshold: float = 1.0, temperature: float = 0.0,
@@ -267,7 +247,6 @@ class Decode:
         """Fast-dLLM v2: block-causal and shifted; blocks are filled in sub-blocks, at least one token per step."""
         return dict(commit="sub_blocks", steps=None, **{"cache": "exact", "stop": "eos", **BLOCK_DIFFUSION, **more})
 
-    @classmethod
     @sampler
     def nemotron(
         cls, /, length: int, block: int = 32, threshold: float | None = 0.9, mode: may_be.Mode = "diffusion",
@@ -289,7 +268,6 @@ class Decode:
         return dict(commit="continued", steps=None, threshold=(threshold or None) if drafts else threshold,
                     **{"block_causal": True, "cache": "exact", **usual, **more})  # fmt: skip
 
-    @classmethod
     @sampler
     def wedlm(
         cls, /, length: int, block: int = 16, threshold: float | None = None, temperature: float = 0.0, **more: Any
@@ -301,7 +279,6 @@ class Decode:
         return dict(commit="threshold" if threshold else "best", steps=None, threshold=threshold or None,
                     **{"layout": "aligned", "block_causal": True, "choice": "likeliest", **more})  # fmt: skip
 
-    @classmethod
     @sampler
     def rnd1(
         cls, /, total_length: int | None = None, steps: int = 256, temperature: float = 1.0, greedy: bool = True,
@@ -316,7 +293,6 @@ class Decode:
         return dict(commit="entropy" if gamma is None else "entropy_bounded", block=None, top_k=top_k or None,
                     **{"length": total_length, "layout": "total", "choice": "entropy", **more})  # fmt: skip
 
-    @classmethod
     @sampler
     def diffusion_gemma(
         cls, /, length: int, block: int = 256, steps: int = 48, gamma: float | None = None, t_min: float | None = None,
@@ -356,11 +332,8 @@ class Decode:
         return self.length if self.steps is None else self.steps
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            field.name: _plain(getattr(self, field.name))
-            for field in fields(self)
-            if field.name not in LATER or getattr(self, field.name) != field.default
-        }
+        left_out = {one.name for one in fields(self) if one.name in LATER and getattr(self, one.name) == one.default}
+        return {name: thawed(value) for name, value in asdict(self).items() if name not in left_out}
 
     @classmethod
     def from_dict(cls, values: Any) -> Decode:
@@ -379,12 +352,6 @@ class Decode:
             if isinstance(item.default, tuple) and (value is None or isinstance(value, Sequence)):
                 object.__setattr__(self, item.name, tuple(value or ()))
         check(self)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, SparseCache):
-        return value.to_dict()
-    return list(value) if isinstance(value, tuple) else value
 
 
 BLOCK_DIFFUSION: dict[str, Any] = {"layout": "grid", "block_causal": True, "choice": "block_draw"}

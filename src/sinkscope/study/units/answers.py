@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from sinkscope.decoding import decode
-from sinkscope.decoding.forwards import forwards_of
 from sinkscope.decoding.run import Step
-from sinkscope.models.cost import Workload
+from sinkscope.models.cost import Workload, forwards_of
 from sinkscope.study.schema import Study
 from sinkscope.study.units import ModelInfo, Unit, UnitKind, conditions_for, decoded_units
 from sinkscope.study.units.given import asked, batch_of, changed, model_for

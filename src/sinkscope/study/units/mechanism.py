@@ -22,13 +22,12 @@ from sinkscope.attention.calls import Call, Outcome, Tap
 from sinkscope.attention.capture import listening
 from sinkscope.attention.context import seeded
 from sinkscope.decoding import decode
-from sinkscope.decoding.forwards import forwards_of
 from sinkscope.decoding.run import Step
 from sinkscope.errors import StudyError
 from sinkscope.interventions import MaskRandom, MaskSinks, intervene
 from sinkscope.interventions.base import top
 from sinkscope.interventions.conditions import Condition
-from sinkscope.models.cost import Workload
+from sinkscope.models.cost import Workload, forwards_of
 from sinkscope.settings.decode import Decode
 from sinkscope.study.schema import LEAST_STEPS, Study
 from sinkscope.study.units import ModelInfo, Unit, UnitKind, decoded_units

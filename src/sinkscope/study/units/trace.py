@@ -10,8 +10,7 @@ import polars as pl
 import torch
 
 from sinkscope.attention.context import seeded
-from sinkscope.decoding.forwards import forwards_of
-from sinkscope.models.cost import Workload
+from sinkscope.models.cost import Workload, forwards_of
 from sinkscope.settings.decode import Decode
 from sinkscope.sinks import find, head_dynamics, notable, rule_from_dict, sweep
 from sinkscope.sinks.columns import CumulativeColumns, alive_keys
