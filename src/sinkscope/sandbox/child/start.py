@@ -12,7 +12,6 @@ import os
 import resource
 import select
 import signal
-import socket
 import sys
 
 from .judge import Line, candidate, judge
@@ -57,28 +56,6 @@ def run_judge(job: dict[str, Any], report: int) -> NoReturn:
         stream.flush()
     os.write(report, json.dumps(verdict).encode())
     os._exit(0)
-
-
-def serve(door: int) -> None:
-    """Start a sandbox for every job that comes through the socket; end when its other end is closed."""
-    call("prctl", 1, signal.SIGKILL, 0, 0, 0)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the sandboxes here: the kernel buries them
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asked
-    entrance = socket.socket(fileno=door)
-    while True:
-        word, passed, _, _ = socket.recv_fds(entrance, 1, 4)
-        if not word:
-            os._exit(0)
-        if os.fork() == 0:
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            entrance.detach()
-            job, output, report, control = passed
-            for source, target in ((job, 0), (output, 1), (output, 2)):
-                os.dup2(source, target)
-            close_all_but(report, control)
-            main(report, control)
-        for descriptor in passed:
-            os.close(descriptor)
 
 
 def main(report: int, control: int) -> NoReturn:
