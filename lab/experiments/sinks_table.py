@@ -42,6 +42,7 @@ def sinks_of(name: str | Path, per_kind: int = 3, seed: int = 5) -> list[Sinks]:
     A causal model is also counted in multiples of the uniform share. After the first step it has one query, whose column
     sums are at most 1, so that a threshold on sums finds nothing there.
     """
+    from lab import pictures  # noqa: F401 - a kind of problem of its own
     from sinkscope.models.load import load
     from sinkscope.tasks import KINDS, problems
     from sinkscope.tracing import trace
