@@ -7,14 +7,14 @@ import torch
 
 from sinkscope.sinks import dynamics
 from sinkscope.sinks.classes import Classes, judged
-from sinkscope.sinks.columns import TraceLike, alive_keys, default_rule, marks_by_layer, on_one_core, query_count
+from sinkscope.sinks.columns import TraceColumns, alive_keys, default_rule, marks_by_layer, on_one_core, query_count
 from sinkscope.sinks.dynamics import Measures
 from sinkscope.sinks.rules import Rule
 from sinkscope.sinks.tables import named
 
 
 @on_one_core
-def head_dynamics(trace: TraceLike, rule: Rule | None = None, classes: Classes | None = None) -> pl.DataFrame:
+def head_dynamics(trace: TraceColumns, rule: Rule | None = None, classes: Classes | None = None) -> pl.DataFrame:
     """One row per (layer, head): class, lives, path, distances, strength, entropy; null where there is nothing to measure.
 
     Positions and distances are in tokens, times in steps, strength in the rule's unit (column `unit`). The columns are

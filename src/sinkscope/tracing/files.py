@@ -17,7 +17,7 @@ from sinkscope import io
 from sinkscope.errors import DecodeError, TraceError
 from sinkscope.fields import shown
 from sinkscope.settings.decode import Decode
-from sinkscope.tracing.record import SHAPES, TENSORS, WHOLE, Trace
+from sinkscope.tracing.record import SHAPES, WHOLE, Trace
 
 # What a header of another kind, or of another depth, makes of the lines that read it.
 _DAMAGED = (LookupError, AttributeError, TypeError, ValueError, RecursionError, OverflowError, DecodeError, TraceError)
@@ -46,7 +46,7 @@ def save(trace: Trace, path: Path) -> Path:
     header: dict[str, Any] = {name: getattr(trace, name) for name in TYPES}
     header["settings"] = trace.settings.to_dict()
     header["vocabulary"] = {str(token): shown for token, shown in trace.vocabulary.items()}
-    tensors = {name: getattr(trace, name).contiguous() for name in TENSORS if getattr(trace, name) is not None}
+    tensors = {name: getattr(trace, name).contiguous() for name in SHAPES if getattr(trace, name) is not None}
     metadata = {"format": FORMAT, "schema": str(SCHEMA), "sinkscope": VERSION, "header": json.dumps(header)}
     if not path.name or path.is_dir():
         raise TraceError(f"Expected a file to write the trace to, and {path} is a folder; name a file in it.")
@@ -72,7 +72,7 @@ def load(path: Path) -> Trace:
         with safe_open(str(path), framework="pt") as file:
             metadata = file.metadata() or {}
             _check_metadata(metadata, path)
-            tensors = {name: file.get_tensor(name) for name in file.keys() if name in TENSORS}  # noqa: SIM118
+            tensors = {name: file.get_tensor(name) for name in file.keys() if name in SHAPES}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError, TypeError) as error:
         raise TraceError(f"{path} is not a whole trace file ({error}); record it again.") from None
     try:
@@ -82,7 +82,7 @@ def load(path: Path) -> Trace:
         check_plain(plain)
         plain["map_heads"] = tuple((int(layer), int(head)) for layer, head in plain["map_heads"])
         settings = Decode.from_dict(header["settings"])
-        made = {name: tensors.get(name) for name in TENSORS}
+        made = {name: tensors.get(name) for name in SHAPES}
         check_tensors(made, plain, vocabulary)
         return Trace(**made, **plain, settings=settings, vocabulary=vocabulary)  # type: ignore[arg-type]
     except _DAMAGED as error:
@@ -136,7 +136,7 @@ def check_tensors(tensors: dict[str, Tensor | None], plain: dict[str, Any], voca
         if tensor.is_floating_point() == (name in WHOLE) or tensor.is_complex() or tensor.dtype == torch.bool:
             raise TraceError(f"{name} is {tensor.dtype}")
         for size, letter in zip(tensor.shape, shape, strict=True):
-            word, found = ("step", size - 1) if letter == "step + 1" else (letter, size)
+            word, found = ("step", size - 1) if letter == "step+1" else (letter, size)
             expected = word if isinstance(word, int) else sizes.setdefault(word, found)
             if found != expected:
                 raise TraceError(f"{name} has {size} where {letter} is {expected}")

@@ -21,7 +21,7 @@ from sinkscope.models.base import Messages, Model, Prompt
 from sinkscope.models.load import load
 from sinkscope.settings.decode import Decode
 from sinkscope.sinks import describe
-from sinkscope.tracing.record import TENSORS, Trace
+from sinkscope.tracing.record import SHAPES, Trace
 from sinkscope.tracing.recorder import Keep, Recorder
 
 
@@ -112,7 +112,7 @@ def cut_row(
     canvas, shown = tensors["canvas"], [tensors[name] for name in ("canvas", "lens_tokens") if name in tensors]
     ids = sorted({token for some in shown for token in some.unique().tolist()})
     return Trace(
-        **{name: tensors.get(name) for name in TENSORS},  # type: ignore[arg-type]
+        **{name: tensors.get(name) for name in SHAPES},  # type: ignore[arg-type]
         prompt_length=prompt_width - padding,
         settings=recorder.settings,
         model=model.identity(),
