@@ -137,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"--seed {given.seed} --out docs/results/training/sinks.md`.\n"
             f"Rule: Threshold({EPSILON:g}): column sums (uniform = 1), for the causal model also multiples of the uniform share, "
             "because its later steps have one query each. Each model with its own decode settings. "
-            "Classes of heads: sinkscope.sinks.classes, by trace.\n\n"
+            "Classes of heads: sinkscope.sinks.heads, by trace.\n\n"
         )
         given.out.parent.mkdir(parents=True, exist_ok=True)
         given.out.write_text(head + text, encoding="utf-8")

@@ -20,7 +20,7 @@ from sinkscope.decoding.canvas import lay_out
 from sinkscope.decoding.run import Step
 from sinkscope.errors import BudgetError, TraceError
 from sinkscope.fields import LARGEST, Allowed, FromZero, among, check_fields, whole
-from sinkscope.interventions.ablate import Heads, largest
+from sinkscope.interventions.activations import Heads, largest
 from sinkscope.interventions.hooks import HookContext, hook
 from sinkscope.models.base import Model
 from sinkscope.settings.decode import Decode
