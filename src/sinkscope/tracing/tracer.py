@@ -16,7 +16,7 @@ from sinkscope.decoding.canvas import delete_positions
 from sinkscope.decoding.run import Decoded, OnStep, Step
 from sinkscope.errors import DecodeError, InterventionError, TraceError
 from sinkscope.interventions import Intervention, intervene
-from sinkscope.io.progress import StepBar
+from sinkscope.io.progress import step_bar
 from sinkscope.models.base import Messages, Model, Prompt
 from sinkscope.models.load import load
 from sinkscope.settings.decode import Decode
@@ -65,11 +65,11 @@ def trace(
 
     def both(step: Step) -> None:
         recorder.on_step(step)
-        bar.tick()
+        bar.update()
         if on_step is not None:
             on_step(step)
 
-    with StepBar(chosen.steps or chosen.length, f"tracing {loaded.name}", asked=progress) as bar, ExitStack() as stack:
+    with step_bar(chosen.steps or chosen.length, f"tracing {loaded.name}", asked=progress) as bar, ExitStack() as stack:
         if interventions:
             stack.enter_context(intervene(loaded, *interventions))
         recorder.hooks(stack)  # behind interventions on activations: what is recorded is what they leave
