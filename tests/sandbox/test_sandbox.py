@@ -256,7 +256,7 @@ def test_refuses_where_the_kernel_gives_no_namespaces():
     # A filter that every child inherits takes `unshare` away, as a locked-down container does.
     code = (
         "import sys\nsys.path.insert(0, sys.argv[1])\nfrom sinkscope.sandbox import execute as sandbox\n"
-        "from sinkscope.sandbox.child import walls\n"
+        "from sinkscope.sandbox.child import start as walls\n"
         "from sinkscope.errors import SandboxError\n"
         "walls.call('prctl', 38, 1, 0, 0, 0)\nwalls.filter_calls({'unshare': walls.DENIED['unshare']})\n"
         "try:\n    sandbox.run_python('print(1)')\nexcept SandboxError as error:\n    print('refused:', error)\n"

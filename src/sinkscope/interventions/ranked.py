@@ -115,7 +115,7 @@ class Ranked(Selector, noop={"k": 0}):
         rules = self.above is not None or self.below is not None
         alone = call.forward is None or rules or self.score == "per_row" or self.value_norm is not None
         layers = [call.layer] if alone else memory.alike(call, self.rank, self.rows)
-        parts = [memory.scores_at(layer, call.keys, self.rank, self.rows) for layer in layers]
+        parts = [memory.scores(layer, call.keys, self.rank, self.rows) for layer in layers]
         own = torch.stack([part for part in parts if part is not None])  # [layer, batch, head, key]
         scores, eligible = own, own > 0  # padding and keys that are not there yet score 0
         if self.per == "layer":
@@ -212,7 +212,7 @@ class MaskRandom(Ranked):
     norms, where those are given. match: "count" hides as many keys (the count-matched control); "mass" hides keys in random
     order until they draw, at this very forward, what the sinks draw there (the mass-matched control: where all other keys
     draw less, all). A key cannot be hidden by halves: the last one is hidden with the chance that makes the mean right.
-    avoid_sinks: never the sinks themselves: the top `avoid` keys, as many as k unless given.
+    avoid: how many of the top keys are never drawn, as many as k unless given.
     persist: one draw per generation. Keys are taken in the same random order at every step, avoiding the sinks of the first
     ranking, so that count-matched keys stay the same. aligned: one draw for all heads of all layers. Each head avoids its own
     sinks; with per="model" all avoid the same ones, and hide the same keys: as a sink does that is one token for all heads.
@@ -222,7 +222,6 @@ class MaskRandom(Ranked):
 
     seed: FromZero = 0
     match: Literal["count", "mass"] = "count"
-    avoid_sinks: bool = True
     persist: bool = False
     aligned: bool = False
     avoid: FromZero | None = None
@@ -246,10 +245,8 @@ class MaskRandom(Ranked):
 
     def _picked(self, call: Call, memory: Memory, layers: tuple[int, ...], sinks: Tensor, may: Tensor) -> Tensor:
         """bool [layer, batch, head, key]."""
-        if self.avoid_sinks:
-            may = may & ~(
-                self._avoided(sinks[0], call, memory)[None] if self.persist or self.avoid is not None else sinks
-            )
+        others = self.persist or self.avoid is not None  # not the sinks of this step
+        may = may & ~(self._avoided(sinks[0], call, memory)[None] if others else sinks)
         chance = self._chance(call, memory, layers).masked_fill(~may, -1.0)
         order = chance.sort(dim=-1, descending=True, stable=True).indices
         if self.match == "count":

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Self, TextIO
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TextIO
 
 from sinkscope.io.reading import plain
 
@@ -56,12 +58,6 @@ class UnitLog:
             line = f"{done} of {total} {self.what}, {clock(gone)} gone"
             self.on_message(f"{line}, {left}" if left else line)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        return None
-
 
 class UnitBar(UnitLog):
     """The same as a bar of rich."""
@@ -85,20 +81,19 @@ class UnitBar(UnitLog):
     def show(self, done: int, total: int, gone: float, left: str) -> None:
         self.progress.update(self.task, description=self.what, completed=done, total=total, left=left)
 
-    def __enter__(self) -> Self:
-        self.progress.start()
-        return self
 
-    def __exit__(self, *error: object) -> None:
-        self.progress.stop()
-
-
-def unit_progress(what: str = "units") -> UnitLog:
+@contextmanager
+def unit_progress(what: str = "units") -> Iterator[UnitLog]:
     """A bar on stderr where someone is watching, and a line now and then where nobody is."""
     from rich.console import Console
 
     console = Console(stderr=True, highlight=False)
-    return UnitBar(console, what) if console.is_terminal else UnitLog(sys.stderr, what)
+    if not console.is_terminal:
+        yield UnitLog(sys.stderr, what)
+        return
+    bar = UnitBar(console, what)
+    with bar.progress:
+        yield bar
 
 
 def step_bar(total: int, what: str, stream: TextIO | None = None, asked: bool | None = None) -> Any:

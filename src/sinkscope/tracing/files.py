@@ -9,30 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from sinkscope import io
 from sinkscope.errors import DecodeError, TraceError
-from sinkscope.fields import shown
+from sinkscope.fields import frozen, shown
 from sinkscope.settings.decode import Decode
-from sinkscope.tracing.record import SHAPES, WHOLE, Trace
+from sinkscope.tracing.record import HINTS, SHAPES, WHOLE, Trace
 
 # What a header of another kind, or of another depth, makes of the lines that read it.
 _DAMAGED = (LookupError, AttributeError, TypeError, ValueError, RecursionError, OverflowError, DecodeError, TraceError)
 NEEDED = ("queries", "canvas", "confidence", "committed_at", "blocks")
-TYPES: dict[str, tuple[type, ...]] = {
-    "prompt_length": (int,),
-    "model": (dict,),
-    "backend": (str,),
-    "mask_id": (int, type(None)),
-    "causal": (bool,),
-    "prompt": (str,),
-    "text": (str,),
-    "interventions": (list,),
-    "map_heads": (list, tuple),
-}
+# Values of the header that stand there as they are.
+PLAIN = [name for name in HINTS if name not in (*SHAPES, "settings", "vocabulary", "judged")]
 FORMAT = "sinkscope.trace"
 SCHEMA = 1
 try:
@@ -43,7 +35,7 @@ except packages.PackageNotFoundError:  # run from a source tree without installi
 
 def save(trace: Trace, path: Path) -> Path:
     """Write to a temporary name beside `path`, then rename: a reader never sees half a file."""
-    header: dict[str, Any] = {name: getattr(trace, name) for name in TYPES}
+    header: dict[str, Any] = {name: getattr(trace, name) for name in PLAIN}
     header["settings"] = trace.settings.to_dict()
     header["vocabulary"] = {str(token): shown for token, shown in trace.vocabulary.items()}
     tensors = {name: getattr(trace, name).contiguous() for name in SHAPES if getattr(trace, name) is not None}
@@ -78,9 +70,8 @@ def load(path: Path) -> Trace:
     try:
         header = json.loads(metadata["header"])
         vocabulary = {int(token): (str(shown[0]), str(shown[1])) for token, shown in header["vocabulary"].items()}
-        plain = {name: header[name] for name in TYPES}
+        plain = {name: header[name] for name in PLAIN} | {"map_heads": frozen(header["map_heads"])}
         check_plain(plain)
-        plain["map_heads"] = tuple((int(layer), int(head)) for layer, head in plain["map_heads"])
         settings = Decode.from_dict(header["settings"])
         made = {name: tensors.get(name) for name in SHAPES}
         check_tensors(made, plain, vocabulary)
@@ -109,13 +100,12 @@ def _check_metadata(metadata: dict[str, str], path: Path) -> None:
 
 
 def check_plain(plain: dict[str, Any]) -> None:
-    """Every value of the header has a type that it may have."""
-    for name, types in TYPES.items():
-        value = plain[name]
-        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-            raise TraceError(f"{name} is {shown(value, 60)}")
-    if any(not isinstance(one, dict) for one in plain["interventions"]):
-        raise TraceError("interventions are no list of settings")
+    """Every value of the header has the type of its field."""
+    for name, value in plain.items():
+        try:
+            TypeAdapter(HINTS[name]).validate_python(value, strict=True)
+        except ValidationError:
+            raise TraceError(f"{name} is {shown(value, 60)}") from None
 
 
 def check_tensors(tensors: dict[str, Tensor | None], plain: dict[str, Any], vocabulary: dict[int, Any]) -> None:

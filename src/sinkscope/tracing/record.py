@@ -207,8 +207,8 @@ def _path(path: str | Path) -> Path:
 
 # Tensor of a trace → its dimensions; the same word is the same size in all of them. Numbers are sizes that are known.
 # WHOLE: those of whole numbers.
-_HINTS = get_type_hints(Trace, include_extras=True)
-_TENSORS = {name: hint.__metadata__ for name, hint in _HINTS.items() if get_origin(hint) is Annotated}
+HINTS = get_type_hints(Trace, include_extras=True)
+_TENSORS = {name: hint.__metadata__ for name, hint in HINTS.items() if get_origin(hint) is Annotated}
 _KNOWN = {"group": len(GROUPS), "2": 2, "4": 4}
 SHAPES = {name: tuple(_KNOWN.get(word, word) for word in words.split()) for name, (words, *_) in _TENSORS.items()}
 WHOLE: dict[str, torch.dtype] = {name: dtype for name, (_, *dtypes) in _TENSORS.items() for dtype in dtypes}
