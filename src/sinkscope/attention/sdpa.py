@@ -6,8 +6,8 @@ The module's forward is wrapped, so that the catcher is on in the thread that ru
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial, wraps
 from typing import Any
 
@@ -26,11 +26,9 @@ _wrappers = Counted()
 SIGNATURE = inspect.signature(functional.multi_head_attention_forward)
 
 
-@contextmanager
-def through_sdpa(root: nn.Module) -> Iterator[None]:
+def through_sdpa(root: nn.Module) -> AbstractContextManager[None]:
     """Every attention call inside `root`'s forward comes to us until the last such `with` ends."""
-    with _wrappers.put(root, partial(_wrapped, root)):
-        yield
+    return _wrappers.put(root, partial(_wrapped, root))
 
 
 def _wrapped(root: nn.Module) -> Callable[[], None]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ParamSpec, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -97,7 +97,6 @@ class TraceColumns:
         return (rest.unsqueeze(-1) * alive[:, None, None]).scatter(-1, keys, top)
 
 
-T = TypeVar("T")
 Columns = TypeVar("Columns", bound=TraceColumns)
 
 
@@ -120,26 +119,22 @@ def cumulative_columns(trace: Columns, least: int = 4) -> Columns:
     return replace(trace, received=whole, queries=queries, judged=seen >= least)
 
 
-P = ParamSpec("P")
-
-
-def on_one_core(function: Callable[P, T]) -> Callable[P, T]:
+@contextmanager
+def _one_core() -> Iterator[None]:
     """Let torch use a single thread while a table is made, and as many as before when it is done.
 
     The chunks are small. On two idle cores a second thread gains little; on busy ones the threads wait for each other
     at every operation, and the same tables took 18 times as long.
     """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
-    @functools.wraps(function)
-    def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            return function(*args, **kwargs)
-        finally:
-            torch.set_num_threads(threads)
 
-    return run
+on_one_core = _one_core()  # a decorator
 
 
 def default_rule(trace: TraceColumns) -> Rule:

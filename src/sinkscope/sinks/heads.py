@@ -30,7 +30,6 @@ from sinkscope.errors import RuleError
 from sinkscope.fields import check_fields, number, whole
 from sinkscope.sinks import dynamics
 from sinkscope.sinks.columns import TraceColumns, alive_keys, default_rule, marks_by_layer, on_one_core, query_count
-from sinkscope.sinks.dynamics import Measures
 from sinkscope.sinks.rules import Rule
 from sinkscope.sinks.tables import named
 
@@ -104,7 +103,7 @@ def head_dynamics(trace: TraceColumns, rule: Rule | None = None, classes: Classe
         front, right = alive.sum(-1).float(), torch.full((trace.steps,), torch.nan)
     else:
         front, right = dynamics.mask_ends(trace.canvas, trace.mask_id)
-    parts: list[Measures] = []
+    parts: list[dynamics.Measures] = []
     mains, presents, layer_mains = [], [], []
     for layers, scores, marks, (received, masked, *others) in marks_by_layer(trace, rule, "masked", *unmasked):
         main, score, present = dynamics.main_key(scores, marks)
@@ -136,7 +135,7 @@ def head_dynamics(trace: TraceColumns, rule: Rule | None = None, classes: Classe
     return _frame(measures, rule, classes)
 
 
-def _frame(measures: Measures, rule: Rule, classes: Classes) -> pl.DataFrame:
+def _frame(measures: dynamics.Measures, rule: Rule, classes: Classes) -> pl.DataFrame:
     layers, heads = measures["presence"].shape
     flat = {name: values.reshape(-1) for name, values in measures.items()}
     steps = flat.pop("steps_with_sink")
