@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from importlib import metadata as packages
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from sinkscope import __version__, io
+from sinkscope import io
 from sinkscope.errors import DecodeError, TraceError
 from sinkscope.fields import frozen, shown
 from sinkscope.settings.decode import Decode
@@ -26,6 +27,10 @@ NEEDED = ("queries", "canvas", "confidence", "committed_at", "blocks")
 PLAIN = [name for name in HINTS if name not in (*SHAPES, "settings", "vocabulary", "judged")]
 FORMAT = "sinkscope.trace"
 SCHEMA = 1
+try:
+    VERSION = packages.version("sinkscope")
+except packages.PackageNotFoundError:  # run from a source tree without installing
+    VERSION = "unknown"
 
 
 def save(trace: Trace, path: Path) -> Path:
@@ -34,7 +39,7 @@ def save(trace: Trace, path: Path) -> Path:
     header["settings"] = trace.settings.to_dict()
     header["vocabulary"] = {str(token): shown for token, shown in trace.vocabulary.items()}
     tensors = {name: getattr(trace, name).contiguous() for name in SHAPES if getattr(trace, name) is not None}
-    metadata = {"format": FORMAT, "schema": str(SCHEMA), "sinkscope": __version__, "header": json.dumps(header)}
+    metadata = {"format": FORMAT, "schema": str(SCHEMA), "sinkscope": VERSION, "header": json.dumps(header)}
     if not path.name or path.is_dir():
         raise TraceError(f"Expected a file to write the trace to, and {path} is a folder; name a file in it.")
     try:
@@ -72,10 +77,10 @@ def load(path: Path) -> Trace:
         check_tensors(made, plain, vocabulary)
         return Trace(**made, **plain, settings=settings, vocabulary=vocabulary)  # type: ignore[arg-type]
     except _DAMAGED as error:
-        writer = metadata.get("sinkscope", __version__)
-        if writer != __version__:  # it may have settings or kinds of tensors that came later
+        writer = metadata.get("sinkscope", VERSION)
+        if writer != VERSION:  # it may have settings or kinds of tensors that came later
             raise TraceError(
-                f"{path} was written by sinkscope {writer[:20]} and cannot be read by {__version__} ({error}); update sinkscope."
+                f"{path} was written by sinkscope {writer[:20]} and cannot be read by {VERSION} ({error}); update sinkscope."
             ) from None
         raise TraceError(
             f"{path} is a trace file with a damaged header or tensor ({error}); record it again."

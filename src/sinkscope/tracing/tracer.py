@@ -111,6 +111,9 @@ def cut_row(
     tensors = recorder.row(row, steps, slice(padding, stop))
     canvas, shown = tensors["canvas"], [tensors[name] for name in ("canvas", "lens_tokens") if name in tensors]
     ids = sorted({token for some in shown for token in some.unique().tolist()})
+    if prompt is None:
+        told = canvas[0, : prompt_width - padding].tolist()
+        prompt = "" if model.tokenizer is None else str(model.tokenizer.decode(told))
     return Trace(
         **{name: tensors.get(name) for name in SHAPES},  # type: ignore[arg-type]
         prompt_length=prompt_width - padding,
@@ -120,12 +123,8 @@ def cut_row(
         vocabulary=describe(model.tokenizer, ids, model.mask_id),
         mask_id=model.mask_id,
         causal=model.causal,
-        prompt=prompt if prompt is not None else _text(model, canvas[0, : prompt_width - padding]),
+        prompt=prompt,
         text="" if model.tokenizer is None else model.decode_text(done.returned[row]),
         interventions=[each.to_dict() for each in interventions],
         map_heads=recorder.keep.maps,
     )
-
-
-def _text(model: Model, ids: Tensor) -> str:
-    return "" if model.tokenizer is None else str(model.tokenizer.decode(ids.tolist()))
