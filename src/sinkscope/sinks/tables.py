@@ -25,8 +25,6 @@ from sinkscope.sinks.rules import Columns, Rule, Threshold
 from sinkscope.sinks.tokens import ROLE_KIND, role_names
 from sinkscope.statistics import resampled
 
-Array = npt.NDArray[np.int64]
-
 
 @on_one_core
 def find(trace: TraceColumns, rule: Rule | None = None) -> pl.DataFrame:
