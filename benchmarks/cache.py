@@ -28,7 +28,7 @@ from sinkscope.decoding import decode
 from sinkscope.models import Model, load
 from sinkscope.models.base import pad
 from sinkscope.settings.decode import Decode
-from sinkscope.statistics import holm, paired, wilson
+from sinkscope.statistics import adjusted, paired, wilson
 from sinkscope.study.schema import Study
 from sinkscope.tasks import problems
 
@@ -211,8 +211,7 @@ def table(points: Points, costs: dict[str, dict[str, dict[str, float]]]) -> list
     ]
     for model, found in points.items():
         base, cells = found["none", 1.0], [key for key in found if key[0] != "none"]
-        corrected = holm([paired(base.right, found[key].right).p for key in cells])
-        p = dict(zip(cells, corrected, strict=True))
+        p = adjusted({key: paired(base.right, found[key].right).p for key in cells})
         for by, keep in [("none", 1.0), *sorted(cells, key=lambda key: (-key[1], list(WAYS).index(key[0])))]:
             one, took = found[by, keep], costs.get(model, {}).get(label_of(by, keep), {})
             low, high = one.interval
@@ -239,7 +238,7 @@ def duels(points: Points) -> list[str]:
         for one, other in AGAINST:
             shares = [share for share in SHARES if (one, share) in found and (other, share) in found and share < 1]
             compared = {share: paired(found[other, share].right, found[one, share].right) for share in shares}
-            p = dict(zip(shares, holm([compared[share].p for share in shares]), strict=True))
+            p = adjusted({share: compared[share].p for share in shares})
             cells = [
                 f"{100 * compared[share].difference:+.1f} (p = {p[share]:.2g})" if share in p else "–"
                 for share in SHARES if share < 1

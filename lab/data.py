@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from lab import pictures  # noqa: F401 - a kind of problem of its own
 from lab.errors import TrainingError
 from lab.objectives import Rows
 from lab.recipe import Recipe

@@ -72,6 +72,7 @@ def evaluate(
     **words: Any,
 ) -> list[Score]:
     """Scores of one model on `n` problems of each kind; `words` change its decode settings."""
+    from lab import pictures  # noqa: F401 - a kind of problem of its own
     from sinkscope.models.load import load
     from sinkscope.tasks import KINDS, problems
 

@@ -7,7 +7,7 @@ checkpoints that ship.
 
 from typing import TYPE_CHECKING
 
-from sinkscope.tasks.pictures import PICTURE_TOKENS
+from lab.pictures import PICTURE_TOKENS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

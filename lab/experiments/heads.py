@@ -31,7 +31,7 @@ from scipy.stats import rankdata, spearmanr
 from torch import Tensor
 
 import sinkscope as sk
-from sinkscope.attention.places import find_places, layers_of
+from sinkscope.interventions.hooks import find_places, layers_of
 from sinkscope.models import pad
 
 

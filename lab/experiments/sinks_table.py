@@ -42,6 +42,7 @@ def sinks_of(name: str | Path, per_kind: int = 3, seed: int = 5) -> list[Sinks]:
     A causal model is also counted in multiples of the uniform share. After the first step it has one query, whose column
     sums are at most 1, so that a threshold on sums finds nothing there.
     """
+    from lab import pictures  # noqa: F401 - a kind of problem of its own
     from sinkscope.models.load import load
     from sinkscope.tasks import KINDS, problems
     from sinkscope.tracing import trace
@@ -136,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"--seed {given.seed} --out docs/results/training/sinks.md`.\n"
             f"Rule: Threshold({EPSILON:g}): column sums (uniform = 1), for the causal model also multiples of the uniform share, "
             "because its later steps have one query each. Each model with its own decode settings. "
-            "Classes of heads: sinkscope.sinks.classes, by trace.\n\n"
+            "Classes of heads: sinkscope.sinks.heads, by trace.\n\n"
         )
         given.out.parent.mkdir(parents=True, exist_ok=True)
         given.out.write_text(head + text, encoding="utf-8")

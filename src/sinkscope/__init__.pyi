@@ -6,9 +6,9 @@ from .checkup import checkup as checkup
 from .decoding import decode as decode
 from .errors import SinkscopeError as SinkscopeError
 from .evals.harness import HarnessLM as HarnessLM
-from .interventions.ablate import AblateChannels as AblateChannels
-from .interventions.ablate import ZeroAttention as ZeroAttention
+from .interventions.activations import AblateChannels as AblateChannels
 from .interventions.activations import Steer as Steer
+from .interventions.activations import ZeroAttention as ZeroAttention
 from .interventions.active import intervene as intervene
 from .interventions.control import AddSinkToken as AddSinkToken
 from .interventions.control import HoldSinks as HoldSinks
@@ -21,7 +21,7 @@ from .interventions.hooks import hook as hook
 from .interventions.positions import CutContext as CutContext
 from .interventions.positions import MaskPositions as MaskPositions
 from .interventions.positions import Window as Window
-from .interventions.random import MaskRandom as MaskRandom
+from .interventions.ranked import MaskRandom as MaskRandom
 from .interventions.ranked import MaskSinks as MaskSinks
 from .interventions.selected import Attenuate as Attenuate
 from .interventions.selected import MaskInstead as MaskInstead

@@ -155,23 +155,16 @@ def _end(values: Values, gone: float, level: float) -> float:
     return gone
 
 
-CORRECTION = "Holm"  # the name of `adjusted`, in sentences
+CORRECTION = "Holm"  # the name of what `adjusted` does, in sentences
 
 
 def adjusted(p: Mapping[Key, float]) -> dict[Key, float]:
-    """p values that are tested together, corrected, each under its key; the one place that chooses the correction."""
-    return dict(zip(p, holm(list(p.values())), strict=True))
-
-
-def holm(p: Sequence[float]) -> list[float]:
-    """Holm's correction: adjusted p values in the order given; never smaller than the p itself, never above 1."""
-    order = np.argsort(np.asarray(p, dtype=np.float64), kind="stable")
-    adjusted = [1.0] * len(p)
-    highest = 0.0
-    for place, index in enumerate(order.tolist()):
-        highest = max(highest, min(1.0, (len(p) - place) * float(p[index])))
-        adjusted[index] = highest
-    return adjusted
+    """p values that are tested together, corrected by Holm, each under its key: never below the p itself, never above 1."""
+    found, highest = {}, 0.0
+    for place, key in enumerate(sorted(p, key=lambda key: p[key])):
+        highest = max(highest, min(1.0, (len(p) - place) * float(p[key])))
+        found[key] = highest
+    return {key: found[key] for key in p}
 
 
 def signed_rank(differences: Sequence[float]) -> float:

@@ -15,8 +15,8 @@ from torch import Tensor
 import sinkscope as sk
 from golden_sets import NEWER, NEWEST, golden, newer, newest
 from made_models import make_causal, make_llada
-from sinkscope.attention.places import PLACES
 from sinkscope.errors import InterventionError
+from sinkscope.interventions.hooks import PLACES
 from sinkscope.models import pad
 
 D = sk.Decode

@@ -110,7 +110,7 @@ def test_only_modules_and_models_can_be_observed() -> None:
         lambda: sk.MaskSinks(k=1, score="mean"), lambda: sk.MaskSinks(k=1, score="per_row", rows="last"),
         lambda: sk.MaskSinks(k=1, above=0.3), lambda: sk.MaskSinks(k=1, below="strong"),
         lambda: sk.MaskSinks(k=1, above=sk.HeadShare(0.3, group="masked")), lambda: sk.MaskPositions((True,)),
-        lambda: sk.MaskPositions((0,), since="third"), lambda: sk.MaskRandom(k=1, avoid_sinks=1),
+        lambda: sk.MaskPositions((0,), since="third"), lambda: sk.MaskRandom(k=1, persist=1),
     ],
 )  # fmt: skip
 def test_settings_without_sense_or_effect(wrong: Callable[[], object]) -> None:

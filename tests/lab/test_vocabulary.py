@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
+from lab.pictures import PICTURE_TOKENS
 from lab.vocabulary import PIECES, SPECIAL, build_tokenizer, tokens
 from sinkscope.tasks import KINDS, problems
-from sinkscope.tasks.pictures import PICTURE_TOKENS
 
 TEXT = build_tokenizer()
 PICTURES = build_tokenizer(pictures=True)

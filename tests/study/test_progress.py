@@ -39,6 +39,7 @@ def test_names_of_models_cannot_steer_the_terminal() -> None:
     UnitLog(stream).on_message("loading \x1b[2Jmodel")
     assert stream.getvalue() == "loading �[2Jmodel\n"
     console = Console(file=io.StringIO(), force_terminal=False)
-    with UnitBar(console) as bar:
+    bar = UnitBar(console)
+    with bar.progress:
         bar.on_message("left out: \x9b31m[red]model")
     assert "�31m[red]model" in console.file.getvalue()  # type: ignore[attr-defined]

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lab.pictures import OBJECTS
 from sinkscope.tasks import KINDS, Problem, problems
-from sinkscope.tasks.pictures import OBJECTS
 from sinkscope.tasks.planning import MOVES, SIZE
 from sinkscope.tasks.programs import _first_block
 from sinkscope.tasks.programs import check as check_program

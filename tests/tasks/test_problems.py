@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from lab import pictures  # noqa: F401 - registers a kind
 from sinkscope import tasks
 from sinkscope.errors import TaskError
 from sinkscope.tasks import KINDS, SPLITS, Problem, Task, problems, register, registered, split_of

@@ -15,8 +15,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 import sinkscope as sk
-from sinkscope.attention.places import find_places
 from sinkscope.errors import TraceError
+from sinkscope.interventions.hooks import find_places
 
 PROMPT = "Tom has 3 apples. Then Tom finds 4.\nHow many apples are left?"
 HEADS = ((1, 0), (1, 3), (4, 0), (4, 3))

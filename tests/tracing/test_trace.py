@@ -16,7 +16,7 @@ from made_models import save_tokenizer
 from sinkscope.errors import BudgetError, TraceError
 from sinkscope.models import Model
 from sinkscope.tracing.files import FORMAT
-from sinkscope.tracing.record import TENSORS
+from sinkscope.tracing.record import SHAPES
 from sinkscope.tracing.recorder import planned_form
 
 SETTINGS = sk.Decode.llada(length=8, block=4, steps=8)
@@ -31,7 +31,7 @@ def made(**keep: object) -> sk.Trace:
 
 
 def same(one: sk.Trace, two: sk.Trace) -> bool:
-    tensors = ((getattr(one, name), getattr(two, name)) for name in TENSORS)
+    tensors = ((getattr(one, name), getattr(two, name)) for name in SHAPES)
     equal = all(
         (a is None) == (b is None) and (a is None or torch.equal(a.nan_to_num(), b.nan_to_num())) for a, b in tensors
     )

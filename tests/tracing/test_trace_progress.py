@@ -7,7 +7,7 @@ import io
 import pytest
 
 from sinkscope.io import progress
-from sinkscope.io.progress import StepBar
+from sinkscope.io.progress import step_bar
 
 
 class Terminal(io.StringIO):
@@ -16,19 +16,20 @@ class Terminal(io.StringIO):
 
 
 def test_a_bar_is_for_terminals_only() -> None:
-    assert StepBar(1, "made", Terminal(), asked=True).shown and not StepBar(1, "made", io.StringIO(), asked=True).shown
-    assert not StepBar(1, "made", Terminal(), asked=False).shown
+    assert not step_bar(1, "made", Terminal(), asked=True).disable
+    assert step_bar(1, "made", io.StringIO(), asked=True).disable
+    assert step_bar(1, "made", Terminal(), asked=False).disable
 
 
 def test_a_bar_waits_a_moment_and_goes_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     quick = Terminal()
-    with StepBar(4, "tracing made", quick, asked=True) as bar:
+    with step_bar(4, "tracing made", quick, asked=True) as bar:
         for _ in range(4):
-            bar.tick()
+            bar.update()
     assert quick.getvalue() == ""
     monkeypatch.setattr(progress, "PATIENCE", 0.0)
     slow = Terminal()
-    with StepBar(4, "tracing [made]", slow, asked=True) as bar:
+    with step_bar(4, "tracing [made]", slow, asked=True) as bar:
         for _ in range(4):
-            bar.tick()
-    assert bar.done == 4 and "tracing" in slow.getvalue()
+            bar.update()
+    assert bar.n == 4 and "tracing" in slow.getvalue()

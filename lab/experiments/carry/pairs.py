@@ -7,12 +7,12 @@ mask token, so that they differ in nothing but the attention they draw (and a li
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
-from sinkscope.sinks.columns import CumulativeColumns, alive_keys, default_rule, marks_by_layer
+from sinkscope.sinks.columns import alive_keys, cumulative_columns, default_rule, marks_by_layer
 
 if TYPE_CHECKING:
     from sinkscope.sinks.rules import Rule
@@ -36,14 +36,14 @@ class Pair:
 
 def sink_marks(trace: Trace, rule: Rule | None = None) -> Tensor:
     """bool [step, layer, head, position]; an autoregressive trace is judged by its columns so far."""
-    seen: Any = CumulativeColumns(trace) if trace.causal else trace
+    seen = cumulative_columns(trace) if trace.causal else trace
     return torch.cat([marks for _, _, marks, _ in marks_by_layer(seen, rule or default_rule(trace))], 1)
 
 
 def matched(trace: Trace, marks: Tensor) -> list[Pair]:
     """Each sink of each step with its nearest match, each position used once; strongest sinks first."""
     counts = marks.sum((1, 2))  # [step, position]: in how many heads
-    there = alive_keys(CumulativeColumns(trace) if trace.causal else trace)
+    there = alive_keys(cumulative_columns(trace) if trace.causal else trace)
     return [pair for step in range(trace.steps) for pair in _of_step(trace, counts[step], there[step], step)]
 
 

@@ -107,10 +107,8 @@ class Shape(NamedTuple):
     @classmethod
     def seen(cls, listener: Listener) -> Shape:
         """What the calls of a `with` showed; nothing if there were none."""
-        name = type(listener.root).__name__
-        if not listener.calls:
-            return cls(name, None, None)
-        return cls(name, max(listener.layers) + 1, listener.heads, listener.keys)
+        layers = max(listener.layers, default=-1) + 1
+        return cls(type(listener.root).__name__, layers or None, listener.heads or None, listener.keys or None)
 
     def check(self, layers: Collection[int] | None, heads: Collection[int] | None, error: type[SinkscopeError]) -> None:
         """Refuse a choice that the model does not have."""

@@ -1,22 +1,20 @@
 """Any other torch module: its calls of scaled_dot_product_attention are caught while its forward runs.
 
-A forward hook turns the catcher on and off, so that it is on in the thread that runs the forward and nowhere else.
+The module's forward is wrapped, so that the catcher is on in the thread that runs it, until it ends or raises, and nowhere else.
 """
 
 from __future__ import annotations
 
 import inspect
-import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from types import FrameType
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial, wraps
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode, _get_current_function_mode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from sinkscope.attention.bias import as_bias
 from sinkscope.attention.calls import Call, Outcome, Tap, aligned, merged, perform
@@ -24,90 +22,48 @@ from sinkscope.attention.context import running
 from sinkscope.attention.listeners import Counted, Listener, listeners_at, refuse_unseen, unheard
 from sinkscope.errors import CaptureError
 
-_hooks = Counted()
+_wrappers = Counted()
 SIGNATURE = inspect.signature(functional.multi_head_attention_forward)
-_this_thread = threading.local()
 
 
-def _catchers() -> list[Catcher]:
-    """The forwards that this thread is inside of, outermost first."""
-    found: list[Catcher] = _this_thread.__dict__.setdefault("catchers", [])
-    return found
-
-
-@contextmanager
-def through_sdpa(root: nn.Module) -> Iterator[None]:
+def through_sdpa(root: nn.Module) -> AbstractContextManager[None]:
     """Every attention call inside `root`'s forward comes to us until the last such `with` ends."""
-    try:
-        with _hooks.put(root, lambda: _hooked(root)):
-            yield
-    finally:
-        _forget_interrupted()
+    return _wrappers.put(root, partial(_wrapped, root))
 
 
-def _hooked(root: nn.Module) -> Callable[[], None]:
-    hooks = ExitStack()
-    hooks.callback(root.register_forward_pre_hook(_enter).remove)
-    hooks.callback(root.register_forward_hook(_leave, always_call=True).remove)
-    return hooks.close
+def _wrapped(root: nn.Module) -> Callable[[], None]:
+    before, own = vars(root).get("forward"), root.forward
 
+    @wraps(own)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        catchers = (mode for mode in _get_current_function_mode_stack() if isinstance(mode, Catcher))
+        if any(one.root is root for one in catchers):  # the module calls itself
+            return own(*args, **kwargs)
+        listeners = listeners_at(root)
+        if not listeners:
+            unheard(root)
+            return own(*args, **kwargs)
+        with Catcher(root, listeners):
+            return own(*args, **kwargs)
 
-def _enter(root: nn.Module, *_: object) -> None:
-    catchers = _catchers()
-    inside = next((one for one in catchers if one.root is root), None)
-    if inside is not None and not _is_running(inside.frame):  # Ctrl-C ended that forward without a word
-        _turn_off(inside)
-        inside = None
-    if inside is not None:  # the module calls itself
-        inside.depth += 1
-        return
-    listeners = listeners_at(root)
-    if not listeners:
-        unheard(root)
-        return
-    catcher = Catcher(root, listeners, sys._getframe(1))
-    catchers.append(catcher)
-    catcher.__enter__()  # type: ignore[no-untyped-call]
+    def undo() -> None:
+        if vars(root).get("forward") is not forward:  # someone put another there meanwhile, and that stays
+            return
+        if before is None:
+            del root.forward
+        else:
+            root.forward = before
 
-
-def _leave(root: nn.Module, *_: object) -> None:
-    catcher = next((one for one in _catchers() if one.root is root), None)
-    if catcher is None:
-        return
-    catcher.depth -= 1
-    if not catcher.depth:
-        _turn_off(catcher)
-
-
-def _turn_off(catcher: Catcher) -> None:
-    _catchers().remove(catcher)
-    if _get_current_function_mode() is catcher:
-        catcher.__exit__(None, None, None)
-
-
-def _forget_interrupted() -> None:
-    """Ctrl-C inside a forward skips torch's hooks; what it left on is turned off when the `with` ends."""
-    for catcher in list(reversed(_catchers())):
-        if not _is_running(catcher.frame):
-            _turn_off(catcher)
-
-
-def _is_running(frame: FrameType) -> bool:
-    """Whether that function call is still on the stack."""
-    here: FrameType | None = sys._getframe()
-    while here is not None and here is not frame:
-        here = here.f_back
-    return here is frame
+    root.forward = forward
+    return undo
 
 
 class Catcher(TorchFunctionMode):
     """Sees every torch function while it is on, and takes over the attention calls of one forward."""
 
-    def __init__(self, root: nn.Module, listeners: Sequence[Listener], frame: FrameType) -> None:
+    def __init__(self, root: nn.Module, listeners: Sequence[Listener]) -> None:
         super().__init__()
-        self.root, self.listeners, self.frame = root, listeners, frame
-        self.depth = 1
-        self.calls = 0
+        self.root, self.listeners, self.calls = root, listeners, 0
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

@@ -16,7 +16,7 @@ from sinkscope.evals.batches import Batch, Kind, Request, Runner, attention_of, 
 from sinkscope.evals.masking import described, made_of_words
 from sinkscope.evals.protocol import Protocol, draws, settings_for, setup_for
 from sinkscope.fields import need, whole
-from sinkscope.io.progress import StepBar
+from sinkscope.io.progress import step_bar
 from sinkscope.models.base import Model
 from sinkscope.models.template import rendered
 
@@ -259,8 +259,8 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
             mine = batches[index - 1 :: count]
             batches = [batch for batch in mine if any(one.name not in self.answers for one in batch.requests)]
         total = sum(len(batch.requests) for batch in batches)
-        with StepBar(total, f"{kind[:-1]}ing", asked=not silent) as bar:
-            advance = self.on_answers or bar.tick
+        with step_bar(total, f"{kind[:-1]}ing", asked=not silent) as bar:
+            advance = self.on_answers or bar.update
             for batch, outcome in self.runner(self.intervention, batches):
                 names, effect = [one.name for one in batch.requests], outcome["effect"]
                 taken = [] if effect is None else [(f"{self._effects()}{batch.id}", effect)]

@@ -10,8 +10,7 @@ from pkgutil import iter_modules
 from sinkscope.interventions.active import Active, Effect, intervene
 from sinkscope.interventions.base import Intervention, Selector
 from sinkscope.interventions.conditions import Condition, condition_from_dict
-from sinkscope.interventions.random import MaskRandom
-from sinkscope.interventions.ranked import MaskSinks
+from sinkscope.interventions.ranked import MaskRandom, MaskSinks
 from sinkscope.interventions.settings import Registered, Setting, add, register
 
 for _found in iter_modules(__path__):  # each registers what it holds

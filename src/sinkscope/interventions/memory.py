@@ -15,7 +15,6 @@ from torch import Tensor
 
 from sinkscope.attention.attend import attend
 from sinkscope.attention.calls import Call, Outcome
-from sinkscope.attention.context import Forward
 from sinkscope.errors import InterventionError
 
 Rank = Literal["clean", "as_run"]
@@ -47,7 +46,6 @@ class Memory:
     own: dict[object, Any] = field(default_factory=dict)
     given: dict[object, Any] = field(default_factory=dict)
     _whole: dict[Map, tuple[int, Tensor]] = field(default_factory=dict)  # sums over layers, and the step they are for
-    _kinds: tuple[Forward, Tensor] | None = None
 
     def open(self, call: Call) -> None:
         """Forget what belongs to another generation, before a call is changed."""
@@ -68,19 +66,16 @@ class Memory:
                 self._whole.clear()
 
     def _forget(self, run: object) -> None:
-        self.layers, self.steps, self.own, self.run, self._whole, self._kinds = {}, {}, {}, run, {}, None
+        self.layers, self.steps, self.own, self.run, self._whole = {}, {}, {}, run, {}
 
     def step(self, call: Call) -> int:
         return self.steps.get(call.layer, 0)
 
-    def scores(self, call: Call, rank: Rank, rows: Rows) -> Tensor | None:
+    def scores(self, layer: int, keys: int, rank: Rank, rows: Rows) -> Tensor | None:
         """[batch, head, key] with 0 at keys that were not there yet; None at the first forward.
 
         rows="all": columns of the last forward, or of all rows so far for a causal model; rows="last": the last row alone.
         """
-        return self.scores_at(call.layer, call.keys, rank, rows)
-
-    def scores_at(self, layer: int, keys: int, rank: Rank, rows: Rows) -> Tensor | None:
         known = self.layers.get(layer)
         return None if known is None else _longer(known.scores[rank, rows], keys)
 
@@ -103,7 +98,7 @@ class Memory:
                 return None
             # This is the first layer that runs in this forward: all layers still have the maps of the last one.
             widest = max(layer.scores[rank, rows].shape[-1] for layer in self.layers.values())
-            parts = [self.scores_at(layer, widest, rank, rows) for layer in self.layers]
+            parts = [self.scores(layer, widest, rank, rows) for layer in self.layers]
             known = torch.stack(
                 [part.sum(1, keepdim=True).to(call.q.device) for part in parts if part is not None]
             ).sum(0)
@@ -121,15 +116,14 @@ class Memory:
 
     def kinds(self, call: Call) -> Tensor:
         """[batch, key]: the kind of the token at every key, an index into sinks.tokens.KINDS."""
-        forward = call.forward
-        if forward is None or forward.ids is None or self.kinds_of is None:
+        forward, kinds_of = call.forward, self.kinds_of
+        if forward is None or (ids := forward.ids) is None or kinds_of is None:
             raise InterventionError(
                 "Expected a model with a tokenizer, and a decoder that says which tokens stand there, since their kinds are "
                 "asked for; load it from a folder with tokenizer files, and generate with sk.decode, sk.trace or model.generate."
             )
-        if self._kinds is None or self._kinds[0] is not forward:
-            self._kinds = forward, self.kinds_of(forward.ids)
-        return self._kinds[1][:, : call.keys].to(call.q.device)
+        device = call.q.device
+        return forward.once(("kinds of tokens", kinds_of), device, lambda: kinds_of(ids).to(device))[:, : call.keys]
 
     def keep(self, call: Call, outcome: Outcome, wanted: set[Map]) -> None:
         """Remember this call for the next forward."""

@@ -147,9 +147,8 @@ class CutContext(Selector):
                 )
             # A forward over a cache may have fewer keys than the prompt.
             real = call.forward.real_keys(call.forward.prompt, own.device)
-            prompt = (
-                torch.tensor(call.forward.prompt) if real is None else real.sum(1, keepdim=True)
-            )  # one, or [batch, 1]
+            # One, or [batch, 1].
+            prompt = torch.tensor(call.forward.prompt) if real is None else real.sum(1, keepdim=True)
             start, stop = (prompt * self.start).floor(), (prompt * self.stop).floor()
         return (own >= start) & (own < stop)
 

@@ -20,8 +20,7 @@ from sinkscope.fields import Allowed, among, number
 from sinkscope.interventions.base import Intervention, Selector
 from sinkscope.interventions.memory import Map, Memory
 from sinkscope.interventions.positions import POSITIONS, MaskPositions
-from sinkscope.interventions.random import MaskRandom
-from sinkscope.interventions.ranked import MaskSinks
+from sinkscope.interventions.ranked import MaskRandom, MaskSinks
 from sinkscope.interventions.settings import DRAWN, MATCH, OF, RANK, ROWS, WHICH, K, Setting, of_random, register
 
 

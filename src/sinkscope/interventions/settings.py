@@ -33,10 +33,6 @@ class SettingError(InterventionError):
         self.field = field
 
 
-def _same(value: Any) -> Any:
-    return value
-
-
 @dataclass(frozen=True)
 class Setting:
     """One setting of an intervention, as a study file has it."""
@@ -49,10 +45,12 @@ class Setting:
     place: int = 50  # labels put lower numbers first
     quiet: bool = False  # the default is left out of labels and of results
     sweeps: bool = True  # a list in a study file is a sweep; False: a list is one value
-    read: Callable[[Any], Any] = _same  # value of a study file → with every default filled in; may raise RuleError
+    read: Callable[[Any], Any] = lambda value: (
+        value
+    )  # value of a study file → with every default filled in; may raise RuleError
     freeze: Callable[[Any], Any] = frozen  # plain value → one that can be compared and hashed
     thaw: Callable[[Any], Any] = thawed  # … and back
-    build: Callable[[Any], Any] = _same  # frozen value → what the intervention's constructor takes
+    build: Callable[[Any], Any] = lambda value: value  # frozen value → what the intervention's constructor takes
 
     def __post_init__(self) -> None:
         if self.check is not None and not self.expected:

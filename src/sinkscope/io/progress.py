@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Self, TextIO
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TextIO
 
 from sinkscope.io.reading import plain
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress
 
 EVERY = 15.0  # seconds between lines of a log
 PATIENCE = 1.5  # seconds of work before the bar of a trace appears
@@ -57,12 +58,6 @@ class UnitLog:
             line = f"{done} of {total} {self.what}, {clock(gone)} gone"
             self.on_message(f"{line}, {left}" if left else line)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        return None
-
 
 class UnitBar(UnitLog):
     """The same as a bar of rich."""
@@ -86,54 +81,30 @@ class UnitBar(UnitLog):
     def show(self, done: int, total: int, gone: float, left: str) -> None:
         self.progress.update(self.task, description=self.what, completed=done, total=total, left=left)
 
-    def __enter__(self) -> Self:
-        self.progress.start()
-        return self
 
-    def __exit__(self, *error: object) -> None:
-        self.progress.stop()
-
-
-def unit_progress(what: str = "units") -> UnitLog:
+@contextmanager
+def unit_progress(what: str = "units") -> Iterator[UnitLog]:
     """A bar on stderr where someone is watching, and a line now and then where nobody is."""
     from rich.console import Console
 
     console = Console(stderr=True, highlight=False)
-    return UnitBar(console, what) if console.is_terminal else UnitLog(sys.stderr, what)
+    if not console.is_terminal:
+        yield UnitLog(sys.stderr, what)
+        return
+    bar = UnitBar(console, what)
+    with bar.progress:
+        yield bar
 
 
-class StepBar:
-    """A bar of the steps of a trace, say: call `tick` after each.
+def step_bar(total: int, what: str, stream: TextIO | None = None, asked: bool | None = None) -> Any:
+    """A bar (tqdm) of the steps of a trace, say: call `update` after each.
 
     It appears once the work has taken longer than a moment.
     asked: whether to show it; None shows it in an interactive session alone. Commands and studies have a bar of their own,
     and are no interactive sessions. Only a terminal is shown a bar.
     """
+    from tqdm import tqdm
 
-    def __init__(self, total: int, what: str, stream: TextIO | None = None, asked: bool | None = None) -> None:
-        self.stream = stream or sys.stderr
-        interactive = hasattr(sys, "ps1") or "IPython" in sys.modules
-        self.shown = (interactive if asked is None else asked) and self.stream.isatty()
-        self.total, self.what, self.done, self.start = total, what, 0, time.monotonic()
-        self.bar: Progress | None = None
-
-    def tick(self, count: int = 1) -> None:
-        self.done += count
-        if not self.shown or (self.bar is None and time.monotonic() - self.start < PATIENCE):
-            return
-        if self.bar is None:
-            from rich.console import Console
-            from rich.markup import escape
-            from rich.progress import Progress
-
-            self.bar = Progress(console=Console(file=self.stream), transient=True)
-            self.bar.start()
-            self.task = self.bar.add_task(escape(self.what), total=self.total)
-        self.bar.update(self.task, completed=self.done, total=max(self.total, self.done))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self.bar is not None:
-            self.bar.stop()
+    wanted = hasattr(sys, "ps1") or "IPython" in sys.modules if asked is None else asked
+    hidden = None if wanted else True  # None: hidden where there is no terminal
+    return tqdm(total=total, desc=plain(what), file=stream or sys.stderr, delay=PATIENCE, leave=False, disable=hidden)

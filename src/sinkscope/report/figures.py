@@ -8,7 +8,6 @@ they return. Charts of a study's results are on its page, each with its drawing 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 import numpy as np
 import torch
@@ -21,7 +20,7 @@ from sinkscope.errors import ReportError
 from sinkscope.report.drawing import COLOURS, INK, LINES, SINK, axes, in_style, look, plain_counts, sheet, whole_ticks
 from sinkscope.report.sample import head_classes, model_of
 from sinkscope.sinks import Threshold, default_rule, head_dynamics, histogram, sweep
-from sinkscope.sinks.columns import CumulativeColumns, missing_keys, query_count, seen_by
+from sinkscope.sinks.columns import cumulative_columns, missing_keys, query_count, seen_by
 from sinkscope.tracing import Trace
 
 PAPER_EPSILON, PAPER_SHARE = 3, 96  # Figure 10: epsilon = 3 leaves at least 96 % of the tokens out
@@ -124,7 +123,7 @@ def _classes(trace: Trace) -> list[tuple[str, str | None]]:
     """Classes of heads as verdicts have them: of an autoregressive model by the columns so far."""
     if not trace.causal:
         return head_classes(trace)
-    table = head_dynamics(cast("Trace", CumulativeColumns(trace)))
+    table = head_dynamics(cumulative_columns(trace))
     return list(zip(table["class"].to_list(), table["direction"].to_list(), strict=True))
 
 

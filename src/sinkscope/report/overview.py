@@ -14,7 +14,7 @@ from sinkscope.errors import ReportError
 from sinkscope.io.reading import damaged, read_object
 from sinkscope.runs import matrix
 from sinkscope.runs.summary import contrast, kinds_of
-from sinkscope.sinks.classes import NAMES as CLASSES
+from sinkscope.sinks.heads import NAMES as CLASSES
 from sinkscope.statistics import CORRECTION
 from sinkscope.study import vocabulary
 from sinkscope.study.results import (

@@ -10,16 +10,13 @@ What does not: a bug in the kernel. Memory is limited per process, so that a can
 `processes + 1` times `memory_mb`. A candidate can read the time and the kernel's version.
 """
 
-import atexit
 import functools
 import json
 import os
 import select
-import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -128,7 +125,7 @@ def _follow(job: IO[bytes], limits: Limits) -> tuple[bytes, bytes, str | None]:
     (output, output_in), (report, report_in), (control_out, control) = os.pipe(), os.pipe(), os.pipe()
     try:
         try:
-            _start((job.fileno(), output_in, report_in, control_out))
+            process = _start(job, output_in, report_in, control_out)
         finally:
             for descriptor in (output_in, report_in, control_out):
                 os.close(descriptor)
@@ -137,7 +134,8 @@ def _follow(job: IO[bytes], limits: Limits) -> tuple[bytes, bytes, str | None]:
         os.close(control)
         control = -1
         if ended and _listen(-1, report, time.monotonic() + GRACE, most)[2]:
-            end_server()
+            process.kill()
+        process.wait()
         return printed, told, ended
     finally:
         for descriptor in (output, report, control):
@@ -168,60 +166,21 @@ def _listen(output: int, report: int, deadline: float, most: int) -> tuple[bytes
     return bytes(printed), bytes(told), None
 
 
-# ---- the process that starts sandboxes: to fork a bare interpreter that is there costs a third of starting one
-
 # Imported, not run as a script, so that Python keeps its compiled form; last on the path, so that it shadows nothing.
-START = (
-    "import sys; sys.path.append(sys.argv[1]); import child.start; sys.path.pop(); child.start.serve(int(sys.argv[2]))"
-)
+START = "import sys; sys.path.append(sys.argv[1]); import child.start; sys.path.pop(); child.start.main(*map(int, sys.argv[2:]))"
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
 
 
-class ForkServer:
-    """A bare interpreter beside this process, which forks once per job; it ends when this process does."""
-
-    def __init__(self) -> None:
-        self.owner = os.getpid()
-        self.door, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        python = getattr(sys, "_base_executable", sys.executable)
-        words = ["-I", "-S", "-X", "utf8", "-c", START, os.path.dirname(__file__), str(other.fileno())]
-        silent: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-        with other:
-            self.process = subprocess.Popen(
-                [python, *words], **silent, pass_fds=(other.fileno(),), cwd="/", env=ENVIRONMENT, start_new_session=True
-            )
-
-
-_lock = threading.Lock()
-_servers: list[ForkServer] = []
-
-
-def _start(descriptors: Sequence[int]) -> None:
-    """Hand a job over: its file, where it prints, where it reports, and the pipe whose end ends it.
-
-    The fork server is started with the first job, and again after a fork of this process.
-    """
-    with _lock:
-        for _ in range(2):
-            if not _servers or _servers[0].owner != os.getpid() or _servers[0].process.poll() is not None:
-                _servers[:] = [ForkServer()]
-            try:
-                socket.send_fds(_servers[0].door, [b"x"], list(descriptors))
-                return
-            except OSError:
-                end_server()
-    raise SandboxError("The process that starts sandboxes died twice in a row; is the machine out of memory?")
-
-
-def end_server() -> None:
-    """Kill the fork server, and with it every sandbox that still runs; the next job starts another."""
-    for server in _servers:
-        server.door.close()
-        if server.owner == os.getpid():
-            server.process.kill()
-            server.process.wait()
-    _servers.clear()
-
-
-atexit.register(end_server)
-os.register_at_fork(after_in_child=lambda: globals().update(_lock=threading.Lock()))
+def _start(job: IO[bytes], output: int, report: int, control: int) -> subprocess.Popen[bytes]:
+    """A bare interpreter with a job: its file, where it prints, where it reports, and the pipe whose end ends it."""
+    python = getattr(sys, "_base_executable", sys.executable)
+    words = ["-I", "-S", "-X", "utf8", "-c", START, os.path.dirname(__file__), str(report), str(control)]
+    try:
+        return subprocess.Popen(
+            [python, *words], stdin=job, stdout=output, stderr=output, pass_fds=(report, control), cwd="/",
+            env=ENVIRONMENT, start_new_session=True,
+        )  # fmt: skip
+    except OSError as error:
+        raise SandboxError(
+            f"The process of a sandbox cannot be started ({error}); is the machine out of memory?"
+        ) from None

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sinkscope.errors import RuleError, TraceError
 from sinkscope.sinks.columns import (
-    TraceLike,
+    TraceColumns,
     alive_keys,
     columns_by_layer,
     default_rule,
@@ -25,11 +25,9 @@ from sinkscope.sinks.rules import Columns, Rule, Threshold
 from sinkscope.sinks.tokens import ROLE_KIND, role_names
 from sinkscope.statistics import resampled
 
-Array = npt.NDArray[np.int64]
-
 
 @on_one_core
-def find(trace: TraceLike, rule: Rule | None = None) -> pl.DataFrame:
+def find(trace: TraceColumns, rule: Rule | None = None) -> pl.DataFrame:
     """Every sink of a trace: step, layer, head, position, id, token, kind, score, and the unit that the score is in."""
     rule = rule or default_rule(trace)
     places, values = [], []
@@ -45,7 +43,7 @@ def find(trace: TraceLike, rule: Rule | None = None) -> pl.DataFrame:
     return _keys(trace, *place.unbind(-1)).with_columns(score=pl.Series(value.numpy()), **named(rule))
 
 
-def received(trace: TraceLike, group: str, unit: str) -> pl.DataFrame:
+def received(trace: TraceColumns, group: str, unit: str) -> pl.DataFrame:
     """What each key that exists received, as rows."""
     scores = trace.scores(group, unit)  # [step, layer, head, key]
     there = alive_keys(trace)[:, None, None].expand(scores.shape)
@@ -53,7 +51,7 @@ def received(trace: TraceLike, group: str, unit: str) -> pl.DataFrame:
     return frame.with_columns(unit=pl.lit(unit), group=pl.lit(group))
 
 
-def _keys(trace: TraceLike, step: Tensor, layer: Tensor, head: Tensor, position: Tensor) -> pl.DataFrame:
+def _keys(trace: TraceColumns, step: Tensor, layer: Tensor, head: Tensor, position: Tensor) -> pl.DataFrame:
     """A row per key of a head at a step, with the token that stood there."""
     places = {"step": step, "layer": layer, "head": head, "position": position}
     known, codes = np.unique(trace.canvas.numpy(), return_inverse=True)
@@ -79,7 +77,7 @@ PAPER_EPSILONS = tuple(range(11))  # Fig. 10 runs from 0 to 10
 
 @on_one_core
 def sweep(
-    trace: TraceLike,
+    trace: TraceColumns,
     epsilons: Sequence[float] = PAPER_EPSILONS,
     units: Sequence[str] = ("sum", "percent"),
     group: str = "all",
@@ -105,7 +103,7 @@ def sweep(
 
 
 @on_one_core
-def histogram(trace: TraceLike, bins: int = 50, unit: str = "sum", group: str = "all") -> pl.DataFrame:
+def histogram(trace: TraceColumns, bins: int = 50, unit: str = "sum", group: str = "all") -> pl.DataFrame:
     """How many keys have which score: low, high (exclusive, but for the last bin), count, share, and the unit.
 
     The bins are equal and run from 0 to the largest score, rounded up to a whole number except in the unit `mean`.
@@ -139,7 +137,9 @@ Entry = tuple[int, str]  # id and kind
 
 
 @on_one_core
-def token_shares(traces: TraceLike | Sequence[TraceLike], rule: Rule | None = None, seed: int = 0) -> pl.DataFrame:
+def token_shares(
+    traces: TraceColumns | Sequence[TraceColumns], rule: Rule | None = None, seed: int = 0
+) -> pl.DataFrame:
     """Share of the sinks that falls on each token, its base rate, and the ratio of the two.
 
     A sink counts once a (step, layer, head); `base` is how often the token stands on the canvas, a count a (step,
@@ -166,7 +166,7 @@ def token_shares(traces: TraceLike | Sequence[TraceLike], rule: Rule | None = No
     )
 
 
-def sink_counts(trace: TraceLike, rule: Rule) -> dict[Entry, tuple[float, float]]:
+def sink_counts(trace: TraceColumns, rule: Rule) -> dict[Entry, tuple[float, float]]:
     """(id, kind) → how often it was a sink (a count a step, layer and head) and how often it was there (a count a step)."""
     there = (alive_keys(trace) & (query_count(trace, rule.group) > 0)[:, None]).numpy()
     marked = np.zeros(there.shape)
@@ -182,7 +182,7 @@ def sink_counts(trace: TraceLike, rule: Rule) -> dict[Entry, tuple[float, float]
     }
 
 
-def _common_vocabulary(traces: Sequence[TraceLike]) -> dict[int, tuple[str, str]]:
+def _common_vocabulary(traces: Sequence[TraceColumns]) -> dict[int, tuple[str, str]]:
     vocabulary: dict[int, tuple[str, str]] = {}
     for trace in traces:
         for i, entry in trace.vocabulary.items():

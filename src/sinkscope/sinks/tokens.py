@@ -50,13 +50,10 @@ def describe(
 
     Line breaks show as ⏎, tabs as ⇥, and a token of nothing but spaces as ␣, so that tables stay whole.
     """
-    wanted = sorted({int(i) for i in ids})
-    if tokenizer is None:
-        return {i: (f"#{i}", "mask" if i == mask_id else "unknown") for i in wanted}
-    known, found = _Tokens(tokenizer, mask_id), {}
-    for i in wanted:
-        piece = known.piece(i)
-        if piece is None:  # a row of the embedding that no token belongs to
+    known, found = None if tokenizer is None else _Tokens(tokenizer, mask_id), {}
+    for i in sorted({int(i) for i in ids}):
+        piece = None if known is None else known.piece(i)
+        if known is None or piece is None:  # a row of the embedding that no token belongs to
             found[i] = (f"#{i}", "mask" if i == mask_id else "unknown")
             continue
         role = known.role(i, piece)

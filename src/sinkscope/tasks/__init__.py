@@ -11,8 +11,8 @@ from sinkscope.tasks.problem import SPLITS, Problem, Task, problems, register, r
 for _found in iter_modules(__path__):
     import_module(f"{__name__}.{_found.name}")
 
-# The suite that all four tiny models learn; pictures are for the one with a second modality, needle and errands for
-# the one with a long context, repeat is what the planted models do.
+# The suite that all four tiny models learn; needle and errands are for the one with a long context, repeat is what the
+# planted models do.
 KINDS = ("arithmetic", "programs", "logic", "planning", "composition", "recall")
 
 __all__ = ["KINDS", "SPLITS", "Problem", "Task", "problems", "register", "registered", "split_of"]

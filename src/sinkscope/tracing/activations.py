@@ -17,13 +17,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from sinkscope import io
-from sinkscope.attention.places import find_places
 from sinkscope.decoding import decode, resolve_settings
 from sinkscope.errors import ReadingError
 from sinkscope.fields import among, maybe, need, whole
 from sinkscope.interventions.activations import At, positions
 from sinkscope.interventions.base import WINDOW, Steps, within
-from sinkscope.interventions.hooks import HookContext, hook
+from sinkscope.interventions.hooks import HookContext, find_places, hook
 from sinkscope.models.base import Model, Prompt, is_ids, is_messages
 
 if TYPE_CHECKING:

@@ -9,30 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from sinkscope import io
 from sinkscope.errors import DecodeError, TraceError
-from sinkscope.fields import shown
+from sinkscope.fields import frozen, shown
 from sinkscope.settings.decode import Decode
-from sinkscope.tracing.record import SHAPES, TENSORS, WHOLE, Trace
+from sinkscope.tracing.record import HINTS, SHAPES, WHOLE, Trace
 
 # What a header of another kind, or of another depth, makes of the lines that read it.
 _DAMAGED = (LookupError, AttributeError, TypeError, ValueError, RecursionError, OverflowError, DecodeError, TraceError)
 NEEDED = ("queries", "canvas", "confidence", "committed_at", "blocks")
-TYPES: dict[str, tuple[type, ...]] = {
-    "prompt_length": (int,),
-    "model": (dict,),
-    "backend": (str,),
-    "mask_id": (int, type(None)),
-    "causal": (bool,),
-    "prompt": (str,),
-    "text": (str,),
-    "interventions": (list,),
-    "map_heads": (list, tuple),
-}
+# Values of the header that stand there as they are.
+PLAIN = [name for name in HINTS if name not in (*SHAPES, "settings", "vocabulary", "judged")]
 FORMAT = "sinkscope.trace"
 SCHEMA = 1
 try:
@@ -43,10 +35,10 @@ except packages.PackageNotFoundError:  # run from a source tree without installi
 
 def save(trace: Trace, path: Path) -> Path:
     """Write to a temporary name beside `path`, then rename: a reader never sees half a file."""
-    header: dict[str, Any] = {name: getattr(trace, name) for name in TYPES}
+    header: dict[str, Any] = {name: getattr(trace, name) for name in PLAIN}
     header["settings"] = trace.settings.to_dict()
     header["vocabulary"] = {str(token): shown for token, shown in trace.vocabulary.items()}
-    tensors = {name: getattr(trace, name).contiguous() for name in TENSORS if getattr(trace, name) is not None}
+    tensors = {name: getattr(trace, name).contiguous() for name in SHAPES if getattr(trace, name) is not None}
     metadata = {"format": FORMAT, "schema": str(SCHEMA), "sinkscope": VERSION, "header": json.dumps(header)}
     if not path.name or path.is_dir():
         raise TraceError(f"Expected a file to write the trace to, and {path} is a folder; name a file in it.")
@@ -72,17 +64,16 @@ def load(path: Path) -> Trace:
         with safe_open(str(path), framework="pt") as file:
             metadata = file.metadata() or {}
             _check_metadata(metadata, path)
-            tensors = {name: file.get_tensor(name) for name in file.keys() if name in TENSORS}  # noqa: SIM118
+            tensors = {name: file.get_tensor(name) for name in file.keys() if name in SHAPES}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError, TypeError) as error:
         raise TraceError(f"{path} is not a whole trace file ({error}); record it again.") from None
     try:
         header = json.loads(metadata["header"])
         vocabulary = {int(token): (str(shown[0]), str(shown[1])) for token, shown in header["vocabulary"].items()}
-        plain = {name: header[name] for name in TYPES}
+        plain = {name: header[name] for name in PLAIN} | {"map_heads": frozen(header["map_heads"])}
         check_plain(plain)
-        plain["map_heads"] = tuple((int(layer), int(head)) for layer, head in plain["map_heads"])
         settings = Decode.from_dict(header["settings"])
-        made = {name: tensors.get(name) for name in TENSORS}
+        made = {name: tensors.get(name) for name in SHAPES}
         check_tensors(made, plain, vocabulary)
         return Trace(**made, **plain, settings=settings, vocabulary=vocabulary)  # type: ignore[arg-type]
     except _DAMAGED as error:
@@ -109,13 +100,12 @@ def _check_metadata(metadata: dict[str, str], path: Path) -> None:
 
 
 def check_plain(plain: dict[str, Any]) -> None:
-    """Every value of the header has a type that it may have."""
-    for name, types in TYPES.items():
-        value = plain[name]
-        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-            raise TraceError(f"{name} is {shown(value, 60)}")
-    if any(not isinstance(one, dict) for one in plain["interventions"]):
-        raise TraceError("interventions are no list of settings")
+    """Every value of the header has the type of its field."""
+    for name, value in plain.items():
+        try:
+            TypeAdapter(HINTS[name]).validate_python(value, strict=True)
+        except ValidationError:
+            raise TraceError(f"{name} is {shown(value, 60)}") from None
 
 
 def check_tensors(tensors: dict[str, Tensor | None], plain: dict[str, Any], vocabulary: dict[int, Any]) -> None:
@@ -136,7 +126,7 @@ def check_tensors(tensors: dict[str, Tensor | None], plain: dict[str, Any], voca
         if tensor.is_floating_point() == (name in WHOLE) or tensor.is_complex() or tensor.dtype == torch.bool:
             raise TraceError(f"{name} is {tensor.dtype}")
         for size, letter in zip(tensor.shape, shape, strict=True):
-            word, found = ("step", size - 1) if letter == "step + 1" else (letter, size)
+            word, found = ("step", size - 1) if letter == "step+1" else (letter, size)
             expected = word if isinstance(word, int) else sizes.setdefault(word, found)
             if found != expected:
                 raise TraceError(f"{name} has {size} where {letter} is {expected}")

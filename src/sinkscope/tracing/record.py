@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_origin, get_type_hints
 
 import polars as pl
 import torch
@@ -17,7 +17,7 @@ from sinkscope.errors import SinkscopeError, TraceError
 from sinkscope.fields import shown
 from sinkscope.settings.decode import Decode
 from sinkscope.sinks import Classes, Rule, default_rule, find, head_dynamics, token_shares
-from sinkscope.sinks.columns import CumulativeColumns, alive_keys, marks_by_layer
+from sinkscope.sinks.columns import TraceColumns, cumulative_columns, marks_by_layer
 from sinkscope.sinks.tables import received as received_rows
 from sinkscope.viewers import view
 
@@ -26,63 +26,33 @@ if TYPE_CHECKING:
     from sinkscope.tracing.why import Why
 
 Picked = slice | Sequence[int]
-# Field → its dimensions; the same letter is the same size in all of them. Numbers are sizes that are known.
-SHAPES: dict[str, tuple[str | int, ...]] = {
-    "queries": ("step", len(GROUPS)),
-    "canvas": ("step + 1", "key"),
-    "confidence": ("step", "key"),
-    "committed_at": ("key",),
-    "edits": ("key",),
-    "blocks": ("step", 2),
-    "received": ("step", "layer", "head", len(GROUPS), "key"),
-    "layer_mean": ("step", "layer", len(GROUPS), "key"),
-    "top_keys": ("step", "layer", "head", len(GROUPS), "top"),
-    "top_scores": ("step", "layer", "head", len(GROUPS), "top"),
-    "value_norms": ("step", "layer", "kv head", "key"),
-    "hidden_norms": ("step", "layer", "key"),
-    "lens_tokens": ("step", "layer", "choice", "key"),
-    "lens_probability": ("step", "layer", "choice", "key"),
-    "channels": ("step", "layer", "channel"),
-    "channel_values": ("step", "layer", "channel", "key"),
-    "maps": ("map", "step", "key", "key"),
-    "reasons": ("map", "step", 4, "key"),
-}
-WHOLE = ("queries", "canvas", "committed_at", "edits", "blocks", "top_keys", "lens_tokens", "channels")
 
 
-@dataclass(frozen=True, eq=False)
-class Trace:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Trace(TraceColumns):
     """One generation; an autoregressive one has the same shape: one step per token, 0 at keys that are not there yet."""
 
-    received: Tensor | None  # [step, layer, head, group, key]: plain column sums; None in summary form
-    queries: Tensor  # [step, group] int32: how many queries each group had
-    canvas: Tensor  # [step + 1, position] int64: before each forward, and the last
-    confidence: Tensor  # [step, position] fp32, NaN where no candidate was looked at
-    committed_at: Tensor  # [position] int32: step of the last commit or edit, −1 for the prompt
-    blocks: Tensor  # [step, 2] int32: first column of the active block, and the one after its last
-    prompt_length: int
     settings: Decode
+    confidence: Annotated[Tensor, "step key"]  # fp32, NaN where no candidate was looked at
     model: dict[str, Any]  # Model.identity()
     backend: str
-    vocabulary: dict[int, tuple[str, str]]  # id → text shown, kind
-    mask_id: int | None
-    causal: bool
     prompt: str
     text: str
     interventions: list[dict[str, Any]] = field(default_factory=list)
-    layer_mean: Tensor | None = None  # summary form: [step, layer, group, key]
-    top_keys: Tensor | None = None  # summary form: [step, layer, head, group, n] int32
-    top_scores: Tensor | None = None
-    value_norms: Tensor | None = None  # [step, layer, kv head, key], on request
-    hidden_norms: Tensor | None = None  # [step, layer, key]: of the hidden state that enters each layer, on request
-    maps: Tensor | None = None  # [n, step, query, key]: attention of the heads in map_heads, on request
+    layer_mean: Annotated[Tensor | None, "step layer group key"] = None  # summary form
+    # On request: norms of the hidden state that enters each layer, and attention of the heads in map_heads, with each key's
+    # score, norm, score without positions and value norm.
+    hidden_norms: Annotated[Tensor | None, "step layer key"] = None
+    maps: Annotated[Tensor | None, "map step key key"] = None
     map_heads: tuple[tuple[int, int], ...] = ()
-    reasons: Tensor | None = None  # [n, step, 4, key], with maps: score, key norm, score without positions, value norm
-    lens_tokens: Tensor | None = None  # [step, layer, n, position] int32: what a layer would write there, on request
-    lens_probability: Tensor | None = None  # … and how sure it is; 0 where the step computed no row for the position
-    edits: Tensor | None = None  # [position] int32: how often a token that stood there was replaced; None: never
-    channels: Tensor | None = None  # [step, layer, n] int32: the largest channels behind each layer, on request
-    channel_values: Tensor | None = None  # [step, layer, n, position]: … their values; 0 where the step computed none
+    reasons: Annotated[Tensor | None, "map step 4 key"] = None
+    # On request: what a layer would write there, and how sure it is; 0 where the step computed no row for the position.
+    lens_tokens: Annotated[Tensor | None, "step layer choice key", torch.int32] = None
+    lens_probability: Annotated[Tensor | None, "step layer choice key"] = None
+    edits: Annotated[Tensor | None, "key", torch.int32] = None  # how often a token was replaced; None: never
+    # On request: the largest channels behind each layer, and their values; 0 where the step computed none.
+    channels: Annotated[Tensor | None, "step layer channel", torch.int32] = None
+    channel_values: Annotated[Tensor | None, "step layer channel key"] = None
 
     def __repr__(self) -> str:
         size = f"{self.steps} steps × {self.layers} layers × {self.heads_count} heads × {self.positions} positions"
@@ -103,58 +73,6 @@ class Trace:
     @property
     def form(self) -> str:
         return "summary" if self.received is None else "full"
-
-    @property
-    def steps(self) -> int:
-        return self.queries.shape[0]
-
-    @property
-    def layers(self) -> int:
-        return self._scored.shape[1]
-
-    @property
-    def heads_count(self) -> int:
-        return self._scored.shape[2]
-
-    @property
-    def positions(self) -> int:
-        return self.canvas.shape[1]
-
-    @property
-    def _scored(self) -> Tensor:
-        scored = self.top_scores if self.received is None else self.received
-        if scored is None:
-            raise TraceError("Expected a trace with received attention, full or in summary form, got one without.")
-        return scored
-
-    def scores(self, group: str = "all", unit: str = "sum") -> Tensor:
-        """What each key received from a group of queries, [step, layer, head, key] fp32.
-
-        unit: "sum" column sums; "mean" divided by the number of queries; "percent" 100 × that. In summary form the top
-        keys are exact and what is left of the attention is spread evenly over the others.
-        """
-        if group not in ("all", *GROUPS):
-            raise TraceError(f"Expected a group of queries among all, {', '.join(GROUPS)}, got {group!r}.")
-        if unit not in ("sum", "mean", "percent"):
-            raise TraceError(f"Expected the unit sum, mean or percent, got {unit!r}.")
-        index = range(len(GROUPS)) if group == "all" else [GROUPS.index(group)]
-        scores = self._group(index[0]).clone()
-        for other in index[1:]:
-            scores += self._group(other)
-        if unit == "sum":
-            return scores
-        queries = self.queries[:, list(index)].sum(1).clamp(min=1)[:, None, None, None]
-        return scores / queries * (100 if unit == "percent" else 1)
-
-    def _group(self, group: int) -> Tensor:
-        if self.received is not None:
-            return self.received[:, :, :, group].float()
-        assert self.top_keys is not None and self.top_scores is not None
-        keys, top = self.top_keys[:, :, :, group].long(), self.top_scores[:, :, :, group].float()
-        alive = alive_keys(self)  # [step, key]
-        total = self.queries[:, group].float()[:, None, None]
-        rest = (total - top.sum(-1)).clamp(min=0) / (alive.sum(1) - top.shape[-1]).clamp(min=1)[:, None, None]
-        return (rest.unsqueeze(-1) * alive[:, None, None]).scatter(-1, keys, top)
 
     def select(self, steps: slice | None = None, layers: Picked | None = None, heads: Picked | None = None) -> Trace:
         """A part of the trace; steps as a slice without stride, layers and heads in any choice (renumbered)."""
@@ -211,7 +129,7 @@ class Trace:
             raise TraceError(
                 "Expected a trace with channels, and this one kept none; record it with keep=sk.Keep(channels=8)."
             )
-        seen: Any = CumulativeColumns(self) if self.causal else self
+        seen = cumulative_columns(self) if self.causal else self
         found = marks_by_layer(seen, _rule(rule) or default_rule(self))
         marks = torch.cat([marks for _, _, marks, _ in found], 1).any(2)  # [step, layer, position]
         channels, all_values = self.channels, self.channel_values
@@ -287,7 +205,13 @@ def _path(path: str | Path) -> Path:
     return Path(path)
 
 
+# Tensor of a trace → its dimensions; the same word is the same size in all of them. Numbers are sizes that are known.
+# WHOLE: those of whole numbers.
+HINTS = get_type_hints(Trace, include_extras=True)
+_TENSORS = {name: hint.__metadata__ for name, hint in HINTS.items() if get_origin(hint) is Annotated}
+_KNOWN = {"group": len(GROUPS), "2": 2, "4": 4}
+SHAPES = {name: tuple(_KNOWN.get(word, word) for word in words.split()) for name, (words, *_) in _TENSORS.items()}
+WHOLE: dict[str, torch.dtype] = {name: dtype for name, (_, *dtypes) in _TENSORS.items() for dtype in dtypes}
 BY_STEP = [name for name, shape in SHAPES.items() if shape[0] == "step"]
 BY_LAYER = [name for name in BY_STEP if "layer" in SHAPES[name]]
 BY_HEAD = [name for name in BY_LAYER if "head" in SHAPES[name]]
-TENSORS = tuple(item.name for item in fields(Trace) if item.type in ("Tensor", "Tensor | None"))

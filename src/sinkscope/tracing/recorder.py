@@ -20,7 +20,7 @@ from sinkscope.decoding.canvas import lay_out
 from sinkscope.decoding.run import Step
 from sinkscope.errors import BudgetError, TraceError
 from sinkscope.fields import LARGEST, Allowed, FromZero, among, check_fields, whole
-from sinkscope.interventions.ablate import Heads, largest
+from sinkscope.interventions.activations import Heads, largest
 from sinkscope.interventions.hooks import HookContext, hook
 from sinkscope.models.base import Model
 from sinkscope.settings.decode import Decode
@@ -58,8 +58,8 @@ def buffer_shapes(model: Model, batch: int, positions: int, settings: Decode, ke
     """Tensor of a trace → its buffer's shape, [batch, …] as `SHAPES` has it."""
     steps, config = settings.most_steps, model.config
     sizes = {
-        "step": steps, "step + 1": steps + 1, "layer": config.num_hidden_layers, "head": config.num_attention_heads,
-        "kv head": _kv_heads(model), "key": positions, "top": min(TOP, positions), "map": len(keep.maps), "choice": lens.TOP,
+        "step": steps, "step+1": steps + 1, "layer": config.num_hidden_layers, "head": config.num_attention_heads,
+        "kv_head": _kv_heads(model), "key": positions, "top": min(TOP, positions), "map": len(keep.maps), "choice": lens.TOP,
         "channel": keep.channels,
     }  # fmt: skip
     return {
@@ -70,7 +70,7 @@ def buffer_shapes(model: Model, batch: int, positions: int, settings: Decode, ke
 
 def dtype_of(name: str, keep: Keep) -> torch.dtype:
     if name in WHOLE:
-        return torch.int64 if name == "canvas" else torch.int32
+        return WHOLE[name]
     if name in ("received", "layer_mean", "top_scores", "maps"):
         return keep.dtype
     return torch.float16 if name == "lens_probability" else torch.float32
@@ -201,7 +201,7 @@ class Recorder(Tap):
 
     def row(self, row: int, steps: int, real: slice) -> dict[str, Tensor]:
         """One row's part of every buffer, without its padding and without steps after its end."""
-        parts = {"step": slice(steps), "step + 1": slice(steps + 1), "key": real}
+        parts = {"step": slice(steps), "step+1": slice(steps + 1), "key": real}
         found = {
             name: buffer[row][tuple(parts.get(str(letter), slice(None)) for letter in SHAPES[name])].clone()
             for name, buffer in self.kept.items()

@@ -16,12 +16,12 @@ from sinkscope.decoding.canvas import delete_positions
 from sinkscope.decoding.run import Decoded, OnStep, Step
 from sinkscope.errors import DecodeError, InterventionError, TraceError
 from sinkscope.interventions import Intervention, intervene
-from sinkscope.io.progress import StepBar
+from sinkscope.io.progress import step_bar
 from sinkscope.models.base import Messages, Model, Prompt
 from sinkscope.models.load import load
 from sinkscope.settings.decode import Decode
 from sinkscope.sinks import describe
-from sinkscope.tracing.record import TENSORS, Trace
+from sinkscope.tracing.record import SHAPES, Trace
 from sinkscope.tracing.recorder import Keep, Recorder
 
 
@@ -65,11 +65,11 @@ def trace(
 
     def both(step: Step) -> None:
         recorder.on_step(step)
-        bar.tick()
+        bar.update()
         if on_step is not None:
             on_step(step)
 
-    with StepBar(chosen.steps or chosen.length, f"tracing {loaded.name}", asked=progress) as bar, ExitStack() as stack:
+    with step_bar(chosen.steps or chosen.length, f"tracing {loaded.name}", asked=progress) as bar, ExitStack() as stack:
         if interventions:
             stack.enter_context(intervene(loaded, *interventions))
         recorder.hooks(stack)  # behind interventions on activations: what is recorded is what they leave
@@ -111,8 +111,11 @@ def cut_row(
     tensors = recorder.row(row, steps, slice(padding, stop))
     canvas, shown = tensors["canvas"], [tensors[name] for name in ("canvas", "lens_tokens") if name in tensors]
     ids = sorted({token for some in shown for token in some.unique().tolist()})
+    if prompt is None:
+        told = canvas[0, : prompt_width - padding].tolist()
+        prompt = "" if model.tokenizer is None else str(model.tokenizer.decode(told))
     return Trace(
-        **{name: tensors.get(name) for name in TENSORS},  # type: ignore[arg-type]
+        **{name: tensors.get(name) for name in SHAPES},  # type: ignore[arg-type]
         prompt_length=prompt_width - padding,
         settings=recorder.settings,
         model=model.identity(),
@@ -120,12 +123,8 @@ def cut_row(
         vocabulary=describe(model.tokenizer, ids, model.mask_id),
         mask_id=model.mask_id,
         causal=model.causal,
-        prompt=prompt if prompt is not None else _text(model, canvas[0, : prompt_width - padding]),
+        prompt=prompt,
         text="" if model.tokenizer is None else model.decode_text(done.returned[row]),
         interventions=[each.to_dict() for each in interventions],
         map_heads=recorder.keep.maps,
     )
-
-
-def _text(model: Model, ids: Tensor) -> str:
-    return "" if model.tokenizer is None else str(model.tokenizer.decode(ids.tolist()))

@@ -17,9 +17,8 @@ from torch import Tensor
 
 from sinkscope.attention.calls import Call, EachCall
 from sinkscope.attention.capture import listening
-from sinkscope.attention.places import layers_of
 from sinkscope.errors import TraceError
-from sinkscope.interventions.hooks import hook
+from sinkscope.interventions.hooks import hook, layers_of
 from sinkscope.models.base import Model
 from sinkscope.settings.decode import Decode
 from sinkscope.sinks import default_rule

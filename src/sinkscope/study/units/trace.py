@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import torch
@@ -13,7 +13,7 @@ from sinkscope.attention.context import seeded
 from sinkscope.models.cost import Workload, forwards_of
 from sinkscope.settings.decode import Decode
 from sinkscope.sinks import find, head_dynamics, notable, rule_from_dict, sweep
-from sinkscope.sinks.columns import CumulativeColumns, alive_keys
+from sinkscope.sinks.columns import alive_keys, cumulative_columns
 from sinkscope.sinks.tables import sink_counts
 from sinkscope.study.schema import Study
 from sinkscope.study.units import ModelInfo, Unit, UnitKind, conditions_for, decoded_units
@@ -125,7 +125,7 @@ def measures(made: Trace, study: Study) -> dict[str, Any]:
         "keys": int(alive_keys(made).sum()) * made.layers * made.heads_count,
     }
     if made.causal:
-        found["columns"] = _heads(cast("Trace", CumulativeColumns(made)), rule)
+        found["columns"] = _heads(cumulative_columns(made), rule)
     if study.trace.epsilons:
         curve = sweep(made, study.trace.epsilons, ("sum", "percent", "uniform"))
         found["curve"] = curve.select("unit", "epsilon", "sinks", "keys").rows()
