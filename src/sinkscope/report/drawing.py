@@ -6,10 +6,8 @@ name of a model is a dollar sign. Nothing is read as mathematics, so every axis 
 
 from __future__ import annotations
 
-import functools
 import io
-from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, cast
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -32,29 +30,17 @@ STYLE: dict[str, Any] = {
     "axes.spines.right": False,
     "legend.frameon": False,
 }
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-def in_style(function: Callable[P, T]) -> Callable[P, T]:
-    """Draw with the look above, whatever the caller's settings are."""
-
-    @functools.wraps(function)
-    def draw(*args: P.args, **kwargs: P.kwargs) -> T:
-        with rc_context(STYLE):  # type: ignore[arg-type]
-            return function(*args, **kwargs)
-
-    return draw
+# Around a function that draws: with the look above, whatever the caller's settings are.
+in_style = rc_context(STYLE)  # type: ignore[arg-type]
 
 
 class ShownFigure(Figure):
     """A figure that a notebook displays as itself, without pyplot."""
 
+    @in_style
     def _repr_png_(self) -> bytes:
         file = io.BytesIO()
-        with rc_context(STYLE):  # type: ignore[arg-type]
-            self.savefig(file, format="png", dpi=110)
+        self.savefig(file, format="png", dpi=110)
         return file.getvalue()
 
 
@@ -84,12 +70,11 @@ def look(place: int) -> dict[str, Any]:
     return {"color": LINES[place % 6], "marker": MARKS[turn], "linestyle": DASHES[turn], "markersize": 3.5}
 
 
-def whole_ticks(ax: Axes, across: bool = True, down: bool = True) -> None:
+def whole_ticks(ax: Axes, down: bool = True) -> None:
     """Ticks at whole numbers: there is no head 1.5."""
-    for wanted, axis in ((across, ax.xaxis), (down, ax.yaxis)):
-        if wanted:
-            axis.set_major_locator(MaxNLocator(integer=True, nbins=8, min_n_ticks=1, steps=[1, 2, 5, 10]))
-            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}".replace("-", "\u2212")))
+    for axis in (ax.xaxis, ax.yaxis) if down else (ax.xaxis,):
+        axis.set_major_locator(MaxNLocator(integer=True, nbins=8, min_n_ticks=1, steps=[1, 2, 5, 10]))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}".replace("-", "\u2212")))
 
 
 def plain_counts(ax: Axes) -> None:
