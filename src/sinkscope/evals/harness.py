@@ -13,9 +13,10 @@ from sinkscope.decoding import Decode
 from sinkscope.errors import TaskError
 from sinkscope.evals.answers import Answers, key
 from sinkscope.evals.batches import Batch, Kind, Request, Runner, attention_of, runner_of, total_effect
-from sinkscope.evals.masking import described, made_of_words
+from sinkscope.evals.masking import described
 from sinkscope.evals.protocol import Protocol, draws, settings_for, setup_for
 from sinkscope.fields import need, whole
+from sinkscope.interventions import MaskSinks
 from sinkscope.io.progress import StepBar
 from sinkscope.models.base import Model
 from sinkscope.models.template import rendered
@@ -61,8 +62,6 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         seed: int = 0,
         store: Path | str | None = None,
         mask_sinks: int | None = None,
-        mask_random: int | None = None,
-        rank: str | None = None,
         dtype: str | None = None,
         device: str | None = None,
         max_batch_size: int | None = None,
@@ -78,7 +77,7 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
 
             model = load(model, dtype=dtype, device=device)
         self.model = model
-        self.intervention = intervention if intervention is not None else made_of_words(mask_sinks, mask_random, rank)
+        self.intervention = MaskSinks(k=mask_sinks) if mask_sinks else intervention
         self.asked: Decode | Mapping[str, Any] | None = words or settings
         # The harness hands None or "auto" on where nobody gave a batch size, and numbers as text.
         asked = 8 if batch_size is None or str(batch_size).startswith("auto") else _whole("batch_size", batch_size)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from sinkscope.errors import InterventionError, TaskError
 from sinkscope.io import bounded_yaml
 
 if TYPE_CHECKING:
     from sinkscope.interventions.conditions import Condition
-    from sinkscope.interventions.memory import Rank
 
 # The first key of an autoregressive model is masked in two ways, which do not do the same.
 AFTER_PREFILL, FROM_THE_START = "second", "first"
@@ -82,19 +81,6 @@ def decode_words(condition: Condition) -> dict[str, Any]:
 
         words["cache"] = SparseCache.from_dict(words["cache"])
     return words
-
-
-def made_of_words(mask_sinks: int | None = None, mask_random: int | None = None, rank: str | None = None) -> Any:
-    """The intervention that the words of a command line name; None for none. rank: clean by default."""
-    from sinkscope.interventions import MaskRandom, MaskSinks
-
-    if mask_sinks and mask_random:
-        raise TaskError("Expected mask_sinks or mask_random, got both; a control is a run of its own.")
-    if rank is not None and not mask_sinks:
-        raise TaskError("rank says how sinks are ranked and would have no effect without mask_sinks; leave it out.")
-    if mask_sinks:
-        return MaskSinks(k=mask_sinks, rank=cast("Rank", rank or "clean"))
-    return MaskRandom(k=mask_random) if mask_random else None
 
 
 def as_list(intervention: Any) -> list[Any]:

@@ -27,8 +27,6 @@ from sinkscope.errors import TaskError
 def evaluate_model(
     model: Annotated[str, Option("--model", "-m", help="Zoo name, folder, GGUF file or Hub id.")],
     mask_sinks: Annotated[int | None, Option(help="Mask this many sinks per head.")] = None,
-    mask_random: Annotated[int | None, Option(help="Mask this many random keys per head instead.")] = None,
-    rank: Annotated[str | None, Option(help="Which map ranks the sinks: clean (default) or as_run")] = None,
     condition: Annotated[
         str | None, Option(help="Any intervention of study files, such as mask_sinks:k=5,rank=as_run; values are YAML.")
     ] = None,
@@ -47,7 +45,8 @@ def evaluate_model(
     The options of lm-evaluation-harness work too: --tasks, --limit, --num_fewshot, --batch_size, --output_path.
     """
     from sinkscope.evals.evaluation import Choices, evaluate, shown_prompts
-    from sinkscope.evals.masking import decode_words, made_of_words, parse_condition
+    from sinkscope.evals.masking import decode_words, parse_condition
+    from sinkscope.interventions import MaskSinks
     from sinkscope.io.progress import unit_progress
 
     names = listed(options.tasks, "at least one task", "gsm8k")
@@ -60,9 +59,9 @@ def evaluate_model(
         print_result(as_json, prompts, "\n".join(map(_as_text, prompts)))
         return
     more = options.run()
-    change = made_of_words(mask_sinks, mask_random, rank)
+    change: Any = MaskSinks(k=mask_sinks) if mask_sinks else None
     if condition is not None:
-        refuse(TaskError, "with --condition", mask_sinks=mask_sinks, mask_random=mask_random)
+        refuse(TaskError, "with --condition", mask_sinks=mask_sinks)
         named = parse_condition(condition)
         change = named.intervention(options.seed)
         asked["settings"] = {**(asked["settings"] or {}), **decode_words(named)} or None
