@@ -18,8 +18,8 @@ import pytest
 from sinkscope.cli.app import run as command
 from sinkscope.errors import StudyError
 from sinkscope.runs.run import Run, run
+from sinkscope.study.engines import Ray
 from sinkscope.study.engines.cluster import Cluster
-from sinkscope.study.engines.ray import Ray
 from sinkscope.study.run import models_of
 from sinkscope.study.schema import Study
 from sinkscope.study.units import units_of

@@ -19,7 +19,7 @@ from sinkscope.errors import DecodeError, PromptError, SinkscopeError, StudyErro
 
 if TYPE_CHECKING:
     from sinkscope.models import Model
-    from sinkscope.study.engines.ray import Ray
+    from sinkscope.study.engines import Ray
 
 # What transformers, the models' authors and lm-evaluation-harness call our options, and plurals: understood, not shown.
 ALIASES = {"tasks": "task", "limit": "problems", "L": "n", "num-fewshot": "fewshot", "output-path": "out",
@@ -209,7 +209,7 @@ class EngineOptions:
         """The engine; options of the other one are refused. useless: further ones that only ray has."""
         own = {name: getattr(self, name) for name in ("address", "gpus_per_worker", "cpus_per_worker")}
         if self.engine == "ray":
-            from sinkscope.study.engines.ray import Ray
+            from sinkscope.study.engines import Ray
 
             return Ray(workers=workers, **{name: value for name, value in own.items() if value is not None})
         refuse(StudyError, "with the engine local", "add --engine ray, or leave it out", **own, **useless)

@@ -10,7 +10,6 @@ from matplotlib.figure import Figure
 
 from sinkscope.errors import ReportError
 from sinkscope.report import figures as made
-from sinkscope.report.drawing import in_style
 from sinkscope.report.sample import first_head, model_of
 from sinkscope.report.writing import traces_of
 from sinkscope.study.results import read_results
@@ -36,7 +35,7 @@ def figures(run: Path | str, out: Path | str | None = None, format: str = "pdf",
     folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
 
-    @in_style
+    @made.in_style
     def keep(name: str, drawn: Axes | Figure) -> None:
         figure = drawn if isinstance(drawn, Figure) else drawn.get_figure(root=True)
         assert figure is not None

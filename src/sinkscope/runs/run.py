@@ -17,8 +17,7 @@ from sinkscope.errors import StudyError
 from sinkscope.models.base import Model
 from sinkscope.runs.summary import summary
 from sinkscope.runs.tables import tables
-from sinkscope.study.engines import Engine
-from sinkscope.study.engines.ray import Ray
+from sinkscope.study.engines import Engine, Ray
 from sinkscope.study.results import Cell, Claim, Results, read_results, to_frame
 from sinkscope.study.run import OnMessage, OnProgress, assemble, begun
 from sinkscope.study.schema import Study

@@ -1,4 +1,4 @@
-"""`Study`: what is run; the dataclasses here are the study file: pydantic checks every field, `study_file` words mistakes."""
+"""`Study`: what is run; the dataclasses here are the study file: pydantic checks every field, `entries` words mistakes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from sinkscope.errors import StudyError
 from sinkscope.fields import shown
 from sinkscope.interventions.conditions import Condition
 from sinkscope.study import entries
-from sinkscope.study.entries import MOST, Pairs
-from sinkscope.study.study_file import EntryError, part, read_yaml, validated
+from sinkscope.study.entries import MOST, EntryError, Pairs, part, read_yaml, validated
 
 STUDIES = Path(__file__).parent / "studies"
 LONGEST_FILE_NAME = 150  # bytes of a file's name, with room for what is put behind it

@@ -23,8 +23,7 @@ from typing import Any, cast
 from sinkscope import io
 from sinkscope.errors import StudyError
 from sinkscope.evals.batches import Batch, Job, Outcome, RunBatches
-from sinkscope.study.engines import P, ShouldStop, Waiting, WorkPiece, known_models
-from sinkscope.study.engines.ray import Ray
+from sinkscope.study.engines import P, Ray, ShouldStop, Waiting, WorkPiece, known_models
 from sinkscope.study.schema import Study
 from sinkscope.study.units import ModelInfo, weigh
 
