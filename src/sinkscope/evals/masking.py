@@ -13,10 +13,9 @@ if TYPE_CHECKING:
     from sinkscope.interventions.conditions import Condition
 
 # The first key of an autoregressive model is masked in two ways, which do not do the same.
-AFTER_PREFILL, FROM_THE_START = "second", "first"
 POSITION_0 = {
-    AFTER_PREFILL: "mask position 0 after the prefill",  # as in the paper: the prompt was read with the sink in place
-    FROM_THE_START: "mask position 0 from the first row on",  # nearly harmless: no state was built on the sink
+    "second": "mask position 0 after the prefill",  # as in the paper: the prompt was read with the sink in place
+    "first": "mask position 0 from the first row on",  # nearly harmless: no state was built on the sink
 }
 
 
@@ -44,7 +43,7 @@ def label(condition: Condition) -> str:
     """The condition's label; the two ways to mask position 0 have names of their own."""
     only_since = {name for name, _ in condition.settings} <= {"positions", "since"}
     if condition.name == "mask_positions" and condition.positions == (0,) and only_since:
-        return POSITION_0[condition.get("since", FROM_THE_START)]
+        return POSITION_0[condition.get("since", "first")]
     return condition.label
 
 

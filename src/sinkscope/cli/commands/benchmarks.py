@@ -26,7 +26,7 @@ from sinkscope.errors import TaskError
 @command(name="eval")
 def evaluate_model(
     model: Annotated[str, Option("--model", "-m", help="Zoo name, folder, GGUF file or Hub id.")],
-    mask_sinks: Annotated[int | None, Option(help="Mask this many sinks per head.")] = None,
+    mask_sinks: Annotated[int | None, Option(help="Mask this many sinks per head.", min=0)] = None,
     condition: Annotated[
         str | None, Option(help="Any intervention of study files, such as mask_sinks:k=5,rank=as_run; values are YAML.")
     ] = None,
@@ -46,7 +46,6 @@ def evaluate_model(
     """
     from sinkscope.evals.evaluation import Choices, evaluate, shown_prompts
     from sinkscope.evals.masking import decode_words, parse_condition
-    from sinkscope.interventions import MaskSinks
     from sinkscope.io.progress import unit_progress
 
     names = listed(options.tasks, "at least one task", "gsm8k")
@@ -59,12 +58,13 @@ def evaluate_model(
         print_result(as_json, prompts, "\n".join(map(_as_text, prompts)))
         return
     more = options.run()
-    change: Any = MaskSinks(k=mask_sinks) if mask_sinks else None
     if condition is not None:
         refuse(TaskError, "with --condition", mask_sinks=mask_sinks)
-        named = parse_condition(condition)
-        change = named.intervention(options.seed)
-        asked["settings"] = {**(asked["settings"] or {}), **decode_words(named)} or None
+    elif mask_sinks:
+        condition = f"mask_sinks:k={mask_sinks}"
+    change = None if condition is None else parse_condition(condition)
+    if change is not None:
+        asked["settings"] = {**(asked["settings"] or {}), **decode_words(change)} or None
     asked_model: Any = model
     if base is not None:
         from sinkscope.models.load import load
