@@ -30,7 +30,7 @@ class Run:
     """A finished run: `sk.run` returns it, `sk.Run.load(folder)` opens it; its tables are polars frames, with `.to_pandas()`."""
 
     folder: Path
-    found: Results
+    found: Results  # as rows with named fields
 
     def __repr__(self) -> str:
         names = ", ".join(str(model.get("name")) for model in self.found.run.models)
@@ -69,10 +69,6 @@ class Run:
     def results(self) -> dict[str, Any]:
         """The results as plain JSON values."""
         return self.found.to_dict()
-
-    def typed(self) -> Results:
-        """The results as rows with named fields."""
-        return self.found
 
     def summary(self, full: bool = False) -> str:
         """What came out, as at most 42 lines of 80 columns; full: every table and every verdict with its numbers."""
