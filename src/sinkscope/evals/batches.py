@@ -100,7 +100,8 @@ def runner_of(
                 f"Expected a condition as study files name it, so that other machines can make it, got {change!r}; leave the "
                 "engine out to run it here."
             )
-        return run(Job(model.name, model.fingerprint, dtype, device, change and change.to_dict()), batches)
+        condition = None if change is None else change.to_dict()
+        return run(Job(model.name, model.fingerprint, dtype, device, condition), batches)
 
     return elsewhere
 

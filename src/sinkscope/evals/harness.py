@@ -85,8 +85,8 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         asked = 8 if batch_size is None or str(batch_size).startswith("auto") else _whole("batch_size", batch_size)
         self.batch_size = max(1, min(asked, max_batch_size or asked))
         self.samples, self.seed = _whole("samples", samples), _whole("seed", seed, 0)
-        named = isinstance(self.change, Condition)
-        self.intervention = self.change.intervention(self.seed) if named else self.change
+        change = self.change
+        self.intervention = change.intervention(self.seed) if isinstance(change, Condition) else change
         settings_for(model, "", self.asked)  # wrong words are told now, and not at the first request
         self.tokenizer = model.require_tokenizer()
         self.answers = Answers(Path(store) if store is not None else None)
