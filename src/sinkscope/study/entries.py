@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-import pathlib
 import re
 from collections.abc import Mapping
 from typing import Any, TypeVar, dataclass_transform, get_args
@@ -18,8 +17,7 @@ from sinkscope.errors import RuleError, StudyError
 from sinkscope.fields import Allowed, allowed_fields, among, maybe, shown
 from sinkscope.interventions.conditions import MODELS, Condition, read_entry
 from sinkscope.interventions.settings import SettingError
-from sinkscope.io.bounded_yaml import LARGEST, Path, parse, written
-from sinkscope.io.reading import read_text
+from sinkscope.io.bounded_yaml import Path, written
 from sinkscope.settings import cache_conditions as _caches  # noqa: F401 - conditions that change how a model decodes
 from sinkscope.settings.choices import DREAM_ALGORITHMS, Mode
 from sinkscope.settings.decode import Decode
@@ -44,11 +42,6 @@ class EntryError(ValueError):
     def __init__(self, sentence: str, *path: int | str) -> None:
         super().__init__(sentence)
         self.path = path
-
-
-def read_yaml(path: pathlib.Path, where: str) -> tuple[Any, dict[Path, int]]:
-    """Plain values of a file that is not too large, and the line of every one of them."""
-    return parse(read_text(path, LARGEST, StudyError), where, StudyError)
 
 
 def validated(kind: type[Made], values: Any, where: str, lines: Mapping[Path, int]) -> Made:

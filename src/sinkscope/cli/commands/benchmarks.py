@@ -105,8 +105,7 @@ def table1(
     ] = False,
     fast_problems: Annotated[int, Option(help="Unmasked problems on which --fast must agree.", min=1)] = 200,
     sequential: Annotated[
-        float | None,
-        Option(help="Stop once a comparison is inside or outside this margin, in points.", min=0.1, max=50),
+        float | None, Option(help="Stop once a comparison is inside or outside this margin, in points.")
     ] = None,
     round_size: Annotated[int, Option("--round", help="Problems between two looks of --sequential.", min=1)] = 50,
     traced: Annotated[int, Option(help="Problems per task that are traced too.", min=0)] = 3,
