@@ -199,7 +199,7 @@ class EngineOptions:
     """Where the work is done."""
 
     engine: Annotated[Literal["local", "ray"], Option(help="local: processes here; ray: a Ray cluster.")] = "local"
-    address: Annotated[str | None, Option(help="ray: auto, host:port or ray://host:port. Default: here.")] = None
+    address: Annotated[str | None, Option(help="ray: auto, host:port, ray://host:port. Default: this machine.")] = None
     gpus_per_worker: Annotated[float | None, Option(help="ray: GPUs of a worker.", min=0)] = None
     cpus_per_worker: Annotated[float | None, Option(help="ray: CPUs of a worker.", min=0)] = None
 
@@ -220,10 +220,10 @@ class BenchmarkOptions(EngineOptions):
 
     tasks: TaskOption = None
     protocol: ProtocolOption = None
-    examples: Annotated[Path | None, Option(help="OpenCompass's worked examples, for a protocol with them.")] = None
+    examples: Annotated[Path | None, Option(help="File with OpenCompass's worked examples.")] = None
     data: Annotated[Path | None, Option(help="Folder with the benchmarks' JSON lines.")] = None
     problems: Annotated[int | None, Option("--problems", "-n", help="Only so many problems per task.", min=1)] = None
-    fewshot: Annotated[int | None, Option("--fewshot", "-f", help="Examples per problem.", min=0, max=1000)] = None
+    fewshot: Annotated[int | None, Option("--fewshot", "-f", help="Few-shot examples.", min=0, max=1000)] = None
     chat: Annotated[bool | None, Option("--chat/--no-chat", help="Use the chat template.")] = None
     batch_size: BatchSize = 8
     seed: Annotated[int, Option(help="Seed of problems and random keys.", min=0, max=MOST)] = 0
