@@ -82,9 +82,7 @@ class Job:
 
 
 RunBatches = Callable[[Job, Sequence[Batch]], Iterator[tuple[Batch, Outcome]]]  # of workers elsewhere
-Runner = Callable[
-    [Any, Sequence[Batch]], Iterator[tuple[Batch, Outcome]]
-]  # the first is a condition or an intervention
+Runner = Callable[[Any, Sequence[Batch]], Iterator[tuple[Batch, Outcome]]]  # of a condition or an intervention
 
 
 def runner_of(
