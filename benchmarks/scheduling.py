@@ -154,9 +154,9 @@ def simulation() -> list[str]:
 
 def empty(with_ray: bool = True) -> list[str]:
     """20,000 units that compute nothing: planned, scheduled, sent through Ray, checked and stored as any others are."""
+    from sinkscope.study.engines import Ray
     from sinkscope.study.engines.cluster import Cluster
     from sinkscope.study.engines.local import Local
-    from sinkscope.study.engines.ray import Ray
     from sinkscope.study.run import Work, models_of
     from sinkscope.study.store import Store
     from sinkscope.study.units import units_of

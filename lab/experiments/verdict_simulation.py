@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from sinkscope.statistics import bootstrap, change_interval, wilson
-from sinkscope.study.analysis.claims import FATAL, MOST, Test, answers_test, share_test
+from sinkscope.study.analysis.claims import FATAL, Test, answers_test, share_test
+from sinkscope.study.analysis.verdicts import MAJORITY
 
 RUNS = 2000
 CHURN = 0.01  # answers that change for no reason, each way
@@ -54,7 +55,7 @@ def heads(share: float, spread: float = 0.08) -> Callable[[np.random.Generator, 
     def draw(rng: np.random.Generator, n: int) -> Test:
         values = np.clip(rng.normal(share, spread, n), 0.0, 1.0)
         low, high = bootstrap(values.tolist(), seed=int(rng.integers(2**31)))
-        return share_test(float(values.mean()), low, high, MOST, False, n)
+        return share_test(float(values.mean()), low, high, MAJORITY, False, n)
 
     return draw
 

@@ -40,7 +40,7 @@ from .settings import SparseCache as SparseCache
 from .sinks import HeadShare as HeadShare
 from .sinks import Threshold as Threshold
 from .sinks import ZScore as ZScore
-from .study.engines.ray import Ray as Ray
+from .study.engines import Ray as Ray
 from .study.schema import Study as Study
 from .tracing import Trace as Trace
 from .tracing import trace as trace

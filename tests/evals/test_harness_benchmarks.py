@@ -20,7 +20,6 @@ pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed (e
 from sinkscope.evals.benchmarks import human_eval_job, load_tasks, pass_at_k
 from sinkscope.evals.evaluation import Choices, evaluate
 from sinkscope.evals.harness import HarnessLM
-from sinkscope.evals.results import right_answers
 
 DATA = Path(os.environ.get("SINKSCOPE_DATA", Path(__file__).parents[3] / "shared" / "data"))
 needs_gsm8k = pytest.mark.skipif(
@@ -39,6 +38,12 @@ def gsm8k():
 def human_eval():
     with gzip.open(DATA / "HumanEval.jsonl.gz", "rt", encoding="utf-8") as file:
         return [json.loads(line) for line in file]
+
+
+def right_answers(summary, task):
+    """One verdict per problem, in the order of the benchmark."""
+    entry = summary["tasks"][task]
+    return entry["scores"][entry["metric"]]["right"]
 
 
 @pytest.fixture(scope="module")

@@ -38,8 +38,8 @@ def test_our_own_problems_through_the_harness(capsys: pytest.CaptureFixture[str]
         (["--tasks", "sinkscope_composition", "--pass-at", "one"], "whole numbers"),
         (["--tasks", "sinkscope_composition", "--set", "length"], "key=value"),
         (["--tasks", "nothing-of-the-kind"], "nothing-of-the-kind"),
-        (["--tasks", "sinkscope_composition", "--mask-sinks", "-1"], "at least 0"),
-        (["--tasks", "sinkscope_composition", "--mask-sinks", "1", "--rank", "dirty"], "rank"),
+        (["--tasks", "sinkscope_composition", "--mask-sinks", "-1"], "--mask-sinks"),
+        (["--tasks", "sinkscope_composition", "--condition", "mask_sinks:k=1,rank=dirty"], "rank"),
     ],
 )
 def test_bad_input_is_one_sentence(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

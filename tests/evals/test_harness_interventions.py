@@ -7,8 +7,8 @@ import pytest
 import torch
 from harness_models import FAMILIES, random_model, tokens
 
-from sinkscope.errors import InterventionError, StudyError, TaskError
-from sinkscope.evals.masking import described, grid, label, made_of_words, parse_condition
+from sinkscope.errors import StudyError, TaskError
+from sinkscope.evals.masking import grid, label, parse_condition
 from sinkscope.interventions import MaskRandom, MaskSinks
 from sinkscope.interventions.conditions import Condition, read_entry
 
@@ -75,15 +75,8 @@ def test_answers_of_one_condition_are_not_taken_for_another(tmp_path):
 
 
 def test_words_of_a_command_line_become_interventions():
-    assert made_of_words() is None
-    assert made_of_words(mask_sinks=0) is None
-    assert described(made_of_words(mask_sinks=5, rank="as_run"))[0]["rank"] == "as_run"
-    assert described(made_of_words(mask_random=5))[0]["name"] == "MaskRandom"
-    with pytest.raises(TaskError, match="got both"):
-        made_of_words(1, 1)
-    with pytest.raises(InterventionError, match="rank"):
-        made_of_words(1, rank="best")
     model = random_model(FAMILIES["llada"]())
+    assert HarnessLM(model, mask_sinks=0).intervention is None
     request = Instance("generate_until", {}, (PROMPTS[1], {"until": []}), 0, ("t", 0, 1))
     by_words = HarnessLM(model, mask_sinks=2, length=8, batch_size="auto")
     by_objects = HarnessLM(model, MaskSinks(k=2), {"length": 8})

@@ -12,7 +12,7 @@ from made_runs import Opener, made_results, made_token, made_trace, typed, until
 from sinkscope import paper
 from sinkscope.errors import ReportError
 from sinkscope.report import write, write_traces
-from sinkscope.report.overview import overview, paper_values, verdict_rows
+from sinkscope.report.overview import overview, paper_values
 from sinkscope.report.page import build
 from sinkscope.report.writing import pack
 from sinkscope.runs import matrix
@@ -183,7 +183,7 @@ def test_a_run_without_results_is_an_explorer(look: Opener, tmp_path: Path) -> N
 
 
 def test_verdicts_are_folded_and_in_words(look: Opener, report: Path) -> None:
-    rows = verdict_rows(typed(made_results()).verdicts)
+    rows = overview(typed(made_results()))["verdicts"]
     assert [(row["model"], row["name"], row["value"]) for row in rows] == [
         ("made-llada", "sinks", "moving"),
         ("made-llama", "arm like", "yes"),

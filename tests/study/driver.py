@@ -10,8 +10,8 @@ def main() -> None:
     import ray
 
     from sinkscope.runs.run import run
+    from sinkscope.study.engines import Ray
     from sinkscope.study.engines.cluster import Cluster
-    from sinkscope.study.engines.ray import Ray
     from sinkscope.study.schema import Study
 
     asked = json.loads(sys.stdin.read())

@@ -23,7 +23,10 @@ def results_beside(path: Path) -> Path | None:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_committed_study_file_says_how_it_was_run(path: Path) -> None:
     asked = f"{path.relative_to(RESULTS.parents[1])} -o runs/"
-    commands = [f"sinkscope study {asked}", f"python -m lab.experiments.directions {asked}"]  # a family of the laboratory's
+    commands = [
+        f"sinkscope study {asked}",
+        f"python -m lab.experiments.directions {asked}",
+    ]  # a family of the laboratory's
     lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
     assert any(command in line for command in commands for line in lines)
     assert Study.from_dict(Study.load(path).to_dict()) == Study.load(path)

@@ -18,8 +18,8 @@ import pytest
 from sinkscope.cli.app import run as command
 from sinkscope.errors import StudyError
 from sinkscope.runs.run import Run, run
+from sinkscope.study.engines import Ray
 from sinkscope.study.engines.cluster import Cluster
-from sinkscope.study.engines.ray import Ray
 from sinkscope.study.run import models_of
 from sinkscope.study.schema import Study
 from sinkscope.study.units import units_of
@@ -234,11 +234,17 @@ def files_of(folder: Path, left_out: str = "requests.jsonl") -> dict[str, bytes]
 def test_an_evaluation_writes_the_same_bytes(nodes: Nodes, tmp_path: Path) -> None:
     pytest.importorskip("lm_eval")
     from sinkscope.evals.evaluation import evaluate
-    from sinkscope.interventions import MaskRandom, MaskSinks
-    from sinkscope.sinks import HeadShare
+    from sinkscope.evals.masking import parse_condition
 
-    for number, change in enumerate((None, MaskSinks(k=2, above=HeadShare(0.2)), MaskRandom(k=1, seed=3))):
-        words: dict[str, Any] = {"intervention": change, "settings": {"length": 8}, "problems": 6, "batch_size": 2}
+    strong = "mask_sinks:k=2,above={rule: head_share, epsilon: 0.2}"
+    for number, change in enumerate((None, parse_condition(strong), parse_condition("mask_random:k=1"))):
+        words: dict[str, Any] = {
+            "intervention": change,
+            "settings": {"length": 8},
+            "problems": 6,
+            "batch_size": 2,
+            "seed": 3,
+        }
         here, there = tmp_path / f"here-{number}", tmp_path / f"there-{number}"
         evaluate("tiny-llada", ["sinkscope_arithmetic"], out=here, **words)
         evaluate("tiny-llada", ["sinkscope_arithmetic"], out=there, engine=Ray(workers=2), **words)
@@ -253,11 +259,12 @@ def test_likelihoods_are_the_same_numbers_elsewhere(nodes: Nodes) -> None:
 
     from sinkscope.evals.batches import runner_of
     from sinkscope.evals.harness import HarnessLM
-    from sinkscope.interventions import MaskSinks
+    from sinkscope.interventions.conditions import Condition
     from sinkscope.models.load import load
 
     for name in ("tiny-llama", "tiny-llada"):
-        model, mask = load(name), MaskSinks(k=1, rows="last" if name == "tiny-llama" else "all")
+        rows = "last" if name == "tiny-llama" else "all"
+        model, mask = load(name), Condition("mask_sinks", 1, rows=rows)
         asked = [
             Instance("loglikelihood", {}, (f"Tom has {n} apples.", f" {n} apples"), n, metadata=("task", n, 1))
             for n in range(2, 5)
@@ -294,14 +301,13 @@ def test_table_1_writes_the_same_bytes_and_goes_on(
         table1([load("tiny-llada")], tmp_path / "object", engine=Ray(workers=1))
 
 
-def test_an_intervention_that_cannot_be_named_is_refused_before_anything_runs(tmp_path: Path) -> None:
+def test_an_intervention_without_a_name_is_refused_before_anything_runs() -> None:
     pytest.importorskip("lm_eval")
-    from sinkscope import MaskPositions, MaskSinks, SoftmaxOffByOne
+    from sinkscope import MaskSinks
     from sinkscope.errors import TaskError
-    from sinkscope.evals.batches import condition_of
+    from sinkscope.evals.batches import runner_of
+    from sinkscope.models.load import load
 
-    for change in (MaskSinks(k=3, rank="as_run", kinds="structural"), MaskPositions(positions=(0,)), SoftmaxOffByOne()):
-        found = condition_of(change)
-        assert found[0].intervention(found[1]) == change
-    with pytest.raises(TaskError, match="that a study file can name"):
-        condition_of([MaskSinks(k=1), MaskPositions(positions=(0,))])
+    elsewhere = runner_of(load("tiny-llada"), lambda job, batches: iter(()))
+    with pytest.raises(TaskError, match="as study files name it"):
+        elsewhere(MaskSinks(k=1), [])

@@ -16,8 +16,8 @@ from types import FrameType
 
 import pytest
 
+from sinkscope.study.run import Stop
 from sinkscope.study.schema import Study
-from sinkscope.study.stop import Stop
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 

@@ -14,13 +14,13 @@ from golden_sets import HERE
 from made_models import save_tokenizer
 from sinkscope.cli.app import run
 
+IDS = f"@{Path(__file__).with_name('ids.json')}"  # the golden checkpoints have no tokenizer
+
 
 @pytest.mark.parametrize("family", ["llada", "dream"])
 def test_golden_checkpoints(family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "one.trace"
-    assert (
-        run(["trace", str(HERE / family), "5 9 2 7", "--length", "8", "--steps", "8", "-o", str(file), "--json"]) == 0
-    )
+    assert run(["trace", str(HERE / family), IDS, "--length", "8", "--steps", "8", "-o", str(file), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["steps"] == 8
     parquet = tmp_path / "all.parquet"
     words = ["sinks", str(file), "--epsilon", "2", "--unit", "sum", "--top", "3", "--parquet", str(parquet), "--json"]
@@ -54,8 +54,8 @@ def test_a_causal_checkpoint_and_hostile_text(tmp_path: Path, capsys: pytest.Cap
         (["sinks", str(HERE / "llada" / "golden.safetensors")], "another kind"),
         (["trace", str(HERE / "llada"), " "], "empty"),
         (["trace", str(HERE / "llada"), "hello"], "without a tokenizer"),
-        (["trace", str(HERE / "llada"), "5 9", "--map", "x"], "LAYER.HEAD"),
-        (["trace", str(HERE / "llada"), "5 9", "--length", "8", "--form", "full", "--budget", "0"], "needs"),
+        (["trace", str(HERE / "llada"), IDS, "--map", "x"], "LAYER.HEAD"),
+        (["trace", str(HERE / "llada"), IDS, "--length", "8", "--form", "full", "--budget", "0"], "needs"),
     ],
 )
 def test_bad_input_is_one_sentence(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,7 +69,7 @@ def test_bad_input_is_one_sentence(words: list[str], message: str, capsys: pytes
 )
 def test_bad_rules(words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "one.trace"
-    assert run(["trace", str(HERE / "llada"), "5 9", "--length", "4", "--block", "4", "-o", str(file), "--json"]) == 0
+    assert run(["trace", str(HERE / "llada"), IDS, "--length", "4", "--block", "4", "-o", str(file), "--json"]) == 0
     capsys.readouterr()
     assert run(["sinks", str(file), *words]) == 2
     assert capsys.readouterr().err.count("\n") == 1

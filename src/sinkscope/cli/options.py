@@ -19,7 +19,7 @@ from sinkscope.errors import DecodeError, PromptError, SinkscopeError, StudyErro
 
 if TYPE_CHECKING:
     from sinkscope.models import Model
-    from sinkscope.study.engines.ray import Ray
+    from sinkscope.study.engines import Ray
 
 # What transformers, the models' authors and lm-evaluation-harness call our options, and plurals: understood, not shown.
 ALIASES = {"tasks": "task", "limit": "problems", "L": "n", "num-fewshot": "fewshot", "output-path": "out",
@@ -199,9 +199,7 @@ class EngineOptions:
     """Where the work is done."""
 
     engine: Annotated[Literal["local", "ray"], Option(help="local: processes here; ray: a Ray cluster.")] = "local"
-    address: Annotated[str | None, Option(help="ray: auto, host:port or ray://host:port. Default: this machine.")] = (
-        None
-    )
+    address: Annotated[str | None, Option(help="ray: auto, host:port, ray://host:port. Default: this machine.")] = None
     gpus_per_worker: Annotated[float | None, Option(help="ray: GPUs of a worker.", min=0)] = None
     cpus_per_worker: Annotated[float | None, Option(help="ray: CPUs of a worker.", min=0)] = None
 
@@ -209,7 +207,7 @@ class EngineOptions:
         """The engine; options of the other one are refused. useless: further ones that only ray has."""
         own = {name: getattr(self, name) for name in ("address", "gpus_per_worker", "cpus_per_worker")}
         if self.engine == "ray":
-            from sinkscope.study.engines.ray import Ray
+            from sinkscope.study.engines import Ray
 
             return Ray(workers=workers, **{name: value for name, value in own.items() if value is not None})
         refuse(StudyError, "with the engine local", "add --engine ray, or leave it out", **own, **useless)
@@ -222,14 +220,10 @@ class BenchmarkOptions(EngineOptions):
 
     tasks: TaskOption = None
     protocol: ProtocolOption = None
-    examples: Annotated[Path | None, Option(help="Worked examples of a protocol that takes them from OpenCompass.")] = (
-        None
-    )
+    examples: Annotated[Path | None, Option(help="File with OpenCompass's worked examples.")] = None
     data: Annotated[Path | None, Option(help="Folder with the benchmarks' JSON lines.")] = None
     problems: Annotated[int | None, Option("--problems", "-n", help="Only so many problems per task.", min=1)] = None
-    fewshot: Annotated[int | None, Option("--fewshot", "-f", help="Examples before each problem.", min=0, max=1000)] = (
-        None
-    )
+    fewshot: Annotated[int | None, Option("--fewshot", "-f", help="Few-shot examples.", min=0, max=1000)] = None
     chat: Annotated[bool | None, Option("--chat/--no-chat", help="Use the chat template.")] = None
     batch_size: BatchSize = 8
     seed: Annotated[int, Option(help="Seed of problems and random keys.", min=0, max=MOST)] = 0

@@ -7,9 +7,9 @@ import functools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -18,11 +18,9 @@ from sinkscope.decoding import Step, decode
 from sinkscope.errors import TaskError, error_envelope
 from sinkscope.evals.answers import key
 from sinkscope.evals.masking import as_list
+from sinkscope.interventions.conditions import Condition, condition_from_dict
 from sinkscope.models.base import Model, pad
 from sinkscope.settings.decode import Decode
-
-if TYPE_CHECKING:
-    from sinkscope.interventions.conditions import Condition
 
 CHECK_EVERY = 8  # tokens between two looks for stop strings in a left-to-right generation
 Ids = tuple[int, ...]
@@ -77,7 +75,6 @@ class Job:
     dtype: str | None = None
     device: str | None = None
     condition: dict[str, Any] | None = None
-    seed: int = 0  # of the condition
     threads: int = 1
 
     def to_dict(self) -> dict[str, Any]:
@@ -85,28 +82,31 @@ class Job:
 
 
 RunBatches = Callable[[Job, Sequence[Batch]], Iterator[tuple[Batch, Outcome]]]  # of workers elsewhere
-Runner = Callable[[Any, Sequence[Batch]], Iterator[tuple[Batch, Outcome]]]  # the first is an intervention
+Runner = Callable[[Any, Sequence[Batch]], Iterator[tuple[Batch, Outcome]]]  # of a condition or an intervention
 
 
 def runner_of(
     model: Model, run: RunBatches | None = None, dtype: str | None = None, device: str | None = None
 ) -> Runner:
-    """What answers batches of this model under an intervention: workers elsewhere, else this process."""
+    """What answers batches of this model: this process, under any intervention, or workers elsewhere, under a condition."""
     if run is None:
         return lambda change, batches: ((batch, run_batch(model, change, batch)) for batch in batches)
 
     def elsewhere(change: Any, batches: Sequence[Batch]) -> Iterator[tuple[Batch, Outcome]]:
-        job = Job(model.name, model.fingerprint, dtype, device)
-        if change is not None:
-            condition, seed = condition_of(change)
-            job = replace(job, condition=condition.to_dict(), seed=seed)
-        return run(job, batches)
+        if not isinstance(change, Condition | None):
+            raise TaskError(
+                f"Expected a condition as study files name it, so that other machines can make it, got {change!r}; leave the "
+                "engine out to run it here."
+            )
+        condition = None if change is None else change.to_dict()
+        return run(Job(model.name, model.fingerprint, dtype, device, condition), batches)
 
     return elsewhere
 
 
-def run_batch(model: Model, intervention: Any, batch: Batch) -> Outcome:
-    """Answer a batch under an intervention; every value is plain data that JSON holds exactly."""
+def run_batch(model: Model, change: Any, batch: Batch) -> Outcome:
+    """Answer a batch under a condition or an intervention; every value is plain data that JSON holds exactly."""
+    intervention = change.intervention(batch.seed) if isinstance(change, Condition) else change
     # A divergence compares with the model as it is, and intervenes itself.
     with intervened(model, None if batch.kind == "divergence" else intervention) as active:
         records = KINDS[batch.kind](model, intervention, batch)
@@ -267,13 +267,12 @@ def total_effect(parts: Sequence[Mapping[str, Any]]) -> dict[str, float] | None:
 
 def answer(context: str, payload: str, folder: Path) -> dict[str, Any]:
     """A `Batch` as JSON under a `Job` as JSON → its outcome, or why there is none; what the Ray engine calls."""
-    from sinkscope.interventions.conditions import condition_from_dict
 
     def work() -> dict[str, Any]:
         job, batch = Job(**json.loads(context)), Batch.from_dict(json.loads(payload))
         torch.set_num_threads(job.threads)
         model = weights_of(job.model, job.dtype, job.device)
-        change = job.condition and condition_from_dict(job.condition).intervention(job.seed)
+        change = job.condition and condition_from_dict(job.condition)
         # As text, since what carries it takes no NaN, which the error of a single sample is.
         return {"result": {"outcome": json.dumps(run_batch(model, change, batch))}, "fingerprint": model.fingerprint}
 
@@ -286,25 +285,3 @@ def weights_of(name: str, dtype: str | None, device: str | None) -> Model:
     from sinkscope.models.load import load
 
     return load(name, dtype=dtype, device=device)
-
-
-def condition_of(intervention: Any) -> tuple[Condition, int]:
-    """The condition and seed that make this very intervention on another machine."""
-    from sinkscope.interventions.conditions import Condition
-    from sinkscope.interventions.settings import registered
-
-    seed = int(getattr(intervention, "seed", 0))
-    for name, entry in registered().items():
-        origin = getattr(entry.make, "origin", None)
-        if origin == (type(intervention).__module__, type(intervention).__qualname__):
-            plain = intervention.to_dict()
-            settings = {
-                one.name: one.freeze(plain[one.name]) for one in entry.settings if plain.get(one.name) is not None
-            }
-            made = Condition(name, **settings)
-            if made.intervention(seed) == intervention:
-                return made, seed
-    raise TaskError(
-        f"Expected an intervention that a study file can name, so that other machines can make it, got {intervention!r}; "
-        "leave the engine out to run it here."
-    )

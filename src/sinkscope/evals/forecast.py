@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -30,7 +30,6 @@ def forecast_table1(
     limit: int | None = None,
     batch_size: int = 8,
     dtype: str | None = None,
-    settings: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Every benchmark of every model under its protocol; nothing is loaded, nothing is run.
 
@@ -52,7 +51,7 @@ def forecast_table1(
             setup = chosen.setup(task, checkpoint, model.family)
             assert setup is not None
             shots = OWN_EXAMPLES.get(setup.task, 0) if setup.examples is None else setup.examples
-            used = settings_for(model, task, settings, None, chosen)
+            used = settings_for(model, task, protocol=chosen)
             prompt = min(QUESTION[task] + AGAIN.get(setup.task, 0) + shots * EXAMPLE, model.context - used.length)
             problems = min(limit or PROBLEMS[task], PROBLEMS[task])
             rows = min(batch_size, problems)

@@ -13,9 +13,11 @@ from sinkscope.decoding import Decode
 from sinkscope.errors import TaskError
 from sinkscope.evals.answers import Answers, key
 from sinkscope.evals.batches import Batch, Kind, Request, Runner, attention_of, runner_of, total_effect
-from sinkscope.evals.masking import described, made_of_words
+from sinkscope.evals.masking import described
 from sinkscope.evals.protocol import Protocol, draws, settings_for, setup_for
 from sinkscope.fields import need, whole
+from sinkscope.interventions import MaskSinks
+from sinkscope.interventions.conditions import Condition
 from sinkscope.io.progress import step_bar
 from sinkscope.models.base import Model
 from sinkscope.models.template import rendered
@@ -41,6 +43,7 @@ class PartAnswered(Exception):  # noqa: N818 - it ends what the harness does, an
 class HarnessLM(TemplateLM):  # type: ignore[misc]
     """A model for `lm_eval.simple_evaluate(model=HarnessLM(model, intervention), …)`.
 
+    `intervention` may be a `Condition`, as study files name it: workers elsewhere can make only that.
     `settings` is a Decode for all tasks, or words that replace single settings of each task's protocol (`protocol`, by
     default that of the checkpoint). `samples` is the number of maskings in a diffusion model's likelihood. With `store`,
     finished requests are kept in that file and not redone. `runner`: what answers batches in place of this process.
@@ -61,8 +64,6 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         seed: int = 0,
         store: Path | str | None = None,
         mask_sinks: int | None = None,
-        mask_random: int | None = None,
-        rank: str | None = None,
         dtype: str | None = None,
         device: str | None = None,
         max_batch_size: int | None = None,
@@ -78,12 +79,14 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
 
             model = load(model, dtype=dtype, device=device)
         self.model = model
-        self.intervention = intervention if intervention is not None else made_of_words(mask_sinks, mask_random, rank)
+        self.change: Any = MaskSinks(k=mask_sinks) if mask_sinks else intervention
         self.asked: Decode | Mapping[str, Any] | None = words or settings
         # The harness hands None or "auto" on where nobody gave a batch size, and numbers as text.
         asked = 8 if batch_size is None or str(batch_size).startswith("auto") else _whole("batch_size", batch_size)
         self.batch_size = max(1, min(asked, max_batch_size or asked))
         self.samples, self.seed = _whole("samples", samples), _whole("seed", seed, 0)
+        change = self.change
+        self.intervention = change.intervention(self.seed) if isinstance(change, Condition) else change
         settings_for(model, "", self.asked)  # wrong words are told now, and not at the first request
         self.tokenizer = model.require_tokenizer()
         self.answers = Answers(Path(store) if store is not None else None)
@@ -261,7 +264,7 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         total = sum(len(batch.requests) for batch in batches)
         with step_bar(total, f"{kind[:-1]}ing", asked=not silent) as bar:
             advance = self.on_answers or bar.update
-            for batch, outcome in self.runner(self.intervention, batches):
+            for batch, outcome in self.runner(self.change, batches):
                 names, effect = [one.name for one in batch.requests], outcome["effect"]
                 taken = [] if effect is None else [(f"{self._effects()}{batch.id}", effect)]
                 self.answers.add_all([*zip(names, outcome["answers"], strict=True), *taken])

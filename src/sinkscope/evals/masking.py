@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from sinkscope.errors import InterventionError, TaskError
 from sinkscope.io import bounded_yaml
 
 if TYPE_CHECKING:
     from sinkscope.interventions.conditions import Condition
-    from sinkscope.interventions.memory import Rank
 
 # The first key of an autoregressive model is masked in two ways, which do not do the same.
-AFTER_PREFILL, FROM_THE_START = "second", "first"
 POSITION_0 = {
-    AFTER_PREFILL: "mask position 0 after the prefill",  # as in the paper: the prompt was read with the sink in place
-    FROM_THE_START: "mask position 0 from the first row on",  # nearly harmless: no state was built on the sink
+    "second": "mask position 0 after the prefill",  # as in the paper: the prompt was read with the sink in place
+    "first": "mask position 0 from the first row on",  # nearly harmless: no state was built on the sink
 }
 
 
@@ -45,7 +43,7 @@ def label(condition: Condition) -> str:
     """The condition's label; the two ways to mask position 0 have names of their own."""
     only_since = {name for name, _ in condition.settings} <= {"positions", "since"}
     if condition.name == "mask_positions" and condition.positions == (0,) and only_since:
-        return POSITION_0[condition.get("since", FROM_THE_START)]
+        return POSITION_0[condition.get("since", "first")]
     return condition.label
 
 
@@ -82,19 +80,6 @@ def decode_words(condition: Condition) -> dict[str, Any]:
 
         words["cache"] = SparseCache.from_dict(words["cache"])
     return words
-
-
-def made_of_words(mask_sinks: int | None = None, mask_random: int | None = None, rank: str | None = None) -> Any:
-    """The intervention that the words of a command line name; None for none. rank: clean by default."""
-    from sinkscope.interventions import MaskRandom, MaskSinks
-
-    if mask_sinks and mask_random:
-        raise TaskError("Expected mask_sinks or mask_random, got both; a control is a run of its own.")
-    if rank is not None and not mask_sinks:
-        raise TaskError("rank says how sinks are ranked and would have no effect without mask_sinks; leave it out.")
-    if mask_sinks:
-        return MaskSinks(k=mask_sinks, rank=cast("Rank", rank or "clean"))
-    return MaskRandom(k=mask_random) if mask_random else None
 
 
 def as_list(intervention: Any) -> list[Any]:

@@ -42,12 +42,6 @@ def _score(name: str, value: float, samples: list[dict[str, Any]]) -> dict[str, 
     return score
 
 
-def right_answers(summary: dict[str, Any], task: str) -> list[bool]:
-    """One verdict per problem, in the order of the benchmark, for paired tests; only where a score is right or wrong."""
-    entry = summary["tasks"][task]
-    return list(entry["scores"][entry["metric"]]["right"])
-
-
 def settled(info: Mapping[str, Any]) -> dict[str, Any]:
     """What a run says about itself, the same however often it was stopped: files have that."""
     counts = info["requests"]

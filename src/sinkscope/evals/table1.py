@@ -87,18 +87,17 @@ def table1(
         asked = Choices(tuple(names), **more).build(model)
         return asked, arms_of(asked, [*grid(model.causal, ks), *conditions])
 
-    def answers(asked: Asked, arms: Sequence[Arm]) -> int:
-        return asked.count(limit, part) * len(arms)
-
     unique = {str(getattr(model, "name", model)): model for model in models}.values()
     # Whatever is missing is told before the first model is loaded.
-    total, before = sum(answers(*asked_of(outlined(given, engine))) for given in unique), 0
+    plans = [asked_of(outlined(given, engine)) for given in unique]
+    counts = [asked.count(limit, part) * len(arms) for asked, arms in plans]
+    total, before = sum(counts), 0
     results: dict[str, Any] = {"schema": 1, "cells": [], "tokens": [], "dynamics": [], "order": [], "verdicts": []}
     runs: list[dict[str, Any]] = []
     with loader(engine, dtype, device, message) as load:
-        for given in unique:
+        for given, (planned, arms), count in zip(unique, plans, counts, strict=True):
             model, runner = load(given)
-            asked, arms = asked_of(model)
+            asked = replace(planned, model=model)
             asked.tell(message)
 
             def tick(done: int, before: int = before) -> None:
@@ -111,7 +110,7 @@ def table1(
                 asked = faster(asked, folder, runner, fast, message)
             table = ModelTable(asked, folder, runner, part, limit, sequential, message, tick)
             done = table.run(arms)
-            before += answers(asked, arms)
+            before += count
             if part is not None:
                 continue
             if traced:
@@ -242,8 +241,7 @@ class ModelTable:
         own = self.out / f"{arm.condition.key}{'-other-seed' if arm.name == OTHER_SEED else ''}"
         each = self.asked.count(self.limit, self.part)
         summary, lm = self.asked.run(
-            arm.condition.intervention(self.asked.choices.seed), own, runner=self.runner,
-            part=self.part, limit=limit, order=self._order(), words=arm.words,
+            arm.condition, own, runner=self.runner, part=self.part, limit=limit, order=self._order(), words=arm.words,
             on_progress=lambda done, _: None if index is None else self.on_answers(each * index + done),
         )  # fmt: skip
         before = {one.cell["task"]: one for one in plain}
@@ -319,12 +317,12 @@ class ModelTable:
         self, kind: Kind, condition: Condition | None, prompts: Mapping[str, Sequence[tuple[int, ...]]]
     ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         """In the order of the tasks, wherever they were run."""
-        change = None if condition is None else condition.intervention(self.asked.choices.seed)
+        seed = self.asked.choices.seed
         batches = {
-            task: Batch(kind, tuple(Request(task, ids) for ids in own), self.asked.settings(task))
+            task: Batch(kind, tuple(Request(task, ids) for ids in own), self.asked.settings(task), seed=seed)
             for task, own in prompts.items()
         }
-        outcomes = {batch.id: outcome for batch, outcome in self.runner(change, list(batches.values()))}
+        outcomes = {batch.id: outcome for batch, outcome in self.runner(condition, list(batches.values()))}
         for task, batch in batches.items():
             yield task, outcomes[batch.id]["answers"]
 

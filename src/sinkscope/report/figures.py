@@ -3,21 +3,28 @@
 Figure 1 `received_map`, 3 `score_histogram`, 4, 6 and 8 `neighbouring_maps`, 5 `head_grid`, 7 `sink_paths`, 10
 `epsilon_curve`; ours: `before_after`. Most take an optional `ax` (or make their own) and return it; a notebook shows what
 they return. Charts of a study's results are on its page, each with its drawing and its numbers to download.
+
+All have a look that is safe for colour-blind readers. Text stays text in PDF and SVG, and no date or chance gets into a file
+(the same run gives the same bytes). A `$` in the name of a model is a dollar sign. Nothing is read as mathematics, so every
+axis gets a formatter that writes none.
 """
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
+from typing import Any, cast
 
 import numpy as np
 import torch
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from sinkscope.errors import ReportError
-from sinkscope.report.drawing import COLOURS, INK, LINES, SINK, axes, in_style, look, plain_counts, sheet, whole_ticks
 from sinkscope.report.sample import head_classes, model_of
 from sinkscope.sinks import Threshold, default_rule, head_dynamics, histogram, sweep
 from sinkscope.sinks.columns import cumulative_columns, missing_keys, query_count, seen_by
@@ -25,6 +32,77 @@ from sinkscope.tracing import Trace
 
 PAPER_EPSILON, PAPER_SHARE = 3, 96  # Figure 10: epsilon = 3 leaves at least 96 % of the tokens out
 SIGNS = {"static": "●", "right": "→", "left": "←", "wander": "↔", "flash": "✦", "split": "◐", "none": ""}
+
+COLOURS = "cividis"
+INK, SINK = "#1b1e25", "#d55e00"
+# Okabe and Ito's colours, which stay apart for every eye; marks and dashes tell them apart in grey too.
+LINES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#a67c00", "#57606f")
+MARKS, DASHES = ("o", "s", "D", "^", "v", "P"), ("-", "--", ":", "-.", (0, (5, 1)), (0, (1, 2)))
+STYLE: dict[str, Any] = {
+    "pdf.fonttype": 42,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "sinkscope",
+    "font.size": 9,
+    "text.parse_math": False,
+    "axes.formatter.use_mathtext": False,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+}
+# Around a function that draws: with the look above, whatever the caller's settings are.
+in_style = rc_context(STYLE)  # type: ignore[arg-type]
+
+
+class ShownFigure(Figure):
+    """A figure that a notebook displays as itself, without pyplot."""
+
+    @in_style
+    def _repr_png_(self) -> bytes:
+        file = io.BytesIO()
+        self.savefig(file, format="png", dpi=110)
+        return file.getvalue()
+
+
+class ShownAxes(Axes):
+    """Axes that a notebook displays as their figure."""
+
+    def _repr_png_(self) -> bytes:
+        figure = self.get_figure(root=True)
+        return ShownFigure._repr_png_(cast(ShownFigure, figure))
+
+
+def sheet(width: float, height: float) -> ShownFigure:
+    return ShownFigure(figsize=(width, height), layout="constrained")
+
+
+def axes(ax: Axes | None, width: float = 6.0, height: float = 3.6) -> Axes:
+    """The axes given, or new ones on a figure of their own; sizes in inches."""
+    if ax is not None:
+        return ax
+    made: Axes = sheet(width, height).add_subplot(axes_class=ShownAxes)
+    return made
+
+
+def look(place: int) -> dict[str, Any]:
+    """Colour, mark and dash of the n-th series; no two of 36 share colour and dash, nor colour and mark."""
+    turn = (place + place // 6) % 6
+    return {"color": LINES[place % 6], "marker": MARKS[turn], "linestyle": DASHES[turn], "markersize": 3.5}
+
+
+def whole_ticks(ax: Axes, down: bool = True) -> None:
+    """Ticks at whole numbers: there is no head 1.5."""
+    for axis in (ax.xaxis, ax.yaxis) if down else (ax.xaxis,):
+        axis.set_major_locator(MaxNLocator(integer=True, nbins=8, min_n_ticks=1, steps=[1, 2, 5, 10]))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}".replace("-", "\u2212")))
+
+
+def plain_counts(ax: Axes) -> None:
+    """Counts on a logarithmic scale, written out: 1, 10, 100, 1 000."""
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}".replace(",", "\u2009")))
+    ax.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: ""))
+
+
+# ---- the figures
 
 
 def _columns(trace: Trace, layer: int | None, head: int | None, group: str) -> torch.Tensor:

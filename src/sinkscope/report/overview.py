@@ -27,7 +27,6 @@ from sinkscope.study.results import (
     Results,
     Tables,
     TokenShare,
-    Verdict,
     read_results,
 )
 
@@ -59,9 +58,9 @@ def overview(results: Results | None = None, about: Mapping[str, Any] | None = N
         "claims": [_claim(row) for row in claims],
         "claimNames": matrix.SHORT,
         "claimMarks": matrix.MARKS,
-        "verdicts": verdict_rows(verdicts),
+        "verdicts": [{**row.to_dict(), "name": row.name.replace("_", " "), "line": row.line or ""} for row in verdicts],
         "cells": cells,
-        "roles": {role: vocabulary.role_name(role) for role in roles},
+        "roles": {role: vocabulary.ROLE_NAMES.get(role) or vocabulary.without_defaults(role) for role in roles},
         "correction": CORRECTION,
         "tokens": [{**row.to_dict(), "model": shown_model(row)} for row in tables.tokens if row.condition == "none"],
         "curves": curve_rows(tables.curves),
@@ -118,10 +117,6 @@ def class_rows(dynamics: Sequence[Dynamics]) -> Rows:
          **{name: getattr(row.judged, name) for name in CLASSES}}
         for row in dynamics
     ]  # fmt: skip
-
-
-def verdict_rows(verdicts: Sequence[Verdict]) -> Rows:
-    return [{**row.to_dict(), "name": row.name.replace("_", " "), "line": row.line or ""} for row in verdicts]
 
 
 def curve_rows(curves: Sequence[Curve]) -> Rows:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sinkscope.errors import ReportError
 from sinkscope.report import figures as made
-from sinkscope.report.drawing import STYLE
 from sinkscope.report.sample import first_head, model_of
 from sinkscope.report.writing import traces_of
 from sinkscope.study.results import read_results
@@ -37,12 +35,12 @@ def figures(run: Path | str, out: Path | str | None = None, format: str = "pdf",
     folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
 
+    @made.in_style
     def keep(name: str, drawn: Axes | Figure) -> None:
         figure = drawn if isinstance(drawn, Figure) else drawn.get_figure(root=True)
         assert figure is not None
         written.append(folder / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', name)}.{format}")
-        with rc_context(STYLE):  # type: ignore[arg-type]
-            figure.savefig(written[-1], dpi=dpi, metadata=DATED[format])
+        figure.savefig(written[-1], dpi=dpi, metadata=DATED[format])
 
     firsts: dict[str, Trace] = {}
     for trace in [*(one for one in traces if not one.interventions), *traces]:  # as the models are, before changed ones

@@ -29,7 +29,9 @@ def compare(first: Path | str, second: Path | str, match: Mapping[str, str] | No
     # A problem of table1 is known by its own text, one of a study by its number among those that were drawn.
     drawn = not all((folder / "table1.md").is_file() and (folder / "results.json").is_file() for folder in folders)
     runs = [Run.load(folder) for folder in folders] if drawn else []
-    tables = [_answers(run) for run in runs] if drawn else [_table1_answers(folder) for folder in folders]
+    tables = [
+        run.answers().filter(pl.col("kind") == "answers").select(*CELL, "problem", "correct") for run in runs
+    ] or [_table1_answers(folder) for folder in folders]
     plans = [Study.read(folder / "study.yaml") for folder in folders] if drawn else []
     first_cells, second_cells = (
         table.partition_by(CELL, maintain_order=True, as_dict=True) for table in _matched(tables, match)
@@ -69,10 +71,10 @@ def _compared(mine: list[pl.DataFrame], same: bool) -> dict[str, Any]:
     row: dict[str, Any] = {"n": [len(frame) for frame in mine]}
     both = mine[0].join(mine[1], on="problem", how="inner", suffix="_second").sort("problem")
     if not same or not len(both):
-        return {"first": _accuracy(mine[0]["correct"]), "second": _accuracy(mine[1]["correct"]), **row}
+        return {"first": mine[0]["correct"].mean(), "second": mine[1]["correct"].mean(), **row}
     before, after = both["correct"], both["correct_second"]
     found = vars(paired(before.to_list(), after.to_list()))
-    return {"first": _accuracy(before), "second": _accuracy(after), **row, "paired": len(both), **found}
+    return {"first": before.mean(), "second": after.mean(), **row, "paired": len(both), **found}
 
 
 def _changed_verdicts(runs: list[Run]) -> list[dict[str, Any]]:
@@ -96,10 +98,6 @@ def _other_problems(plans: Sequence[Study], task: str) -> str | None:
     return None
 
 
-def _answers(run: Run) -> pl.DataFrame:
-    return run.answers().filter(pl.col("kind") == "answers").select(*CELL, "problem", "correct")
-
-
 def _table1_answers(folder: Path) -> pl.DataFrame:
     """The same of a run of table1; its protocol stands for the setting."""
     rows = []
@@ -116,10 +114,6 @@ def _table1_answers(folder: Path) -> pl.DataFrame:
         raise StudyError(f"The run of table1 in {folder} is damaged ({told}); give its command again.") from None
     schema = {**dict.fromkeys([*CELL, "problem"], pl.String), "correct": pl.Boolean}
     return pl.DataFrame(rows, schema=schema, orient="row")
-
-
-def _accuracy(correct: pl.Series) -> float:
-    return float(correct.cast(pl.Float64).mean() or 0.0)  # type: ignore[arg-type]
 
 
 def shown(found: dict[str, Any]) -> str:

@@ -17,8 +17,7 @@ from sinkscope.errors import StudyError
 from sinkscope.models.base import Model
 from sinkscope.runs.summary import summary
 from sinkscope.runs.tables import tables
-from sinkscope.study.engines import Engine
-from sinkscope.study.engines.ray import Ray
+from sinkscope.study.engines import Engine, Ray
 from sinkscope.study.results import Cell, Claim, Results, read_results, to_frame
 from sinkscope.study.run import OnMessage, OnProgress, assemble, begun
 from sinkscope.study.schema import Study
@@ -31,7 +30,7 @@ class Run:
     """A finished run: `sk.run` returns it, `sk.Run.load(folder)` opens it; its tables are polars frames, with `.to_pandas()`."""
 
     folder: Path
-    found: Results
+    found: Results  # as rows with named fields
 
     def __repr__(self) -> str:
         names = ", ".join(str(model.get("name")) for model in self.found.run.models)
@@ -70,10 +69,6 @@ class Run:
     def results(self) -> dict[str, Any]:
         """The results as plain JSON values."""
         return self.found.to_dict()
-
-    def typed(self) -> Results:
-        """The results as rows with named fields."""
-        return self.found
 
     def summary(self, full: bool = False) -> str:
         """What came out, as at most 42 lines of 80 columns; full: every table and every verdict with its numbers."""

@@ -1,21 +1,26 @@
-"""Fields of a study file that other packages know: conditions, sink rules, decode settings, names of tasks and devices."""
+"""Study files at the boundary: one sentence for a mistake, and fields that other packages know: conditions, rules, settings."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
+import re
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any, TypeVar, dataclass_transform, get_args
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
 
 from sinkscope.aliases import our_name
-from sinkscope.errors import RuleError
+from sinkscope.errors import RuleError, StudyError
 from sinkscope.fields import Allowed, allowed_fields, among, maybe, shown
 from sinkscope.interventions.conditions import MODELS, Condition, read_entry
 from sinkscope.interventions.settings import SettingError
+from sinkscope.io.bounded_yaml import Path, written
 from sinkscope.settings import cache_conditions as _caches  # noqa: F401 - conditions that change how a model decodes
 from sinkscope.settings.choices import DREAM_ALGORITHMS, Mode
 from sinkscope.settings.decode import Decode
-from sinkscope.study.study_file import EntryError
 from sinkscope.viewers import view
 
 MOST = 1_000  # entries of a list, points of a sweep, conditions of a study
@@ -27,7 +32,67 @@ DECIDED = {
 }
 CONDITIONS = "a list of conditions, each a name or {name: …, k: …}"
 NEEDS_NONE = "must have none among them, since everything is compared with it"
+Made = TypeVar("Made")
 Pairs = tuple[tuple[Condition, str], ...]  # with the kind of models that a condition is for
+
+
+class EntryError(ValueError):
+    """A mistake that one of our own checks found: what the field must be, and where below it the wrong value stands."""
+
+    def __init__(self, sentence: str, *path: int | str) -> None:
+        super().__init__(sentence)
+        self.path = path
+
+
+def validated(kind: type[Made], values: Any, where: str, lines: Mapping[Path, int]) -> Made:
+    """Plain values as a checked dataclass; lines: of every value in the file; the first mistake is raised."""
+    try:
+        return TypeAdapter(kind).validate_python(values)
+    except ValidationError as error:
+        raise _sentence(error, where, lines) from None
+
+
+@dataclass_transform(frozen_default=True)
+def part(plan: type[Made]) -> type[Made]:
+    """A part of a study: a frozen dataclass of checked fields, whose constructor words mistakes as a file does."""
+    kind: Any = dataclass(frozen=True, config=ConfigDict(extra="forbid"))(plan)
+    plain = kind.__init__
+
+    @functools.wraps(plain)
+    def init(self: Any, *args: Any, **words: Any) -> None:
+        try:
+            plain(self, *args, **words)
+        except ValidationError as error:
+            raise _sentence(error, kind.__name__, {}) from None
+
+    kind.__init__ = init
+    made: type[Made] = kind
+    return made
+
+
+def _sentence(error: ValidationError, where: str, lines: Mapping[Path, int]) -> StudyError:
+    """The first mistake: pydantic's own words, but for those of our own checks."""
+    problem = error.errors()[0]
+    path: Path = tuple(problem["loc"])
+    match problem["type"]:
+        case "missing":
+            path, sentence = path[:-1], f"needs the field {path[-1]!r}"
+        case "unexpected_keyword_argument" | "unexpected_positional_argument":
+            sentence = "is not a field that is known here; correct its name, or leave it out"
+        case "dataclass_type" | "mapping_type" | "dict_type":
+            sentence = f"must be a mapping of fields, not {shown(problem['input'])}"
+        case "value_error":
+            wrong = problem["ctx"]["error"]
+            path, sentence = (*path, *getattr(wrong, "path", ())), str(wrong)
+        case _:
+            words = re.sub("^.* should ", "must ", problem["msg"]).replace("valid tuple", "list")
+            sentence = words if ", not " in words else f"{words}, not {shown(problem['input'])}"
+    line = next((lines[path[:n]] for n in range(len(path), -1, -1) if path[:n] in lines), None)
+    place = where if line is None else f"{where}, line {line}"
+    return StudyError(f"{place}: {written(path) or 'the file'} {sentence}.")
+
+
+# ---- fields
 
 
 def model_label(value: Any) -> Any:

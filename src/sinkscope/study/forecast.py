@@ -78,12 +78,14 @@ def forecast(study: Study, device: str = "cpu") -> Forecast:
     kinds, left_out = Counter[str](), list[str]()
     for name, short in shown_names([*study.models, *study.likelihood_models]).items():
         try:
-            model = _outline(name, dtype)
+            folder, mode = name_and_mode(name)
+            model = outline(folder, dtype=dtype)
         except CheckpointError as error:  # an extra that is not installed is skipped, as when the study runs
             if name in study.models:
                 raise
             left_out.append(str(error))
             continue
+        model = model if mode is None else model.in_mode(mode)
         size, prompt = Size.of(model), _prompt(study, model)
         info = model_info(study, model, name, {"name": short, "parameters": size.parameters})
         units = units_of(study, [info])
@@ -129,12 +131,6 @@ def here(study: Study) -> Forecast:
     """On this machine: its CPU, or its GPU where the study asks for one."""
     on_gpu = study.device not in (None, "cpu") and torch.cuda.is_available()
     return forecast(study, torch.cuda.get_device_name() if on_gpu else "cpu")
-
-
-def _outline(label: str, dtype: torch.dtype) -> Model:
-    name, mode = name_and_mode(label)
-    model = outline(name, dtype=dtype)
-    return model if mode is None else model.in_mode(mode)
 
 
 def _prompt(study: Study, model: Model) -> int:

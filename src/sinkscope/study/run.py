@@ -7,6 +7,8 @@ import io
 import logging
 import os
 import platform
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -18,11 +20,9 @@ from sinkscope.errors import StudyError
 from sinkscope.interventions.conditions import Condition
 from sinkscope.io.progress import LOADING
 from sinkscope.study.analysis import analysed
-from sinkscope.study.engines import Engine, engine_of
-from sinkscope.study.engines.ray import Ray
+from sinkscope.study.engines import Engine, Ray, engine_of
 from sinkscope.study.results import Results
 from sinkscope.study.schema import Study
-from sinkscope.study.stop import Stop
 from sinkscope.study.store import RUN_SCHEMA, Store, as_json, versions
 from sinkscope.study.units import ModelInfo, Unit, kind_of, units_of, weigh
 
@@ -98,6 +98,59 @@ class Work:
         except KeyboardInterrupt:
             self.on_message(f"stopped: {done} of {len(units)} units are stored; rerun the command to resume")
             raise
+
+
+class Stop:
+    """Whether an end was asked for: the first Ctrl-C lets the units at work finish, the second one ends at once.
+
+    SIGTERM and SIGHUP end at once, too, where the program has handlers for them. Nothing ends while a unit is stored.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._storing = False
+        self._late: list[int] = []
+        self._before: dict[int, Any] = {}
+
+    def __call__(self) -> bool:
+        return self.asked
+
+    @contextmanager
+    def storing(self) -> Iterator[None]:
+        """A signal that comes now is obeyed when the unit is on the disk."""
+        self._storing = True
+        try:
+            yield
+        finally:
+            self._storing = False
+        for number in self._late:
+            self._obey(number)
+
+    def _received(self, number: int, frame: Any) -> None:
+        if number == signal.SIGINT and not self.asked:
+            self.asked = True
+        elif self._storing:
+            self._late.append(number)
+        else:
+            self._obey(number)
+
+    def _obey(self, number: int) -> None:
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self._before[number](number, None)
+
+    @contextmanager
+    def listening(self) -> Iterator[Stop]:
+        if threading.current_thread() is not threading.main_thread():
+            yield self
+            return
+        ending = [number for number in (signal.SIGTERM, signal.SIGHUP) if callable(signal.getsignal(number))]
+        self._before = {number: signal.signal(number, self._received) for number in (signal.SIGINT, *ending)}
+        try:
+            yield self
+        finally:
+            for number, handler in self._before.items():
+                signal.signal(number, handler)
 
 
 def models_of(study: Study, engine: Engine, folder: Path, on_message: OnMessage) -> list[ModelInfo]:

@@ -1,4 +1,4 @@
-"""`Study`: what is run; the dataclasses here are the study file: pydantic checks every field, `study_file` words mistakes."""
+"""`Study`: what is run; the dataclasses here are the study file: pydantic checks every field, `entries` words mistakes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from pydantic import AfterValidator, BeforeValidator, Field, SkipValidation, mod
 from sinkscope.errors import StudyError
 from sinkscope.fields import shown
 from sinkscope.interventions.conditions import Condition
+from sinkscope.io import bounded_yaml
+from sinkscope.io.reading import read_text
 from sinkscope.study import entries
-from sinkscope.study.entries import MOST, Pairs
-from sinkscope.study.study_file import EntryError, part, read_yaml, validated
+from sinkscope.study.entries import MOST, EntryError, Pairs, part, validated
 
 STUDIES = Path(__file__).parent / "studies"
 LONGEST_FILE_NAME = 150  # bytes of a file's name, with room for what is put behind it
@@ -219,8 +220,9 @@ class Study:
     @classmethod
     def read(cls, path: Path, where: str | None = None) -> Study:
         """A YAML file; where: how mistakes name it, by default its whole path."""
-        values, lines = read_yaml(path, where or str(path))
-        return validated(cls, values, where=where or str(path), lines=lines)
+        where = where or str(path)
+        values, lines = bounded_yaml.parse(read_text(path, bounded_yaml.LARGEST, StudyError), where, StudyError)
+        return validated(cls, values, where, lines)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Study:

@@ -126,10 +126,6 @@ def role(condition: Settings, rows: str = "all") -> str | None:
     return "other_rows" if by != rows else "sinks" if rank == "clean" else "as_run"
 
 
-def role_name(role: str) -> str:
-    return ROLE_NAMES.get(role) or without_defaults(role)
-
-
 # ---- names ----
 
 

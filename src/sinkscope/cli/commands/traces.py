@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from sinkscope.sinks import Rule
     from sinkscope.tracing import Trace
 
-IDS = re.compile(r"\s*[0-9]{1,9}([\s,]+[0-9]{1,9})*\s*")
-
 
 @command()
 def trace(
@@ -58,8 +56,6 @@ def trace(
     import sinkscope as sk
 
     loaded = options.load(model)
-    if loaded.tokenizer is None and isinstance(asked, str) and IDS.fullmatch(asked):
-        asked = [int(number) for number in re.findall("[0-9]+", asked)]  # nothing could read text
     keep = sk.Keep(
         form=form, dtype=torch.float32 if single else torch.float16, budget=budget << 20, value_norms=norms,
         hidden_norms=norms, maps=maps, lens=lens,

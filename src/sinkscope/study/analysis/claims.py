@@ -16,11 +16,9 @@ from sinkscope import paper
 from sinkscope.statistics import problems_needed
 from sinkscope.study import vocabulary
 from sinkscope.study.analysis.model_rows import SOLVED, ModelRows, first_point
-from sinkscope.study.analysis.verdicts import FEW_HEADS
+from sinkscope.study.analysis.verdicts import FEW_HEADS, MAJORITY, STRONG
 from sinkscope.study.results import Cell, Claim, ClaimControl, ClaimVerdict, LikelihoodChange, Tables
 
-MOST = 0.5  # share of the heads that is most of them
-ARM_SINK = 0.3  # share of the attention on key 0 that makes it an ARM's sink, as Gu et al. count one
 LEFT_OUT = 0.96  # share of the tokens that the paper's epsilon leaves out
 EPSILON = 3.0
 FATAL = 0.5  # share of the right answers, or of the probability per token
@@ -139,14 +137,14 @@ def traced(of: ModelRows, still: bool) -> Tests:
     count, third = row.generations, "Last third of the layers less the first third: it must be"
     moving = f"Of the heads with a sink, {'more' if still else 'fewer'} than half must have one that stands still."
     some = f"More than {100 * FEW_HEADS:.0f} % of the heads must have a sink at some step."
-    start = f"The first key must draw more than {100 * ARM_SINK:.0f} % of the attention."
+    start = f"The first key must draw more than {100 * STRONG:.0f} % of the attention."
     # Claim → statistic, limit, whether it must be above that, unit, scale, and the rule.
     means = {
         "sinks_exist": ("with_sink", FEW_HEADS, True, "% of heads", 100, some),
-        "sinks_stand" if still else "sinks_move": ("static", MOST, still, "% of heads", 100, moving),
+        "sinks_stand" if still else "sinks_move": ("static", MAJORITY, still, "% of heads", 100, moving),
     }
     if of.causal:
-        means["sink_at_start"] = ("key_0", ARM_SINK, True, "% of attention", 100, start)
+        means["sink_at_start"] = ("key_0", STRONG, True, "% of attention", 100, start)
     else:
         means["deeper_fewer"] = ("deep_sinks", 0.0, False, "sinks per step and head", 1, f"{third} below 0.")
         means["deeper_stronger"] = ("deep_strength", 0.0, True, "times the uniform share", 1, f"{third} above 0.")

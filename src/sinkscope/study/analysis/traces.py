@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sinkscope.sinks.heads import NAMES as CLASSES
 from sinkscope.sinks.tokens import STRUCTURAL
 from sinkscope.statistics import bootstrap_ratio
 from sinkscope.study.analysis.accuracy import Loaded
@@ -20,7 +21,6 @@ from sinkscope.study.schema import Study
 from sinkscope.study.units import Unit
 from sinkscope.study.units.trace import HEADS
 
-CLASSES = ("static", "moving", "flash", "split", "none")
 MOST = 12  # tokens or kinds of a model
 Key = tuple[str, str, str]  # model, setting, label of the condition
 Counts = npt.NDArray[np.float64]

@@ -23,8 +23,7 @@ from typing import Any, cast
 from sinkscope import io
 from sinkscope.errors import StudyError
 from sinkscope.evals.batches import Batch, Job, Outcome, RunBatches
-from sinkscope.study.engines import P, ShouldStop, Waiting, WorkPiece, known_models
-from sinkscope.study.engines.ray import Ray
+from sinkscope.study.engines import P, Ray, ShouldStop, Waiting, WorkPiece, known_models
 from sinkscope.study.schema import Study
 from sinkscope.study.units import ModelInfo, weigh
 
@@ -180,7 +179,7 @@ class Cluster:
         except self.ray.exceptions.RayError as error:
             self.lost_early += 1
             if self.lost_early >= LOSSES:
-                told = f"{LOSSES} workers in a row ended while they started, the last with: {_first_line(error)}"
+                told = f"{LOSSES} workers in a row ended while they started, the last with: {io.reason(error)}"
                 raise StudyError(f"{told}; look at the nodes' logs, and rerun to resume.") from None
             self._end(worker)
             self._start()
@@ -204,7 +203,7 @@ class Cluster:
         try:
             text, files = self.ray.get(call)
         except self.ray.exceptions.RayError as error:  # the process, its node, or the result on it is gone
-            return {"bug": f"the worker on node {worker.node} was lost ({_first_line(error)})"}, []
+            return {"bug": f"the worker on node {worker.node} was lost ({io.reason(error)})"}, []
         answer: dict[str, Any] = json.loads(text)
         digest = answer.get("fingerprint")
         if digest is not None and self.prints.setdefault(unit.model, digest) != digest:
@@ -259,10 +258,6 @@ def _save(folder: Path, files: list[tuple[str, bytes]]) -> None:
         io.write(path, data)
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")[:200]
-
-
 def _connect(ray: Any, address: str | None) -> None:
     asked = address or os.environ.get("RAY_ADDRESS")
     words: dict[str, Any] = {} if asked else {"include_dashboard": False}
@@ -270,7 +265,7 @@ def _connect(ray: Any, address: str | None) -> None:
         # Without an address Ray would join whatever cluster was last started on this machine, with other packages perhaps.
         ray.init(address=asked or "local", log_to_driver=False, logging_level="error", **words)
     except (ConnectionError, RuntimeError, ValueError, OSError, TimeoutError) as error:
-        told = f"Expected a Ray cluster at {asked or 'this machine'}, got none ({_first_line(error)})"
+        told = f"Expected a Ray cluster at {asked or 'this machine'}, got none ({io.reason(error)})"
         raise StudyError(f"{told}; start one with `ray start --head`, or leave --address out.") from None
 
 
