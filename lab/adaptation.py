@@ -28,8 +28,8 @@ class Adaptation:
     canvas of that many positions after the prompt. `decode`: settings that the exported adapter asks for.
     `prefix`: chat = every prompt begins with the user's header; varied = it begins with the problem itself. Every second
     varied prompt has one to eight random words and one of a few ends before it: no token and no position is constant.
-    `sees`: own = a llama adapter reads causally, a dream adapter in both directions. causal = a dream adapter reads causally.
-    prefix = a llama adapter reads its prompt in both directions, and its answer causally.
+    `sees` is the direction of attention. own: a llama adapter reads causally, a dream adapter in both directions.
+    causal: a dream adapter reads causally. prefix: a llama adapter reads its prompt in both directions, its answer causally.
     """
 
     name: Name

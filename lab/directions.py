@@ -1,5 +1,6 @@
-"""Direction of attention apart from objective: a denoiser that reads causally, and next-token prediction behind a prompt
-that is read in both directions. Both are families of their own, which `make_known` gives to `sk.load`.
+"""Direction of attention apart from objective, as two families that `make_known` gives to `sk.load`.
+
+One is a denoiser that reads causally. The other predicts next tokens behind a prompt that is read in both directions.
 """
 
 from __future__ import annotations
