@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sinkscope.decoding.canvas import delete_positions
+from sinkscope.decoding.canvas import Decoded, History, OnStep, Step, delete_positions
 from sinkscope.decoding.fit import check_kinds, refuse_unused, resolve_settings
-from sinkscope.decoding.run import Decoded, History, OnStep, Step
 from sinkscope.errors import PromptError
 from sinkscope.models.base import Model, check_ids, check_mask
 from sinkscope.settings.decode import Decode
