@@ -22,9 +22,17 @@ from sinkscope.models.family import Family, families, has_tokenizer, register
 from sinkscope.models.gguf_file import gguf_config, load_gguf, read_gguf
 from sinkscope.models.hub import find_folder, hub_commit
 from sinkscope.models.llama import Llama
-from sinkscope.models.quantize import checked_scheme, digest, packed_by, quantize
 from sinkscope.models.sizes import check_against_weights, empty_module, refuse_unless_fits
-from sinkscope.models.weights import Device, import_transformers, load_weights, set_direction
+from sinkscope.models.weights import (
+    Device,
+    checked_scheme,
+    digest,
+    import_transformers,
+    load_weights,
+    packed_by,
+    quantize,
+    set_direction,
+)
 
 for _found in iter_modules([str(Path(__file__).parent)]):  # families register themselves
     import_module(f"sinkscope.models.{_found.name}")

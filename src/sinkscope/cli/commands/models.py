@@ -22,7 +22,7 @@ def models(as_json: JsonFlag = False) -> None:
     from sinkscope.models.load import families as known
 
     rows = zoo.describe()
-    families = [family.name for family in known() if family.tested != "refused"]
+    families = [family.name for family in known()]
     if as_json:
         print_json({"models": rows, "families": families})
         return
