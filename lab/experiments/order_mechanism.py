@@ -26,7 +26,7 @@ from sinkscope.attention.calls import Call, Outcome, Tap
 from sinkscope.attention.capture import listening
 from sinkscope.attention.context import seeded
 from sinkscope.decoding import decode
-from sinkscope.decoding.run import Step
+from sinkscope.decoding.canvas import Step
 from sinkscope.interventions import Intervention
 from sinkscope.interventions.base import Selector
 from sinkscope.interventions.memory import Memory

@@ -31,8 +31,7 @@ from sinkscope import io
 from sinkscope.attention.context import seeded
 from sinkscope.decoding import resolve_settings
 from sinkscope.models.base import Model, pad
-from sinkscope.models.quantize import SCHEMES
-from sinkscope.models.weights import unpacked
+from sinkscope.models.weights import SCHEMES, unpacked
 from sinkscope.statistics import bootstrap, paired, wilson
 from sinkscope.tasks.problem import Problem
 from sinkscope.tracing.drift import FEWEST_ROWS, drift

@@ -244,11 +244,11 @@ class _Examined:
 
     def backends(self) -> str:
         found = against_reference(self.model.device, self.model.dtype)
-        worst = max(found, key=lambda one: (not one.holds, max(one.out, one.received)))
-        off = f"{max(worst.out, worst.received):.2g} off the formula"
-        if not worst.holds:
-            raise SinkscopeError(f"{worst.backend}, {worst.call}, head size {worst.dim}: {off}")
-        return f"{', '.join(sorted({one.backend for one in found}))}: {len(found)} calls, at most {off}"
+        worst = max(found, key=lambda one: (not one["holds"], max(one["out"], one["received"])))
+        off = f"{max(worst['out'], worst['received']):.2g} off the formula"
+        if not worst["holds"]:
+            raise SinkscopeError(f"{worst['backend']}, {worst['call']}, head size {worst['dim']}: {off}")
+        return f"{', '.join(sorted({one['backend'] for one in found}))}: {len(found)} calls, at most {off}"
 
     def caches(self) -> str:
         model, tried = self.model, list[str]()

@@ -17,7 +17,7 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 import sinkscope as sk
-from sinkscope.decoding.run import Step
+from sinkscope.decoding.canvas import Step
 
 NAME = "eager_twin"
 

@@ -22,9 +22,9 @@ from made_models import (
     save,
     save_tokenizer,
 )
-from sinkscope.errors import UnknownFamilyError
+from sinkscope.errors import CheckpointError, UnknownFamilyError
 from sinkscope.models import Family, load, zoo
-from sinkscope.models.assemble import looks_ahead
+from sinkscope.models.assemble import family_of, looks_ahead
 from sinkscope.models.family import FAMILIES
 
 
@@ -69,6 +69,15 @@ def test_a_family_from_outside_the_package(tmp_path: Path) -> None:
     done = sk.decode(model, torch.tensor([[1, 2, 3]]), model.defaults)
     assert done.forwards == 8
     assert not (done.tokens == 9).any()
+
+
+@pytest.mark.usefixtures("_own_families")
+def test_a_family_from_outside_may_know_what_the_package_refuses(tmp_path: Path) -> None:
+    config = {"model_type": "backwards", "architectures": ["BD3LM"]}
+    with pytest.raises(CheckpointError, match="adaptive layer norm"):
+        family_of(config, tmp_path)
+    sk.register(Backwards())
+    assert family_of(config, tmp_path).name == "backwards"
 
 
 @pytest.mark.parametrize("marked_by", ["type", "tokenizer", "config"])

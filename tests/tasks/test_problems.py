@@ -124,7 +124,7 @@ def test_problems_travel_between_processes(kind: str) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ({"kind": "chess"}, "out of arithmetic, composition, .* but got 'chess'"),
+        ({"kind": "chess"}, "out of arithmetic, stories, composition, .* but got 'chess'"),
         ({"kind": "logic", "n": -1}, "number of problems.*at least 0"),
         ({"kind": "logic", "n": 2.5}, "number of problems.*at least 0"),
         ({"kind": "logic", "split": "dev"}, "train, validation, test"),

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,22 +20,12 @@ QUERIES, KEYS, HEADS, KV_HEADS = 70, 83, 4, 2  # no multiple of a tile
 LIMITS = {torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 
 
-class Deviation(NamedTuple):
-    """One kind of call by one backend: the largest difference of any number from the float64 formula."""
+def against_reference(device: torch.device, dtype: torch.dtype) -> list[dict[str, Any]]:
+    """Largest differences from the float64 formula, of every backend that runs on the device, by kind of call and head size.
 
-    backend: str
-    call: str
-    dtype: str
-    dim: int
-    out: float
-    received: float
-    limit: float
-    holds: bool
-
-
-def against_reference(device: torch.device, dtype: torch.dtype) -> list[Deviation]:
-    """All kinds of calls by all backends that run on the device; the same rounded numbers go into the formula."""
-    rows = []
+    The same rounded numbers go into the formula.
+    """
+    rows: list[dict[str, Any]] = []
     for dim in (64, 128):
         generator = torch.Generator().manual_seed(dim)
         shapes = ((2, HEADS, QUERIES, dim), (2, KV_HEADS, KEYS, dim), (2, KV_HEADS, KEYS, dim))
@@ -52,8 +42,10 @@ def against_reference(device: torch.device, dtype: torch.dtype) -> list[Deviatio
                     continue
                 found = attend(q.to(device), k.to(device), v.to(device), **placed, backend=backend)
                 off = [float((one.cpu().double() - other).abs().max()) for one, other in zip(found, exact, strict=True)]
-                kind, limit = str(dtype).removeprefix("torch."), LIMITS[dtype]
-                rows.append(Deviation(backend, name, kind, dim, off[0], max(off[1:]), limit, max(off) <= limit))
+                rows.append(
+                    {"backend": backend, "call": name, "dtype": str(dtype).removeprefix("torch."), "dim": dim,
+                     "out": off[0], "received": max(off[1:]), "limit": LIMITS[dtype], "holds": max(off) <= LIMITS[dtype]}
+                )  # fmt: skip
     return rows
 
 
@@ -73,27 +65,18 @@ def kinds(dtype: torch.dtype) -> dict[str, dict[str, Any]]:
     }  # fmt: skip
 
 
-class Timed(NamedTuple):
-    """Seconds per call, medians over the rounds."""
-
-    length: int
-    heads: int
-    dim: int
-    causal: bool
-    backend: str  # what `attend` ran
-    sdpa: float
-    attend: float
-    ratio: float
-
-
 def against_sdpa(
     device: torch.device, dtype: torch.dtype, repeats: int = 5, lengths: Sequence[int] | None = None,
     heads: int | None = None, dim: int = 128,
-) -> list[Timed]:  # fmt: skip
-    """[1, heads, length, dim] with three groups, causal and not; on a GPU up to 8192 positions of 32 heads."""
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Median seconds per call over [1, heads, length, dim] with three groups, causal and not; backend: what `attend` ran.
+
+    On a GPU up to 8192 positions of 32 heads.
+    """
     # Few heads and short calls where a call takes long; what a large model makes where it does not.
     large = device.type == "cuda"
-    count, rows = heads or (32 if large else 8), []
+    count = heads or (32 if large else 8)
+    rows: list[dict[str, Any]] = []
     for length in lengths or ((256, 512, 1024, 2048, 4096, 8192) if large else (64, 256, 1024)):
         q, k, v = (torch.randn(1, count, length, dim, device=device, dtype=dtype) for _ in range(3))
         labels = torch.arange(length, device=device) % 3  # masked, committed, prompt
@@ -103,7 +86,10 @@ def against_sdpa(
                 partial(attend, q, k, v, groups=labels, group_count=3, causal=causal),
             )
             plain, ours = in_turns(calls, repeats, device)
-            rows.append(Timed(length, count, dim, causal, choose_backend(q), plain, ours, ours / plain))
+            rows.append(
+                {"length": length, "heads": count, "dim": dim, "causal": causal, "backend": choose_backend(q),
+                 "sdpa": plain, "attend": ours, "ratio": ours / plain}
+            )  # fmt: skip
     return rows
 
 

@@ -9,9 +9,9 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from sinkscope.attention.context import COMMITTED, PROMPT, Forward, forward_context
+from sinkscope.decoding.canvas import History, Step
 from sinkscope.decoding.choose import choice_of
 from sinkscope.decoding.noise import noise_of
-from sinkscope.decoding.run import History, Step
 from sinkscope.errors import DecodeError
 from sinkscope.models.base import Model
 from sinkscope.settings import Decode

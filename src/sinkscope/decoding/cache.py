@@ -11,7 +11,7 @@ from transformers.cache_utils import DynamicLayer
 
 from sinkscope.attention.interface import padding_row
 from sinkscope.models.base import Model
-from sinkscope.models.blocks import block_mask, counted, reordered_mask, without_padding
+from sinkscope.models.family import block_mask, counted, reordered_mask, without_padding
 
 
 class Forwards:

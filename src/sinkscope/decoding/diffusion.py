@@ -9,11 +9,10 @@ from torch import Tensor
 
 from sinkscope.attention.context import COMMITTED, MASKED, PROMPT, Forward, forward_context
 from sinkscope.decoding.cache import BlockForwards, Forwards, ReorderedForwards, TextForwards
-from sinkscope.decoding.canvas import Block, Picks, blocks, lay_out
+from sinkscope.decoding.canvas import Block, History, Picks, Step, blocks, lay_out
 from sinkscope.decoding.choose import choice_of
 from sinkscope.decoding.commit import rule_named
 from sinkscope.decoding.noise import noise_of
-from sinkscope.decoding.run import History, Step
 from sinkscope.decoding.sparse import SparseForwards
 from sinkscope.errors import DecodeError
 from sinkscope.models.base import Model

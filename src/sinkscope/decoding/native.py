@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.attention.context import MASKED, Forward, forward_context
-from sinkscope.decoding.run import History, Step
+from sinkscope.decoding.canvas import History, Step
 from sinkscope.errors import DecodeError
 from sinkscope.models.base import Model
 from sinkscope.settings import Decode

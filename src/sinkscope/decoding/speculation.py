@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from sinkscope.decoding.cache import BlockForwards
-from sinkscope.decoding.canvas import Block
+from sinkscope.decoding.canvas import Block, History
 from sinkscope.decoding.commit.continued import Continued, next_token
 from sinkscope.decoding.diffusion import Denoiser
-from sinkscope.decoding.run import History
 from sinkscope.errors import DecodeError
 from sinkscope.models.base import Model
 from sinkscope.settings import Decode

@@ -219,7 +219,7 @@ def _traced(model: Model, intervention: Any, batch: Batch) -> list[dict[str, Any
     """One record for all: shares of the tokens that are sinks, heads with static, moving or no sinks, and the order of commits."""
     from sinkscope.sinks import head_dynamics, token_shares
     from sinkscope.tracing import trace
-    from sinkscope.tracing.order import decoding_order
+    from sinkscope.tracing.record import decoding_order
 
     traces = []
     for asked in batch.requests:

@@ -14,9 +14,8 @@ from sinkscope.fields import Allowed, among, maybe, need, whole
 from sinkscope.io.reading import reason
 from sinkscope.models.base import Model
 from sinkscope.models.checkpoint import read_config
-from sinkscope.models.family import FAMILIES, Family, families, has_tokenizer, refuse
-from sinkscope.models.quantize import packed_by
-from sinkscope.models.weights import is_finite, quiet, set_direction, unpacked
+from sinkscope.models.family import FAMILIES, UNSUPPORTED, Family, families, has_tokenizer, refuse
+from sinkscope.models.weights import is_finite, packed_by, quiet, set_direction, unpacked
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
@@ -42,10 +41,14 @@ def described(folder: Path, asked: str) -> tuple[Family, dict[str, Any], Pretrai
 
 
 def family_of(config: dict[str, Any], folder: Path) -> Family:
+    named = " ".join(map(str, (config.get("model_type"), config.get("architectures"), *config))).lower()
+    unsupported = next((why for word, why in UNSUPPORTED.items() if word in named), None)
     for family in families():
+        if unsupported and type(family).__module__.startswith("sinkscope."):  # those of other packages are asked first
+            raise CheckpointError(unsupported)
         if family.knows(config, folder):
             return family
-    known = ", ".join(family.name for family in FAMILIES if family.tested != "refused")
+    known = ", ".join(family.name for family in FAMILIES)
     raise UnknownFamilyError(
         f"Expected a config.json of a known family ({known}, or a causal model "
         f"that transformers has), got model_type {config.get('model_type')!r}; "

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from sinkscope.errors import CheckpointError, DecodeError, PromptError, TokenizerError
 from sinkscope.io.reading import short
-from sinkscope.models.blocks import block_mask, counted
 from sinkscope.models.checkpoint import one_sentence
+from sinkscope.models.family import block_mask, counted
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -28,7 +28,6 @@ class DiffusionGemma(Family):
     name = "diffusion_gemma"
     decoders = ("native",)
     constructor = "diffusion_gemma"
-    tested = "golden"
     native_class = NATIVE
     end_of_turn = "<turn|>"
 

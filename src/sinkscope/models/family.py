@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from sinkscope import plugins
 from sinkscope.errors import CheckpointError, DecodeError, TokenizerError
-from sinkscope.models.blocks import counted
 from sinkscope.models.template import Messages, rendered
 from sinkscope.settings.decode import Decode
 
@@ -24,6 +24,19 @@ FOREIGN = {
     "transformers_version", "torch_dtype", "dtype", "is_causal", "use_mrope",
 }  # fmt: skip
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+BLOCK_ROUTING = (
+    "LLaDA2.2 chooses experts by block routing (a capacity per block of 32 tokens) and edits with delete and insert "
+    "tokens; no class of transformers computes that, and its authors' decoder was not found: use LLaDA2.0 or 2.1."
+)
+# Diffusion checkpoints that are refused, because a family would load them and compute something else, or none knows them:
+# by a word in the names of their architectures, their model type, or (LLaDA2.2's config.json was not seen) their fields.
+UNSUPPORTED = {
+    "stablediffcoder": "Stable-DiffCoder's config.json says llama, and loaded as that it would be silently causal; where "
+    "its blocks of 4 begin and how it ends is not published, so it cannot be decoded as its authors do.",
+    "bd3lm": "BD3-LM is a DiT with adaptive layer norm on a time vector, which no class of transformers computes; "
+    "Decode.bd3lm is dllm's sampler for other checkpoints.",
+    "block_rout": BLOCK_ROUTING,
+}
 
 
 class Family:
@@ -31,7 +44,6 @@ class Family:
 
     name: ClassVar[str]
     asked: ClassVar[int] = 50  # families are asked in this order whether they know a config.json; the catch-all is last
-    tested: ClassVar[str] = "untested"  # "golden": token for token; "loads": logits; "refused"
     model_type: ClassVar[str] = ""  # of its config.json, in lower case
     native: ClassVar[str] = ""  # transformers' configuration with the same mathematics …
     expects: ClassVar[dict[str, Any]] = {}  # … which holds under these values of config.json
@@ -207,3 +219,47 @@ def refuse(config: dict[str, Any], expected: dict[str, Any], family: str) -> Non
                 f"Expected {field} = {value!r} in config.json, got {config[field]!r}; "
                 f"this variant of {family} computes something else than transformers' class does and is not supported."
             )
+
+
+# ---- which keys a query sees: its own block and all before it, or what WeDLM's order of reading gives it ----
+
+
+def block_mask(block: int, start: int, stop: int, real: Tensor | None, device: torch.device) -> Tensor | None:
+    """Which keys 0 … stop each query start … stop may see, bool [batch | 1, 1, query, key]; None where all see all.
+
+    real: bool [batch, position], False at padding. A padded query sees all real keys (or itself, where there are none),
+    so that no row is fully masked and a key that nobody sees is padding.
+    """
+    if start // block == (stop - 1) // block and real is None:
+        return None
+    queries, keys = torch.arange(start, stop, device=device), torch.arange(stop, device=device)
+    visible = (keys // block <= (queries // block).unsqueeze(1))[None, None]
+    if real is None:
+        return visible
+    return without_padding(visible, real[:, :stop], start)
+
+
+def reordered_mask(known: Tensor, real: Tensor | None) -> Tensor:
+    """Known tokens first and masks last, causally in that order, told in the text's order: bool [batch, 1, query, key].
+
+    A known token sees the known ones up to itself, a mask all known tokens and the masks up to itself. known: bool
+    [batch, position].
+    """
+    columns = torch.arange(known.shape[1], device=known.device)
+    before = columns <= columns.unsqueeze(1)
+    query, key = known[:, None, :, None], known[:, None, None, :]
+    visible = torch.where(key, ~query | before, ~query & before)
+    return visible if real is None else without_padding(visible, real, 0)
+
+
+def without_padding(visible: Tensor, real: Tensor, start: int) -> Tensor:
+    """No padded key is seen, and a padded query sees what is real; real: bool [batch, key], queries begin at `start`."""
+    queries = torch.arange(start, start + visible.shape[2], device=real.device)
+    keys_real, columns = real[:, None, None], torch.arange(real.shape[1], device=real.device)
+    instead = torch.where(keys_real.any(-1, keepdim=True), keys_real, queries.unsqueeze(1) == columns)
+    return torch.where(real[:, None, start : start + visible.shape[2], None], visible & keys_real, instead)
+
+
+def counted(real: Tensor) -> Tensor:
+    """Positions that count real tokens only, [batch, position]; 0 at padding."""
+    return (real.to(torch.int64).cumsum(-1) - 1).masked_fill(~real.bool(), 0)

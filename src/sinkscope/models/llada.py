@@ -49,7 +49,6 @@ class LLaDA(Family):
     name = "llada"
     model_type = "llada"
     expects: ClassVar[dict[str, Any]] = LLAMA_LIKE
-    tested = "golden"
     mask_token = "<|mdm_mask|>"
     end_of_turn = "<|eot_id|>"
     key_mapping: ClassVar[dict[str, str]] = {

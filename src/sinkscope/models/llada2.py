@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sinkscope.errors import CheckpointError
-from sinkscope.models.family import Family, family, refuse
-from sinkscope.models.unsupported import BLOCK_ROUTING
+from sinkscope.models.family import BLOCK_ROUTING, Family, family, refuse
 from sinkscope.settings.decode import Decode
 
 if TYPE_CHECKING:
@@ -31,7 +30,6 @@ class LLaDA2(Family):
 
     name = "llada2"
     expects: ClassVar[dict[str, Any]] = GLM_LIKE
-    tested = "golden"
     mask_token = "<|mask|>"
     end_of_turn = "<|role_end|>"
     native_class = "Glm4MoeForCausalLM"

@@ -23,7 +23,6 @@ class Llama(Family):
     """Any causal language model with a native transformers class; the last family to be asked."""
 
     name = "llama"
-    tested = "loads"
     asked = 100
     constructor = "autoregressive"
     usual: ClassVar[dict[str, Any]] = {}
@@ -46,7 +45,6 @@ class AdaptedToDiffusion(Family):
     """The Tiny-A2D kind: an `a2d-…` model type, or a native causal type whose checkpoint names a mask token."""
 
     name = "a2d"
-    tested = "golden"
     plain_tokenizer = True
     mask_token = "<|mask|>"
     end_of_turn = "<|im_end|>"

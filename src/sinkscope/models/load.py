@@ -14,7 +14,7 @@ import torch
 from sinkscope.aliases import DTYPES, LOAD, translated
 from sinkscope.errors import CheckpointError, TokenizerError
 from sinkscope.io.reading import reason, short
-from sinkscope.models import adapters, checkpoint
+from sinkscope.models import adapters, checkpoint, weights
 from sinkscope.models.assemble import assemble, described, self_tested, tokenizer_in, with_preset
 from sinkscope.models.base import Model
 from sinkscope.models.checkpoint import checked_name, one_sentence, refuse_odd_files
@@ -22,7 +22,6 @@ from sinkscope.models.family import Family, families, has_tokenizer, register
 from sinkscope.models.gguf_file import gguf_config, load_gguf, read_gguf
 from sinkscope.models.hub import find_folder, hub_commit
 from sinkscope.models.llama import Llama
-from sinkscope.models.quantize import checked_scheme, digest, packed_by, quantize
 from sinkscope.models.sizes import check_against_weights, empty_module, refuse_unless_fits
 from sinkscope.models.weights import Device, import_transformers, load_weights, set_direction
 
@@ -73,12 +72,12 @@ def load(
         raise CheckpointError(f"Expected a branch, tag or commit as revision, got {short(repr(revision))}.")
     wanted, at = checked_options(dtype, device, mask_id), None if base is None else checked_name(base)
     with one_sentence(asked):
-        checked_scheme(scheme)
+        weights.checked_scheme(scheme)
         model = _loaded(
             asked, wanted, device, mask_id, at, revision, token, None if isinstance(scheme, str) else scheme
         )
         model = self_tested(model if mode is None else model.in_mode(mode))
-        return quantize(model, scheme) if isinstance(scheme, str) else model
+        return weights.quantize(model, scheme) if isinstance(scheme, str) else model
 
 
 def checked_options(dtype: torch.dtype | str | None, device: Device, mask_id: int | None) -> torch.dtype | str:
@@ -126,11 +125,11 @@ def _loaded(
     mask_id = family.mask_id(config, tokenizer)
     module = load_weights(family, folder, native, dtype, device, packing, files)
     family.adapt(module, config)
-    weights = checkpoint.fingerprint(files)
+    digest = checkpoint.fingerprint(files)
     model = assemble(
         family, module, tokenizer, asked, mask_id, block=family.block(config), revision=hub_commit(folder),
-        quantization=packed_by(packing or stored),
-        fingerprint=weights if packing is None else digest(weights, packing),
+        quantization=weights.packed_by(packing or stored),
+        fingerprint=digest if packing is None else weights.digest(digest, packing),
     )  # fmt: skip
     return with_preset(model, config.get("sinkscope_decode"), f"config.json of {asked}")
 
@@ -218,11 +217,11 @@ def _check_device(device: Any) -> None:
 
 def _check_packing(family: Family, stored: Any, packing: Any, asked: str) -> None:
     """Packed weights are for families that transformers loads under its own names; others would read them as plain numbers."""
-    method = packed_by(packing or stored)
+    method = weights.packed_by(packing or stored)
     if method is None:
         return
     if stored and packing is not None:
-        raise CheckpointError(f"{asked} is quantised already ({packed_by(stored)}); leave quantization out.")
+        raise CheckpointError(f"{asked} is quantised already ({weights.packed_by(stored)}); leave quantization out.")
     if stored and (not isinstance(stored, dict) or stored.get("quant_method") not in PACKINGS):
         raise CheckpointError(
             f"{asked} is quantised by {short(method)}, and supported are {', '.join(PACKINGS)}; use the original checkpoint."

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
-from sinkscope.models.blocks import block_mask
-from sinkscope.models.family import FOREIGN, Family, family
+from sinkscope.models.family import FOREIGN, Family, block_mask, family
 from sinkscope.settings.decode import Decode
 
 if TYPE_CHECKING:
@@ -31,7 +30,6 @@ class Nemotron(Family):
     padding_position = 0
     decoders = ("nemotron", "autoregressive")
     constructor = "nemotron"
-    tested = "golden"
     modes = ("diffusion", "autoregressive", "self_speculation")
     end_of_turn = "<|im_end|>"
     key_mapping: ClassVar[dict[str, str]] = {r"^encoder\.": "model.", r"^diffusion_head\.": "lm_head."}

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from torch import Tensor
 
 from sinkscope.errors import DecodeError
-from sinkscope.models.blocks import reordered_mask
-from sinkscope.models.family import Family, family, qwen_config
+from sinkscope.models.family import Family, family, qwen_config, reordered_mask
 from sinkscope.settings.decode import Decode
 
 if TYPE_CHECKING:
@@ -39,7 +38,6 @@ class Dream(Family):
     usual: ClassVar[dict[str, Any]] = {
         "steps": 128, "algorithm": "entropy", "temperature": 0.0, "top_p": None, "top_k": None,
     }  # fmt: skip
-    tested = "golden"
     shift = True
     padding_position = 1  # as in Dream's own generation
     mask_token = "<|mask|>"
@@ -77,7 +75,6 @@ class OpenDCoder(Qwen):
     native = "Qwen2Config"
     constructor = "dream"
     usual: ClassVar[dict[str, Any]] = {**Dream.usual, "algorithm": "p2"}
-    tested = "loads"
     shift = True
     plain_tokenizer = True
     mask_token = "[MASK]"
@@ -95,7 +92,6 @@ class RND1(Qwen):
     native = "Qwen3MoeConfig"
     expects: ClassVar[dict[str, Any]] = {**Qwen.expects, "rope_scaling": False}
     native_class = "Qwen3MoeForCausalLM"
-    tested = "golden"
     shift = True
     padding_position = 0
 
@@ -114,7 +110,6 @@ class FastDLLM(Qwen):
     name = "fast_dllm2"
     model_type = "fast_dllm_qwen"
     native = "Qwen2Config"
-    tested = "loads"
     shift = True
     block_length = ("bd_size", 32)
     mask_token = "|<MASK>|"
@@ -131,7 +126,6 @@ class SDAR(Qwen):
     name = "sdar"
     model_type = "sdar"
     native = "Qwen3Config"
-    tested = "golden"
     block_length = ("block_size", 4)
     plain_tokenizer = True
     mask_token = "<|MASK|>"
@@ -153,7 +147,6 @@ class WeDLM(Qwen):
     decoders = ("wedlm",)
     constructor = "wedlm"
     usual: ClassVar[dict[str, Any]] = {"block": 16, "threshold": 0.9}
-    tested = "golden"
     padding_position = 0
 
     def native_config(self, config: dict[str, Any]) -> PretrainedConfig:
@@ -171,7 +164,6 @@ class ILLaDA(Family):
     model_type = "illada"
     native = "LlamaConfig"
     expects: ClassVar[dict[str, Any]] = {"layer_norm_eps": None, "rope_scaling": None, "hidden_act": "silu"}
-    tested = "golden"
     mask_token = "<[MASK]>"
 
     def mask_id(self, config: dict[str, Any], tokenizer: PreTrainedTokenizerBase | None) -> int | None:
@@ -194,7 +186,6 @@ class LLaDAMoE(Family):
     name = "llada_moe"
     expects: ClassVar[dict[str, Any]] = QWEN_MOE_LIKE
     asked = 40
-    tested = "loads"
     mask_token = "<|mask|>"
     end_of_turn = "<|role_end|>"
 

@@ -6,8 +6,7 @@ model trained on it. Difficulties 1 and 2 have its numbers, in stories of its te
 or more. Difficulty 3 has one number that it never has, a 7, in the last event.
 """
 
-from sinkscope.tasks.problem import Problem, Source, Task, register, same_final, split_of
-from sinkscope.tasks.words import NAMES, THINGS
+from sinkscope.tasks.problem import NAMES, THINGS, Problem, Source, Task, register, same_final, split_of
 
 HIGHEST = 20
 LARGEST = 6

@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from sinkscope.errors import TaskError
 from sinkscope.fields import maybe, need, whole
 from sinkscope.tasks import composition, recall
-from sinkscope.tasks.problem import Problem, Source, Task, register, same_final
-from sinkscope.tasks.words import COLOURS, NAMES, THINGS
+from sinkscope.tasks.problem import COLOURS, NAMES, THINGS, Problem, Source, Task, register, same_final
 
 LINES = {1: 4, 2: 20, 3: 58}  # lines that do not matter; 58 of them fill 512 positions with a canvas of 24
 MOST_LINES = 1000

@@ -2,8 +2,7 @@
 
 import itertools
 
-from sinkscope.tasks.problem import Problem, Source, Task, register, same_final
-from sinkscope.tasks.words import NAMES
+from sinkscope.tasks.problem import NAMES, Problem, Source, Task, register, same_final
 
 # comparative, the question for the first of the order, the question for the last
 ORDERS = (

@@ -14,6 +14,10 @@ from sinkscope.fields import among, maybe, need, whole
 Source = random.Random
 DIFFICULTIES = (1, 2, 3)
 SPLITS = ("train", "validation", "test")
+# The names and things that all kinds of problems speak of.
+NAMES = ("Ann", "Bob", "Cid", "Dan", "Eve", "Fay", "Gus", "Ida", "Leo", "Mia", "Sam", "Tom")
+THINGS = ("apples", "books", "cards", "coins", "eggs", "keys", "pens", "shells")
+COLOURS = ("red", "blue", "green", "black", "white", "pink", "grey", "gold")
 # Of a hundred buckets of content: 10 are test, 5 validation, the rest train.
 _TEST, _VALIDATION = 10, 15
 _PATIENCE = 10_000  # draws before a split is taken to be empty

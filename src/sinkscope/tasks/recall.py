@@ -2,8 +2,7 @@
 
 from sinkscope.errors import TaskError
 from sinkscope.fields import need, whole
-from sinkscope.tasks.problem import Problem, Source, Task, register, same_final
-from sinkscope.tasks.words import COLOURS, NAMES, THINGS
+from sinkscope.tasks.problem import COLOURS, NAMES, THINGS, Problem, Source, Task, register, same_final
 
 LENGTHS = {1: 2, 2: 3, 3: 4}
 NUMBERS = 100

@@ -3,8 +3,7 @@
 The letters before the line break are decoys; a model that averages over the prompt answers with the decoy.
 """
 
-from sinkscope.tasks.problem import Problem, Source, Task, register
-from sinkscope.tasks.words import COLOURS, THINGS
+from sinkscope.tasks.problem import COLOURS, THINGS, Problem, Source, Task, register
 
 LETTERS = ("f", "g", "h", "x", "y", "z")
 DECOYS = 5

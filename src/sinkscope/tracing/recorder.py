@@ -13,11 +13,9 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.calls import Call, Outcome, Tap
-from sinkscope.attention.capture import Shape
+from sinkscope.attention.capture import Shape, ToHost
 from sinkscope.attention.context import GROUPS
-from sinkscope.attention.transfer import ToHost
-from sinkscope.decoding.canvas import lay_out
-from sinkscope.decoding.run import Step
+from sinkscope.decoding.canvas import Step, lay_out
 from sinkscope.errors import BudgetError, TraceError
 from sinkscope.fields import LARGEST, Allowed, FromZero, among, check_fields, whole
 from sinkscope.interventions.activations import Heads, largest

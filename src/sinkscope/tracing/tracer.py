@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from sinkscope.attention.capture import listening
 from sinkscope.decoding import checked_mask, decode, resolve_settings
-from sinkscope.decoding.canvas import delete_positions
-from sinkscope.decoding.run import Decoded, OnStep, Step
+from sinkscope.decoding.canvas import Decoded, OnStep, Step, delete_positions
 from sinkscope.errors import DecodeError, InterventionError, TraceError
 from sinkscope.interventions import Intervention, intervene
 from sinkscope.io.progress import step_bar

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from sinkscope.decoding import Decode
-    from sinkscope.decoding.run import Step
+    from sinkscope.decoding.canvas import Step
     from sinkscope.models import Model
 
 MASK = "░"

@@ -22,7 +22,7 @@ def models(as_json: JsonFlag = False) -> None:
     from sinkscope.models.load import families as known
 
     rows = zoo.describe()
-    families = [family.name for family in known() if family.tested != "refused"]
+    families = [family.name for family in known()]
     if as_json:
         print_json({"models": rows, "families": families})
         return
@@ -110,18 +110,17 @@ def bench(
         seconds = dict(zip(ways, in_turns(list(ways.values()), repeats, loaded.device), strict=True))
         peaks = {name: peak(loaded.device, way) for name, way in ways.items()}
         weights = next(loaded.module.parameters())
-        calls = against_sdpa(weights.device, weights.dtype, repeats, asked)
+        attention = against_sdpa(weights.device, weights.dtype, repeats, asked)
         errors = against_reference(weights.device, weights.dtype)
     rows = {
         name: {"seconds": taken, "ratio": taken / seconds["plain"], "peak_bytes": peaks[name]}
         for name, taken in seconds.items()
     }
-    attention = [call._asdict() for call in calls]
     threads = torch.get_num_threads()
     if as_json:
         print_json(
             {"model": loaded.identity(), "machine": machine(), "threads": threads, "settings": settings.to_dict(), **rows,
-             "attention": attention, "errors": [one._asdict() for one in errors]}
+             "attention": attention, "errors": errors}
         )  # fmt: skip
         return
     console = output()
@@ -129,9 +128,10 @@ def bench(
     console.print(table_of([{"": name, **row} for name, row in rows.items()]))
     console.print(f"\nattend against torch's own, {weights.dtype}, seconds:")
     console.print(table_of(attention))
-    for backend in sorted({one.backend for one in errors}):
-        own = [one for one in errors if one.backend == backend]
-        off, wrong = max(max(one.out, one.received) for one in own), sum(not one.holds for one in own)
+    for backend in sorted({one["backend"] for one in errors}):
+        own = [one for one in errors if one["backend"] == backend]
+        off = max(max(one["out"], one["received"]) for one in own)
+        wrong = sum(not one["holds"] for one in own)
         console.print(f"{backend}: {len(own)} kinds of calls, at most {off:.2g} off the formula, {wrong} too far")
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.decoding import decode
-from sinkscope.decoding.run import Step
+from sinkscope.decoding.canvas import Step
 from sinkscope.models.cost import Workload, forwards_of
 from sinkscope.study.schema import Study
 from sinkscope.study.units import ModelInfo, Unit, UnitKind, conditions_for, decoded_units

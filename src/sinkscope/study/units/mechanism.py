@@ -22,7 +22,7 @@ from sinkscope.attention.calls import Call, Outcome, Tap
 from sinkscope.attention.capture import listening
 from sinkscope.attention.context import seeded
 from sinkscope.decoding import decode
-from sinkscope.decoding.run import Step
+from sinkscope.decoding.canvas import Step
 from sinkscope.errors import StudyError
 from sinkscope.interventions import MaskRandom, MaskSinks, intervene
 from sinkscope.interventions.base import top
