@@ -19,7 +19,7 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from sinkscope.report.coding import Blob, quantise
+from sinkscope.report.page import Blob, quantise
 from sinkscope.sinks import head_dynamics
 from sinkscope.sinks.columns import QUERY_KINDS, alive_keys, columns_by_layer, missing_keys, on_one_core, query_count
 from sinkscope.sinks.heads import FEW, notable, relocation, stability
