@@ -28,7 +28,7 @@ from sinkscope.evals.protocol import (
     protocol_for,
     settings_for,
 )
-from sinkscope.evals.results import scores_of, settled, write_results
+from sinkscope.evals.store import scores_of, settled, write_results
 from sinkscope.fields import maybe, need, whole
 from sinkscope.sandbox import require_sandbox
 from sinkscope.settings.decode import Decode
