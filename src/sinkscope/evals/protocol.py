@@ -85,9 +85,6 @@ class Protocol:
     assumptions: tuple[str, ...] = ()
     default: bool = False  # whether its checkpoints take it where no protocol is named
 
-    def benchmarks(self, checkpoint: str, family: str) -> list[Benchmark]:
-        return [name for name in BENCHMARKS if self.setup(name, checkpoint, family) is not None]
-
     def setup(self, benchmark: str, checkpoint: str, family: str) -> Setup | None:
         """That of exactly the checkpoint, else the first for its family."""
         own = [one for one in self.setups if one.benchmark == benchmark]

@@ -12,7 +12,7 @@ import torch
 
 from sinkscope.errors import CheckpointError, TaskError
 from sinkscope.evals.masking import grid
-from sinkscope.evals.protocol import OTHERWISE, checkpoint_of, protocol_for, settings_for
+from sinkscope.evals.protocol import BENCHMARKS, OTHERWISE, checkpoint_of, protocol_for, settings_for
 from sinkscope.models.base import Model
 from sinkscope.models.cost import CORE, Size, device_of, forwards_of, total_seconds
 from sinkscope.models.load import _dtype, outline
@@ -175,16 +175,14 @@ def forecast_table1(
     kind = getattr(torch, dtype) if dtype else torch.float32 if on_cpu else torch.bfloat16
     found: list[dict[str, Any]] = []
     for name in models:
-        model, checkpoint = outline(name, dtype=kind), checkpoint_of(name)
-        chosen, size = protocol_for(name, protocol), Size.of(model)
-        tasks = chosen.benchmarks(checkpoint, model.family)
-        if not tasks:
+        model, chosen = outline(name, dtype=kind), protocol_for(name, protocol)
+        size, setups = Size.of(model), [chosen.setup(task, checkpoint_of(name), model.family) for task in BENCHMARKS]
+        if not any(setups):
             raise TaskError(
                 f"The protocol {chosen.name} does not say how {name} is asked; choose --protocol {OTHERWISE}."
             )
-        for task in tasks:
-            setup = chosen.setup(task, checkpoint, model.family)
-            assert setup is not None
+        for setup in filter(None, setups):
+            task = setup.benchmark
             shots = OWN_EXAMPLES.get(setup.task, 0) if setup.examples is None else setup.examples
             used = settings_for(model, task, protocol=chosen)
             prompt = min(QUESTION[task] + AGAIN.get(setup.task, 0) + shots * EXAMPLE, model.context - used.length)
