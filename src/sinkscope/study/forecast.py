@@ -12,7 +12,7 @@ import torch
 
 from sinkscope.errors import CheckpointError, TaskError
 from sinkscope.evals.masking import grid
-from sinkscope.evals.protocol import BENCHMARKS, OTHERWISE, checkpoint_of, protocol_for, settings_for
+from sinkscope.evals.protocol import BENCHMARKS, OTHERWISE, protocol_for, settings_for
 from sinkscope.models.base import Model
 from sinkscope.models.cost import CORE, Size, device_of, forwards_of, total_seconds
 from sinkscope.models.load import _dtype, outline
@@ -176,7 +176,7 @@ def forecast_table1(
     found: list[dict[str, Any]] = []
     for name in models:
         model, chosen = outline(name, dtype=kind), protocol_for(name, protocol)
-        size, setups = Size.of(model), [chosen.setup(task, checkpoint_of(name), model.family) for task in BENCHMARKS]
+        size, setups = Size.of(model), [chosen.setup(task, name, model.family) for task in BENCHMARKS]
         if not any(setups):
             raise TaskError(
                 f"The protocol {chosen.name} does not say how {name} is asked; choose --protocol {OTHERWISE}."
