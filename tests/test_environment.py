@@ -7,6 +7,7 @@ import re
 import runpy
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -86,21 +87,21 @@ def test_messages_of_a_run_are_logged(caplog: pytest.LogCaptureFixture, tmp_path
 def test_the_command_prints_what_is_logged_from_the_level_on(
     level: str, heard: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from sinkscope.cli import process
+    from sinkscope.cli import app
 
     monkeypatch.setenv("SINKSCOPE_LOG", level)
     log = logging.getLogger("sinkscope")
     before = log.level, list(log.handlers), logging.getLogRecordFactory()
-    shown = process.warnings.showwarning
+    shown = warnings.showwarning
     try:
-        process.prepare()
+        app.prepare()
         logging.getLogger("sinkscope.study.run").info("a line\x1b[2J")
         logging.getLogger("sinkscope.study.run").warning("a warning")
     finally:
         log.setLevel(before[0])
         log.handlers[:] = before[1]
         logging.setLogRecordFactory(before[2])
-        process.warnings.showwarning = shown
+        warnings.showwarning = shown
     lines = capsys.readouterr().err.splitlines()
     assert lines[-1] == "sinkscope.study.run: a warning"
     assert (len(lines) == 2) == heard and "\x1b" not in "".join(lines)

@@ -107,7 +107,7 @@ def test_where_nothing_can_be_written(tmp_path: Path) -> None:
 
 def test_warnings_of_other_libraries_are_plain_lines(tmp_path: Path) -> None:
     code = (
-        "import logging, warnings\nfrom sinkscope.cli.process import prepare\nprepare()\n"
+        "import logging, warnings\nfrom sinkscope.cli.app import prepare\nprepare()\n"
         "warnings.warn('Glyph 27 (\\x1b) missing from current font')\n"
         "logging.getLogger('matplotlib').warning('findfont: \\x1b[31m %s', '\\x9b')\n"
     )

@@ -12,7 +12,7 @@ import torch
 from harness_models import FAMILIES, random_model, scripted_model
 
 from sinkscope.errors import SandboxError, TaskError
-from sinkscope.evals.answers import Answers, key
+from sinkscope.evals.store import Answers, key
 from sinkscope.sandbox import execute as sandbox
 from sinkscope.tasks import problems
 

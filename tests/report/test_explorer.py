@@ -234,9 +234,8 @@ def test_nothing_overflows(look: Opener, report: Path, width: int, tab: str) -> 
 def test_a_compact_sample_shows_the_rounded_means(look: Opener, tmp_path: Path, traces: list[Trace]) -> None:
     import numpy as np
 
-    from sinkscope.report.coding import quantise
     from sinkscope.report.overview import overview
-    from sinkscope.report.page import build
+    from sinkscope.report.page import build, quantise
     from sinkscope.report.sample import compact, largest, layer_means
 
     head, blob = compact(traces[0], "one")

@@ -12,7 +12,7 @@ from made_runs import WORDS, Opener, made_trace, until
 
 from sinkscope.report import sample as sample_of_page
 from sinkscope.report import write
-from sinkscope.report.coding import Blob
+from sinkscope.report.page import Blob
 from sinkscope.report.sample import add_lens
 from sinkscope.tracing import Trace
 

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from sinkscope.decoding import Step, decode
 from sinkscope.errors import TaskError, error_envelope
-from sinkscope.evals.answers import key
 from sinkscope.evals.masking import as_list
+from sinkscope.evals.store import key
 from sinkscope.interventions.conditions import Condition, condition_from_dict
 from sinkscope.models.base import Model, pad
 from sinkscope.settings.decode import Decode

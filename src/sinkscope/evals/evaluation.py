@@ -17,18 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sinkscope.errors import TaskError
-from sinkscope.evals.protocol import (
-    BENCHMARKS,
-    OTHERWISE,
-    Protocol,
-    Setup,
-    benchmark_of,
-    checkpoint_of,
-    in_full,
-    protocol_for,
-    settings_for,
-)
-from sinkscope.evals.results import scores_of, settled, write_results
+from sinkscope.evals.protocol import BENCHMARKS, OTHERWISE, Protocol, Setup, benchmark_of, protocol_for, settings_for
+from sinkscope.evals.store import scores_of, settled, write_results
 from sinkscope.fields import maybe, need, whole
 from sinkscope.sandbox import require_sandbox
 from sinkscope.settings.decode import Decode
@@ -95,7 +85,7 @@ class Choices:
             require_sandbox()  # now, and not after hours of generating
         protocol, setups = protocol_for(model.name, self.protocol), dict[str, Setup]()
         for name in set(self.names) & set(BENCHMARKS):
-            setup = protocol.setup(name, checkpoint_of(model.name), model.family)
+            setup = protocol.setup(name, model.name, model.family)
             if setup is None:
                 raise TaskError(f"The protocol {protocol.name} does not say how {model.name} is asked {name}.")
             setups[name] = setup
@@ -166,7 +156,7 @@ class Asked:
         setup, made = self.setups.get(name), self.choices
         if setup is None or (made.settings, made.fewshot, made.chat) != (None, None, None):
             return []
-        return [asdict(one) for one in setup.published] if setup.of(checkpoint_of(self.model.name)) else []
+        return [asdict(one) for one in setup.published] if setup.of(self.model.name) else []
 
     def count(self, limit: int | None = None, part: Part | None = None) -> int:
         """How many answers are asked for."""
@@ -318,6 +308,11 @@ def shown_prompts(name: str, choices: Choices) -> list[dict[str, Any]]:
              "settings": in_full(asked.settings(task)), "stops": until.get("until"), "published": asked.published(task)}
         )  # fmt: skip
     return found
+
+
+def in_full(settings: Decode) -> str:
+    """Every setting on one line, defaults too: what was not printed cannot be compared."""
+    return ", ".join(f"{name}={value}" for name, value in settings.to_dict().items())
 
 
 def outlined(model: str | Model, engine: Any = None) -> Model:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from sinkscope.decoding import Decode
 from sinkscope.errors import TaskError
-from sinkscope.evals.answers import Answers, key
 from sinkscope.evals.batches import Batch, Kind, Request, Runner, attention_of, runner_of, total_effect
 from sinkscope.evals.masking import described
 from sinkscope.evals.protocol import Protocol, draws, settings_for, setup_for
+from sinkscope.evals.store import Answers, key
 from sinkscope.fields import need, whole
 from sinkscope.interventions import MaskSinks
 from sinkscope.interventions.conditions import Condition

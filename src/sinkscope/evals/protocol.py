@@ -70,8 +70,9 @@ class Setup:
             raise ValueError(f"{strange} is no decode setting")
         return words
 
-    def of(self, checkpoint: str) -> bool:
-        return checkpoint.lower() in (one.lower() for one in self.checkpoints)
+    def of(self, name: str) -> bool:
+        """Whether the model of this name is one of its checkpoints."""
+        return checkpoint_of(name).lower() in (one.lower() for one in self.checkpoints)
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -85,13 +86,10 @@ class Protocol:
     assumptions: tuple[str, ...] = ()
     default: bool = False  # whether its checkpoints take it where no protocol is named
 
-    def benchmarks(self, checkpoint: str, family: str) -> list[Benchmark]:
-        return [name for name in BENCHMARKS if self.setup(name, checkpoint, family) is not None]
-
-    def setup(self, benchmark: str, checkpoint: str, family: str) -> Setup | None:
-        """That of exactly the checkpoint, else the first for its family."""
+    def setup(self, benchmark: str, name: str, family: str) -> Setup | None:
+        """That of exactly the model of this name, else the first for its family."""
         own = [one for one in self.setups if one.benchmark == benchmark]
-        exact = [one for one in own if one.of(checkpoint)]
+        exact = [one for one in own if one.of(name)]
         return next(iter(exact or [one for one in own if one.family in (None, family)]), None)
 
 
@@ -137,9 +135,8 @@ def protocol_for(name: str, asked: str | Protocol | None = None) -> Protocol:
     """The protocol asked for, else that of exactly this checkpoint; `harness` where it has none."""
     if asked is not None:
         return read_protocol(asked) if isinstance(asked, str) else asked
-    checkpoint = checkpoint_of(name)
     for protocol in map(read_protocol, names()):
-        if protocol.default and any(setup.of(checkpoint) for setup in protocol.setups):
+        if protocol.default and any(setup.of(name) for setup in protocol.setups):
             return protocol
     return read_protocol(OTHERWISE)
 
@@ -157,11 +154,10 @@ def setup_for(model: Model, task: str, protocol: Protocol | None = None) -> Setu
     benchmark = benchmark_of(task)
     if benchmark is None:
         return None
-    checkpoint = checkpoint_of(model.name)
-    found = protocol_for(model.name, protocol).setup(benchmark, checkpoint, model.family)
+    found = protocol_for(model.name, protocol).setup(benchmark, model.name, model.family)
     if found is not None and task in (benchmark, found.task):
         return found
-    return read_protocol(OTHERWISE).setup(benchmark, checkpoint, model.family)
+    return read_protocol(OTHERWISE).setup(benchmark, model.name, model.family)
 
 
 def settings_for(
@@ -201,8 +197,3 @@ def unknown_settings(words: Mapping[str, Any]) -> str:
 def draws(settings: Decode) -> bool:
     """Whether answers depend on the seed."""
     return settings.temperature > 0 or settings.confidence == "random" or settings.commit == "origin"
-
-
-def in_full(settings: Decode) -> str:
-    """Every setting on one line, defaults too: what was not printed cannot be compared."""
-    return ", ".join(f"{name}={value}" for name, value in settings.to_dict().items())

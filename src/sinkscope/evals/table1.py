@@ -19,7 +19,7 @@ from sinkscope.evals.batches import Batch, Kind, Request, Runner
 from sinkscope.evals.evaluation import Asked, Choices, OnMessage, OnProgress, Part, check_numbers, loader, outlined
 from sinkscope.evals.masking import decode_words, grid, label
 from sinkscope.evals.protocol import OTHERWISE, benchmark_of, draws, protocol_for
-from sinkscope.evals.results import settled
+from sinkscope.evals.store import settled
 from sinkscope.interventions.conditions import Condition
 from sinkscope.paper import TABLE_1
 from sinkscope.settings.decode import Decode

@@ -25,7 +25,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from sinkscope.errors import ReportError
-from sinkscope.report.sample import head_classes, model_of
+from sinkscope.report.sample import head_classes, head_table, model_of
 from sinkscope.sinks import Threshold, default_rule, head_dynamics, histogram, sweep
 from sinkscope.sinks.columns import cumulative_columns, missing_keys, query_count, seen_by
 from sinkscope.tracing import Trace
@@ -197,14 +197,6 @@ def neighbouring_maps(trace: Trace, step: int = 1, slot: int = 0) -> Figure:
     return figure
 
 
-def _classes(trace: Trace) -> list[tuple[str, str | None]]:
-    """Classes of heads as verdicts have them: of an autoregressive model by the columns so far."""
-    if not trace.causal:
-        return head_classes(trace)
-    table = head_dynamics(cumulative_columns(trace))
-    return list(zip(table["class"].to_list(), table["direction"].to_list(), strict=True))
-
-
 @in_style
 def head_grid(trace: Trace, ax: Axes | None = None) -> Axes:
     """Figure 5: score of each head's largest key, averaged over the steps, in the default rule's unit."""
@@ -215,7 +207,9 @@ def head_grid(trace: Trace, ax: Axes | None = None) -> Axes:
     image = ax.imshow(means, cmap=COLOURS, aspect="auto", interpolation="nearest", vmin=0)
     if means.size <= 16 * 16:
         middle = means.max() * 0.55
-        for place, (name, way) in enumerate(_classes(trace)):
+        # As verdicts have them: of an autoregressive model by the columns so far.
+        heads = head_dynamics(cumulative_columns(trace)) if trace.causal else head_table(trace)
+        for place, (name, way) in enumerate(head_classes(heads)):
             layer, head = divmod(place, trace.heads_count)
             sign = SIGNS[way or "right"] if name == "moving" else SIGNS[name]
             colour = INK if means[layer, head] > middle else "white"

@@ -16,19 +16,8 @@ from sinkscope.runs import matrix
 from sinkscope.runs.summary import contrast, kinds_of
 from sinkscope.sinks.heads import NAMES as CLASSES
 from sinkscope.statistics import CORRECTION
+from sinkscope.study import results as stored
 from sinkscope.study import vocabulary
-from sinkscope.study.results import (
-    LARGEST,
-    Cell,
-    Claim,
-    Curve,
-    Dynamics,
-    LikelihoodChange,
-    Results,
-    Tables,
-    TokenShare,
-    read_results,
-)
 
 SCORED = ("difference", "difference_low", "difference_high", "mass_share", "n")
 Rows = list[dict[str, Any]]
@@ -38,20 +27,20 @@ def overview_of(run: Path) -> dict[str, Any]:
     """All of the overview of a run's folder; the file of a trace has none."""
     if run.is_file():
         return overview()
-    about = read_object(run / "run.json", LARGEST, ReportError) if (run / "run.json").is_file() else {}
+    about = read_object(run / "run.json", stored.LARGEST, ReportError) if (run / "run.json").is_file() else {}
     with damaged(f"results.json or run.json of {run}", ReportError):
-        return overview(read_results(run, ReportError), about)
+        return overview(stored.read_results(run, ReportError), about)
 
 
-def overview(results: Results | None = None, about: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def overview(results: stored.Results | None = None, about: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """All of the overview; parts for which there is nothing are empty. about: what run.json holds."""
     known = {**({} if results is None else results.run.to_dict()), **(about or {})}
-    tables = Tables(*([],) * 10) if results is None else results
+    tables = stored.Tables(*([],) * 10) if results is None else results
     claims, verdicts = ([], []) if results is None else (results.claims or [], results.verdicts)
     cells = cell_rows([*tables.pooled, *tables.cells])
     # The experiment, its controls and its variants first, then sink tests by other interventions.
     roles = dict.fromkeys([*vocabulary.ROLE_NAMES, *(cell["role"] for cell in cells if cell["role"])])
-    rows: list[TokenShare | Cell] = [*tables.tokens, *tables.cells]
+    rows: list[stored.TokenShare | stored.Cell] = [*tables.tokens, *tables.cells]
     models = {shown_model(row): row.model for row in rows}  # as it is shown → its name
     return {
         "lede": lede(claims, cells, known) + contrast(tables.likelihood),
@@ -83,9 +72,9 @@ def shown_model(row: Any) -> str:
     return " · ".join(part for part in (row.model, row.setting, vocabulary.without_defaults(label)) if part)
 
 
-def cell_rows(cells: Sequence[Cell]) -> Rows:
+def cell_rows(cells: Sequence[stored.Cell]) -> Rows:
     """Cells, each with the part that it plays on the charts."""
-    by_model: dict[str, list[Cell]] = {}
+    by_model: dict[str, list[stored.Cell]] = {}
     for cell in cells:
         by_model.setdefault(shown_model(cell), []).append(cell)
     roles: dict[int, str | None] = {}
@@ -95,7 +84,7 @@ def cell_rows(cells: Sequence[Cell]) -> Rows:
     return [{**cell.to_dict(), "model": shown_model(cell), "role": roles[id(cell)]} for cell in cells]
 
 
-def lede(claims: Sequence[Claim], cells: Rows, about: Mapping[str, Any]) -> str:
+def lede(claims: Sequence[stored.Claim], cells: Rows, about: Mapping[str, Any]) -> str:
     """The one sentence under the title: what came out, or what was run."""
     models = list(dict.fromkeys(str(cell["model"]) for cell in cells))
     if claims or not models:
@@ -104,13 +93,13 @@ def lede(claims: Sequence[Claim], cells: Rows, about: Mapping[str, Any]) -> str:
     return f"What masking attention sinks does to {named}, with random keys masked as controls."
 
 
-def _claim(row: Claim) -> dict[str, Any]:
+def _claim(row: stored.Claim) -> dict[str, Any]:
     """A row with its figures as the terminal prints them."""
     control = {"controlFigure": matrix.control_figure(row)} if row.control else {}
     return {**row.to_dict(), "figure": matrix.figure(row), **control}
 
 
-def class_rows(dynamics: Sequence[Dynamics]) -> Rows:
+def class_rows(dynamics: Sequence[stored.Dynamics]) -> Rows:
     """Shares of heads by class, a row per model, setting and condition, as the study judges them."""
     return [
         {"model": shown_model(row), "condition": row.condition, "generations": row.generations,
@@ -119,7 +108,7 @@ def class_rows(dynamics: Sequence[Dynamics]) -> Rows:
     ]  # fmt: skip
 
 
-def curve_rows(curves: Sequence[Curve]) -> Rows:
+def curve_rows(curves: Sequence[stored.Curve]) -> Rows:
     """Curves of the unchanged models; sums say nothing of a single row, and equal × uniform elsewhere: left out."""
     plain = [row for row in curves if row.condition == "none"]
     uniform = any(row.unit == "uniform" for row in plain)
@@ -138,7 +127,7 @@ def paper_values(model: str) -> dict[str, dict[int, float]]:
 # ---- models that were scored on the same true answers ----
 
 
-def scored_pair(rows: Sequence[LikelihoodChange]) -> dict[str, Any]:
+def scored_pair(rows: Sequence[stored.LikelihoodChange]) -> dict[str, Any]:
     """What one masked key per head costs each model, in nats per token, line by line."""
     lines = vocabulary.side_by_side(rows)
     return {

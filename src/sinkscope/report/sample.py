@@ -19,7 +19,7 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from sinkscope.report.coding import Blob, quantise
+from sinkscope.report.page import Blob, quantise
 from sinkscope.sinks import head_dynamics
 from sinkscope.sinks.columns import QUERY_KINDS, alive_keys, columns_by_layer, missing_keys, on_one_core, query_count
 from sinkscope.sinks.heads import FEW, notable, relocation, stability
@@ -71,7 +71,7 @@ def header(trace: Trace, name: str, classes: bool = True) -> dict[str, Any]:
         "vocabulary": [[text[:LONGEST_TOKEN], kind] for text, kind in shown],
         "mapHeads": [list(pair) for pair in trace.map_heads] if trace.maps is not None else [],
         "whyHeads": [list(pair) for pair in trace.map_heads] if trace.reasons is not None else [],
-        "classes": head_classes(trace) if classes else None,
+        "classes": head_classes(head_table(trace)) if classes else None,
         "form": trace.form,
     }
 
@@ -86,9 +86,8 @@ def head_table(trace: Trace) -> pl.DataFrame:
     return _heads[trace]
 
 
-def head_classes(trace: Trace) -> list[tuple[str, str | None]]:
-    """Class and direction of each head by the default rule, layer by layer."""
-    table = head_table(trace)
+def head_classes(table: pl.DataFrame) -> list[tuple[str, str | None]]:
+    """Class and direction of each head, layer by layer."""
     return list(zip(table["class"].to_list(), table["direction"].to_list(), strict=True))
 
 

@@ -17,7 +17,6 @@ from typing import Any
 from sinkscope import __version__, io
 from sinkscope.errors import ReportError
 from sinkscope.report import page, sample
-from sinkscope.report.coding import Blob
 from sinkscope.report.overview import overview, overview_of
 from sinkscope.report.sample import first_head, model_of
 from sinkscope.tracing import Trace
@@ -132,7 +131,7 @@ def pack(chosen: list[tuple[str, Trace]], room: int) -> list[tuple[dict[str, Any
     return [made[i] for i in sorted(kept)]
 
 
-def _text(made: tuple[dict[str, Any], Blob]) -> tuple[dict[str, Any], str]:
+def _text(made: tuple[dict[str, Any], page.Blob]) -> tuple[dict[str, Any], str]:
     return made[0], made[1].text()
 
 

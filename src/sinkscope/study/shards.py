@@ -182,7 +182,7 @@ def has_table1_shards(folder: Path) -> bool:
 
 def merge_table1(folders: Sequence[Path], out: Path, **here: Any) -> dict[str, Any]:
     """Join the answers of all shards and score them: what comes out is what the whole run would have written."""
-    from sinkscope.evals.answers import Answers
+    from sinkscope.evals.store import Answers
     from sinkscope.evals.table1 import table1
 
     marks = _marks(folders)

@@ -7,18 +7,9 @@ from typing import Annotated, Any
 
 from typer import Option
 
+from sinkscope.cli import options
 from sinkscope.cli.app import command
-from sinkscope.cli.options import (
-    Base,
-    BenchmarkOptions,
-    JsonFlag,
-    ModelsOption,
-    MoreModels,
-    ShardOption,
-    counts,
-    listed,
-    refuse,
-)
+from sinkscope.cli.options import counts, listed, refuse
 from sinkscope.cli.screen import output, print_json, print_result, table_of, tell_shard
 from sinkscope.errors import TaskError
 
@@ -35,10 +26,10 @@ def evaluate_model(
     repeats: Annotated[int, Option(help="Answers per problem, for pass@k.", min=1)] = 1,
     pass_at: Annotated[str, Option(help="Which pass@k, with commas between.")] = "1",
     samples: Annotated[int, Option(help="Masked samples per likelihood.", min=1)] = 128,
-    base: Base = None,
-    as_json: JsonFlag = False,
+    base: options.Base = None,
+    as_json: options.JsonFlag = False,
     *,
-    options: BenchmarkOptions,
+    given: options.BenchmarkOptions,
 ) -> None:
     """Score a model on GSM8K, HumanEval or our own problems (gsm8k, humaneval, sinkscope_arithmetic, …).
 
@@ -48,16 +39,16 @@ def evaluate_model(
     from sinkscope.evals.masking import decode_words, parse_condition
     from sinkscope.io.progress import unit_progress
 
-    names = listed(options.tasks, "at least one task", "gsm8k")
+    names = listed(given.tasks, "at least one task", "gsm8k")
     if names is None:
         raise TaskError("Expected at least one task, such as --task gsm8k, got none.")
-    asked = {**options.asked(), "repeats": repeats, "pass_at": counts(pass_at), "samples": samples}
+    asked = {**given.asked(), "repeats": repeats, "pass_at": counts(pass_at), "samples": samples}
     if show_prompt:
         refuse(TaskError, "with --show-prompt, which runs nothing", out=out, condition=condition)
         prompts = shown_prompts(model, Choices(tuple(names), **asked))
         print_result(as_json, prompts, "\n".join(map(_as_text, prompts)))
         return
-    more = options.run()
+    more = given.run()
     if condition is not None:
         refuse(TaskError, "with --condition", mask_sinks=mask_sinks)
     elif mask_sinks:
@@ -69,7 +60,7 @@ def evaluate_model(
     if base is not None:
         from sinkscope.models.load import load
 
-        asked_model = load(model, dtype=options.dtype, device=options.device, base=base)
+        asked_model = load(model, dtype=given.dtype, device=given.device, base=base)
     with unit_progress("answers") as shown:
         found = evaluate(asked_model, names, intervention=change, out=out, **asked, **more, **shown.callbacks)
     if as_json:
@@ -94,8 +85,8 @@ def _as_text(found: dict[str, Any]) -> str:
 
 @command()
 def table1(
-    models: ModelsOption = None,
-    more: MoreModels = None,
+    models: options.ModelsOption = None,
+    more: options.MoreModels = None,
     ks: Annotated[str, Option(help="How many sinks are masked, with commas between.")] = "1,5,10",
     condition: Annotated[
         list[str] | None, Option(help="A further intervention, such as mask_positions:positions=[0,1]; repeated.")
@@ -110,10 +101,10 @@ def table1(
     round_size: Annotated[int, Option("--round", help="Problems between two looks of --sequential.", min=1)] = 50,
     traced: Annotated[int, Option(help="Problems per task that are traced too.", min=0)] = 3,
     out: Annotated[Path, Option("--out", "-o", help="Run folder; an existing run is resumed.")] = Path("runs/table1"),
-    shard: ShardOption = None,
-    as_json: JsonFlag = False,
+    shard: options.ShardOption = None,
+    as_json: options.JsonFlag = False,
     *,
-    options: BenchmarkOptions,
+    given: options.BenchmarkOptions,
 ) -> None:
     """Run the paper's Table 1: GSM8K and HumanEval with the sinks masked, and with random keys masked instead.
 
@@ -130,8 +121,8 @@ def table1(
         raise TaskError("Expected models for table1, such as --models GSAI-ML/LLaDA-8B-Instruct, got none.")
     # What is asked, which shards must have in common; and what is about this process.
     words: dict[str, Any] = {
-        "tasks": listed(options.tasks, "tasks", "gsm8k"), "ks": counts(ks), "traced": traced, **options.asked(),
-        "conditions": [parse_condition(text) for text in condition or []], **options.run(),
+        "tasks": listed(given.tasks, "tasks", "gsm8k"), "ks": counts(ks), "traced": traced, **given.asked(),
+        "conditions": [parse_condition(text) for text in condition or []], **given.run(),
     }  # fmt: skip
     here: dict[str, Any] = {"engine": words.pop("engine"), "fast": fast_problems if fast else None}
     here["sequential"] = None if sequential is None else Stopping(sequential, round_size)

@@ -123,7 +123,7 @@ def plan(
     """Estimate memory, operations, hours and disk of a study, or of table1, from config.json files; nothing is run."""
     wanted = listed(models, "models after --models", "tiny-llada")
     if name == "table1":
-        from sinkscope.evals.forecast import forecast_table1
+        from sinkscope.study.forecast import forecast_table1
 
         refuse(StudyError, "with table1", task=tasks)
         if wanted is None:

@@ -9,17 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Argument, Option
 
+from sinkscope.cli import options
 from sinkscope.cli.app import command
-from sinkscope.cli.options import (
-    CsvOption,
-    GenerateOptions,
-    JsonFlag,
-    ModelArgument,
-    ParquetOption,
-    PromptArgument,
-    read_prompt,
-    writable,
-)
+from sinkscope.cli.options import read_prompt, writable
 from sinkscope.cli.screen import output, print_json, table_of, waiting
 from sinkscope.errors import TraceError, printable
 
@@ -32,8 +24,8 @@ if TYPE_CHECKING:
 
 @command()
 def trace(
-    model: ModelArgument,
-    prompt: PromptArgument,
+    model: options.ModelArgument,
+    prompt: options.PromptArgument,
     out: Annotated[Path, Option("--out", "-o", help="File to write.", callback=writable)] = Path("run.trace"),
     mask_sinks: Annotated[int, Option(help="Mask this many sinks per head while tracing.", min=0)] = 0,
     form: Annotated[
@@ -44,9 +36,9 @@ def trace(
     norms: Annotated[bool, Option("--norms", help="Keep value and hidden-state norms too.")] = False,
     lens: Annotated[bool, Option("--lens", help="Keep what each layer would write (logit lens).")] = False,
     heads: Annotated[list[str] | None, Option("--map", help="Keep the map of a head, LAYER.HEAD; repeated.")] = None,
-    as_json: JsonFlag = False,
+    as_json: options.JsonFlag = False,
     *,
-    options: GenerateOptions,
+    given: options.GenerateOptions,
 ) -> None:
     """Record a generation: received attention, canvas, confidence, commits."""
     asked = read_prompt(prompt)
@@ -55,14 +47,14 @@ def trace(
 
     import sinkscope as sk
 
-    loaded = options.load(model)
+    loaded = given.load(model)
     keep = sk.Keep(
         form=form, dtype=torch.float32 if single else torch.float16, budget=budget << 20, value_norms=norms,
         hidden_norms=norms, maps=maps, lens=lens,
     )  # fmt: skip
     changes = [sk.MaskSinks(k=mask_sinks)] if mask_sinks else []
     with waiting("decoding …"):
-        made = sk.trace(loaded, asked, interventions=changes, keep=keep, **options.decode_words())
+        made = sk.trace(loaded, asked, interventions=changes, keep=keep, **given.decode_words())
     assert isinstance(made, sk.Trace)  # of one prompt
     made.save(out)
     if as_json:
@@ -99,9 +91,9 @@ def sinks(
     group: Annotated[str, Option(help="Whose attention counts: all, masked, committed or prompt.")] = "all",
     rule: Annotated[str, Option(help="threshold, zscore, head_share or another by its name.")] = "threshold",
     top: Annotated[int, Option(help="Rows per table.", min=1)] = 10,
-    csv: CsvOption = None,
-    parquet: ParquetOption = None,
-    as_json: JsonFlag = False,
+    csv: options.CsvOption = None,
+    parquet: options.ParquetOption = None,
+    as_json: options.JsonFlag = False,
 ) -> None:
     """Find the sinks of a trace: where, which tokens, how they move; the table of all goes to a file."""
     from sinkscope.sinks import by_layer, default_rule, find, head_dynamics, token_shares

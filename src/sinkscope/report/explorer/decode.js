@@ -1,4 +1,4 @@
-// Packed arrays back to typed arrays; the twin of coding.py.
+// Packed arrays back to typed arrays; the twin of Blob in page.py.
 
 const TYPES = { u1: Uint8Array, u2: Uint16Array, u4: Uint32Array, f2: Uint16Array, f4: Uint32Array };
 const WIDTH = { u1: 1, u2: 2, u4: 4, f2: 2, f4: 4 };

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sinkscope.sinks.heads import NAMES as CLASSES
 from sinkscope.sinks.tokens import STRUCTURAL
@@ -23,7 +22,6 @@ from sinkscope.study.units.trace import HEADS
 
 MOST = 12  # tokens or kinds of a model
 Key = tuple[str, str, str]  # model, setting, label of the condition
-Counts = npt.NDArray[np.float64]
 
 
 @dataclass

@@ -32,7 +32,7 @@ from sinkscope.study import vocabulary
 from sinkscope.study.analysis.accuracy import WEAK
 from sinkscope.study.analysis.model_rows import ModelRows, first_point, points, solvable
 from sinkscope.study.results import Cell, Dynamics, Heads, Interval, Mechanism, PooledCell, SweepPoint, Tables, Verdict
-from sinkscope.study.text import chance, changed, nats, percent, rule, span
+from sinkscope.study.text import chance, changed, percent, rule, span
 
 LEVEL = 0.05  # of p
 FEWEST = 20  # problems below which a task says nothing
@@ -51,7 +51,7 @@ Found = Iterator[tuple[str, str, list[str]]]  # name, value, and the figures beh
 def verdicts(tables: Tables, margin: float = 0.05) -> list[Verdict]:
     """A row per model and verdict; margin: in shares."""
     found: list[Verdict] = []
-    for model in dict.fromkeys([name for name, _ in points(tables)] + [row.model for row in tables.likelihood]):
+    for model in dict.fromkeys(name for name, _ in points(tables)):
         mine = tables.of(model)
         swept = list(dict.fromkeys(setting for _, setting in points(mine)))
         at = f"At {swept[0]}: " if len(swept) > 1 else ""
@@ -238,27 +238,6 @@ def _point(row: SweepPoint) -> list[str]:
     return [f"{row.setting} {told}", *(f"{row.setting} {why}" for why in _too_weak(row.weak, row.able))]
 
 
-def _likelihood(of: ModelRows) -> Found:
-    for read in ("texts", "answers"):
-        rows = [row for row in of.tables.likelihood if row.of == read]
-        masked = [row for row in rows if not vocabulary.is_untouched(row.condition)]
-        if masked:
-            base = next(row for row in rows if row.condition["name"] == "none")
-            masked.sort(key=lambda row: row.difference)
-            figures = [f"{row.label} {nats(row)} nats per token" for row in masked]
-            start = f"{base.value:.2f} with nothing masked ({base.n} {read}, {base.tokens} tokens)"
-            yield "likelihood", f"worst under {masked[0].label}", [*figures, start]
-
-
-def _first_key(of: ModelRows) -> Found:
-    for row in of.tables.first_key:
-        shares, start = row.layers, len(row.layers) * 2 // 5
-        late, mean = sum(shares[start:]) / len(shares[start:]), sum(shares) / len(shares)
-        layers = f"share of attention on key 0 in layers {start}–{len(shares) - 1}"
-        most = f"at most {max(shares):.2f}, in layer {shares.index(max(shares))}"
-        yield "first_key", f"{late:.2f}", [layers, f"{mean:.2f} over all layers", most]
-
-
 # ---- why, and at what price
 
 
@@ -334,4 +313,4 @@ def _price(of: ModelRows, name: str, aim: str, did: Callable[[Heads, Heads], boo
 
 # Of the first point of a sweep, and of the whole sweep.
 JUDGES = (_sinks, _masking, _arm_like, _collapse, _tasks, _mechanism, _control)
-WHOLE = (_settings, _likelihood, _first_key)
+WHOLE = (_settings,)

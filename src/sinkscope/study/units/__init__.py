@@ -19,6 +19,7 @@ from sinkscope.errors import StudyError
 from sinkscope.interventions.conditions import Condition, condition_from_dict
 from sinkscope.models.cost import CORE, Size, Workload, total_seconds
 from sinkscope.settings.decode import Decode
+from sinkscope.sinks.columns import on_one_core
 from sinkscope.study.schema import LONGEST_FILE_NAME, Study
 
 REGISTERED: dict[str, UnitKind] = {}
@@ -151,12 +152,10 @@ def units_of(study: Study, models: Sequence[ModelInfo]) -> list[Unit]:
     return [unit for info in models for kind in kinds().values() for unit in kind.plan(study, info)]
 
 
+@on_one_core  # so that any number of workers gives the same bits
 def perform(study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
     """Run one unit; every engine calls this; traces that are kept go to `folder`/traces."""
-    from sinkscope.study.units.given import one_thread
-
-    with one_thread():
-        return kind_of(unit).perform(study, unit, folder)
+    return kind_of(unit).perform(study, unit, folder)
 
 
 # ---- what several kinds plan and count with

@@ -1,4 +1,4 @@
-"""What a unit is given: its model, its problems as a batch, its seed, and one thread; and what its mask took."""
+"""What a unit is given: its model, its problems as a batch, and its seed; and what its mask took."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
 from sinkscope.attention.context import seeded
@@ -41,17 +40,6 @@ def model_for(study: Study, unit: Unit) -> Model:
     name, mode = name_and_mode(unit.model)
     model = weights_of(name, study.dtype, study.device)
     return model if mode is None else model.in_mode(mode)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Sums are added in another order by more threads: with one, any number of workers gives the same bits."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def asked(study: Study, unit: Unit, limit: int | None = None) -> list[tuple[int, Problem]]:
