@@ -150,8 +150,8 @@ class ToHost:
     """Each tensor is given to its function once it is on the host; at once if it is on the host.
 
     A plain `.cpu()` makes the host wait until the device has caught up, layer after layer. Here tensors are collected over a
-    step, packed on the device and copied once, while the host goes on; what has arrived is handed out when the next step
-    is sent, or at the end. The function must not keep the tensor itself: its memory is used again.
+    step, packed on the device and copied once, while the host goes on. What has arrived is handed out when the next step is
+    sent, or at the end. The function must not keep the tensor itself: its memory is used again.
     """
 
     def __init__(self) -> None:
