@@ -286,6 +286,52 @@ def test_twins_that_were_trained_again() -> None:
         same(words, [-middle, -high, -low], name)
 
 
+def test_direction_apart_from_objective() -> None:
+    head, *rows = table("docs/results/pair/twins.md", "masked, or measured")
+    labels = {"nothing": "none", "strong": STRONG, "the top": TOP, "five": FIVE}
+    for first, *cells in rows:
+        for name, written in zip((cell.split()[0] for cell in head[1:]), cells, strict=True):
+            run = f"pair/{name}.json"
+            traced = dynamics(run, name)
+            if first.startswith("attention on position 0"):
+                measured = [100 * sum(layer["first_key"] for layer in traced["layers"]) / len(traced["layers"])]
+            elif first.startswith("sinks among"):
+                measured = [100 * traced["places"]["start"]]
+            else:
+                label = next(label for words, label in labels.items() if first.startswith(words))
+                found = sums(run, name, label)
+                share = 100 * found["correct"] / found["n"]
+                measured = [share] if label == "none" else [*change(found), 100 * found["mass_share"]]
+            same(written, measured, f"{name}, {first}")
+
+
+WEAKENED = "attenuate K=1 by {} sinks above head_share,all,0.3"
+DOSES = {
+    "strong sinks, by a third": WEAKENED.format("33%"),
+    "strong sinks, by two thirds": WEAKENED.format("66%"),
+    "strong sinks, by 85 %": WEAKENED.format("85%"),
+    "random keys of their mass, by two thirds": "attenuate K=1 by 66% random mass persistent aligned above head_share,all,0.3",
+    "the top content key": "attenuate K=1 by 100% sinks content",
+    "another template token in the same heads": "mask instead K=1 clean 1 by all rows above head_share,all,0.3",
+    "strong sinks: only their values set to zero": "zero values K=1 clean sinks by all rows above head_share,all,0.3",
+}
+
+
+def dosed(model: str, label: str) -> dict[str, Any]:
+    runs = ("pair/doses-40.json", "pair/doses-high.json", "pair/doses-dream-20.json")
+    return next(one for run in runs for one in rows_of(run) if (one["model"], one["label"]) == (model, label))
+
+
+def test_doses_of_the_pair() -> None:
+    head, *rows = table(f"{HERE}/the-pair.md", "what is weakened or hidden")
+    assert [row[0] for row in rows] == list(DOSES)
+    for first, *cells in rows:
+        for model, written in zip(head[1:], cells, strict=True):
+            if written != "not measured":
+                found = dosed(model, DOSES[first])
+                same(written, [*change(found), 100 * found["mass_share"]], f"{model}, {first}")
+
+
 def relocating(model: str, rule: str) -> float:
     """Percent of (head, trace) whose main sink changes place in long answers."""
     heads = pl.read_parquet(RESULTS / "pair/relocation.parquet").filter(model=model, rule=rule)["relocating"]
@@ -310,6 +356,13 @@ SENTENCES: list[tuple[str, str, Callable[[], Sequence[float]]]] = [
      lambda: [relocating("smol-dream", SHARE), relocating("smol-llama", SHARE)]),
     ("README.md", "The paper's rule would give 11.0 % and 0.1 %:",
      lambda: [relocating("smol-dream", SUMS), relocating("smol-llama", SUMS)]),
+    ("README.md", "weakened by 15 % of all attention cost smol-llama nothing [−9, +9];",
+     lambda: [100 * (one := dosed("smol-llama", DOSES["strong sinks, by a third"]))["mass_share"], *change(one)[1:]]),
+    ("README.md", "random keys weakened by 16 % cost it 75 points [60, 86].",
+     lambda: [100 * (one := dosed("smol-llama", DOSES["random keys of their mass, by two thirds"]))["mass_share"], *cost(one)]),
+    ("README.md", "44 % of all attention, smol-llama loses 45 points [31, 60] and smol-dream 14 [7, 22]",
+     lambda: [100 * (one := dosed("smol-llama", DOSES["strong sinks, by 85 %"]))["mass_share"], *cost(one),
+              *cost(sums(ONE, "smol-dream", STRONG))]),
     ("README.md", "loses 25 points more [14, 36]", lambda: against_random("twin-llama-1")),
     (f"{HERE}/the-pair.md", "the autoregressive model loses 70 points of its sums, and the diffusion model loses 14.",
      lambda: [loss(PAIR, "smol-llama", STRONG), loss(ONE, "smol-dream", STRONG)]),
