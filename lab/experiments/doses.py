@@ -73,7 +73,8 @@ def figure(found: Mapping[tuple[str, str], Mapping[str, Sequence[Cell]]], out: P
         sizes = sorted({cell["n"] for same in kinds.values() for cell in same})
         axis.set_title(f"{model}, {task} (n = {' or '.join(map(str, sizes))})")
     axes[0][0].set_ylabel("change of right answers, points")
-    axes[0][-1].legend(fontsize=8, loc="lower left")
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    drawn.legend(handles, labels, fontsize=8, loc="outside lower center", ncols=3)
     drawn.savefig(out, metadata={"Date": None})
     plt.close(drawn)
 

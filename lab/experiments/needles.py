@@ -55,7 +55,7 @@ class Strongest(Selector):
         return {("clean", "all")}
 
     def select(self, call: Call, memory: Memory) -> Tensor | None:
-        scores = memory.scores(call.layer, call.keys, "clean", "all") if call.layer in memory.layers else None
+        scores = memory.scores(call, "clean", "all") if call.layer in memory.layers else None
         if scores is None:
             return None
         scores = scores.clone()  # [batch, head, key]

@@ -225,7 +225,7 @@ class Hooked(Tap):
         if forward is None or not self.ranks(call):
             return
         self.memory.keep(call, outcome, {("as_run", "all")})
-        received = self.memory.scores(call.layer, call.keys, "as_run", "all")
+        received = self.memory.scores(call, "as_run", "all")
         assert received is not None
         queries = self.memory.queries(call)[:, None]
         alive = torch.ones_like(received, dtype=torch.bool) if call.real_keys is None else call.real_keys[:, None]

@@ -71,11 +71,14 @@ class Memory:
     def step(self, call: Call) -> int:
         return self.steps.get(call.layer, 0)
 
-    def scores(self, layer: int, keys: int, rank: Rank, rows: Rows) -> Tensor | None:
+    def scores(self, call: Call, rank: Rank, rows: Rows) -> Tensor | None:
         """[batch, head, key] with 0 at keys that were not there yet; None at the first forward.
 
         rows="all": columns of the last forward, or of all rows so far for a causal model; rows="last": the last row alone.
         """
+        return self.scores_at(call.layer, call.keys, rank, rows)
+
+    def scores_at(self, layer: int, keys: int, rank: Rank, rows: Rows) -> Tensor | None:
         known = self.layers.get(layer)
         return None if known is None else _longer(known.scores[rank, rows], keys)
 
@@ -98,7 +101,7 @@ class Memory:
                 return None
             # This is the first layer that runs in this forward: all layers still have the maps of the last one.
             widest = max(layer.scores[rank, rows].shape[-1] for layer in self.layers.values())
-            parts = [self.scores(layer, widest, rank, rows) for layer in self.layers]
+            parts = [self.scores_at(layer, widest, rank, rows) for layer in self.layers]
             known = torch.stack(
                 [part.sum(1, keepdim=True).to(call.q.device) for part in parts if part is not None]
             ).sum(0)

@@ -115,7 +115,7 @@ class Ranked(Selector, noop={"k": 0}):
         rules = self.above is not None or self.below is not None
         alone = call.forward is None or rules or self.score == "per_row" or self.value_norm is not None
         layers = [call.layer] if alone else memory.alike(call, self.rank, self.rows)
-        parts = [memory.scores(layer, call.keys, self.rank, self.rows) for layer in layers]
+        parts = [memory.scores_at(layer, call.keys, self.rank, self.rows) for layer in layers]
         own = torch.stack([part for part in parts if part is not None])  # [layer, batch, head, key]
         scores, eligible = own, own > 0  # padding and keys that are not there yet score 0
         if self.per == "layer":
