@@ -310,6 +310,7 @@ DOSES = {
     "strong sinks, by a third": WEAKENED.format("33%"),
     "strong sinks, by two thirds": WEAKENED.format("66%"),
     "strong sinks, by 85 %": WEAKENED.format("85%"),
+    "strong sinks, hidden": STRONG,
     "random keys of their mass, by two thirds": "attenuate K=1 by 66% random mass persistent aligned above head_share,all,0.3",
     "the top content key": "attenuate K=1 by 100% sinks content",
     "another template token in the same heads": "mask instead K=1 clean 1 by all rows above head_share,all,0.3",
