@@ -137,6 +137,13 @@ def test_claims_of_traces(name: str) -> None:
         assert found(dynamics=[traced("d", with_sink=0.01)])[name].verdict == "no test"
 
 
+def test_a_claim_that_sinks_move_says_how_many_change_place() -> None:
+    """A sink that only vanishes and comes back moves nowhere, though it does not stand still."""
+    row = found(dynamics=[traced("d", static=0.2, relocating=0.11)])["sinks_move"]
+    assert row.because.endswith("The main sink really changes place in 11 % of them.") and row.estimate == 20
+    assert "changes place" not in found(dynamics=[traced("d")])["sinks_move"].because  # of an older run
+
+
 def test_sinks_stand_still_where_the_paper_says_so() -> None:
     """LLaDA's move and Dream's shift; MMaDA's stand still, and so do an ARM's."""
     for model, name in (("tiny-llada", "sinks_move"), ("tiny-dream", "sinks_move"), ("tiny-mmada", "sinks_stand")):

@@ -26,6 +26,7 @@ def test_all_planted_truths_are_recovered_and_swapped_ones_are_not(tmp_path: Pat
 def claims_are_as_planted(results: dict[str, Any]) -> None:
     assert results["schema"] == 2
     said = {(row["model"], row["name"]): row["verdict"] for row in results["claims"]}
+    places = {row["model"]: row["because"] for row in results["claims"] if row["name"] == "sinks_move"}
     assert len(said) == len(results["claims"])
     assert said["planted-none", "sinks_exist"] == "contradicts" and said["planted-none", "one_sink"] == "no test"
     for model, moves, spares in (
@@ -34,6 +35,7 @@ def claims_are_as_planted(results: dict[str, Any]) -> None:
     ):  # fmt: skip
         assert said[f"planted-{model}", "sinks_exist"] == "supports"
         assert (said[f"planted-{model}", "sinks_move"], said[f"planted-{model}", "one_sink"]) == (moves, spares)
+        assert f"changes place in {100 if model == 'moving' else 0} %" in places[f"planted-{model}"]
     assert {cell["paper"] for cell in results["cells"]} == {None}  # they stand for no model of the paper
 
 

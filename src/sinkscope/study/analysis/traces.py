@@ -132,16 +132,19 @@ def _intervals(
 ) -> dict[str, Interval]:
     """What the paper's claims are judged by, by name.
 
-    with_sink: heads that have a sink. static, moving, flash: of those, by their columns so far in an ARM. start: sinks among
-    the first four positions. key_0: attention on key 0. structural, structural_base: share of the sinks, and of the
+    with_sink: heads that have a sink. static, moving, flash, relocating: of those, by their columns so far in an ARM. start:
+    sinks among the first four positions. key_0: attention on key 0. structural, structural_base: share of the sinks, and of the
     canvas, that are structural tokens. deep_sinks, deep_strength: last third of the layers less first third.
     """
-    classes = [[head["class"] for head in one.get("columns") or one["heads"]] for one in made]
+    heads = [one.get("columns") or one["heads"] for one in made]
+    classes = [[head["class"] for head in one] for one in heads]
     having = [len(one) - one.count("none") for one in classes]
     ones = [1] * len(made)
     parts: dict[str, tuple[Iterable[Any], Iterable[Any]]] = {"with_sink": (having, map(len, classes))}
     for name in ("static", "moving", "flash"):
         parts[name] = [one.count(name) for one in classes], having
+    if all("relocating" in head for one in heads for head in one):  # units of older versions have none
+        parts["relocating"] = [sum(head["relocating"] for head in one) for one in heads], having
     parts["start"] = [one["places"]["start"] for one in made], [one["places"]["sinks"] for one in made]
     parts["key_0"] = [np.mean(one["first_key"]) for one in made], ones
     structural = {token for token, (_, kind) in vocabulary.items() if kind in STRUCTURAL}

@@ -138,7 +138,7 @@ def _entry(made: Trace, token: int, kind: str) -> str:
 
 
 def _heads(made: Trace, rule: Rule) -> list[dict[str, Any]]:
-    table = head_dynamics(made, rule).select("layer", "head", "class", "direction", *HEADS)
+    table = head_dynamics(made, rule).select("layer", "head", "class", "direction", "relocating", *HEADS)
     return table.with_columns(pl.col(pl.Float32).cast(pl.Float64)).to_dicts()
 
 
