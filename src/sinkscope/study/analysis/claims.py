@@ -136,7 +136,8 @@ def traced(of: ModelRows, still: bool) -> Tests:
         return
     count, third = row.generations, "Last third of the layers less the first third: it must be"
     moving = f"Of the heads with a sink, {'more' if still else 'fewer'} than half must have one that stands still."
-    if (places := of.interval("relocating")) is not None:  # a sink that only vanishes and comes back does not stand either
+    places = of.interval("relocating")
+    if places is not None:  # a sink that only vanishes and comes back does not stand either
         moving += f" The main sink really changes place in {100 * places.value:.0f} % of them."
     some = f"More than {100 * FEW_HEADS:.0f} % of the heads must have a sink at some step."
     start = f"The first key must draw more than {100 * STRONG:.0f} % of the attention."
