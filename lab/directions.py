@@ -52,7 +52,10 @@ class CausalDream(Dream):
 
 
 class PrefixLlama(Llama):
-    """An autoregressive model whose prompt, up to the end of the assistant's header, is read in both directions."""
+    """An autoregressive model whose prompt, up to the end of the assistant's header, is read in both directions.
+
+    Ids without such a header, whole and in order, are read causally.
+    """
 
     name = "prefix-llama"
 
@@ -64,9 +67,13 @@ class PrefixLlama(Llama):
         known = tokenizer.get_vocab()
         marker = next(known[turn] for turn in TURNS if turn in known)
         written = rendered(tokenizer, [{"role": "user", "content": "sinkscope"}])
-        header = tokenizer(written, add_special_tokens=False)["input_ids"][::-1].index(marker) + 1
-        last = torch.where(ids == marker, torch.arange(ids.shape[1]), -header).max(1).values
-        return _real(prefix_visible(last + header, ids.shape[1]), real)
+        whole = tokenizer(written, add_special_tokens=False)["input_ids"]
+        size = whole[::-1].index(marker) + 1
+        if ids.shape[1] < size:
+            return _real(causal_visible(ids.shape[1]), real).expand(len(ids), -1, -1, -1)
+        header = (ids.unfold(1, size, 1) == torch.tensor(whole[-size:])).all(-1)  # [row, place where it may begin]
+        last = torch.where(header, torch.arange(header.shape[1]), -size).max(1).values
+        return _real(prefix_visible(last + size, ids.shape[1]), real)
 
 
 def make_known() -> None:

@@ -68,6 +68,16 @@ def test_a_prefix_model_reads_its_prompt_in_both_directions_and_its_answer_causa
     assert not torch.equal(before[:, 0], model.logits(changed)[:, 0])  # row 0 sees what is behind it
 
 
+def test_ids_without_a_whole_header_are_read_causally(adapters: dict[str, Path]) -> None:
+    model = sk.load(adapters["prefix"])
+    prompt = model.encode(PROMPT)
+    broken = prompt.clone()
+    broken[0, -1] = prompt[0, 0]  # what begins a header ends it too
+    for ids in (broken, prompt[:, -2:], prompt[:, :1]):
+        assert torch.equal(model.recipe.visible(model, ids, None), causal_visible(ids.shape[1]))
+    assert not torch.equal(model.recipe.visible(model, prompt, None), causal_visible(prompt.shape[1]))
+
+
 @pytest.mark.parametrize("recompute", [False, True])
 def test_a_prefix_model_writes_what_its_logits_say(adapters: dict[str, Path], recompute: bool) -> None:
     model = sk.load(adapters["prefix"])
