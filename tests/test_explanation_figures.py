@@ -305,6 +305,7 @@ def test_direction_apart_from_objective() -> None:
             same(written, measured, f"{name}, {first}")
 
 
+PREFIX, MORE, TWINS = "pair/twin-prefix-llama.json", "pair/twin-prefix-llama-more.json", "docs/results/pair/twins.md"
 WEAKENED = "attenuate K=1 by {} sinks above head_share,all,0.3"
 DOSES = {
     "strong sinks, by a third": WEAKENED.format("33%"),
@@ -364,6 +365,21 @@ SENTENCES: list[tuple[str, str, Callable[[], Sequence[float]]]] = [
     ("README.md", "44 % of all attention, smol-llama loses 45 points [31, 60] and smol-dream 14 [7, 22]",
      lambda: [100 * (one := dosed("smol-llama", DOSES["strong sinks, by 85 %"]))["mass_share"], *cost(one),
               *cost(sums(ONE, "smol-dream", STRONG))]),
+    ("README.md", "loses 3 points without its strong ones [−1, 8]", lambda: cost(sums(PREFIX, "twin-prefix-llama", STRONG))),
+    (TWINS, "loses 3 points [−1, 8] without its strong sinks, which draw 36 % of the attention",
+     lambda: [*cost(sums(PREFIX, "twin-prefix-llama", STRONG)), 100 * sums(PREFIX, "twin-prefix-llama", STRONG)["mass_share"]]),
+    (TWINS, "loses 18 [7, 32] where 33 % are taken",
+     lambda: [*cost(dosed("smol-llama", WEAKENED.format("66%"))), 100 * dosed("smol-llama", WEAKENED.format("66%"))["mass_share"]]),
+    (TWINS, "Two top keys per head take 43 % and cost it 32 points of sums [21, 46]; three take 49 % and cost 60 [46, 72]",
+     lambda: [value for k in (2, 3) for found in [sums(MORE, "twin-prefix-llama", TOP.replace("K=1", f"K={k}"))]
+              for value in (100 * found["mass_share"], *cost(found))]),
+    (TWINS, "smol-llama pays 45 at 44 %, and 65 at 51 %",
+     lambda: [value for part in ("85%", "95%") for found in [dosed("smol-llama", WEAKENED.format(part))]
+              for value in (100 * found["difference"], 100 * found["mass_share"])]),
+    (TWINS, "34 % of the attention, it loses 20 points of 50 programs [11, 33]",
+     lambda: [100 * row(MORE, "twin-prefix-llama", TOP, "programs")["mass_share"],
+              cost(row(MORE, "twin-prefix-llama", TOP, "programs"))[0], 50,
+              *cost(row(MORE, "twin-prefix-llama", TOP, "programs"))[1:]]),
     ("README.md", "loses 25 points more [14, 36]", lambda: against_random("twin-llama-1")),
     (f"{HERE}/the-pair.md", "the autoregressive model loses 70 points of its sums, and the diffusion model loses 14.",
      lambda: [loss(PAIR, "smol-llama", STRONG), loss(ONE, "smol-dream", STRONG)]),

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 import sinkscope as sk
+from lab.directions import make_known
 from sinkscope.tasks import problems
 
 
@@ -15,6 +16,7 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("-n", type=int, default=3, help="problems per task")
     told = parser.parse_args()
+    make_known()
     model = sk.load(told.model, dtype="bfloat16")
     words: dict[str, Any] = {} if model.causal else {"stop": "eos"}
     for task in ("arithmetic", "programs"):

@@ -27,6 +27,7 @@ class ByHand:
 
     model: sk.Model
     rule: Rule
+    both_ways: int = 0  # so many tokens at the start are seen by all rows, of a causal model too
     maps: dict[int, Tensor] = field(default_factory=dict)
     before: dict[int, Tensor] = field(default_factory=dict)
     removed: float = 0.0  # attention taken away from the second forward on …
@@ -34,13 +35,15 @@ class ByHand:
 
     def attention(self, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None,
                   scaling: float | None = None, **_: Any) -> tuple[Tensor, None]:  # fmt: skip
-        assert mask is None and len(query) == 1 and query.shape[2] == key.shape[2]
+        assert (mask is None or self.both_ways) and len(query) == 1 and query.shape[2] == key.shape[2]
         share = query.shape[1] // key.shape[1]
         key, value = (part[0].repeat_interleave(share, dim=0) for part in (key, value))
         scores = query[0] @ key.mT * scaling  # [head, query, key]
         if self.model.causal:
             size = scores.shape[-1]
-            scores = scores.masked_fill(torch.ones(size, size, dtype=torch.bool).triu(1), -torch.inf)
+            later = torch.ones(size, size, dtype=torch.bool).triu(1)
+            later[:, : self.both_ways] = False
+            scores = scores.masked_fill(later, -torch.inf)
         weights = scores.softmax(-1)
         self.maps[module.layer_idx] = weights
         used = self.rule(module.layer_idx, weights.clone(), self.before)

@@ -9,6 +9,7 @@ from eager_twin import decode_by_hand, largest
 from torch import Tensor
 
 import sinkscope as sk
+from lab.directions import PrefixLlama
 from sinkscope.errors import DecodeError, PromptError
 from sinkscope.interventions import Intervention
 from sinkscope.models.base import Model, pad
@@ -186,6 +187,19 @@ def test_a_cell_of_each_condition_by_hand(cell: str, name: str) -> None:
     assert dose == pytest.approx(hand.removed / hand.rows, abs=2e-4)
     if cell not in ("strong sinks",):
         assert dose > 0
+
+
+@pytest.mark.parametrize("cell", ["top key", "attenuate by", "value emptied"])
+def test_masking_behind_a_prompt_that_is_read_both_ways_by_hand(cell: str) -> None:
+    model = sk.load("tiny-llama")
+    plain = answer(model)[0]
+    model.recipe = PrefixLlama()
+    change, rule = CELLS[cell]
+    ids = model.encode(QUESTION)
+    found, dose = answer(model, change)
+    hand = ByHand(model, rule(False), both_ways=ids.shape[1])
+    assert found == hand.generate(ids, LENGTH) and found != plain
+    assert dose == pytest.approx(hand.removed / hand.rows, abs=2e-4)
 
 
 @pytest.mark.parametrize("name", MODELS)
