@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import runpy
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
-from documented import RESULTS, ROOT, change, numbers, rows_of, same, table
+from documented import RESULTS, ROOT, change, numbers, read, rows_of, same, table
 from sinkscope.report.overview import overview
 from sinkscope.runs import matrix
+from sinkscope.statistics import change_interval
 from sinkscope.study.results import Claim
 
 CLAIMS = runpy.run_path(str(ROOT / "docs" / "claims.py"))
@@ -23,6 +26,8 @@ ROWS: dict[str, dict[str, Any]] = {
     "the top structural key": {"name": "mask_sinks", "kinds": "structural"},
     "random keys up to the top key's mass": {"name": "mask_random", "match": "mass"},
 }
+TOP = "mask sinks K=1 clean by all rows"
+STRONGEST = f"{TOP} above head_share,all,0.3"
 SPECIFIC = ("above", "below", "kinds", "value_norm", "per", "persist")
 
 
@@ -79,21 +84,55 @@ def test_the_table_of_what_agrees() -> None:
             compare(written, cell(run, model, {"sums": "arithmetic"}.get(kind, kind), wanted))
 
 
-def test_the_cache_is_not_what_makes_it_fatal() -> None:
+TWO_BY_TWO = ("pair/two-by-two-arm.json", "pair/two-by-two-dlm.json")
+
+
+def recomputed(setting: str) -> bool:
+    return any(word in setting for word in ("True", "whole"))
+
+
+def test_each_model_with_a_cache_and_without() -> None:
     _, *rows = table("docs/explanation/the-pair.md", "masked")
-    runs = ("pair/two-by-two-arm-40.json", "pair/two-by-two-dlm-40.json")
-    wanted = [{"name": "none"}, {"name": "mask_sinks"}, {"name": "mask_sinks", "above": ABOVE}]
-    for (_, *cells), words in zip(rows, wanted, strict=True):
-        right = [
-            {
-                any(word in row["setting"].lower() for word in ("true", "whole")): row["correct"]
-                for row in rows_of(run)
-                if row["task"] == "arithmetic" and row["condition"]["name"] == words["name"]
-                and row["condition"].get("above") == words.get("above")
-            }
-            for run in runs
-        ]  # fmt: skip
-        assert [int(one) for one in cells] == [one[recomputed] for one in right for recomputed in (False, True)]
+    above = {"nothing": None, "the top key": None, "strong sinks": ABOVE}
+    assert len(rows) == 2 * len(above)
+    for name, *cells in rows:
+        kind, _, masked = name.partition(": ")
+        wanted = (
+            "none" if masked == "nothing" else "mask_sinks",
+            above[masked],
+            "arithmetic" if kind == "sums" else kind,
+        )
+        for written, (run, again) in zip(cells, itertools.product(TWO_BY_TWO, (False, True)), strict=True):
+            (found,) = (
+                row for row in read(run)["cells"]
+                if (row["condition"]["name"], row["condition"].get("above"), row["task"]) == wanted
+                and recomputed(row["setting"]) == again
+            )  # fmt: skip
+            assert found["n"] == 200
+            if masked == "nothing":
+                same(written, [100 * found["accuracy"]])
+            else:
+                compare(written, found)
+
+
+@pytest.mark.parametrize(
+    ("run", "label", "written"),
+    [(TWO_BY_TWO[0], TOP, "adds 18 points [10, 25] to what its top key costs"),
+     (TWO_BY_TWO[0], STRONGEST, "12 [4, 19] to strong sinks"),
+     (TWO_BY_TWO[1], STRONGEST, "adds 13 points [7, 20] to what smol-dream's strong sinks cost")],
+)  # fmt: skip
+def test_what_a_cache_adds(run: str, label: str, written: str) -> None:
+    """The same sums with and without a cache, both masked."""
+    answers = pl.read_parquet(RESULTS / run.replace(".json", ".parquet"))
+    answers = answers.filter((pl.col("task") == "arithmetic") & (pl.col("condition") == label)).sort("problem")
+    right: dict[bool, list[bool]] = {False: [], True: []}
+    for setting, correct in answers.select("setting", "correct").iter_rows():
+        right[recomputed(setting)].append(correct)
+    pairs = list(zip(right[False], right[True], strict=True))
+    lost, won = (sum(one == way for one in pairs) for way in ((True, False), (False, True)))
+    low, high = change_interval(lost, won, len(pairs))
+    assert len(pairs) == 200 and written in (ROOT / "docs/explanation/the-pair.md").read_text("utf-8")
+    same(written, [100 * (won - lost) / 200, 100 * low, 100 * high])
 
 
 def judged(path: Path) -> list[Claim]:

@@ -305,8 +305,31 @@ def test_direction_apart_from_objective() -> None:
             same(written, measured, f"{name}, {first}")
 
 
+ARM, DLM = "pair/two-by-two-arm.json", "pair/two-by-two-dlm.json"
+
+
+def two(run: str, setting: str, label: str) -> dict[str, Any]:
+    """Sums of one model under one protocol."""
+    wanted = (setting, label, "arithmetic")
+    return next(one for one in read(run)["cells"] if (one["setting"], one["label"], one["task"]) == wanted)
+
+
 PREFIX, MORE, TWINS = "pair/twin-prefix-llama.json", "pair/twin-prefix-llama-more.json", "docs/results/pair/twins.md"
 WEAKENED = "attenuate K=1 by {} sinks above head_share,all,0.3"
+
+
+def story(model: str, part: str | None = None) -> dict[str, Any]:
+    """Stories without a part of the strong sinks' attention; None: hidden."""
+    run = f"pair/doses-stories-{'arm' if model == 'smol-llama' else 'dlm'}.json"
+    return row(run, model, STRONG if part is None else WEAKENED.format(part), "stories")
+
+
+def among(found: dict[str, Any]) -> list[float]:
+    """What it costs, of how many points, and the interval of the cost."""
+    middle, *interval = cost(found)
+    return [middle, 100 * (found["accuracy"] - found["difference"]), *interval]
+
+
 DOSES = {
     "strong sinks, by a third": WEAKENED.format("33%"),
     "strong sinks, by two thirds": WEAKENED.format("66%"),
@@ -380,6 +403,20 @@ SENTENCES: list[tuple[str, str, Callable[[], Sequence[float]]]] = [
      lambda: [100 * row(MORE, "twin-prefix-llama", TOP, "programs")["mass_share"],
               cost(row(MORE, "twin-prefix-llama", TOP, "programs"))[0], 50,
               *cost(row(MORE, "twin-prefix-llama", TOP, "programs"))[1:]]),
+    ("README.md", "still loses 61 points of its sums [54, 67] without its strong sinks, and 73 [66, 78] with a cache",
+     lambda: [value for setting in ("recompute=True", "recompute=False") for value in cost(two(ARM, setting, STRONG))]),
+    ("README.md", "loses 15 [10, 20] and, with a prefix cache, 28 [22, 34]",
+     lambda: [value for setting in ("cache=whole", "cache=prefix") for value in cost(two(DLM, setting, STRONG))]),
+    (f"{HERE}/what-agrees.md", "still loses 58 of the 75 points",
+     lambda: [100 * two(ARM, setting, TOP)["difference"] for setting in ("recompute=True", "recompute=False")]),
+    ("README.md", "it is 58 [44, 71] and 24 [11, 38]", lambda: [*cost(story("smol-llama", "85%")), *cost(story("smol-dream"))]),
+    (f"{HERE}/the-pair.md", "44 % of the attention costs smol-llama 58 of its 76 points [44, 71], and smol-dream 24 of 70 [11, 38]",
+     lambda: [44, *among(story("smol-llama", "85%")), *among(story("smol-dream"))]),
+    ("docs/results/pair/doses.md", "smol-llama loses 58 points [44, 71] at 44 % and smol-dream 24 [11, 38]",
+     lambda: [*cost(story("smol-llama", "85%")), 100 * story("smol-llama", "85%")["mass_share"], *cost(story("smol-dream"))]),
+    ("docs/results/pair/doses.md", "At 33 and 26 % they lose 32 [21, 46] and 8 [−2, 20]",
+     lambda: [*[100 * story(one, "66%")["mass_share"] for one in ("smol-llama", "smol-dream")],
+              *[value for one in ("smol-llama", "smol-dream") for value in cost(story(one, "66%"))]]),
     ("README.md", "loses 25 points more [14, 36]", lambda: against_random("twin-llama-1")),
     (f"{HERE}/the-pair.md", "the autoregressive model loses 70 points of its sums, and the diffusion model loses 14.",
      lambda: [loss(PAIR, "smol-llama", STRONG), loss(ONE, "smol-dream", STRONG)]),

@@ -2,8 +2,7 @@
 
 RESULTS: results.json of runs of docs/results/pair/doses.yaml, or of a smaller study with the same conditions.
 The dose is the share of all attention that a condition took, as measured in that task; tasks are never pooled. The cost is the
-change of right answers against the unmasked run on the same problems, with its interval of 95 %. There is one panel per model
-and task.
+change of right answers against the unmasked run on the same problems, with its interval of 95 %. There is a row of panels per task.
 """
 
 from __future__ import annotations
@@ -55,10 +54,11 @@ def figure(found: Mapping[tuple[str, str], Mapping[str, Sequence[Cell]]], out: P
     mpl.rcParams["svg.hashsalt"] = "doses"
     from matplotlib import pyplot as plt
 
-    drawn, axes = plt.subplots(
-        1, len(found), figsize=(5.2 * len(found), 4.0), layout="constrained", squeeze=False, sharey=True
-    )
-    for axis, ((model, task), kinds) in zip(axes[0], found.items(), strict=True):
+    models, tasks = (list(dict.fromkeys(names)) for names in zip(*found, strict=True))
+    size = 5.2 * len(models), 1.0 + 3.0 * len(tasks)
+    drawn, axes = plt.subplots(len(tasks), len(models), figsize=size, layout="constrained", squeeze=False, sharey=True)
+    for (model, task), kinds in found.items():
+        axis = axes[tasks.index(task)][models.index(model)]
         for kind, (label, style, colour) in KINDS.items():
             same = kinds.get(kind, ())
             doses = [100 * cell["mass_share"] for cell in same]
@@ -69,10 +69,12 @@ def figure(found: Mapping[tuple[str, str], Mapping[str, Sequence[Cell]]], out: P
                 doses, change, yerr=spans, fmt=style, color=colour, label=label, markersize=5, capsize=2, lw=1.2
             )
         axis.axhline(0, color="#999999", lw=0.8)
-        axis.set_xlabel("% of all attention taken")
+        if task == tasks[-1]:
+            axis.set_xlabel("% of all attention taken")
         sizes = sorted({cell["n"] for same in kinds.values() for cell in same})
         axis.set_title(f"{model}, {task} (n = {' or '.join(map(str, sizes))})")
-    axes[0][0].set_ylabel("change of right answers, points")
+    for row in axes:
+        row[0].set_ylabel("change of right answers, points")
     handles, labels = axes[0][0].get_legend_handles_labels()
     drawn.legend(handles, labels, fontsize=8, loc="outside lower center", ncols=3)
     drawn.savefig(out, metadata={"Date": None})
