@@ -56,7 +56,9 @@ def figure(found: Mapping[tuple[str, str], Mapping[str, Sequence[Cell]]], out: P
 
     models, tasks = (list(dict.fromkeys(names)) for names in zip(*found, strict=True))
     size = 5.2 * len(models), 1.0 + 3.0 * len(tasks)
-    drawn, axes = plt.subplots(len(tasks), len(models), figsize=size, layout="constrained", squeeze=False, sharey=True)
+    drawn, axes = plt.subplots(
+        len(tasks), len(models), figsize=size, layout="constrained", squeeze=False, sharex=True, sharey=True
+    )
     for (model, task), kinds in found.items():
         axis = axes[tasks.index(task)][models.index(model)]
         for kind, (label, style, colour) in KINDS.items():
