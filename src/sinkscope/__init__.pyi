@@ -25,6 +25,7 @@ from .interventions.ranked import MaskRandom as MaskRandom
 from .interventions.ranked import MaskSinks as MaskSinks
 from .interventions.selected import Attenuate as Attenuate
 from .interventions.selected import MaskInstead as MaskInstead
+from .interventions.selected import MaskOthers as MaskOthers
 from .interventions.selected import MeanValues as MeanValues
 from .interventions.selected import PatchKeys as PatchKeys
 from .interventions.selected import PatchValues as PatchValues

@@ -19,6 +19,7 @@ from sinkscope.interventions.conditions import Condition
 from sinkscope.interventions.memory import Map, Memory, Rank, Rows
 from sinkscope.interventions.settings import (
     ABOVE,
+    AMONG,
     DRAWN,
     KEEP_SELF,
     KIND_NAMES,
@@ -34,6 +35,7 @@ from sinkscope.sinks.rules import Rule
 from sinkscope.sinks.tokens import KINDS, kinds_named
 
 Kinds = Annotated[Literal["structural", "content"] | Sequence[str], KIND_NAMES]
+Among = Literal["all", "prompt"]
 SinkRule = Annotated[
     Rule,
     Allowed(
@@ -69,7 +71,8 @@ class Ranked(Selector, noop={"k": 0}):
     have seen are left out).
     kinds: only keys of these kinds of token compete: "structural" (mask, begin, end, template, newline, punctuation,
     space), "content" (all others), or a list of kinds. value_norm: only keys whose value is short ("low": up to the median
-    of the keys of that head at this forward) or long ("high") compete. per: "head" ranks each head by itself; "layer" sums
+    of the keys of that head at this forward) or long ("high") compete. among: "prompt" lets only keys of the prompt
+    compete. per: "head" ranks each head by itself; "layer" sums
     over the heads of a layer and "model" over those of all layers, and all of them take the same keys (where eligible).
     above: a sink rule; a key is taken only where it is marked in that head. below: a rule; keys are taken only in heads
     where *no* key is marked. keep_self: a hidden key may still attend to itself.
@@ -87,6 +90,7 @@ class Ranked(Selector, noop={"k": 0}):
     value_norm: Literal["low", "high"] | None = None
     per: Literal["head", "layer", "model"] = "head"
     score: Literal["sum", "per_row"] = "sum"
+    among: Among = "all"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -128,7 +132,9 @@ class Ranked(Selector, noop={"k": 0}):
             if call.directed:
                 eligible = eligible & (seen >= LEAST_ROWS)
         if self.kinds is not None:
-            eligible = eligible & self._of_kind(call, memory)[:, None]
+            eligible = eligible & keys_of_kinds(self.kinds, call, memory)[:, None]
+        if self.among == "prompt":
+            eligible = eligible & prompt_keys(call)
         if self.value_norm is not None:
             eligible = eligible & self._by_value_norm(call)
         picked = top(scores.masked_fill(~eligible, 0.0), self.k)
@@ -148,12 +154,6 @@ class Ranked(Selector, noop={"k": 0}):
         seen = memory.seen(call)[:, None].expand_as(own)
         return rule.marks(own, memory.queries(call)[:, None], own > 0, seen)
 
-    def _of_kind(self, call: Call, memory: Memory) -> Tensor:
-        """bool [batch, key]."""
-        assert self.kinds is not None
-        there, indices = memory.kinds(call), [KINDS.index(kind) for kind in kinds_named(self.kinds)]
-        return call.once(("kinds", *indices), lambda: torch.isin(there, torch.tensor(indices, device=there.device)))
-
     def _by_value_norm(self, call: Call) -> Tensor:
         """bool [batch, head, key]: keys whose value is not longer than the median of its head, or longer."""
         if call.v.shape[-1] == 0:
@@ -163,6 +163,21 @@ class Ranked(Selector, noop={"k": 0}):
         median = norms.masked_fill(~real, torch.nan).nanmedian(-1, keepdim=True).values
         low = call.per_head(norms <= median)
         return low if self.value_norm == "low" else ~low
+
+
+def keys_of_kinds(kinds: Kinds, call: Call, memory: Memory) -> Tensor:
+    """bool [batch, key]: the keys whose token is of one of these kinds."""
+    found, indices = memory.kinds(call), [KINDS.index(kind) for kind in kinds_named(kinds)]
+    return call.once(("kinds", *indices), lambda: torch.isin(found, torch.tensor(indices, device=found.device)))
+
+
+def prompt_keys(call: Call) -> Tensor:
+    """bool [key]: the keys that stand in the prompt."""
+    if call.forward is None:
+        raise InterventionError(
+            "among='prompt' needs a decoder that knows the prompt; generate with sk.decode, sk.trace or model.generate."
+        )
+    return torch.arange(call.keys, device=call.q.device) < call.forward.prompt
 
 
 def _random_keys(condition: Condition) -> dict[Literal["count", "mass"], list[Condition]]:
@@ -180,7 +195,7 @@ def _random_keys(condition: Condition) -> dict[Literal["count", "mass"], list[Co
     return {"count": count, "mass": mass}
 
 
-@register("mask_sinks", K, RANK, ROWS, ABOVE, KEEP_SELF, *WHICH[1:], short=ranked_keys, controls=_random_keys)
+@register("mask_sinks", K, RANK, ROWS, ABOVE, KEEP_SELF, *WHICH[1:], AMONG, short=ranked_keys, controls=_random_keys)
 @dataclass(frozen=True)
 class MaskSinks(Ranked):
     """Hide the top-k sinks of the last forward, layer by layer and head by head (the paper's Table 1).
@@ -193,8 +208,15 @@ class MaskSinks(Ranked):
 # ---- the random control ----
 
 
+ONE_FOR_ALL = {"persist", "aligned", "among", "avoid"}  # with k=1: one key of the prompt, for all heads and steps
+
+
 def _short_name(given: Mapping[str, Any], causal: bool) -> str | None:
     """random for content key, ≤ its mass; by which ranking the avoided keys are found is not said, their rows are."""
+    if ONE_FOR_ALL - {"avoid"} <= set(given) <= ONE_FOR_ALL | {"k", "above", "kinds"} and given.get("k") == 1:
+        kinds = given.get("kinds", "")
+        words = f"one other {kinds if isinstance(kinds, str) else '+'.join(kinds)}".strip()
+        return f"{words} prompt key in the sink's heads" if "above" in given else f"{words} prompt key"
     names = ranked_keys({name: value for name, value in given.items() if name not in ("match", "rank")})
     if names is None:
         return None
@@ -203,7 +225,7 @@ def _short_name(given: Mapping[str, Any], causal: bool) -> str | None:
     return ", ".join(["random" if keys == "top key" else f"random for {keys}", match, *rows])
 
 
-@register("mask_random", K, RANK, ROWS, MATCH, KEEP_SELF, *WHICH, *DRAWN, short=_short_name)
+@register("mask_random", K, RANK, ROWS, MATCH, KEEP_SELF, *WHICH, AMONG, *DRAWN, short=_short_name)
 @dataclass(frozen=True)
 class MaskRandom(Ranked):
     """Hide random keys with the budget of MaskSinks of the same settings, head by head, from the second forward on.

@@ -7,6 +7,7 @@ A key whose value is taken away keeps its attention: does a sink store anything?
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
@@ -20,8 +21,26 @@ from sinkscope.fields import Allowed, among, number
 from sinkscope.interventions.base import Intervention, Selector
 from sinkscope.interventions.memory import Map, Memory
 from sinkscope.interventions.positions import POSITIONS, MaskPositions
-from sinkscope.interventions.ranked import MaskRandom, MaskSinks
-from sinkscope.interventions.settings import DRAWN, MATCH, OF, RANK, ROWS, WHICH, K, Setting, of_random, register
+from sinkscope.interventions.ranked import Among, Kinds, MaskRandom, MaskSinks, keys_of_kinds, prompt_keys
+from sinkscope.interventions.settings import (
+    AMONG,
+    DRAWN,
+    MATCH,
+    OF,
+    PERSIST,
+    RANK,
+    ROWS,
+    WHICH,
+    K,
+    Setting,
+    of_random,
+    register,
+)  # fmt: skip
+
+# Classes of keys that a study file names by `of`: all but the sinks, or those of them that are of a kind.
+OTHERS: dict[str, Literal["structural", "content"] | None] = {
+    "others": None, "structural": "structural", "content": "content"
+}  # fmt: skip
 
 
 def selector(values: dict[str, Any], seed: int) -> Selector:
@@ -34,6 +53,8 @@ def selector(values: dict[str, Any], seed: int) -> Selector:
         return MaskPositions(values.get("positions", ()))
     drawn = {one.name for one in (*DRAWN, MATCH)}
     sinks = MaskSinks(**{name: value for name, value in words.items() if name not in drawn})
+    if of in OTHERS:
+        return MaskOthers(sinks, kinds=OTHERS[of])
     return MaskInstead(sinks, values.get("positions", ())) if of == "instead" else sinks
 
 
@@ -128,15 +149,86 @@ class MaskInstead(SelectorIntervention, Selector):
         return there & picked.any(-1, keepdim=True) & ~picked
 
 
+def _others_name(given: Mapping[str, Any], causal: bool) -> str | None:
+    """all structural keys but the sink; of a sink by a rule, or of one sink for all heads."""
+    if set(given) - {"k", "kinds", "among", "scope", "persist", "above", "per"} or given.get("k") != 1:
+        return None
+    kinds = given.get("kinds", "")
+    words = f"all {kinds if isinstance(kinds, str) else '+'.join(kinds)}".strip()
+    where = "prompt keys" if given.get("among") == "prompt" else "keys"
+    heads = "all heads" if given.get("scope") == "all" else "the sink's heads"
+    return f"{words} {where} but the sink, in {heads}"
+
+
+@register(
+    "mask_others", K, RANK, ROWS, *WHICH, AMONG, PERSIST,
+    Setting("scope", "same", place=63, quiet=True, label="in {} heads".format), short=_others_name,
+)  # fmt: skip
+@dataclass(frozen=True)
+class MaskOthers(SelectorIntervention, Selector):
+    """Hide all keys but those that `of` picks: the control in which the sink alone stays.
+
+    kinds: only keys of these kinds of token (as in MaskSinks). among: "prompt" hides keys of the prompt only.
+    scope: "same" acts in the heads in which `of` picks a key, "all" in every head, where what `of` picks is spared.
+    persist: the keys that `of` picked first are spared at every later step too.
+    """
+
+    kinds: Kinds | None = None
+    among: Among = "all"
+    scope: Literal["same", "all"] = "same"
+    persist: bool = False
+
+    @classmethod
+    def from_settings(cls, values: dict[str, Any], seed: int) -> Self:
+        """In a study file `kinds` and `among` say what is hidden; all other settings say which sinks are spared."""
+        own = {name: values[name] for name in ("kinds", "among", "scope", "persist") if name in values}
+        return cls(selector({name: value for name, value in values.items() if name not in own}, seed), **own)
+
+    def select(self, call: Call, memory: Memory) -> Tensor | None:
+        spared = self.of.select(call, memory)
+        if spared is None:
+            return None
+        if self.persist:
+            first: Tensor = memory.own.setdefault((self, call.layer), spared)
+            spared = spared | torch.nn.functional.pad(first, (0, call.keys - first.shape[-1]))
+        picked = ~spared
+        if call.real_keys is not None:
+            picked = picked & call.real_keys[:, None]
+        if self.kinds is not None:
+            picked = picked & keys_of_kinds(self.kinds, call, memory)[:, None]
+        if self.among == "prompt":
+            picked = picked & prompt_keys(call)
+        return picked & spared.any(-1, keepdim=True) if self.scope == "same" else picked
+
+
+SELECTORS = Allowed(
+    "a list of interventions that pick keys, such as [MaskSinks(k=1), MaskOthers(MaskSinks(k=1))]",
+    lambda value: isinstance(value, list | tuple) and all(isinstance(one, Selector) for one in value),
+)
 Share = Annotated[float, Allowed("a share from 0 to 1", number(0, 1))]
 TO = Setting("to", None, place=11, quiet=True, label=lambda share: f"to {100 * share:g}%")
 BY = Setting("by", None, place=11, quiet=True, label=lambda share: f"by {100 * share:g}%")
-OFS = replace(OF, check=among(("sinks", "random", "positions", "instead")), expected="")
+SELECTIONS = ("sinks", "random", "positions", "instead", *OTHERS)
+
+
+def _is_matched(value: Any) -> bool:
+    if not isinstance(value, list | tuple):
+        return False
+    return not value or (len(value) > 1 and all(name in SELECTIONS for name in value))
+
+
+OFS = replace(OF, check=among(SELECTIONS), expected="")
+MATCHED = Setting(
+    "matched", (), Allowed(f"a list of two or more of {', '.join(SELECTIONS)}", _is_matched), place=31,
+    quiet=True, sweeps=False, label=lambda names: "row-matched with " + "+".join(names),
+)  # fmt: skip
+
+
 AT = replace(POSITIONS, default=None, quiet=True, label=lambda positions: "at " + POSITIONS.label(positions))
 
 
 @register(
-    "attenuate", replace(K, default=1), TO, BY, OFS, AT, replace(MATCH, quiet=True), replace(RANK, quiet=True),
+    "attenuate", replace(K, default=1), TO, BY, OFS, MATCHED, AT, replace(MATCH, quiet=True), replace(RANK, quiet=True),
     replace(ROWS, quiet=True), *WHICH, *DRAWN, masks=False,
 )  # fmt: skip
 @dataclass(frozen=True)
@@ -145,53 +237,89 @@ class Attenuate(SelectorIntervention):
 
     to: the share of each row that is left to those keys together, 0 to 1. A row that gives them more gives them exactly
     `to`, divided among them as before. A row that gives them less stays as it is.
-    by: in place of `to`, the share of what they draw that is taken away in every row. Strong and weak rows lose alike.
+    by: in place of `to`, the share of what they receive that is removed in every row. Strong and weak rows lose alike.
+    matched: selectors, with `by`: every row loses d = by · (the least that any of them receives in that row) from the keys of
+    `of`. Where the first of them picks no key in a head, that head stays as it is. So Attenuate(of=sink, matched=[sink,
+    others], by=1) and Attenuate(of=others, matched=[sink, others], by=1) remove the same attention from every row. Where
+    `of` is none of them, a row loses at most what it gives to the keys of `of`.
     The other keys of the row take up what is left over, in proportion to what they have.
     to=0 and by=1 hide the keys; to=1 and by=0 change nothing. A row that sees no other key stays as it is.
-    The dose, the share of all attention that was really removed, is `effect.mass_share`.
+    The attention that was really removed, as a share of all, is `effect.mass_share`.
     It holds [query, key] maps of a call: made for canvases of some thousand positions at most.
     """
 
     to: Share | None = None
     by: Share | None = None
+    matched: Annotated[tuple[Selector, ...], SELECTORS] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if (self.to is None) == (self.by is None):
             raise InterventionError(f"Expected to=… or by=…, got to={self.to!r} and by={self.by!r}; give one of them.")
+        if self.matched and self.by is None:
+            raise InterventionError(f"Expected by=… with matched=[…], got to={self.to!r}; give by=1.0 for the whole.")
+        for one in self.matched:
+            if one.steps is not None:
+                raise InterventionError(
+                    f"Expected steps={one.steps} on Attenuate, where it has an effect, got it on a selector of matched."
+                )
+
+    @classmethod
+    def from_settings(cls, values: dict[str, Any], seed: int) -> Self:
+        words = {name: value for name, value in values.items() if name not in ("to", "by", "matched")}
+        matched = tuple(selector({**words, "of": of}, seed) for of in values.get("matched", ()))
+        return cls(selector(words, seed), to=values.get("to"), by=values.get("by"), matched=matched)
 
     @staticmethod
     def contradiction(values: dict[str, Any]) -> tuple[str, str] | None:
-        of = values.get("of")
-        if (values.get("positions") is not None) != (of in ("positions", "instead")):
+        of = {values.get("of"), *values.get("matched", ())}
+        if (values.get("positions") is not None) != bool(of & {"positions", "instead"}):
             return "positions", "must be given with of: positions or of: instead, and only with them"
         for one in (*DRAWN, MATCH):
-            if values.get(one.name, one.default) != one.default and of != "random":
+            if values.get(one.name, one.default) != one.default and "random" not in of:
                 return one.name, "has an effect with of: random only"
         return None
 
     @property
     def is_noop(self) -> bool:
-        return self.of.is_noop or self.to == 1 or self.by == 0
+        nothing = bool(self.matched) and self.matched[0].is_noop
+        return self.of.is_noop or nothing or self.to == 1 or self.by == 0
+
+    def check(self, shape: Shape) -> None:
+        for one in (self.of, *self.matched):
+            one.check(shape)
+
+    def maps(self) -> set[Map]:
+        return {one for selector in (self.of, *self.matched) for one in selector.maps()}
 
     def change(self, call: Call, memory: Memory) -> Change | None:
         picked = self.of.select(call, memory)
-        if picked is None:
+        others = [picked if one == self.of else one.select(call, memory) for one in self.matched]
+        if picked is None or any(one is None for one in others):
             return None
         scores = call.scores()  # [batch, head, query, key]
         on = picked[:, :, None]
-        inside = scores.masked_fill(~on, -torch.inf).logsumexp(-1)  # [batch, head, query]
-        odds = inside - scores.masked_fill(on, -torch.inf).logsumexp(-1)  # of the picked keys against all others
+        inside, odds = _odds(scores, on)
         share = odds.sigmoid()
         kept = share.clamp(max=self.to) if self.to is not None else share * (1 - (self.by or 0.0))
+        if others:
+            shares = [_odds(scores, one[:, :, None])[1].sigmoid() for one in others if one is not None]
+            least = torch.stack([part.nan_to_num(0.0) for part in shares]).amin(0)
+            kept = (share - (self.by or 0.0) * least).clamp(min=0.0)
         lowered = (kept < share) & odds.isfinite()  # no key of the two kinds: nothing to lower, or nobody to take it up
         if lowered.device.type == "cpu" and not bool(lowered.any()):  # a GPU would have to be waited for
             return None
         gain = torch.where(lowered, kept.logit() - odds, 0.0)
         bias = torch.where(on, gain[..., None], 0.0)
-        drawn = (scores - inside[..., None]).exp() * (share - kept).masked_fill(~lowered, 0.0)[..., None]
+        removed = (scores - inside[..., None]).exp() * (share - kept).masked_fill(~lowered, 0.0)[..., None]
         counted = (call.labels >= 0)[:, None, :, None]
-        return Change(bias=bias, removed=(drawn.nan_to_num(0.0) * (on & counted)).sum(2))
+        return Change(bias=bias, removed=(removed.nan_to_num(0.0) * (on & counted)).sum(2))
+
+
+def _odds(scores: Tensor, on: Tensor) -> tuple[Tensor, Tensor]:
+    """[batch, head, query]: logsumexp of the picked keys' scores, and their log odds against all other keys."""
+    inside = scores.masked_fill(~on, -torch.inf).logsumexp(-1)
+    return inside, inside - scores.masked_fill(on, -torch.inf).logsumexp(-1)
 
 
 # ---- moved: values or keys of one sink take the place of another's ----

@@ -199,6 +199,7 @@ KEEP_SELF = Setting("keep_self", False, TRUTH, place=100, quiet=True, label=lamb
 PERSIST = Setting("persist", False, TRUTH, place=60, quiet=True, label=lambda _: "persistent")
 ALIGNED = Setting("aligned", False, TRUTH, place=61, quiet=True, label=lambda _: "aligned")
 AVOID = Setting("avoid", None, whole(0), place=62, quiet=True, label=lambda count: f"avoiding {count}")
+AMONG = Setting("among", "all", among(("all", "prompt")), place=55, quiet=True, label=lambda among: f"in the {among}")
 STEPS = Setting("steps", None, WINDOW, place=110, quiet=True, sweeps=False, label=_steps)
 WHICH = (ABOVE, BELOW, KINDS_OF, VALUE_NORM, PER, SCORE)  # which keys compete, and how they are ranked
 DRAWN = (PERSIST, ALIGNED, AVOID)  # how random keys are
