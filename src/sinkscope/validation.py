@@ -1,0 +1,128 @@
+"""Settings that check themselves: a frozen dataclass whose constructor refuses what does not fit in one sentence.
+
+`@settings(SomeError)` above a class is all: pydantic checks each field by its annotation, and this module is the only place
+that puts a pydantic error into words. Study files and constructors so accept and refuse the same values.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Annotated, Any, TypeVar, dataclass_transform
+
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from sinkscope.errors import SinkscopeError
+
+T = TypeVar("T")
+Location = tuple[str | int, ...]
+
+LARGEST = 2**63 - 1  # whole number that a tensor holds
+LARGEST_FLOAT = 3e38
+
+# ---- types of fields: whole numbers and truths are strict, so that True is no 1 and "3" no 3
+
+Truth = Annotated[bool, Field(strict=True)]
+Whole = Annotated[int, Field(strict=True, ge=-LARGEST, le=LARGEST)]
+FromZero = Annotated[int, Field(strict=True, ge=0, le=LARGEST)]
+Count = Annotated[int, Field(strict=True, ge=1, le=1 << 24)]
+Seed = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=-LARGEST_FLOAT, le=LARGEST_FLOAT)]
+NonNegative = Annotated[float, Field(strict=True, ge=0, le=LARGEST_FLOAT, allow_inf_nan=False)]
+Positive = Annotated[float, Field(strict=True, gt=0, le=LARGEST_FLOAT, allow_inf_nan=False)]
+Share = Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)]
+
+
+def _not_blank(value: str) -> str:
+    if not value.strip():
+        raise ValueError("must not be empty")
+    return value
+
+
+Text = Annotated[str, Field(strict=True, max_length=4096), AfterValidator(_not_blank)]
+
+
+class FieldError(ValueError):
+    """A mistake that a check of our own found: what the field must be, and where below it the wrong value stands."""
+
+    def __init__(self, sentence: str, *path: int | str) -> None:
+        super().__init__(sentence)
+        self.path = path
+
+
+@dataclass_transform(frozen_default=True)
+def settings(error: type[SinkscopeError]) -> Callable[[type[T]], type[T]]:
+    """Class decorator: a frozen, checked dataclass whose constructor raises `error` in one sentence."""
+
+    def decorate(cls: type[T]) -> type[T]:
+        config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+        checked: Any = dataclass(frozen=True, config=config)(cls)
+        construct = checked.__init__
+        positional = [one.name for one in fields(checked) if one.init and not one.kw_only]
+
+        @functools.wraps(construct)
+        def init(self: Any, *args: Any, **words: Any) -> None:
+            try:
+                if len(args) > len(positional) or set(words) & set(positional[: len(args)]):
+                    construct(self, *args, **words)  # which says what argument is one too many
+                construct(self, **dict(zip(positional, args, strict=False)), **words)
+            except ValidationError as wrong:
+                raise error(sentence(wrong, type(self).__name__)) from None
+
+        checked.__init__ = init
+        made: type[T] = checked
+        return made
+
+    return decorate
+
+
+def validate(
+    kind: Any, values: Any, where: str, error: type[SinkscopeError], lines: Mapping[Location, int] | None = None
+) -> Any:
+    """Plain values as `kind`, a checked dataclass or any annotated type; `lines` are those of a file's values."""
+    try:
+        return TypeAdapter(kind).validate_python(values)
+    except ValidationError as wrong:
+        raise error(sentence(wrong, where, lines)) from None
+
+
+def sentence(wrong: ValidationError, where: str, lines: Mapping[Location, int] | None = None) -> str:
+    """The first mistake: FILE, line N: FIELD must be ALLOWED, got VALUE."""
+    problem = wrong.errors()[0]
+    path: Location = tuple(problem["loc"])
+    match problem["type"]:
+        case "missing" | "missing_argument" | "missing_keyword_only_argument":
+            path, words = path[:-1], f"needs the field {path[-1]!r}"
+        case "unexpected_keyword_argument" | "unexpected_positional_argument":
+            words = "is not a field that is known here; correct its name, or leave it out"
+        case "dataclass_type" | "mapping_type" | "dict_type":
+            words = f"must be a mapping of fields, got {show_value(problem['input'])}"
+        case "value_error":
+            cause = problem["ctx"]["error"]
+            path, words = (*path, *getattr(cause, "path", ())), str(cause)
+        case _:
+            expected = re.sub("^.* should ", "must ", problem["msg"]).replace("valid tuple", "list")
+            words = f"{expected}, got {show_value(problem['input'])}"
+    known = lines or {}
+    line = next((known[path[:n]] for n in range(len(path), -1, -1) if path[:n] in known), None)
+    place = where if line is None else f"{where}, line {line}"
+    return f"{place}: {write_path(path) or 'it'} {words}."
+
+
+def write_path(path: Location) -> str:
+    """A path as text, such as conditions[2].k."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
+
+
+def show_value(value: object, most: int = 120) -> str:
+    """A wrong value as a sentence repeats it: text in quotes, a number as it is; neither longer than is worth reading."""
+    if isinstance(value, int) and value.bit_length() > 200:
+        return f"a number of {value.bit_length()} bits"
+    try:
+        text = repr(value)
+    except ValueError:  # it holds a number with more digits than Python writes
+        return f"a {type(value).__name__} with a number that is too long to write"
+    return text if len(text) <= most else f"{text[: most - 3]}…"
