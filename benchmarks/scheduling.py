@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from sinkscope.models.cost import Size
 from sinkscope.study.engines import Engine, ShouldStop, Waiting
 from sinkscope.study.schema import Study
-from sinkscope.study.units import Unit, weigh
+from sinkscope.study.units import Job, Unit, weigh
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 TIMES = RESULTS / "scheduling-units.json"
@@ -40,19 +40,19 @@ class Timed:
         self.parameters: dict[str, int] = {}
 
     def work(
-        self, study: Study, units: Sequence[Unit], folder: Path, stop: ShouldStop
-    ) -> Iterator[tuple[Unit, dict[str, Any]]]:
+        self, study: Study, jobs: Sequence[Job], folder: Path, stop: ShouldStop
+    ) -> Iterator[tuple[Job, dict[str, Any]]]:
         from sinkscope.study.units import perform
 
-        for unit in units:
-            started = time.process_time()
-            result = perform(study, unit, folder)
+        for job in jobs:
+            unit, started = job.unit, time.process_time()
+            result = perform(study, job, folder)
             spent = time.process_time() - started
             if unit.kind == "facts" and "identity" in result:
                 self.parameters[unit.model] = int(result["identity"]["parameters"])
             else:
                 self.rows.append({"unit": unit.to_dict(), "seconds": round(spent, 4)})
-            yield unit, result
+            yield job, result
 
     def close(self) -> None:
         TIMES.write_text(json.dumps({"parameters": self.parameters, "units": self.rows}, indent=0) + "\n")

@@ -19,8 +19,8 @@ import polars as pl
 
 from sinkscope.errors import SinkscopeError, StudyError
 from sinkscope.statistics import bootstrap, wilson
+from sinkscope.study.problem_sets import draw_problems
 from sinkscope.study.schema import Study
-from sinkscope.study.units.given import in_order
 from sinkscope.tasks import Problem
 
 HEAD = (
@@ -122,7 +122,8 @@ def _opened(run: Path) -> tuple[Study, pl.DataFrame]:
 def _rows(study: Study, name: str) -> Iterator[Row]:
     """Every problem of a task with those that stand behind it in its chunk."""
     task = next(task for task in study.tasks if task.name == name)
-    drawn = in_order(task.name, task.problems, study.split, study.seed, task.difficulty)
+    found = draw_problems(task.name, task.problems, study.split, study.seed, task.difficulty)
+    drawn = list(found.items())
     for first in range(0, len(drawn), study.chunk):
         chunk = drawn[first : first + study.chunk]
         for place, (number, _) in enumerate(chunk):

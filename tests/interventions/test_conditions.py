@@ -58,6 +58,16 @@ ENTRIES: list[tuple[dict[str, Any], str, dict[str, Any]]] = [
         "mask instead K=1 clean 1 by all rows",
         {"k": 1, "rank": "clean", "rows": "all", "positions": [1]},
     ),
+    (
+        {"name": "mask_others", "k": 1, "kinds": "structural", "among": "prompt", "scope": "all", "persist": True},
+        "mask others K=1 clean by all rows structural in the prompt persistent in all heads",
+        {"k": 1, "rank": "clean", "rows": "all", "kinds": "structural", "among": "prompt", "scope": "all", "persist": True},
+    ),
+    (
+        {"name": "attenuate", "by": 1, "of": "others", "matched": ["sinks", "others"]},
+        "attenuate K=1 by 100% others row-matched with sinks+others",
+        {"k": 1, "by": 1, "of": "others", "matched": ["sinks", "others"]},
+    ),
     ({"name": "attenuate", "by": 0.25}, "attenuate K=1 by 25% sinks", {"k": 1, "by": 0.25, "of": "sinks"}),
     (
         {"name": "attenuate", "of": "random", "k": 4, "to": 0, "per": "model", "persist": True, "aligned": True},

@@ -13,9 +13,9 @@ from test_classes import expected, shown
 from sinkscope.interventions.conditions import Condition
 from sinkscope.report import write
 from sinkscope.sinks import head_dynamics, notable
+from sinkscope.study.problem_sets import run_unit
 from sinkscope.study.schema import Study
 from sinkscope.study.units import ModelInfo, Unit
-from sinkscope.study.units.facts import FactsKind
 from sinkscope.study.units.trace import TraceKind
 from sinkscope.tracing import Trace
 
@@ -30,10 +30,10 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     plan = Study.load("paper").to_dict()
     trace = {**plan["trace"], "problems": 1}
     study = Study.from_dict({**plan, "models": [MODEL], "likelihood": {}, "expected": {}, "trace": trace})
-    facts = ModelInfo(**FactsKind().perform(study, Unit("facts", MODEL, Condition("none"), shown=MODEL), folder))
+    facts = ModelInfo(**run_unit(study, Unit("facts", MODEL, Condition("none"), shown=MODEL), folder))
     for unit in TraceKind().plan(study, facts):
         if unit.task == "programs":
-            TraceKind().perform(study, unit, folder)
+            run_unit(study, unit, folder)
     (folder / "results.json").write_text(json.dumps(made_results()))  # without results a page opens on the explorer
     return folder
 

@@ -10,7 +10,8 @@ import pytest
 import sinkscope as sk
 from sinkscope.interventions.conditions import Condition, condition_from_dict
 from sinkscope.settings.decode import Decode
-from sinkscope.study.units import ModelInfo, Unit, kinds, units_of
+from sinkscope.study.problem_sets import run_unit
+from sinkscope.study.units import ModelInfo, Unit, units_of
 
 
 def study(conditions: list[Any], **more: Any) -> sk.Study:
@@ -22,7 +23,7 @@ def study(conditions: list[Any], **more: Any) -> sk.Study:
 
 def facts(made: sk.Study) -> ModelInfo:
     unit = Unit("facts", made.models[0], Condition("none"), shown=made.models[0])
-    return ModelInfo(**kinds()["facts"].perform(made, unit, Path()))
+    return ModelInfo(**run_unit(made, unit, Path()))
 
 
 def test_a_sweep_of_caches_is_planned_with_its_decode_settings() -> None:
@@ -69,6 +70,6 @@ def test_answers_with_random_keys_do_not_depend_on_the_chunk() -> None:
     for chunk in (1, 4):
         made = study(conditions, chunk=chunk)
         units = [unit for unit in units_of(made, [facts(made)]) if unit.condition.name == "sparse_cache"]
-        rows = [row for unit in units for row in kinds()["answers"].perform(made, unit, Path())["rows"]]
+        rows = [row for unit in units for row in run_unit(made, unit, Path())["rows"]]
         answers.append({row["problem"]: row["tokens"] for row in rows})
     assert len(answers[0]) == 4 and answers[0] == answers[1]

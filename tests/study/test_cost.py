@@ -13,9 +13,10 @@ from sinkscope.models.cost import Size
 from sinkscope.models.load import outline
 from sinkscope.study.engines.local import Local
 from sinkscope.study.forecast import forecast, here
+from sinkscope.study.problem_sets import run_unit
 from sinkscope.study.run import models_of
 from sinkscope.study.schema import Study
-from sinkscope.study.units import TYPICAL_PROMPT, ModelInfo, Unit, kind_of, mechanism, perform, units_of, weigh
+from sinkscope.study.units import TYPICAL_PROMPT, ModelInfo, Unit, kind_of, mechanism, units_of, weigh
 from sinkscope.study.units.facts import model_info
 from sinkscope.study.units.given import model_for
 
@@ -52,7 +53,7 @@ def forwards_of(study: Study, unit: Unit, folder: Path) -> int:
     module: Any = model_for(study, unit).module.base_model
     hook = module.register_forward_pre_hook(note)
     try:
-        perform(study, unit, folder)
+        run_unit(study, unit, folder)
     finally:
         hook.remove()
     return count
@@ -84,7 +85,7 @@ def test_the_mechanism_decodes_six_times(
     decode = mechanism.decode
     monkeypatch.setattr(mechanism, "decode", lambda *given, **words: calls.append(1) or decode(*given, **words))
     unit = next(one for one in units_of(every_kind, list(models.values())) if one.kind == "mechanism")
-    perform(every_kind, unit, tmp_path)
+    run_unit(every_kind, unit, tmp_path)
     assert len(calls) == 6
 
 

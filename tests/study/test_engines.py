@@ -108,7 +108,7 @@ def test_a_worker_imports_nothing_from_the_working_folder(tmp_path: Path, study:
         (tmp_path / f"{name}.py").write_text("open('hijacked', 'w').close()")
     asked = [
         {"study": study.to_dict(), "folder": "."},
-        {"kind": "no such kind", "model": "a", "condition": {"name": "none"}},
+        {"unit": {"kind": "no such kind", "model": "a", "condition": {"name": "none"}}, "prompts": []},
     ]
     with subprocess.Popen(
         command(), cwd=tmp_path, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

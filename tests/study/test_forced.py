@@ -11,9 +11,9 @@ import torch
 import sinkscope as sk
 from sinkscope.errors import StudyError
 from sinkscope.interventions.conditions import Condition
+from sinkscope.study.problem_sets import ProblemSets, run_unit
 from sinkscope.study.schema import Study
-from sinkscope.study.units import Unit, perform
-from sinkscope.study.units.given import asked
+from sinkscope.study.units import Unit
 from sinkscope.study.units.likelihood import _ids
 
 NONE = Condition("none")
@@ -38,8 +38,8 @@ def test_an_arms_answer_has_the_likelihood_of_a_plain_forward_without_and_with_a
     made, model = study(), sk.load("tiny-llama")
     hidden = next(condition for condition, _ in made.forced.conditions if condition.name == "mask_positions")
     for condition in (NONE, hidden):
-        rows = perform(made, unit("tiny-llama", condition), Path())["rows"]
-        for row, (number, problem) in zip(rows, asked(made, unit("tiny-llama"), 3), strict=True):
+        rows = run_unit(made, unit("tiny-llama", condition), Path())["rows"]
+        for row, problem in zip(rows, ProblemSets(made).make_job(unit("tiny-llama")).prompts, strict=True):
             prompt, answer = _ids(model, problem)
             ids = torch.tensor([prompt + answer])
             seen = torch.ones(ids.shape[1], ids.shape[1]).tril().bool()
@@ -49,15 +49,15 @@ def test_an_arms_answer_has_the_likelihood_of_a_plain_forward_without_and_with_a
             with torch.inference_mode():
                 logits = model.module(ids, attention_mask=bias, use_cache=False).logits[0].log_softmax(-1)
             plain = logits[len(prompt) - 1 : -1].gather(-1, torch.tensor(answer)[:, None]).mean()
-            assert row["problem"] == number and row["scored"] == len(answer)
+            assert row["problem"] == problem.number and row["scored"] == len(answer)
             assert row["value"] == pytest.approx(float(plain), abs=1e-5)
 
 
 def test_a_diffusion_models_answer_has_the_likelihood_of_plain_forwards_at_its_mask_levels() -> None:
     made, model = study(levels=[1.0]), sk.load("tiny-dream")
     assert model.mask_id is not None and model.shift
-    rows = perform(made, unit("tiny-dream"), Path())["rows"]
-    for row, (_, problem) in zip(rows, asked(made, unit("tiny-dream"), 3), strict=True):
+    rows = run_unit(made, unit("tiny-dream"), Path())["rows"]
+    for row, problem in zip(rows, ProblemSets(made).make_job(unit("tiny-dream")).prompts, strict=True):
         prompt, answer = _ids(model, problem)
         logits = model.logits(torch.tensor([prompt + [model.mask_id] * len(answer)]))[0].clone()
         if model.valid_vocab_size is not None:
@@ -68,14 +68,16 @@ def test_a_diffusion_models_answer_has_the_likelihood_of_plain_forwards_at_its_m
 
 def test_masking_takes_effect_in_the_second_look_alone_and_levels_are_the_same_for_all_conditions() -> None:
     made = study()
-    before = perform(made, unit("tiny-dream"), Path())
-    masked = perform(made, unit("tiny-dream", Condition("noop")), Path())
+    before = run_unit(made, unit("tiny-dream"), Path())
+    masked = run_unit(made, unit("tiny-dream", Condition("noop")), Path())
     assert [row["value"] for row in masked["rows"]] == [row["value"] for row in before["rows"]]
-    sinks = perform(made, unit("tiny-dream", made.forced.conditions[2][0]), Path())
+    sinks = run_unit(made, unit("tiny-dream", made.forced.conditions[2][0]), Path())
     assert sinks["effect"]["leak"] == 0 and sinks["effect"]["keys"] > 0
     # one key of each head and level, of a canvas of so many: the first look is not counted
     model = sk.load("tiny-dream")
-    canvases = [sum(map(len, _ids(model, problem))) for _, problem in asked(made, unit("tiny-dream"), 3)]
+    canvases = [
+        sum(map(len, _ids(model, problem))) for problem in ProblemSets(made).make_job(unit("tiny-dream")).prompts
+    ]
     heads = model.config.num_hidden_layers * model.config.num_attention_heads
     assert sinks["effect"]["keys_seen"] == sum(canvases) * heads * 2
     assert sinks["effect"]["keys"] == 3 * heads * 2

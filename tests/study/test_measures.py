@@ -24,9 +24,10 @@ from sinkscope.interventions.settings import registered
 from sinkscope.runs.run import run
 from sinkscope.sinks.columns import cumulative_columns
 from sinkscope.study.analysis import traces
+from sinkscope.study.problem_sets import ProblemSets, run_unit
 from sinkscope.study.schema import Study
-from sinkscope.study.units import Unit, perform
-from sinkscope.study.units.given import asked, batch_of, row_seeds
+from sinkscope.study.units import Unit
+from sinkscope.study.units.given import encode_batch, row_seeds
 from sinkscope.study.units.likelihood import first_key_shares, held_out, windows
 from sinkscope.study.units.mechanism import Dependence, Watch, freely
 from sinkscope.tracing.recorder import Keep
@@ -94,7 +95,7 @@ def test_dependence_is_what_the_maps_say(family: dict[str, str], name: str) -> N
 def test_mechanism_compares_the_same_canvas(study: Study, family: dict[str, str]) -> None:
     unit = Unit("mechanism", family["dream"], Condition("mask_sinks", 2, "clean", "all"), task="arithmetic", last=3,
                 decode=sk.Decode.dream(8, temperature=0.0, top_p=None, top_k=None, algorithm="maskgit_plus").to_dict())  # fmt: skip
-    rows = perform(study, unit, Path())["rows"]
+    rows = run_unit(study, unit, Path())["rows"]
     assert [row["positions"] for row in rows] == [8, 8, 8]  # this schedule commits nothing at the first step
     assert all(row["dependence_high"] > row["dependence_low"] for row in rows)
     assert any(row["confidence_sinks_high"] != 0 for row in rows)
@@ -108,7 +109,7 @@ def test_delays_add_up_to_nothing_with_one_commit_per_step_and_are_free_by_a_thr
     decode = sk.Decode.llada(8, steps=8, noise="per_row").to_dict()
     unit = Unit("mechanism", family["llada"], Condition("mask_sinks", 5, "clean", "all"), task="arithmetic", last=3,
                 decode=decode)  # fmt: skip
-    rows = perform(study, unit, Path())["rows"]
+    rows = run_unit(study, unit, Path())["rows"]
     for row in rows:
         # At the second forward 7 of 8 positions are open; the delays of all of them add up to 0, the middle one included.
         assert abs(row["delay_sinks_high"] + row["delay_sinks_low"]) * 3 <= 7
@@ -116,7 +117,7 @@ def test_delays_add_up_to_nothing_with_one_commit_per_step_and_are_free_by_a_thr
     assert (free.commit, free.threshold, free.steps, free.length) == ("threshold", 0.99, None, 8)
     assert free.block is None
     model = sk.load(family["llada"])
-    ids, mask = batch_of(model, [problem.prompt for _, problem in asked(study, unit, limit=3)])
+    ids, mask = encode_batch(model, ProblemSets(study).make_job(unit).prompts)
     ends = []
     for change in (None, sk.MaskSinks(k=5)):
         watch = Watch()
@@ -150,7 +151,7 @@ def test_columns_so_far_are_means_over_the_rows_that_see_a_key(family: dict[str,
 def test_likelihood_without_masking_is_the_models_own(study: Study, family: dict[str, str]) -> None:
     model = sk.load(family["text"])
     plan = study.likelihood
-    found = perform(study, Unit("likelihood", family["text"], Condition("none")), Path())
+    found = run_unit(study, Unit("likelihood", family["text"], Condition("none")), Path())
     ids = windows(model, plan.texts, plan.read + plan.scored + 1)
     whole = model.logits(ids).log_softmax(-1)
     for row, result in enumerate(found["rows"]):
@@ -205,7 +206,7 @@ def test_every_condition_comes_back_from_its_plain_form() -> None:
         "delete_positions": Condition("delete_positions", positions=(0,)),
     }
     for name in names():
-        ranked = name in ("mask_random", "mean_values", "patch_values", "patch_keys", "rotate_sinks")
+        ranked = name in ("mask_random", "mask_others", "mean_values", "patch_values", "patch_keys", "rotate_sinks")
         condition = words.get(name) or (Condition(name, 1, "as_run", "all") if ranked else Condition(name))
         assert condition_from_dict(condition.to_dict()) == condition
         assert {"name", "k", "rank", "rows"} <= set(condition.to_dict())
@@ -231,7 +232,7 @@ def test_random_keys_are_drawn_anew_for_every_problem_whatever_its_chunk(
                  min(first + chunk, 3), index, decode, name)
             for index, first in enumerate(range(0, 3, chunk))
         ]  # fmt: skip
-        rows = [row for unit in units for row in perform(plan, unit, tmp_path)["rows"]]
+        rows = [row for unit in units for row in run_unit(plan, unit, tmp_path)["rows"]]
         seen.append([(row["problem"], row["tokens"]) for row in rows])
     assert seen[0] == seen[1]
     numbers = [row_seeds(study, units[0], [problem]) for problem in range(3)]

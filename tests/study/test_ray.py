@@ -20,9 +20,10 @@ from sinkscope.errors import StudyError
 from sinkscope.runs.run import Run, run
 from sinkscope.study.engines import Ray
 from sinkscope.study.engines.cluster import Cluster
+from sinkscope.study.problem_sets import ProblemSets
 from sinkscope.study.run import models_of
 from sinkscope.study.schema import Study
-from sinkscope.study.units import units_of
+from sinkscope.study.units import Job, units_of
 
 os.environ["RAY_raylet_start_wait_time_s"] = "180"  # noqa: SIM112  read when ray is imported; a busy machine is slow
 ray = pytest.importorskip("ray", reason="the extra ray is not installed")
@@ -172,7 +173,7 @@ def test_a_killed_driver_is_gone_with_its_workers_and_goes_on(
 def test_what_fails_is_tried_three_times_and_what_a_node_lacks_elsewhere(
     nodes: Nodes, plan: Study, family: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nodes have different homes, so a model under ~ is on the second alone; a unit of no task fails everywhere."""
+    """Nodes have different homes, so a model under ~ is on the second alone; a unit of no kind fails everywhere."""
     home = Path(family["llada"]).parent
     monkeypatch.setenv("HOME", str(home))
     model = f"~/{Path(family['llada']).name}"
@@ -188,9 +189,11 @@ def test_what_fails_is_tried_three_times_and_what_a_node_lacks_elsewhere(
     try:
         facts = models_of(study, engine, tmp_path, said.append)
         units = units_of(study, facts)
-        broken = replace(units[0], task="no such task", shown="broken")
+        sets = ProblemSets(study)
+        broken = Job(replace(units[0], kind="no such kind", shown="broken"))
+        jobs = [broken, *map(sets.make_job, units)]
         done: list[str] = []
-        work = engine.work(study, [broken, *units], tmp_path, lambda: False)
+        work = engine.work(study, jobs, tmp_path, lambda: False)
         with pytest.raises(StudyError, match=r"broken.* failed 3 times \(.*everything else is stored") as caught:
             done.extend(unit.id for unit, _ in work)  # what comes before the error is kept
         assert sorted(done) == sorted(unit.id for unit in units)

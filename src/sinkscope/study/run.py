@@ -21,10 +21,11 @@ from sinkscope.interventions.conditions import Condition
 from sinkscope.io.progress import LOADING
 from sinkscope.study.analysis import analysed
 from sinkscope.study.engines import Engine, Ray, engine_of
+from sinkscope.study.problem_sets import ProblemSets
 from sinkscope.study.results import Results
 from sinkscope.study.schema import Study
 from sinkscope.study.store import RUN_SCHEMA, Store, as_json, versions
-from sinkscope.study.units import ModelInfo, Unit, kind_of, units_of, weigh
+from sinkscope.study.units import Job, ModelInfo, Unit, kind_of, units_of, weigh
 
 logger = logging.getLogger(__name__)
 OnMessage = Callable[[str], object]
@@ -78,14 +79,17 @@ class Work:
         if done and left:
             self.on_message(f"{done} of {len(units)} units are there already")
         self.on_progress(done, len(units))
-        known = {info.asked: info for info in self.models}
+        known, sets = {info.asked: info for info in self.models}, ProblemSets(self.study)
         weights = {unit.id: weigh(self.study, unit, known[unit.model]) for unit in left}
         ahead, spent, started = sum(weights.values()), 0.0, time.monotonic()
         timed = len(inspect.signature(self.on_progress).parameters) > 2
         try:
             with Stop().listening() as stop:
-                for unit, result in self.engine.work(self.study, left, self.store.folder, stop):
+                jobs = [sets.make_job(unit) for unit in left]
+                for job, found in self.engine.work(self.study, jobs, self.store.folder, stop):
+                    unit = job.unit
                     with stop.storing():
+                        result = sets.grade(unit, found)
                         check(self.store, unit, result)
                         self.store.save(unit, result)
                         done += 1
@@ -156,11 +160,11 @@ class Stop:
 def models_of(study: Study, engine: Engine, folder: Path, on_message: OnMessage) -> list[ModelInfo]:
     """Every model loaded once, by the engine; extras last, so that the worker that has loaded one goes on with it."""
     shown = shown_names([*study.models, *study.likelihood_models])
-    units = [Unit("facts", name, Condition("none"), shown=short) for name, short in shown.items()]
+    jobs = [Job(Unit("facts", name, Condition("none"), shown=short)) for name, short in shown.items()]
     found: dict[str, dict[str, Any]] = {}
     on_message(f"{LOADING}{', '.join(shown.values())}")
-    for unit, result in engine.work(study, units, folder, lambda: False):
-        found[unit.model] = result
+    for job, result in engine.work(study, jobs, folder, lambda: False):
+        found[job.model] = result
         if waiting := [short for name, short in shown.items() if name not in found]:
             on_message(f"{LOADING}{', '.join(waiting)}")
     left_out = [result["left_out"] for result in found.values() if "left_out" in result]

@@ -13,17 +13,17 @@ from sinkscope.errors import StudyError
 from sinkscope.evals.batches import Batch, RunBatches
 from sinkscope.fields import Allowed, check_fields, maybe, number, whole
 from sinkscope.study.schema import Study
-from sinkscope.study.units import ModelInfo, Unit
+from sinkscope.study.units import Job, ModelInfo
 
 ShouldStop = Callable[[], bool]  # asked before a unit is begun: should no more be?
-UnitResults = Iterator[tuple[Unit, dict[str, Any]]]
+JobResults = Iterator[tuple[Job, dict[str, Any]]]
 
 
 class Engine(Protocol):
     """Runs units somewhere."""
 
-    def work(self, study: Study, units: Sequence[Unit], folder: Path, stop: ShouldStop) -> UnitResults:
-        """Every unit with its result (`sinkscope.study.units.perform`), as they are finished.
+    def work(self, study: Study, jobs: Sequence[Job], folder: Path, stop: ShouldStop) -> JobResults:
+        """Every job with what `sinkscope.study.units.perform` found, as they are finished.
 
         folder: where traces are saved. When `stop()` turns true no further unit starts; those that run are finished.
         Called twice in a run: to ask what the models are, then for the work itself.
@@ -107,7 +107,7 @@ def engine_of(
 # ---- which unit a free worker takes: one of the model that it has loaded, the longest first
 
 
-WorkPiece = Unit | Batch  # of a study, of a benchmark
+WorkPiece = Job | Batch  # of a study, of a benchmark
 P = TypeVar("P", bound=WorkPiece)
 
 

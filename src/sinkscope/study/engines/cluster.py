@@ -89,7 +89,7 @@ class Cluster:
         context = json.dumps(study.to_dict())
 
         def weight(unit: Any) -> float:  # batches of a benchmark are of about the same size
-            return weigh(study, unit, self.models.get(unit.model)) if isinstance(study, Study) else 1.0
+            return weigh(study, unit.unit, self.models.get(unit.model)) if isinstance(study, Study) else 1.0
 
         left = Left(Waiting(units, weight))
         seen = time.monotonic()  # when something was last at work

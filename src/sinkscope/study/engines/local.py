@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from sinkscope.errors import StudyError, error_envelope
-from sinkscope.study.engines import ShouldStop, UnitResults, Waiting, known_models
+from sinkscope.study.engines import JobResults, ShouldStop, Waiting, known_models
 from sinkscope.study.schema import Study
-from sinkscope.study.units import ModelInfo, Unit, perform, weigh
+from sinkscope.study.units import Job, ModelInfo, perform, weigh
 
 
 class Local:
@@ -34,50 +34,52 @@ class Local:
         self.pool: list[_Worker] = []
         self.models: dict[str, ModelInfo] = {}  # by name, known once their facts are
 
-    def work(self, study: Study, units: Sequence[Unit], folder: Path, stop: ShouldStop) -> UnitResults:
+    def work(self, study: Study, jobs: Sequence[Job], folder: Path, stop: ShouldStop) -> JobResults:
         on_cpu = study.device in (None, "cpu")
         count = self.workers or (cores() if on_cpu else 1)  # one process has the accelerator to itself
         if count > 1:
-            yield from self._apart(study, units, folder, stop, count)
+            yield from self._run_in_processes(study, jobs, folder, stop, count)
             return
-        for unit in units:
+        for job in jobs:
             if stop():
                 return
-            yield unit, perform(study, unit, folder)
+            yield job, perform(study, job, folder)
 
-    def _apart(self, study: Study, units: Sequence[Unit], folder: Path, stop: ShouldStop, count: int) -> UnitResults:
+    def _run_in_processes(
+        self, study: Study, jobs: Sequence[Job], folder: Path, stop: ShouldStop, count: int
+    ) -> JobResults:
         hello = {"study": study.to_dict(), "folder": str(folder)}
-        while len(self.pool) < min(count, len(units)):  # kept from call to call: starting one takes seconds
+        while len(self.pool) < min(count, len(jobs)):  # kept from call to call: starting one takes seconds
             self.pool.append(_Worker(hello, self.answers))
-        waiting = Waiting(units, lambda unit: weigh(study, unit, self.models.get(unit.model)))
+        waiting = Waiting(jobs, lambda job: weigh(study, job.unit, self.models.get(job.model)))
 
         def feed(worker: _Worker) -> None:
-            at = Counter(other.model for other in self.pool if other.unit is not None and other.model is not None)
-            worker.unit = None if stop() else waiting.take(worker.model, at)
-            if worker.unit is not None:
-                worker.model = worker.unit.model
-                worker.send(worker.unit.to_dict())
+            at = Counter(other.model for other in self.pool if other.job is not None and other.model is not None)
+            worker.job = None if stop() else waiting.take(worker.model, at)
+            if worker.job is not None:
+                worker.model = worker.job.model
+                worker.send(worker.job.to_dict())
 
         for worker in self.pool:
             feed(worker)
-        while any(worker.unit is not None for worker in self.pool):
+        while any(worker.job is not None for worker in self.pool):
             try:
                 worker, line = self.answers.get(timeout=0.5)  # a wait without end would keep Ctrl-C out
             except queue.Empty:
                 continue
-            unit, worker.unit = worker.unit, None
-            result = _result(worker, unit, line)
+            job, worker.job = worker.job, None
+            result = _result(worker, job, line)
             feed(worker)
-            assert unit is not None
-            self.models |= known_models(unit, result)
-            yield unit, result
+            assert job is not None
+            self.models |= known_models(job, result)
+            yield job, result
 
     def close(self) -> None:
         """End the workers; one that is still at work is not waited for."""
         for worker in self.pool:
             with suppress(BrokenPipeError):
                 worker.input.close()
-            if worker.unit is not None:
+            if worker.job is not None:
                 worker.process.kill()
         for worker in self.pool:
             worker.process.wait()
@@ -101,7 +103,7 @@ class _Worker:
         )  # fmt: skip
         assert self.process.stdin is not None and self.process.stdout is not None
         self.input, self.output = self.process.stdin, self.process.stdout
-        self.unit: Unit | None = None
+        self.job: Job | None = None
         self.model: str | None = None  # the one it has loaded
         self.send(hello)
         threading.Thread(target=self._listen, args=(answers,), daemon=True).start()
@@ -117,8 +119,8 @@ class _Worker:
         answers.put((self, ""))
 
 
-def _result(worker: _Worker, unit: Unit | None, line: str) -> dict[str, Any]:
-    what = "starting" if unit is None else f"running {unit.id}"
+def _result(worker: _Worker, job: Job | None, line: str) -> dict[str, Any]:
+    what = "starting" if job is None else f"running {job.id}"
     if not line:
         code = worker.process.wait()
         told = f"A worker ended (exit code {code}) while {what}"
@@ -132,7 +134,7 @@ def _result(worker: _Worker, unit: Unit | None, line: str) -> dict[str, Any]:
     return result
 
 
-# ---- the other end: a process that reads a study and units as lines of JSON, and answers each with a line
+# ---- the other end: a process that reads a study and jobs as lines of JSON, and answers each with a line
 
 
 def command() -> list[str]:
@@ -161,14 +163,14 @@ def _listen(lines: queue.SimpleQueue[str]) -> None:
     os._exit(0)
 
 
-def answer(study: str, unit: str, folder: Path) -> dict[str, Any]:
-    """What `perform` gives for a unit, with the fingerprint of the weights that were used; or why it gave nothing."""
+def answer(study: str, job: str, folder: Path) -> dict[str, Any]:
+    """What `perform` gives for a job, with the fingerprint of the weights that were used; or why it gave nothing."""
     from sinkscope.study.units.given import model_for
 
     def work() -> dict[str, Any]:
-        plan, piece = _study(study), Unit.from_dict(json.loads(unit))
+        plan, piece = _study(study), Job.from_dict(json.loads(job))
         result = perform(plan, piece, folder)
-        digest = model_for(plan, piece).fingerprint if "left_out" not in result else None
+        digest = model_for(plan, piece.unit).fingerprint if "left_out" not in result else None
         return {"result": result, "fingerprint": digest}
 
     return error_envelope(work)

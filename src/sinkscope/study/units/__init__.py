@@ -8,9 +8,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib
-import pkgutil
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,11 +17,14 @@ from typing import Any, ClassVar
 from sinkscope.errors import StudyError
 from sinkscope.interventions.conditions import Condition, condition_from_dict
 from sinkscope.models.cost import CORE, Size, Workload, total_seconds
+from sinkscope.registry import Registry
 from sinkscope.settings.decode import Decode
 from sinkscope.sinks.columns import on_one_core
-from sinkscope.study.schema import LONGEST_FILE_NAME, Study
+from sinkscope.study.schema import LONGEST_FILE_NAME, Study, TaskPlan
 
-REGISTERED: dict[str, UnitKind] = {}
+UNIT_KINDS: Registry[UnitKind] = Registry("kind of unit", StudyError)
+MODULES = ("facts", "answers", "mechanism", "trace", "likelihood")  # of this folder, which hold the kinds
+Grade = Callable[[int, str], bool]  # number of a problem, text of an answer → whether it is right
 TYPICAL_PROMPT = 40  # tokens of a small problem
 
 
@@ -83,8 +85,47 @@ class Unit:
         return cls(**{**values, "condition": condition_from_dict(values["condition"])})
 
 
+@dataclass(frozen=True)
+class Prompt:
+    """A problem as a worker gets it."""
+
+    number: int  # of the problem in its task
+    text: str = ""  # for the model's own template; a prompt that is laid out already comes as ids
+    ids: tuple[int, ...] = ()
+    stops: tuple[str, ...] = ()  # the answer ends before the first of them
+    answer: str = ""  # the true one, where its likelihood is asked for
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that a worker sees of a unit beside the study: the driver draws problems and grades, a worker answers prompts."""
+
+    unit: Unit
+    prompts: tuple[Prompt, ...] = ()
+
+    @property
+    def id(self) -> str:
+        return self.unit.id
+
+    @property
+    def kind(self) -> str:
+        return self.unit.kind
+
+    @property
+    def model(self) -> str:
+        return self.unit.model
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"unit": self.unit.to_dict(), "prompts": [asdict(prompt) for prompt in self.prompts]}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Job:
+        prompts = [{**one, "ids": tuple(one["ids"]), "stops": tuple(one["stops"])} for one in values["prompts"]]
+        return cls(Unit.from_dict(values["unit"]), tuple(Prompt(**one) for one in prompts))
+
+
 class UnitKind(ABC):
-    """One kind of unit; a subclass in a file of this folder is imported automatically and registers itself."""
+    """One kind of unit; a subclass registers itself by its name."""
 
     name: ClassVar[str]
     order: ClassVar[int]  # kinds of one model are run in this order
@@ -92,15 +133,23 @@ class UnitKind(ABC):
     unchanged: ClassVar[str | None] = None  # field of a row that must be the same when nothing is masked
 
     def __init_subclass__(cls) -> None:
-        REGISTERED[cls.name] = cls()
+        UNIT_KINDS.add(cls.name, cls())
 
     @abstractmethod
     def plan(self, study: Study, info: ModelInfo) -> list[Unit]:
         """The units that a model needs."""
 
+    def count_problems(self, study: Study, task: TaskPlan) -> int:
+        """How many problems of a task its units are cut from; 0 for a kind that asks none."""
+        return 0
+
     @abstractmethod
-    def perform(self, study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
-        """Run one unit: plain data that JSON holds exactly, and that depends on study and unit alone."""
+    def perform(self, study: Study, job: Job, folder: Path) -> dict[str, Any]:
+        """Run one unit on a worker: plain data that JSON holds exactly, and that depends on study and job alone."""
+
+    def grade(self, found: dict[str, Any], right: Grade) -> dict[str, Any]:
+        """What is stored of what a worker found; `right` judges answers, on the driver."""
+        return found
 
     @abstractmethod
     def workload(self, study: Study, unit: Unit, info: ModelInfo, prompt: int) -> list[Workload]:
@@ -133,18 +182,16 @@ class UnitKind(ABC):
                 raise StudyError(f"The control failed: masking nothing changed {what}; report it with {unit.id}.")
 
 
-@functools.cache
 def kinds() -> dict[str, UnitKind]:
     """Every kind by its name, in the order in which they are run."""
-    for module in pkgutil.iter_modules(__path__):
-        importlib.import_module(f"{__name__}.{module.name}")
-    return dict(sorted(REGISTERED.items(), key=lambda item: item[1].order))
+    for module in MODULES:
+        importlib.import_module(f"{__name__}.{module}")
+    return {name: UNIT_KINDS[name] for name in sorted(UNIT_KINDS, key=lambda name: UNIT_KINDS[name].order)}
 
 
-def kind_of(unit: Unit) -> UnitKind:
-    if unit.kind not in kinds():
-        raise StudyError(f"Expected a unit of a kind that is known ({', '.join(kinds())}), got {unit.kind!r}.")
-    return kinds()[unit.kind]
+def kind_of(unit: Unit | Job) -> UnitKind:
+    kinds()
+    return UNIT_KINDS[unit.kind]
 
 
 def units_of(study: Study, models: Sequence[ModelInfo]) -> list[Unit]:
@@ -153,9 +200,9 @@ def units_of(study: Study, models: Sequence[ModelInfo]) -> list[Unit]:
 
 
 @on_one_core  # so that any number of workers gives the same bits
-def perform(study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
+def perform(study: Study, job: Job, folder: Path) -> dict[str, Any]:
     """Run one unit; every engine calls this; traces that are kept go to `folder`/traces."""
-    return kind_of(unit).perform(study, unit, folder)
+    return kind_of(job).perform(study, job, folder)
 
 
 # ---- what several kinds plan and count with

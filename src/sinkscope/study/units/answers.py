@@ -12,9 +12,9 @@ from torch import Tensor
 from sinkscope.decoding import decode
 from sinkscope.decoding.canvas import Step
 from sinkscope.models.cost import Workload, forwards_of
-from sinkscope.study.schema import Study
-from sinkscope.study.units import ModelInfo, Unit, UnitKind, conditions_for, decoded_units
-from sinkscope.study.units.given import asked, batch_of, changed, model_for
+from sinkscope.study.schema import Study, TaskPlan
+from sinkscope.study.units import Grade, Job, ModelInfo, Unit, UnitKind, conditions_for, decoded_units
+from sinkscope.study.units.given import apply_condition, encode_batch, model_for
 
 
 class AnswersKind(UnitKind):
@@ -31,11 +31,13 @@ class AnswersKind(UnitKind):
     def workload(self, study: Study, unit: Unit, info: ModelInfo, prompt: int) -> list[Workload]:
         return forwards_of(unit.decoder, unit.last - unit.first, prompt)
 
-    def perform(self, study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
+    def count_problems(self, study: Study, task: TaskPlan) -> int:
+        return task.problems
+
+    def perform(self, study: Study, job: Job, folder: Path) -> dict[str, Any]:
         """Answer a chunk of problems under the unit's condition."""
-        model = model_for(study, unit)
-        chunk = asked(study, unit)
-        ids, mask = batch_of(model, [problem.prompt for _, problem in chunk])
+        model = model_for(study, job.unit)
+        ids, mask = encode_batch(model, job.prompts)
         commits: list[tuple[Tensor, Tensor]] = []  # of each step, by row: confidence in what it committed, and how many
 
         def on_step(step: Step) -> None:
@@ -44,21 +46,19 @@ class AnswersKind(UnitKind):
             if step.index == 0:
                 taken.begin()
 
-        with changed(study, unit, model, [number for number, _ in chunk]) as taken:
-            done = decode(model, ids, unit.decoder, attention_mask=mask, history=False, on_step=on_step)
+        with apply_condition(study, job.unit, model, [prompt.number for prompt in job.prompts]) as taken:
+            done = decode(model, ids, job.unit.decoder, attention_mask=mask, history=False, on_step=on_step)
         total, count = (functools.reduce(torch.add, parts) for parts in zip(*commits, strict=True))
         confidence = (total / count.clamp(min=1)).tolist()
         rows = []
-        for (number, problem), returned, sure in zip(chunk, done.returned, confidence, strict=True):
+        for prompt, returned, sure in zip(job.prompts, done.returned, confidence, strict=True):
             tokens = returned.cpu()
             text = model.decode_text(tokens)
-            if (right := _verdicts.get((problem.prompt, text))) is None:
-                right = _verdicts[problem.prompt, text] = bool(problem.check(text))
-            rows.append(
-                {"problem": number, "correct": right, "text": text, "tokens": tokens.tolist(), "confidence": sure}
-            )
+            rows.append({"problem": prompt.number, "text": text, "tokens": tokens.tolist(), "confidence": sure})
         return {"rows": rows, "effect": taken.effect(), "forwards": done.forwards}
 
-
-# The same answer to the same problem is judged once: a program's verdict takes time.
-_verdicts: dict[tuple[str, str], bool] = {}  # by prompt and text
+    def grade(self, found: dict[str, Any], right: Grade) -> dict[str, Any]:
+        rows = [
+            {"problem": row["problem"], "correct": right(row["problem"], row["text"]), **row} for row in found["rows"]
+        ]
+        return {**found, "rows": rows}

@@ -11,7 +11,7 @@ from sinkscope.models.base import Model
 from sinkscope.models.cost import Workload
 from sinkscope.settings.decode import Decode
 from sinkscope.study.schema import Study
-from sinkscope.study.units import ModelInfo, Unit, UnitKind, conditions_for
+from sinkscope.study.units import Job, ModelInfo, Unit, UnitKind, conditions_for
 from sinkscope.study.units.given import model_for
 
 
@@ -27,8 +27,9 @@ class FactsKind(UnitKind):
     def workload(self, study: Study, unit: Unit, info: ModelInfo, prompt: int) -> list[Workload]:
         return []  # the model is loaded, and not run
 
-    def perform(self, study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
+    def perform(self, study: Study, job: Job, folder: Path) -> dict[str, Any]:
         """A model that is measured by likelihood is an extra: one that is not installed is reported, and no error."""
+        unit = job.unit
         try:
             model = model_for(study, unit)
             model.require_tokenizer()

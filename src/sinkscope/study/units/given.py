@@ -1,12 +1,12 @@
-"""What a unit is given: its model, its problems as a batch, and its seed; and what its mask took."""
+"""What every kind of unit needs on a worker: its model, its prompts as a batch, its condition in force, and what that removed."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from sinkscope.attention.context import seeded
@@ -15,8 +15,7 @@ from sinkscope.interventions import Active
 from sinkscope.models.base import Model, pad
 from sinkscope.study.entries import name_and_mode
 from sinkscope.study.schema import Study
-from sinkscope.study.units import Unit
-from sinkscope.tasks import Problem, problems
+from sinkscope.study.units import Prompt, Unit
 
 COUNTED = ("keys", "keys_seen", "mass", "mass_seen")
 IN_MEMORY: dict[str, Model] = {}  # of the run at hand, by the names in its study; units in other processes have none
@@ -42,22 +41,14 @@ def model_for(study: Study, unit: Unit) -> Model:
     return model if mode is None else model.in_mode(mode)
 
 
-def asked(study: Study, unit: Unit, limit: int | None = None) -> list[tuple[int, Problem]]:
-    """The unit's problems with their numbers; chunks are of like length, so that little is padded."""
-    task = next(task for task in study.tasks if task.name == unit.task)
-    everything = in_order(task.name, limit or task.problems, study.split, study.seed, task.difficulty)
-    return everything[unit.first : unit.last]
+def encode_prompt(model: Model, prompt: Prompt) -> Tensor:
+    """[1, position]: a prompt that is laid out already, or text under the model's own template."""
+    return torch.tensor([prompt.ids]) if prompt.ids else model.encode(prompt.text)
 
 
-@functools.lru_cache(maxsize=32)
-def in_order(name: str, count: int, split: str, seed: int, difficulty: int | None) -> list[tuple[int, Problem]]:
-    """The problems of a task with their numbers, as chunks are cut from them: by length."""
-    drawn = list(enumerate(problems(name, n=count, split=split, seed=seed, difficulty=difficulty)))
-    return sorted(drawn, key=lambda item: (len(item[1].prompt), item[0]))
-
-
-def batch_of(model: Model, prompts: list[str]) -> tuple[Tensor, Tensor]:
-    return pad([model.encode(prompt) for prompt in prompts], model)
+def encode_batch(model: Model, prompts: Sequence[Prompt]) -> tuple[Tensor, Tensor]:
+    """Padded ids and their mask, [batch, position] each."""
+    return pad([encode_prompt(model, prompt) for prompt in prompts], model)
 
 
 def row_seeds(study: Study, unit: Unit, numbers: Sequence[int]) -> tuple[int, ...]:
@@ -67,15 +58,17 @@ def row_seeds(study: Study, unit: Unit, numbers: Sequence[int]) -> tuple[int, ..
 
 
 @contextmanager
-def changed(study: Study, unit: Unit, model: Model, numbers: Sequence[int], times: int = 1) -> Iterator[AfterFirst]:
+def apply_condition(
+    study: Study, unit: Unit, model: Model, numbers: Sequence[int], times: int = 1
+) -> Iterator[EffectAfterPrefill]:
     """The unit's condition in force, with the random keys of these problems, each so many rows; counts what it takes."""
     change = unit.condition.intervention(study.seed)
     with seeded(row_seeds(study, unit, numbers) * times), intervened(model, change) as active:
-        yield AfterFirst(active)
+        yield EffectAfterPrefill(active)
 
 
 @dataclass
-class AfterFirst:
+class EffectAfterPrefill:
     """Keys and attention that were there and that an intervention took, from the second forward on."""
 
     active: Active | None = None

@@ -24,10 +24,9 @@ from sinkscope.evals.scoring import masked_scores, read_spans
 from sinkscope.interventions.conditions import Condition
 from sinkscope.models.base import Model
 from sinkscope.models.cost import Workload
-from sinkscope.study.schema import Study
-from sinkscope.study.units import ModelInfo, Unit, UnitKind, suits
-from sinkscope.study.units.given import AfterFirst, asked, changed, model_for, summed
-from sinkscope.tasks import Problem
+from sinkscope.study.schema import Study, TaskPlan
+from sinkscope.study.units import Job, ModelInfo, Prompt, Unit, UnitKind, suits
+from sinkscope.study.units.given import EffectAfterPrefill, apply_condition, encode_prompt, model_for, summed
 
 TEXTS = Path(__file__).parent / "texts.yaml"
 TURNS = ("<|im_end|>", "<|eot_id|>")  # what a chat model writes behind its answer
@@ -53,12 +52,12 @@ class LikelihoodKind(UnitKind):
             found.append(Workload(1, texts, *[read + scored + 1] * 3))
         return found
 
-    def perform(self, study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
+    def perform(self, study: Study, job: Job, folder: Path) -> dict[str, Any]:
         """Mean log-likelihood a token (nats) of each text; without intervention also what key 0 receives, layer by layer."""
-        model = model_for(study, unit)
+        model = model_for(study, job.unit)
         plan = study.likelihood
         ids = windows(model, plan.texts, plan.read + plan.scored + 1).to(model.device)
-        with changed(study, unit, model, range(plan.texts)) as taken:
+        with apply_condition(study, job.unit, model, range(plan.texts)) as taken:
             reading = read_spans(model, ids, range(plan.read, plan.read + plan.scored + 1))
             next(reading)
             taken.begin()
@@ -128,34 +127,36 @@ class ForcedKind(UnitKind):
             return [Workload(problems, 1, prompt, prompt, 1), Workload(problems, 1, answer, whole, answer)]
         return [Workload(2 * problems, len(study.forced.levels), whole, whole, answer // 2)]
 
-    def perform(self, study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
+    def count_problems(self, study: Study, task: TaskPlan) -> int:
+        return study.forced.problems
+
+    def perform(self, study: Study, job: Job, folder: Path) -> dict[str, Any]:
         """Mean log-likelihood per token (nats) of the answer to each problem, and what was taken from the model meanwhile."""
-        model = model_for(study, unit)
+        model = model_for(study, job.unit)
         rows: list[dict[str, Any]] = []
         effects: list[dict[str, float]] = []
-        for number, problem in asked(study, unit, study.forced.problems):
-            with changed(study, unit, model, [number], 1 if model.causal else len(study.forced.levels)) as after:
-                value, tokens = (
-                    _chain(model, problem, after) if model.causal else _masked(study, model, problem, number, after)
-                )
-            rows.append({"problem": number, "value": value, "scored": tokens})
+        copies = 1 if model.causal else len(study.forced.levels)
+        for prompt in job.prompts:
+            with apply_condition(study, job.unit, model, [prompt.number], copies) as after:
+                value, tokens = _chain(model, prompt, after) if model.causal else _masked(study, model, prompt, after)
+            rows.append({"problem": prompt.number, "value": value, "scored": tokens})
             effects.append(after.effect())
         return {"rows": rows, "effect": summed(effects) if any(effects) else {}}
 
 
-def _ids(model: Model, problem: Problem) -> tuple[list[int], list[int]]:
+def _ids(model: Model, prompt: Prompt) -> tuple[list[int], list[int]]:
     """The prompt, and the answer with its end."""
     tokenizer = model.require_tokenizer()
-    answer: list[int] = tokenizer(problem.answer, add_special_tokens=False)["input_ids"]
+    answer: list[int] = tokenizer(prompt.answer, add_special_tokens=False)["input_ids"]
     turns = [tokenizer.convert_tokens_to_ids(token) for token in TURNS if token in tokenizer.get_vocab()]
     ends = [end for end in (*turns, model.eos_id) if isinstance(end, int)]
-    return model.encode(problem.prompt)[0].tolist(), answer + ends[:1]
+    return encode_prompt(model, prompt)[0].tolist(), answer + ends[:1]
 
 
 @torch.inference_mode()
-def _chain(model: Model, problem: Problem, after: AfterFirst) -> tuple[float, int]:
+def _chain(model: Model, asked: Prompt, after: EffectAfterPrefill) -> tuple[float, int]:
     """The chain rule; the last token of the prompt is read with the answer, since it predicts the answer's first."""
-    prompt, answer = _ids(model, problem)
+    prompt, answer = _ids(model, asked)
     ids = torch.tensor([prompt + answer], device=model.device)
     reading = read_spans(model, ids, (len(prompt) - 1, ids.shape[1] - 1))
     next(reading)
@@ -164,10 +165,10 @@ def _chain(model: Model, problem: Problem, after: AfterFirst) -> tuple[float, in
     return float(found.double().mean()), len(answer)
 
 
-def _masked(study: Study, model: Model, problem: Problem, number: int, after: AfterFirst) -> tuple[float, int]:
+def _masked(study: Study, model: Model, asked: Prompt, after: EffectAfterPrefill) -> tuple[float, int]:
     """Mean over the levels of the mean over the masked tokens; which are masked is drawn once per problem."""
-    prompt, answer = _ids(model, problem)
-    source = torch.Generator().manual_seed(study.seed * 1_000_003 + number)
+    prompt, answer = _ids(model, asked)
+    source = torch.Generator().manual_seed(study.seed * 1_000_003 + asked.number)
     patterns = torch.zeros(len(study.forced.levels), len(answer), dtype=torch.bool)
     for row, level in zip(patterns, study.forced.levels, strict=True):
         row[torch.randperm(len(answer), generator=source)[: max(round(level * len(answer)), 1)]] = True

@@ -29,9 +29,9 @@ from sinkscope.interventions.base import top
 from sinkscope.interventions.conditions import Condition
 from sinkscope.models.cost import Workload, forwards_of
 from sinkscope.settings.decode import Decode
-from sinkscope.study.schema import LEAST_STEPS, Study
-from sinkscope.study.units import ModelInfo, Unit, UnitKind, decoded_units
-from sinkscope.study.units.given import asked, batch_of, model_for, row_seeds
+from sinkscope.study.schema import LEAST_STEPS, Study, TaskPlan
+from sinkscope.study.units import Job, ModelInfo, Unit, UnitKind, decoded_units
+from sinkscope.study.units.given import encode_batch, model_for, row_seeds
 
 SURE = 0.99  # probability from which a token is committed where their number is free; lower, and hardly one stays open
 LOOKED = 1  # the forward at which confidence is compared: the first one that masking changes
@@ -67,12 +67,15 @@ class MechanismKind(UnitKind):
         parts = [part for one in both for part in forwards_of(one, unit.last - unit.first, prompt)]
         return [replace(part, forwards=part.forwards * 3) for part in parts]  # clean, no sinks, no random keys
 
-    def perform(self, study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
+    def count_problems(self, study: Study, task: TaskPlan) -> int:
+        return study.mechanism.problems
+
+    def perform(self, study: Study, job: Job, folder: Path) -> dict[str, Any]:
         """One row per problem: change of confidence and of the commit step in the half that depended more, and in the other."""
+        unit, numbers = job.unit, [prompt.number for prompt in job.prompts]
         model, k = model_for(study, unit), unit.condition.k
-        chunk = asked(study, unit, limit=study.mechanism.problems)
-        ids, mask = batch_of(model, [problem.prompt for _, problem in chunk])
-        seeds = row_seeds(study, unit, [number for number, _ in chunk])
+        ids, mask = encode_batch(model, job.prompts)
+        seeds = row_seeds(study, unit, numbers)
 
         def decoded(settings: Decode) -> tuple[list[Watch], Tensor | None]:
             """Clean, without sinks, without random keys; and what each position depended on in the clean run."""
@@ -88,9 +91,9 @@ class MechanismKind(UnitKind):
 
         (planned, depends), (free, freely_depends) = map(decoded, (unit.decoder, freely(unit.decoder)))
         if depends is None or any(not len(watch.confidence) for watch in planned):
-            return {"rows": [{"problem": number, "positions": 0} for number, _ in chunk]}
+            return {"rows": [{"problem": number, "positions": 0} for number in numbers]}
         rows = []
-        for row, (number, _) in enumerate(chunk):
+        for row, number in enumerate(numbers):
             found = _compared(row, depends[row], planned)
             rows.append({"problem": number, **found, **_delayed(row, freely_depends, free)})
         return {"rows": rows}

@@ -15,15 +15,14 @@ from sinkscope.settings.decode import Decode
 from sinkscope.sinks import find, head_dynamics, notable, rule_from_dict, sweep
 from sinkscope.sinks.columns import alive_keys, cumulative_columns
 from sinkscope.sinks.tables import sink_counts
-from sinkscope.study.schema import Study
-from sinkscope.study.units import ModelInfo, Unit, UnitKind, conditions_for, decoded_units
-from sinkscope.study.units.given import asked, model_for, row_seeds
+from sinkscope.study.schema import Study, TaskPlan
+from sinkscope.study.units import Grade, Job, ModelInfo, Prompt, Unit, UnitKind, conditions_for, decoded_units
+from sinkscope.study.units.given import encode_prompt, model_for, row_seeds
 from sinkscope.tracing import trace
 from sinkscope.tracing.recorder import Keep
 
 if TYPE_CHECKING:
     from sinkscope.sinks import Rule
-    from sinkscope.tasks import Problem
     from sinkscope.tracing import Trace
 
 TRACED = 10  # problems per unit
@@ -52,8 +51,12 @@ class TraceKind(UnitKind):
         one = forwards_of(_settings(unit), 1, prompt)
         return [replace(part, forwards=part.forwards * (unit.last - unit.first + twice)) for part in one]
 
-    def perform(self, study: Study, unit: Unit, folder: Path) -> dict[str, Any]:
+    def count_problems(self, study: Study, task: TaskPlan) -> int:
+        return study.trace.problems
+
+    def perform(self, study: Study, job: Job, folder: Path) -> dict[str, Any]:
         """Trace the unit's problems, one at a time: a trace of its own is exact, and needs no padding."""
+        unit = job.unit
         model = model_for(study, unit)
         intervention = unit.condition.intervention(study.seed)
         interventions = [] if intervention is None else [intervention]
@@ -62,14 +65,17 @@ class TraceKind(UnitKind):
         vocabulary: dict[str, list[str]] = {}
         saved: list[str] = []
 
-        def traced(number: int, problem: Problem, keep: Keep) -> Trace:
-            with seeded(row_seeds(study, unit, [number])):
-                return trace(model, problem.prompt, settings, interventions=interventions, keep=keep)
+        def record(prompt: Prompt, keep: Keep) -> Trace:
+            with seeded(row_seeds(study, unit, [prompt.number])):
+                asked = encode_prompt(model, prompt) if prompt.ids else prompt.text
+                made = trace(model, asked, settings, interventions=interventions, keep=keep)
+            assert not isinstance(made, list)
+            return made
 
-        for place, (number, problem) in enumerate(asked(study, unit, limit=study.trace.problems)):
+        for place, prompt in enumerate(job.prompts):
             keep = Keep(value_norms=study.trace.norms, lens=study.trace.lens and place < kept)
-            made = traced(number, problem, keep)
-            generations.append({"problem": number, "correct": problem.check(made.text), **measures(made, study)})
+            made = record(prompt, keep)
+            generations.append({"problem": prompt.number, "text": made.text, **measures(made, study)})
             there = set(made.canvas.unique().tolist())  # the lens names tokens that never stood on the canvas
             vocabulary |= {str(token): list(entry) for token, entry in made.vocabulary.items() if token in there}
             for entry in generations[-1]["tokens"]:
@@ -78,10 +84,17 @@ class TraceKind(UnitKind):
                     vocabulary[entry] = [vocabulary[token][0], kind]
             if place < kept:
                 if _with_maps(study, unit):  # once more
-                    made = traced(number, problem, replace(keep, maps=notable(head_dynamics(made), study.trace.maps)))
-                saved.append(f"{unit.id}__{number:04d}.safetensors")
+                    made = record(prompt, replace(keep, maps=notable(head_dynamics(made), study.trace.maps)))
+                saved.append(f"{unit.id}__{prompt.number:04d}.safetensors")
                 replace(made, model={**made.model, "name": unit.shown}).save(folder / "traces" / saved[-1])
         return {"generations": generations, "vocabulary": vocabulary, "saved": saved}
+
+    def grade(self, found: dict[str, Any], right: Grade) -> dict[str, Any]:
+        generations = []
+        for row in found["generations"]:
+            own = {name: value for name, value in row.items() if name not in ("problem", "text")}
+            generations.append({"problem": row["problem"], "correct": right(row["problem"], row["text"]), **own})
+        return {**found, "generations": generations}
 
 
 def kept_traces(study: Study, unit: Unit) -> int:
