@@ -173,7 +173,7 @@ def test_a_killed_driver_is_gone_with_its_workers_and_goes_on(
 def test_what_fails_is_tried_three_times_and_what_a_node_lacks_elsewhere(
     nodes: Nodes, plan: Study, family: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nodes have different homes, so a model under ~ is on the second alone; a unit of no kind fails everywhere."""
+    """Nodes have different homes, so a model under ~ is on the second alone; a unit without prompts fails everywhere."""
     home = Path(family["llada"]).parent
     monkeypatch.setenv("HOME", str(home))
     model = f"~/{Path(family['llada']).name}"
@@ -190,7 +190,7 @@ def test_what_fails_is_tried_three_times_and_what_a_node_lacks_elsewhere(
         facts = models_of(study, engine, tmp_path, said.append)
         units = units_of(study, facts)
         sets = ProblemSets(study)
-        broken = Job(replace(units[0], kind="no such kind", shown="broken"))
+        broken = Job(replace(units[0], shown="broken"))
         jobs = [broken, *map(sets.make_job, units)]
         done: list[str] = []
         work = engine.work(study, jobs, tmp_path, lambda: False)
