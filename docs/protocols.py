@@ -11,9 +11,10 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from sinkscope.evals.evaluation import Choices, shown_prompts
-from sinkscope.evals.protocol import BENCHMARKS, Protocol, Setup, names, read_protocol
 from sinkscope.models.load import outline
+from sinkscope.study.evaluate import first_prompts
+from sinkscope.tasks.benchmarks import Benchmark, BenchmarkPlan
+from sinkscope.tasks.protocol import BENCHMARKS, Protocol, Setup, names, read_protocol
 
 PAGE = Path(__file__).parent / "reference" / "protocols.md"
 REAL = ("llada", "dream")  # families whose real tokenizer is at hand
@@ -27,8 +28,8 @@ How each checkpoint is asked GSM8K and HumanEval. `sinkscope eval` and `sinkscop
 checkpoint under exactly its protocol. To compare a prompt with its authors':
 `sinkscope eval --model … --tasks gsm8k --show-prompt`.
 
-A protocol is a file in `src/sinkscope/evals/protocols/`; a new one is read automatically, and `--protocol my.yaml` takes yours.
-Its fields are those of `Protocol` and `Setup` in `src/sinkscope/evals/protocol.py`.
+A protocol is a file in `src/sinkscope/tasks/protocols/`; a new one is read automatically, and `--protocol my.yaml` takes yours.
+Its fields are those of `Protocol` and `Setup` in `src/sinkscope/tasks/protocol.py`.
 
 The prompts below are those of the first problem. LLaDA's and Dream's are rendered by their real tokenizers; of MMaDA and
 Llama, whose tokenizers were not at hand, the turns are shown. OpenCompass's worked examples are stand-ins here.
@@ -100,15 +101,15 @@ def _settings(setup: Setup) -> str:
 
 
 def _prompt(found: Protocol, setup: Setup, data: Path, worked: Path) -> str:
-    choices = Choices((setup.benchmark,), found, data=data, examples=worked if setup.worked else None)
+    words = {"protocol": found.name, "data": data, "examples": worked if setup.worked else None}
     if setup.family in REAL:
-        (shown,) = shown_prompts(str(data / "tokenizers" / str(setup.family)), choices)
+        (shown,) = first_prompts(str(data / "tokenizers" / str(setup.family)), [setup.benchmark], **words)
         text = str(shown["text"])
     else:
         model = outline(STAND_IN[setup.family])
         if setup.turns in ("multi", "single") and model.tokenizer is not None:
             model.tokenizer.chat_template = "stand-in"  # only the turns are asked for
-        turns = choices.build(model).prompt(setup.benchmark)
+        turns = Benchmark(BenchmarkPlan(setup.benchmark, found, data, words["examples"]), model).messages()
         text = "\n".join(f"[{turn['role'] or 'text'}]\n{turn['content']}" for turn in turns)
     return f"<details><summary>Prompt</summary>\n\n````text\n{text}\n````\n\n</details>"
 

@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from lab.errors import TrainingError
+from sinkscope.decoding.likelihood import chain_likelihoods, masked_likelihood
 from sinkscope.errors import SinkscopeError
-from sinkscope.evals.scoring import chain_likelihoods, masked_likelihood
 from sinkscope.models.base import Model
 from sinkscope.models.load import load
 from sinkscope.statistics import bootstrap

@@ -5,7 +5,6 @@ from .attention.capture import observe as observe
 from .checkup import checkup as checkup
 from .decoding import decode as decode
 from .errors import SinkscopeError as SinkscopeError
-from .evals.harness import HarnessLM as HarnessLM
 from .interventions.activations import AblateChannels as AblateChannels
 from .interventions.activations import Steer as Steer
 from .interventions.activations import ZeroAttention as ZeroAttention
@@ -43,6 +42,7 @@ from .sinks import Threshold as Threshold
 from .sinks import ZScore as ZScore
 from .study.engines import Ray as Ray
 from .study.schema import Study as Study
+from .tasks.harness import HarnessLM as HarnessLM
 from .tracing import Trace as Trace
 from .tracing import trace as trace
 from .tracing.activations import activations as activations

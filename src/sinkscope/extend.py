@@ -20,8 +20,6 @@ from sinkscope.decoding.commit import CommitRule
 from sinkscope.decoding.commit import register as register_commit_rule
 from sinkscope.decoding.commit.rule import most_confident
 from sinkscope.errors import InterventionError, RuleError, TaskError
-from sinkscope.evals.protocol import Protocol
-from sinkscope.evals.protocol import register as register_protocol
 from sinkscope.fields import TRUTH, among, maybe, number, whole
 from sinkscope.interventions import Condition, Intervention, Selector, Setting
 from sinkscope.interventions import register as register_intervention
@@ -37,6 +35,8 @@ from sinkscope.sinks.rules import BrowserForm
 from sinkscope.tasks import Problem, Task
 from sinkscope.tasks import register as register_task
 from sinkscope.tasks.problem import Source, same_final
+from sinkscope.tasks.protocol import Protocol
+from sinkscope.tasks.protocol import register as register_protocol
 
 __all__ = [
     "REQUIRED", "TRUTH", "Block", "BrowserForm", "Call", "Change", "Columns", "CommitRule", "Condition", "Decode",

@@ -14,12 +14,11 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], None
     """Put a folder on the path as if its packages had been installed before the process began."""
     from sinkscope import plugins
     from sinkscope.decoding import commit
-    from sinkscope.evals import protocol
     from sinkscope.interventions import settings
     from sinkscope.models import family
     from sinkscope.settings import choices
     from sinkscope.sinks import rules
-    from sinkscope.tasks import problem
+    from sinkscope.tasks import problem, protocol
 
     kept = [settings._known, problem._tasks, rules.RULES, commit.RULES, choices.READERS, protocol._files]
     before = [dict(one) for one in kept]

@@ -56,7 +56,7 @@ def test_a_package_that_cannot_be_imported_is_one_sentence(group: str, tmp_path:
         "families": lambda: sk.load("tiny-llada"),
         "rules": lambda: sk.Study.from_dict({**STUDY, "rules": [{"rule": "mine"}]}),
         "commit_rules": lambda: sk.Study.from_dict({**STUDY, "decode": {"commit": "mine"}}),
-        "protocols": lambda: __import__("sinkscope.evals.protocol").evals.protocol.protocol_for("a/b"),
+        "protocols": lambda: __import__("sinkscope.tasks.protocol").tasks.protocol.protocol_for("a/b"),
         "conditions": lambda: sk.Study.from_dict(STUDY),
     }
     for _ in range(2):  # the second time too

@@ -91,7 +91,7 @@ def test_ray_finds_it_and_gives_the_same_bytes(runs: Path) -> None:
 
 def test_the_protocol_belongs_to_its_checkpoint(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from sinkscope import plugins
-    from sinkscope.evals import protocol
+    from sinkscope.tasks import protocol
 
     monkeypatch.syspath_prepend(str(site))
     monkeypatch.setattr(plugins, "_loaded", {})

@@ -22,11 +22,10 @@ from golden_sets import HERE, golden
 from made_models import make_causal, save_tokenizer
 from sinkscope import plugins
 from sinkscope.errors import PluginError, SinkscopeError
-from sinkscope.evals.masking import parse_condition
-from sinkscope.evals.protocol import FOLDER, read_protocol, settings_for
-from sinkscope.interventions.conditions import Condition, read_entry
+from sinkscope.interventions.conditions import Condition, parse_condition, read_entry
 from sinkscope.interventions.settings import registered
 from sinkscope.study.schema import Study
+from sinkscope.tasks.protocol import FOLDER, read_protocol, settings_for
 
 IDS = torch.tensor([[5, 9, 2, 7]])
 SETTINGS = sk.Decode.llada(length=4, steps=2)

@@ -16,7 +16,7 @@ from sinkscope.models import load
 pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed (extra: eval)")
 from lm_eval.api.instance import Instance
 
-from sinkscope.evals.harness import HarnessLM
+from sinkscope.tasks.harness import HarnessLM
 
 TEXT = st.one_of(st.sampled_from(["", " ", "Tom has two", "of and two"]), st.text(max_size=20))
 ANY = st.one_of(

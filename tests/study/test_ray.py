@@ -228,89 +228,39 @@ def test_without_an_address_a_run_does_not_join_the_cluster_of_others(nodes: Nod
 # ---- benchmarks, by the same workers
 
 
-def files_of(folder: Path, left_out: str = "requests.jsonl") -> dict[str, bytes]:
-    """What a benchmark wrote; its requests are kept in the order in which they were answered."""
-    paths = [path for path in folder.rglob("*") if path.is_file() and path.name != left_out]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+def stored_units(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (folder / "units").iterdir()}
 
 
 def test_an_evaluation_writes_the_same_bytes(nodes: Nodes, tmp_path: Path) -> None:
-    pytest.importorskip("lm_eval")
-    from sinkscope.evals.evaluation import evaluate
-    from sinkscope.evals.masking import parse_condition
+    from sinkscope.interventions.conditions import Condition, parse_condition
+    from sinkscope.study.evaluate import evaluate
 
     strong = "mask_sinks:k=2,above={rule: head_share, epsilon: 0.2}"
-    for number, change in enumerate((None, parse_condition(strong), parse_condition("mask_random:k=1"))):
-        words: dict[str, Any] = {
-            "intervention": change,
-            "settings": {"length": 8},
-            "problems": 6,
-            "batch_size": 2,
-            "seed": 3,
-        }
+    words: dict[str, Any] = {"settings": {"length": 8}, "limit": 6, "batch_size": 2, "seed": 3}
+    for number, change in enumerate((Condition("none"), parse_condition(strong), parse_condition("mask_random:k=1"))):
         here, there = tmp_path / f"here-{number}", tmp_path / f"there-{number}"
-        evaluate("tiny-llada", ["sinkscope_arithmetic"], out=here, **words)
-        evaluate("tiny-llada", ["sinkscope_arithmetic"], out=there, engine=Ray(workers=2), **words)
-        assert files_of(there) == files_of(here)
-        kept = [sorted((folder / "requests.jsonl").read_bytes().splitlines()) for folder in (here, there)]
-        assert kept[0] == kept[1] and len(kept[0]) >= 6
-
-
-def test_likelihoods_are_the_same_numbers_elsewhere(nodes: Nodes) -> None:
-    pytest.importorskip("lm_eval")
-    from lm_eval.api.instance import Instance
-
-    from sinkscope.evals.batches import runner_of
-    from sinkscope.evals.harness import HarnessLM
-    from sinkscope.interventions.conditions import Condition
-    from sinkscope.models.load import load
-
-    for name in ("tiny-llama", "tiny-llada"):
-        rows = "last" if name == "tiny-llama" else "all"
-        model, mask = load(name), Condition("mask_sinks", 1, rows=rows)
-        asked = [
-            Instance("loglikelihood", {}, (f"Tom has {n} apples.", f" {n} apples"), n, metadata=("task", n, 1))
-            for n in range(2, 5)
-        ]
-        with Ray(workers=2).answering(None, print) as run:
-            far = HarnessLM(model, mask, samples=1, batch_size=2, runner=runner_of(model, run))
-            near = HarnessLM(model, mask, samples=1, batch_size=2)
-            assert repr(far.loglikelihood(asked, True)) == repr(near.loglikelihood(asked, True))
-            assert repr(far.get_model_info()) == repr(near.get_model_info())
+        near = evaluate("tiny-llada", ["sinkscope_arithmetic"], change, out=here, **words)
+        far = evaluate(
+            "tiny-llada", ["sinkscope_arithmetic"], change, out=there, engine=Ray(workers=2), workers=None, **words
+        )
+        assert near["tasks"] == far["tasks"] and stored_units(here) == stored_units(there)
 
 
 def test_table_1_writes_the_same_bytes_and_goes_on(
     nodes: Nodes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("lm_eval")
-    from sinkscope.evals.table1 import table1
-
     words = ["--models", "tiny-llada", "--task", "sinkscope_recall", "-n", "3", "--ks", "1", "--set", "length=8"]
     words += ["--batch-size", "2", "--traced", "1"]
     assert command(["table1", *words, "-o", str(tmp_path / "here")]) == 0
     elsewhere = ["--engine", "ray", "--workers", "2", "-o", str(tmp_path / "there")]
     assert command(["table1", *words, *elsewhere]) == 0
-    assert files_of(tmp_path / "there") == files_of(tmp_path / "here")
-    kept = (tmp_path / "there" / "tiny-llada" / "none" / "requests.jsonl").read_bytes()
+    kept = stored_units(tmp_path / "there")
+    assert kept == stored_units(tmp_path / "here")
+    results = [(tmp_path / place / "results.json").read_bytes() for place in ("here", "there")]
+    assert results[0] == results[1]
     assert command(["table1", *words, *elsewhere]) == 0  # nothing is asked again
-    assert (tmp_path / "there" / "tiny-llada" / "none" / "requests.jsonl").read_bytes() == kept
+    assert stored_units(tmp_path / "there") == kept
     capsys.readouterr()
     assert command(["table1", *words, "--workers", "2", "-o", str(tmp_path / "no")]) == 2
     assert "--workers would have no effect" in capsys.readouterr().err
-    from sinkscope.errors import TaskError
-    from sinkscope.models.load import load
-
-    with pytest.raises(TaskError, match="the name of a model"):
-        table1([load("tiny-llada")], tmp_path / "object", engine=Ray(workers=1))
-
-
-def test_an_intervention_without_a_name_is_refused_before_anything_runs() -> None:
-    pytest.importorskip("lm_eval")
-    from sinkscope import MaskSinks
-    from sinkscope.errors import TaskError
-    from sinkscope.evals.batches import runner_of
-    from sinkscope.models.load import load
-
-    elsewhere = runner_of(load("tiny-llada"), lambda job, batches: iter(()))
-    with pytest.raises(TaskError, match="as study files name it"):
-        elsewhere(MaskSinks(k=1), [])

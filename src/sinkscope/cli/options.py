@@ -233,13 +233,14 @@ class BenchmarkOptions(EngineOptions):
     settings: Annotated[list[str] | None, Option("--set", help="A decode setting, length=256; repeated.")] = None
 
     def asked(self) -> dict[str, Any]:
-        """What `Choices` takes."""
-        names = ("protocol", "examples", "data", "fewshot", "chat", "batch_size", "seed")
+        """What `eval_study` and `table1_study` take."""
+        names = ("protocol", "examples", "data", "fewshot", "chat", "batch_size", "seed", "dtype", "device")
         own = {name: getattr(self, name) for name in names}
-        return {**own, "settings": settings_of(self.settings), "problems": self.problems or 100}
+        return {**own, "settings": settings_of(self.settings), "limit": self.problems}
 
-    def run(self) -> dict[str, Any]:
-        """What `evaluate` and `table1` take beside that; the engine local answers benchmarks in this very process."""
-        engine = self.chosen(self.workers, workers=self.workers)
-        here = {"limit": self.problems, "dtype": self.dtype, "device": self.device}
-        return {**here, "engine": None if engine == "local" else engine}
+    def engine_of_benchmarks(self) -> str | Ray:
+        return self.chosen(self.workers, workers=self.workers)
+
+    def own_workers(self) -> int | None:
+        """The engine local answers benchmarks in this very process: a batch of a large model takes all cores."""
+        return 1 if self.engine == "local" else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from sinkscope.errors import InterventionError, RuleError
 from sinkscope.fields import shown
 from sinkscope.interventions.settings import REQUIRED, Registered, Setting, SettingError, registered
+from sinkscope.io import bounded_yaml
 
 if TYPE_CHECKING:
     from sinkscope.interventions.base import Intervention
@@ -172,6 +174,29 @@ def read_entry(entry: Mapping[str, Any], most: int | None = None) -> list[Condit
         raise SettingError(str(next(iter(given))), f"is not a field that is known here; known are {', '.join(fields)}")
     points = itertools.islice(itertools.product(*swept.values()), most)
     return [_made(found, dict(zip(swept, point, strict=True))) for point in points]
+
+
+def parse_condition(text: str) -> Condition:
+    """`mask_sinks:k=5,rank=as_run`: the name of an intervention as study files have it, and settings in YAML's flow style.
+
+    Commas inside brackets, braces and quotes belong to the value: `mask_positions:positions=[0,1]`.
+    """
+    name, _, rest = text.partition(":")
+    # What stands behind the name is YAML's flow style with = in place of the colon.
+    flow, count = re.subn(r"(^|,)\s*(\w+)\s*=", r"\1 \2: ", rest)
+    settings = bounded_yaml.parse(f"{{{flow}}}", f"--condition {name}", InterventionError)[0]
+    if not isinstance(settings, dict) or "name" in settings or len(settings) != count:
+        raise InterventionError(f"Expected a condition as NAME:setting=value,setting=value, got {text!r:.80}.")
+    try:
+        found = read_entry({"name": name.strip(), **settings})
+    except InterventionError as error:
+        field = getattr(error, "field", "")
+        raise InterventionError(f"--condition {text:.80}: {field or 'it'} {str(error).rstrip('.')}.") from None
+    if len(found) != 1:
+        raise InterventionError(
+            f"Expected one condition, got a sweep of {len(found)} in {text!r:.80}; repeat --condition."
+        )
+    return found[0]
 
 
 def _made(entry: Registered, values: dict[str, Any]) -> Condition:

@@ -121,8 +121,8 @@ def run(
         study, workers = (Study.load(study) if isinstance(study, str) else study).changed(models=list(models)), 1
     started = time.time()
     with in_memory(models or {}), begun(study, out, engine, workers, on_message, on_progress) as work:
-        work.through(work.units)
-        results = assemble(work.study, work.store, work.models, work.units, work.about)
+        units = work.run_all()
+        results = assemble(work.study, work.store, work.models, units, work.about)
         before = (work.store.read("run.json", schema=True) or {}).get("seconds")
         spent = (before if isinstance(before, int | float) else 0.0) + time.time() - started
         work.store.write("run.json", as_json({**work.about, "finished": True, "seconds": round(spent, 1)}))

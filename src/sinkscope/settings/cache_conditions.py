@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sinkscope.errors import SinkscopeError
-from sinkscope.fields import allowed_fields, among
+from sinkscope.fields import allowed_fields, among, whole
 from sinkscope.interventions.positions import POSITIONS
 from sinkscope.interventions.settings import Registered, Setting, add
 from sinkscope.settings.choices import CACHES, SparseCache
@@ -50,5 +50,7 @@ def _add(
 
 # A token taken out of the prompt is no change of attention, so it is a decode setting: nobody reads it, nothing stands there.
 _add("delete_positions", (POSITIONS,), lambda values: {"delete": list(values["positions"])})
+# The noise of sampling, which no paired interval over one seed contains.
+_add("other_seed", (Setting("seed", 1, whole(0), label="{}".format),), lambda values: {"seed": values["seed"]})
 _add("cache", (Setting("kind", "dual", among(CACHES)),), lambda values: {"cache": values["kind"]})
 _add("sparse_cache", SPARSE, _sparse, contradiction=_wrong)

@@ -11,17 +11,17 @@ from typing import Any
 import torch
 
 from sinkscope.errors import CheckpointError, TaskError
-from sinkscope.evals.masking import grid
-from sinkscope.evals.protocol import BENCHMARKS, OTHERWISE, protocol_for, settings_for
 from sinkscope.models.base import Model
 from sinkscope.models.cost import CORE, Size, device_of, forwards_of, total_seconds
 from sinkscope.models.load import _dtype, outline
 from sinkscope.study.entries import name_and_mode
 from sinkscope.study.run import need_a_model, shown_names
 from sinkscope.study.schema import Study
+from sinkscope.study.table1 import grid
 from sinkscope.study.units import kind_of, units_of
 from sinkscope.study.units.facts import model_info
 from sinkscope.study.units.trace import kept_traces
+from sinkscope.tasks.protocol import BENCHMARKS, OTHERWISE, protocol_for, settings_for
 
 DISK = 1e9  # bytes per second at which weights are read
 SIGNS = 3.5  # characters per token, where no tokenizer is at hand
@@ -156,6 +156,11 @@ AGAIN = {"humaneval_instruct": 146}  # the answer begins with the stub
 OWN_EXAMPLES = {"gsm8k": 5, "gsm8k_cot": 8, "gsm8k_cot_llama": 8}
 
 
+def count_conditions(ks: Sequence[int], causal: bool) -> int:
+    """Of Table 1, for an autoregressive or a diffusion model."""
+    return sum(one.get("for", "all") in ("all", "causal" if causal else "diffusion") for one in grid(ks))
+
+
 def forecast_table1(
     models: Sequence[str],
     device: str = "cpu",
@@ -195,7 +200,7 @@ def forecast_table1(
             found.append({
                 "model": name, "protocol": chosen.name, "task": task, "problems": problems, "prompt": prompt,
                 "length": used.length, "forwards": batches * sum(part.forwards for part in batch),
-                "conditions": len(grid(model.causal, ks)) + (used.temperature > 0),
+                "conditions": count_conditions(ks, model.causal) + (used.temperature > 0),
                 "seconds": batches * total_seconds(batch, one), "memory": memory,
                 "fits": None if on_cpu else memory < place.memory,
             })  # fmt: skip

@@ -106,7 +106,7 @@ class Cell(Answered, _Asked):
     """Answers of one model to one task under one condition."""
 
     leak: float
-    confidence: float
+    confidence: float | None
     paper: float | None
     per_percent: float | None = None  # points of accuracy per percent of the attention taken
     p_primary: float | None = None  # of a primary comparison: corrected over all primary ones of the study

@@ -20,9 +20,11 @@ from sinkscope.errors import StudyError
 from sinkscope.interventions.conditions import Condition
 from sinkscope.io.progress import LOADING
 from sinkscope.study.analysis import analysed
+from sinkscope.study.benchmark_table import write_table
 from sinkscope.study.engines import Engine, Ray, engine_of
 from sinkscope.study.problem_sets import ProblemSets
 from sinkscope.study.results import Results
+from sinkscope.study.rounds import plan_round
 from sinkscope.study.schema import Study
 from sinkscope.study.store import RUN_SCHEMA, Store, as_json, versions
 from sinkscope.study.units import Job, ModelInfo, Unit, kind_of, units_of, weigh
@@ -48,10 +50,14 @@ def begun(
     store = Store(Path("runs") / study.name if out is None else out)
     chosen = engine_of(engine, workers, message)
     with store.locked(shard), closing(chosen):
-        models = models_of(study, chosen, store.folder, message)
+        sets = ProblemSets(study)
+        study = sets.count_problems()
+        models = [sets.add_protocols(info) for info in models_of(study, chosen, store.folder, message)]
         about = about_run(study, models)
         store.open(study.to_yaml(), about, alone=shard is None)
-        yield Work(study, store, models, units_of(study, models), about, chosen, message, progress)
+        for line in sets.describe(models):
+            message(line)
+        yield Work(study, store, sets, models, units_of(study, models), about, chosen, message, progress)
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,7 @@ class Work:
 
     study: Study
     store: Store
+    sets: ProblemSets
     models: list[ModelInfo]
     units: list[Unit]
     about: dict[str, Any]  # what run.json holds
@@ -67,7 +74,35 @@ class Work:
     on_message: OnMessage
     on_progress: OnProgress
 
-    def through(self, units: list[Unit]) -> None:
+    def run_all(self) -> list[Unit]:
+        """Run the study; the units that its results are made of.
+
+        The answers of benchmarks come first, and their table as soon as they are there; traces and all else after them.
+        """
+        if not self.study.has_table:
+            self.run_units(self.units)
+            return self.units
+        answers = [unit for unit in self.units if unit.kind == "answers"]
+        if self.study.sequential is None:
+            self.run_units(answers)
+        else:
+            answers = self._run_rounds(answers)
+        results, _ = analysed(self.study, self.models, answers, self.store.load, self.about)
+        for line in write_table(self.study, self.store, self.models, answers, results, self.about).splitlines():
+            self.on_message(line)
+        others = [unit for unit in self.units if unit.kind != "answers"]
+        self.run_units(others)
+        return [*answers, *others]
+
+    def _run_rounds(self, answers: Sequence[Unit]) -> list[Unit]:
+        """Round after round, until every comparison is decided; the units that were asked."""
+        counting, pending = plan_round(self.study, answers, self.store.find)
+        while pending:
+            self.run_units(pending)
+            counting, pending = plan_round(self.study, answers, self.store.find)
+        return counting
+
+    def run_units(self, units: Sequence[Unit]) -> None:
         """Run what is not there yet; controls are checked as soon as both sides are there, not after hours."""
         left = []
         for unit in units:
@@ -79,7 +114,7 @@ class Work:
         if done and left:
             self.on_message(f"{done} of {len(units)} units are there already")
         self.on_progress(done, len(units))
-        known, sets = {info.asked: info for info in self.models}, ProblemSets(self.study)
+        known, sets = {info.asked: info for info in self.models}, self.sets
         weights = {unit.id: weigh(self.study, unit, known[unit.model]) for unit in left}
         ahead, spent, started = sum(weights.values()), 0.0, time.monotonic()
         timed = len(inspect.signature(self.on_progress).parameters) > 2
@@ -222,6 +257,8 @@ def check(store: Store, unit: Unit, result: dict[str, Any]) -> None:
 def assemble(study: Study, store: Store, models: list[ModelInfo], units: list[Unit], about: dict[str, Any]) -> Results:
     """All tables from the stored units; written as results.parquet and results.json."""
     results, table = analysed(study, models, units, store.load, about)
+    if study.has_table:
+        write_table(study, store, models, units, results, about)
     buffer = io.BytesIO()
     table.write_parquet(buffer)
     store.write("results.parquet", buffer.getvalue())

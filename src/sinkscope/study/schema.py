@@ -18,6 +18,7 @@ from sinkscope.io import bounded_yaml
 from sinkscope.io.reading import read_text
 from sinkscope.study import entries
 from sinkscope.study.entries import MOST, EntryError, Pairs, part, validated
+from sinkscope.tasks.benchmarks import BenchmarkPlan, is_benchmark
 
 STUDIES = Path(__file__).parent / "studies"
 LONGEST_FILE_NAME = 150  # bytes of a file's name, with room for what is put behind it
@@ -63,11 +64,66 @@ Conditions = Annotated[SkipValidation[tuple[Condition, ...]], BeforeValidator(en
 
 @part
 class TaskPlan:
-    """Problems of one kind."""
+    """Problems of one kind of ours, or a benchmark as its protocol asks it."""
 
     name: Annotated[str, Field(strict=True), AfterValidator(entries.known_task)]
-    problems: Whole1
+    problems: Whole1 | None = None  # of a benchmark all, unless given
     difficulty: Annotated[int | None, Field(strict=True, ge=1, le=3)] = None
+    # Of benchmarks (`sinkscope.tasks.benchmarks.BenchmarkPlan`).
+    protocol: Text | None = None
+    data: Text | None = None
+    examples: Text | None = None
+    fewshot: Whole0 | None = None
+    chat: Truth | None = None
+    decode: Annotated[Mapping[str, Any], BeforeValidator(entries.decode_settings)] = Field(default_factory=dict)
+    repeats: Whole1 = 1  # answers per problem, with other random numbers
+
+    @model_validator(mode="after")
+    def _of_its_kind(self) -> TaskPlan:
+        if self.is_benchmark:
+            if self.difficulty is not None:
+                raise EntryError("has no effect on a benchmark; leave it out", "difficulty")
+            return self
+        if self.problems is None:
+            raise EntryError("must be given for problems of ours, of which there is no end", "problems")
+        for name in ("protocol", "data", "examples", "fewshot", "chat", "decode"):
+            if getattr(self, name):
+                raise EntryError("is for benchmarks such as gsm8k; leave it out", name)
+        return self
+
+    @property
+    def is_benchmark(self) -> bool:
+        return is_benchmark(self.name)
+
+    def limit(self, wanted: int | None) -> int:
+        """How many problems are asked where so many are wanted, or all of the plan; a benchmark has no more than it has."""
+        own = self.problems or 0
+        if wanted is None:
+            return own
+        return min(own, wanted) if self.is_benchmark else wanted
+
+    def benchmark(self) -> BenchmarkPlan:
+        """What the benchmark's own module takes."""
+        data, examples = (None if one is None else Path(one).expanduser() for one in (self.data, self.examples))
+        return BenchmarkPlan(self.name, self.protocol, data, examples, self.fewshot, self.chat, self.decode)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Name, number and difficulty always; the other fields where they say something."""
+        always = ("name", "problems", "difficulty")
+        found = {one.name: (getattr(self, one.name), one) for one in fields(self)}
+        plain = {
+            name: (value, value in (None, {}) or (name == "repeats" and value == 1))
+            for name, (value, _) in found.items()
+        }
+        return {name: value for name, (value, silent) in plain.items() if name in always or not silent}
+
+
+@part
+class SequentialPlan:
+    """Problems are looked at in rounds, in a random order; a comparison ends when it is decided."""
+
+    margin: Annotated[float, Field(strict=True, gt=0, le=50)] = 5.0  # points
+    round: Whole1 = 50
 
 
 @part
@@ -175,6 +231,8 @@ class Study:
     mechanism: MechanismPlan = MechanismPlan(problems=0)
     likelihood: LikelihoodPlan = LikelihoodPlan()
     forced: ForcedPlan = ForcedPlan()
+    shift: Whole0 = 0  # problems per task along whose unmasked path logits are compared
+    sequential: SequentialPlan | None = None
 
     @model_validator(mode="after")
     def _together(self) -> Study:
@@ -237,10 +295,19 @@ class Study:
             del found["expected"]
         if not self.trace.lens:
             del found["trace"]["lens"]
+        if not self.shift:
+            del found["shift"]
+        if self.sequential is None:
+            del found["sequential"]
         return found
 
     def to_yaml(self) -> str:
         return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True, width=120, default_flow_style=None)
+
+    @property
+    def has_table(self) -> bool:
+        """Whether answers come before all else, with a table of their own."""
+        return self.sequential is not None or any(task.is_benchmark for task in self.tasks)
 
     @property
     def likelihood_models(self) -> tuple[str, ...]:
@@ -295,4 +362,6 @@ def _plain(value: Any) -> Any:
             return [_plain(one) for one in value]
         case Mapping():
             return {name: _plain(one) for name, one in value.items()}
+        case TaskPlan():
+            return value.to_dict()
     return {item.name: _plain(getattr(value, item.name)) for item in fields(value)} if is_dataclass(value) else value

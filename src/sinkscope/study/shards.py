@@ -1,4 +1,4 @@
-"""A study, or Table 1, in parts that know nothing of each other, for clusters that only start jobs; and the parts joined."""
+"""A study in parts that know nothing of each other, for clusters that only start jobs; and the parts joined."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from sinkscope.errors import StudyError
-from sinkscope.interventions.conditions import condition_from_dict
 from sinkscope.io.reading import damaged, read_object
 from sinkscope.settings.decode import Decode
 from sinkscope.study.run import assemble, begun, check, need_a_model
@@ -23,7 +22,6 @@ from sinkscope.study.units import ModelInfo, Unit, units_of, weigh
 
 MOST = 100_000  # shards
 FOLDER = "shards"  # of the run folder: a file for each shard that was begun, which says whether it is finished
-OWN = ("data", "examples", "device")  # words of table1 that may differ from machine to machine
 
 
 @dataclass(frozen=True)
@@ -58,8 +56,10 @@ def run_shard(study: Study | str, shard: Shard, out: Path | str | None = None, *
     """
     with begun(study, out, shard=str(shard), **words) as work:
         units = shard.of(work.study, work.units, work.models)
+        if work.study.sequential is not None:
+            raise StudyError("Shards cannot look at each other's answers: leave sequential stopping out.")
         with _marked(work.store.folder, shard, {"shard": shard.index, "of": shard.count, "units": len(units)}):
-            work.through(units)
+            work.run_units(units)
     return work.store.folder
 
 
@@ -157,43 +157,3 @@ def _copy(part: Store, store: Store, unit: Unit) -> None:
             raise StudyError(f"{unit.id} in {part.folder} names a trace that is not there, {path.name}; copy it too.")
         store.write(f"traces/{path.name}", path.read_bytes())
     store.write(f"units/{unit.id}.json", (part.units / f"{unit.id}.json").read_bytes())
-
-
-# ---- table1: what a shard was asked for is kept beside its answers, so that `merge_table1` can ask for the same
-
-
-def run_table1_shard(models: Sequence[str], out: Path, shard: Shard, words: dict[str, Any], **here: Any) -> Path:
-    """Answer one shard's batches into a folder, which others may write to at the same time; `merge_table1` scores them.
-
-    words: of `table1`, such as tasks and ks. here: words that are about this process, such as the engine.
-    """
-    from sinkscope.evals.table1 import table1
-
-    words = {**words, **{name: str(words[name]) for name in ("data", "examples") if words.get(name)}}
-    kept = {**words, "models": list(models), "conditions": [one.to_dict() for one in words.get("conditions", ())]}
-    with _marked(out, shard, {"of": shard.count, "words": kept}):
-        table1(models, out, part=(shard.index, shard.count), **words, **here)
-    return out
-
-
-def has_table1_shards(folder: Path) -> bool:
-    return any("words" in mark for mark in _marks([folder]).values())
-
-
-def merge_table1(folders: Sequence[Path], out: Path, **here: Any) -> dict[str, Any]:
-    """Join the answers of all shards and score them: what comes out is what the whole run would have written."""
-    from sinkscope.evals.store import Answers
-    from sinkscope.evals.table1 import table1
-
-    marks = _marks(folders)
-    asked = [{name: value for name, value in one["words"].items() if name not in OWN} for one in marks.values()]
-    if len({one["of"] for one in marks.values()}) != 1 or any(one != asked[0] for one in asked):
-        raise StudyError("Expected shards of one table1 run, and these were asked for different things; name others.")
-    _refuse_unfinished(marks)
-    for folder in folders:
-        for path in sorted(folder.glob("*/*/requests*.jsonl")):
-            into = Answers(out / path.parent.relative_to(folder) / "requests.jsonl")
-            into.add_all((name, one) for name, one in Answers(path).items() if name not in into)
-    words = dict(next(iter(marks.values()))["words"])
-    models, conditions = words.pop("models"), [condition_from_dict(one) for one in words.pop("conditions")]
-    return table1(models, out, conditions=conditions, **words, **here)

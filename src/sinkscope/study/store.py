@@ -16,15 +16,29 @@ from importlib import metadata
 from pathlib import Path
 from typing import IO, Any
 
+import yaml
+
 from sinkscope import io, plugins
 from sinkscope.errors import StudyError
 from sinkscope.io.reading import read_object, read_text
 from sinkscope.study.units import Unit, kind_of
+from sinkscope.tasks.benchmarks import is_benchmark
 
 RUN_SCHEMA = 1  # of run.json
 LARGEST = 128 << 20  # bytes of a unit's file, run.json or results.json
 SAME = ("models", "versions", "seed")  # what every part of a run has in common, beside its study
 PACKAGES = ("sinkscope", "torch", "transformers", "numpy", "polars", "scipy")
+
+
+def _asks_more(path: Path, study_yaml: str) -> bool:
+    """Whether a study differs from a stored one in nothing but more problems of benchmarks, asked in the same order."""
+    before, after = (yaml.safe_load(text) for text in (read_text(path, LARGEST, StudyError), study_yaml))
+    if not isinstance(before, dict) or after.get("sequential") or len(before.get("tasks", ())) != len(after["tasks"]):
+        return False
+    pairs = list(zip(before["tasks"], after["tasks"], strict=True))
+    counts = [(one.pop("problems", 0), other.pop("problems", 0), is_benchmark(one["name"])) for one, other in pairs]
+    grown = all(old == new or (own and old < new) for old, new, own in counts)
+    return bool(before == after and grown and any(old != new for old, new, _ in counts))
 
 
 class Store:
@@ -77,6 +91,8 @@ class Store:
             self.write("study.yaml", study_yaml)
             self.write("run.json", as_json(run))  # last: when it is there, the folder is a run
             return
+        if _asks_more(self.folder / "study.yaml", study_yaml):
+            self.write("study.yaml", study_yaml)  # the units that are there stay as they are
         self.require(study_yaml, run, "name another folder with --out, or remove this one")
 
     def begun(self) -> tuple[str, dict[str, Any]]:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
 from sinkscope.cli import options
 from sinkscope.cli.app import command
-from sinkscope.cli.options import counts, listed, refuse
+from sinkscope.cli.options import counts, listed, refuse, settings_of
 from sinkscope.cli.screen import output, print_json, print_result, table_of, tell_shard
 from sinkscope.errors import TaskError
+
+if TYPE_CHECKING:
+    from polars import DataFrame
+
+    from sinkscope.study.schema import Study
 
 
 @command(name="eval")
@@ -22,7 +27,7 @@ def evaluate_model(
         str | None, Option(help="Any intervention of study files, such as mask_sinks:k=5,rank=as_run; values are YAML.")
     ] = None,
     show_prompt: Annotated[bool, Option("--show-prompt", help="Print the first prompt of each task; no run.")] = False,
-    out: Annotated[Path | None, Option("--out", "-o", help="Folder for finished requests; rerun to resume.")] = None,
+    out: Annotated[Path | None, Option("--out", "-o", help="Folder for finished batches; rerun to resume.")] = None,
     repeats: Annotated[int, Option(help="Answers per problem, for pass@k.", min=1)] = 1,
     pass_at: Annotated[str, Option(help="Which pass@k, with commas between.")] = "1",
     samples: Annotated[int, Option(help="Masked samples per likelihood.", min=1)] = 128,
@@ -35,34 +40,48 @@ def evaluate_model(
 
     The options of lm-evaluation-harness work too: --tasks, --limit, --num_fewshot, --batch_size, --output_path.
     """
-    from sinkscope.evals.evaluation import Choices, evaluate, shown_prompts
-    from sinkscope.evals.masking import decode_words, parse_condition
+    from sinkscope.interventions.conditions import Condition, parse_condition
     from sinkscope.io.progress import unit_progress
+    from sinkscope.study.evaluate import evaluate, evaluate_with_harness, first_prompts
+    from sinkscope.tasks.benchmarks import is_foreign
 
     names = listed(given.tasks, "at least one task", "gsm8k")
     if names is None:
         raise TaskError("Expected at least one task, such as --task gsm8k, got none.")
-    asked = {**given.asked(), "repeats": repeats, "pass_at": counts(pass_at), "samples": samples}
     if show_prompt:
         refuse(TaskError, "with --show-prompt, which runs nothing", out=out, condition=condition)
-        prompts = shown_prompts(model, Choices(tuple(names), **asked))
+        prompts = first_prompts(model, names, **given.asked())
         print_result(as_json, prompts, "\n".join(map(_as_text, prompts)))
         return
-    more = given.run()
     if condition is not None:
         refuse(TaskError, "with --condition", mask_sinks=mask_sinks)
     elif mask_sinks:
         condition = f"mask_sinks:k={mask_sinks}"
-    change = None if condition is None else parse_condition(condition)
-    if change is not None:
-        asked["settings"] = {**(asked["settings"] or {}), **decode_words(change)} or None
+    change = Condition("none") if condition is None else parse_condition(condition)
     asked_model: Any = model
     if base is not None:
         from sinkscope.models.load import load
 
         asked_model = load(model, dtype=given.dtype, device=given.device, base=base)
-    with unit_progress("answers") as shown:
-        found = evaluate(asked_model, names, intervention=change, out=out, **asked, **more, **shown.callbacks)
+    if all(map(is_foreign, names)):
+        useless = {"protocol": given.protocol, "data": given.data, "examples": given.examples, "out": out}
+        refuse(TaskError, f"with {names[0]}, which the harness runs itself", **useless)
+        words = {"batch_size": given.batch_size, "seed": given.seed, "dtype": given.dtype, "device": given.device}
+        found = evaluate_with_harness(
+            asked_model,
+            names,
+            change,
+            limit=given.problems,
+            samples=samples,
+            settings=settings_of(given.settings),
+            **words,
+        )
+    else:
+        with unit_progress("batches") as shown:
+            found = evaluate(
+                asked_model, names, change, out=out, engine=given.engine_of_benchmarks(), workers=given.own_workers(),
+                pass_at=counts(pass_at), repeats=repeats, **given.asked(), **shown.callbacks,
+            )  # fmt: skip
     if as_json:
         print_json(found)
         return
@@ -108,31 +127,39 @@ def table1(
 ) -> None:
     """Run the paper's Table 1: GSM8K and HumanEval with the sinks masked, and with random keys masked instead.
 
-    Every answer is stored at once: rerun the command to resume.
+    Scores are printed as soon as the answers are there; all is stored as it comes: rerun the command to resume.
     """
-    from sinkscope.evals.masking import parse_condition
-    from sinkscope.evals.table1 import Stopping
-    from sinkscope.evals.table1 import table1 as run
+    from sinkscope.interventions.conditions import parse_condition
     from sinkscope.io.progress import unit_progress
-    from sinkscope.study.shards import Shard, run_table1_shard
+    from sinkscope.report.writing import write
+    from sinkscope.runs.run import run
+    from sinkscope.study.schema import SequentialPlan
+    from sinkscope.study.shards import Shard, run_shard
+    from sinkscope.study.table1 import check_fast, table1_study
 
     names = listed([*(models or []), *(more or [])], "models", "tiny-llada")
     if names is None:
         raise TaskError("Expected models for table1, such as --models GSAI-ML/LLaDA-8B-Instruct, got none.")
-    # What is asked, which shards must have in common; and what is about this process.
-    words: dict[str, Any] = {
-        "tasks": listed(given.tasks, "tasks", "gsm8k"), "ks": counts(ks), "traced": traced, **given.asked(),
-        "conditions": [parse_condition(text) for text in condition or []], **given.run(),
-    }  # fmt: skip
-    here: dict[str, Any] = {"engine": words.pop("engine"), "fast": fast_problems if fast else None}
-    here["sequential"] = None if sequential is None else Stopping(sequential, round_size)
-    with unit_progress("answers") as shown:
-        here |= shown.callbacks
-        if shard is None:
-            found = run(names, out, **words, **here)
-        else:
-            run_table1_shard(names, out, Shard.parse(shard), words, **here)
-    if shard is not None:
-        tell_shard(out, shard, as_json)
-    else:
-        print_result(as_json, found, (out / "table1.md").read_text(encoding="utf-8"))
+    if shard is not None and (fast or sequential is not None):
+        raise TaskError("Shards of a table cannot look at each other's answers: leave --fast and --sequential out.")
+    rounds = None if sequential is None else SequentialPlan(sequential, round_size)
+    study = table1_study(
+        names, tasks=listed(given.tasks, "tasks", "gsm8k"), ks=counts(ks), traced=traced, sequential=rounds,
+        conditions=[parse_condition(text) for text in condition or []], **given.asked(),
+    )  # fmt: skip
+    engine, workers = given.engine_of_benchmarks(), given.own_workers()
+    with unit_progress("batches") as shown:
+        if shard is not None:
+            run_shard(study, Shard.parse(shard), out, engine=engine, workers=workers, **shown.callbacks)
+            tell_shard(out, shard, as_json)
+            return
+        if fast:
+
+            def answer(one: Study, name: str) -> DataFrame:
+                return run(one, out / "fast-check" / name, engine, workers, **shown.callbacks).answers()
+
+            study = check_fast(study, fast_problems, answer, shown.on_message)
+        done = run(study, out, engine, workers, **shown.callbacks)
+    page = write(done.folder)
+    table = (out / "table1.md").read_text(encoding="utf-8")
+    print_result(as_json, done.results, f"{table}\nResults: {out / 'results.json'}\nReport:  {page}")

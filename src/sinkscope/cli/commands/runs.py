@@ -80,20 +80,11 @@ def merge(
     report: ReportFlag = True,
     as_json: JsonFlag = False,
 ) -> None:
-    """Join the shards of a study or of table1 (--shard i/n), finish its tables and report; names a shard that is missing."""
-    from sinkscope.io.progress import unit_progress
+    """Join the shards of a study or of table1 (--shard i/n), finish its tables and report; names a missing shard."""
     from sinkscope.runs.run import Run
     from sinkscope.study import shards
 
-    if not any(map(shards.has_table1_shards, runs)):
-        print_run(Run.load(shards.merge(runs, out)), report, as_json)
-        return
-    if out is None and len(runs) > 1:
-        raise StudyError(f"Expected --out, the folder for the merged run of {len(runs)} folders, got none.")
-    folder = out or runs[0]
-    with unit_progress("answers") as shown:  # what is left is to score, and to trace a few problems
-        found = shards.merge_table1(runs, folder, **shown.callbacks)
-    print_result(as_json, found, (folder / "table1.md").read_text(encoding="utf-8"))
+    print_run(Run.load(shards.merge(runs, out)), report, as_json)
 
 
 @command()

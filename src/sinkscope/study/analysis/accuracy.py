@@ -39,10 +39,21 @@ class AnswerSet:
         return [row for chunks in self.tasks.values() for chunk in chunks for row in chunk["rows"]]
 
     @cached_property
+    def verdicts(self) -> dict[tuple[str, int], bool]:
+        """Task and problem → whether it was answered right, in the order of the tasks and of their problems."""
+        found: dict[tuple[str, int], bool] = {}
+        for task in self.tasks:
+            rows = sorted(self.only([task]).rows, key=lambda row: int(row["problem"]))
+            found |= {(task, int(row["problem"])): bool(row["correct"]) for row in rows}
+        return found
+
+    @property
     def right(self) -> list[bool]:
-        """In the order of the tasks and of their problems."""
-        by_task = (self.only([task]).rows for task in self.tasks)
-        return [bool(row["correct"]) for rows in by_task for row in sorted(rows, key=lambda row: int(row["problem"]))]
+        return list(self.verdicts.values())
+
+    def right_at(self, other: AnswerSet) -> list[bool]:
+        """Of the problems that another condition answered too: of comparisons that end early, it has fewer."""
+        return [self.verdicts[key] for key in other.verdicts]
 
     @property
     def accuracy(self) -> float:
@@ -97,17 +108,23 @@ def cells(study: Study, models: Sequence[ModelInfo], answers: dict[Key, AnswerSe
 def _cell(model: ModelInfo, answers: dict[Key, AnswerSet], key: Key) -> Cell:
     name, setting, task, condition = key
     one, base = answers[key], answers[*key[:3], Condition("none")]
-    right, says, change, taken = one.right, condition.to_dict(), paired(base.right, one.right), one.shares()
+    right, says, change, taken = one.right, condition.to_dict(), paired(base.right_at(one), one.right), one.shares()
     low, high = wilson(sum(right), len(right))
     theirs = not setting and vocabulary.as_in_the_paper(says, model.family)
     return Cell(
         model=name, family=model.family, causal=model.causal, task=task, setting=setting, condition=says,
         label=condition.label, n=len(right), correct=sum(right), accuracy=one.accuracy, low=low, high=high,
         **vars(change), p_holm=change.p, **taken, controls=_controls(answers, key),
-        confidence=sum(row["confidence"] for row in one.rows) / len(one.rows),
+        confidence=mean_confidence(one.rows),
         paper=paper.accuracy(name, task, condition.k) if theirs else None,
         per_percent=change.difference / share if (share := taken["mass_share"]) else None,
     )  # fmt: skip
+
+
+def mean_confidence(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    """Mean confidence in what was committed; None of benchmarks, whose batches end at their stop strings."""
+    values = [row["confidence"] for row in rows if row["confidence"] is not None]
+    return sum(values) / len(values) if values else None
 
 
 def _controls(answers: dict[Key, AnswerSet], key: Key) -> dict[Any, Control]:
@@ -116,7 +133,9 @@ def _controls(answers: dict[Key, AnswerSet], key: Key) -> dict[Any, Control]:
     for match, candidates in vocabulary.controls(key[3]).items():
         control = next((answers[*key[:3], one] for one in candidates if (*key[:3], one) in answers), None)
         if control is not None:
-            compared = paired(control.right, answers[key].right)
+            shared = [place for place in answers[key].verdicts if place in control.verdicts]
+            before, after = ([one.verdicts[place] for place in shared] for one in (control, answers[key]))
+            compared = paired(before, after)
             found[match] = Control(accuracy=control.accuracy, **vars(compared), p_holm=compared.p, **control.shares())
     return found
 

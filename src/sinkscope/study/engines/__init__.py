@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Generic, Protocol, TypeVar
+from typing import Annotated, Any, Protocol
 
 from sinkscope.errors import StudyError
-from sinkscope.evals.batches import Batch, RunBatches
 from sinkscope.fields import Allowed, check_fields, maybe, number, whole
 from sinkscope.study.schema import Study
 from sinkscope.study.units import Job, ModelInfo
@@ -75,13 +73,6 @@ class Ray:
         came = f"{self.gpus_per_worker:g} GPUs per worker and the device {device or 'cpu'}"
         raise StudyError(f"Expected workers that use the GPUs they take, got {came}; {advice}.")
 
-    def answering(self, device: str | None, on_message: Callable[[str], object]) -> AbstractContextManager[RunBatches]:
-        """Workers for the batches of a benchmark (`sinkscope.evals.batches`), for as long as the `with` lasts."""
-        from sinkscope.study.engines.cluster import answering
-
-        self.fit(device)
-        return answering(self, on_message)
-
 
 def engine_of(
     engine: str | Ray | Engine, workers: int | None = None, on_message: Callable[[str], object] | None = None
@@ -107,21 +98,17 @@ def engine_of(
 # ---- which unit a free worker takes: one of the model that it has loaded, the longest first
 
 
-WorkPiece = Job | Batch  # of a study, of a benchmark
-P = TypeVar("P", bound=WorkPiece)
-
-
-def known_models(unit: WorkPiece, result: Mapping[str, Any]) -> dict[str, ModelInfo]:
+def known_models(unit: Job, result: Mapping[str, Any]) -> dict[str, ModelInfo]:
     """The model that the result of a unit of facts tells about; none of any other."""
     return {unit.model: ModelInfo(**result)} if unit.kind == "facts" and "left_out" not in result else {}
 
 
-class Waiting(Generic[P]):
+class Waiting:
     """Units that nobody has begun, by model, the longest last in each list; taking one of a loaded model costs no search."""
 
-    def __init__(self, units: Iterable[P], weigh: Callable[[P], float]) -> None:
+    def __init__(self, units: Iterable[Job], weigh: Callable[[Job], float]) -> None:
         """weigh: how long a unit takes, in any measure."""
-        self.by_model: dict[str, list[P]] = {}
+        self.by_model: dict[str, list[Job]] = {}
         self.weights: dict[str, float] = {}
         for unit in reversed(list(units)):  # the sort is stable: what weighs the same is taken in the plan's order
             self.weights[unit.id] = weigh(unit)
@@ -132,7 +119,7 @@ class Waiting(Generic[P]):
     def __len__(self) -> int:
         return sum(map(len, self.by_model.values()))
 
-    def take(self, loaded: str | None, at: Counter[str]) -> P | None:
+    def take(self, loaded: str | None, at: Counter[str]) -> Job | None:
         """The next unit of the loaded model; else of the model with most left for each worker that is at it.
 
         at: workers by the model that they have loaded.
@@ -145,6 +132,6 @@ class Waiting(Generic[P]):
         shares = {model: sum(self.weights[one.id] for one in mine) / (at[model] + 1) for model, mine in left.items()}
         return left[max(shares, key=lambda model: shares[model])].pop()
 
-    def put_back(self, unit: P) -> None:
+    def put_back(self, unit: Job) -> None:
         """A unit whose worker was lost is the next of its model: others may have waited for it long enough."""
         self.by_model.setdefault(unit.model, []).append(unit)

@@ -1,4 +1,4 @@
-"""Units of a study, or batches of a benchmark, on a Ray cluster: workers keep their model; what failed is tried elsewhere.
+"""Units of a study on a Ray cluster: workers keep their model; what failed is tried elsewhere.
 
 No file system is shared: results and files come back through Ray, one at a time, and are written here alone. A worker
 gets its next unit when its last result was fetched, so no more than one result per worker waits anywhere.
@@ -10,24 +10,23 @@ import json
 import logging
 import os
 import sys
-import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from sinkscope import io
 from sinkscope.errors import StudyError
-from sinkscope.evals.batches import Batch, Job, Outcome, RunBatches
-from sinkscope.study.engines import P, Ray, ShouldStop, Waiting, WorkPiece, known_models
+from sinkscope.study.engines import JobResults, Ray, ShouldStop, Waiting, known_models
 from sinkscope.study.schema import Study
-from sinkscope.study.units import ModelInfo, weigh
+from sinkscope.study.units import Job, ModelInfo, weigh
 
 logger = logging.getLogger(__name__)
+FUNCTION = "sinkscope.study.engines.local:answer"  # what workers call, with study and job as JSON and a folder
 TRIES = 3  # of a unit
 LOSSES = 3  # workers in a row that ended before they could be given anything
 OnMessage = Callable[[str], object]
@@ -40,7 +39,7 @@ class Worker:
     handle: Any
     node: str = ""  # address of its node; empty while it starts
     pid: int | None = None
-    unit: WorkPiece | None = None
+    unit: Job | None = None
     model: str | None = None
 
 
@@ -48,8 +47,8 @@ class Worker:
 class Left:
     """What is left of one call of `work`, and what failed in it."""
 
-    waiting: Waiting[Any]
-    again: list[WorkPiece] = field(default_factory=list)
+    waiting: Waiting
+    again: list[Job] = field(default_factory=list)
     nodes: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))  # unit → where it failed
     broken: list[tuple[str, str]] = field(default_factory=list)  # a sentence, and all that was reported
 
@@ -58,12 +57,10 @@ class Left:
 
 
 class Cluster:
-    """The engine that a `Ray` describes; function: what workers call, with study and unit as JSON and a folder."""
+    """The engine that a `Ray` describes."""
 
-    def __init__(
-        self, choice: Ray, on_message: OnMessage | None = None, function: str = "sinkscope.study.engines.local:answer"
-    ) -> None:
-        self.choice, self.function = choice, function
+    def __init__(self, choice: Ray, on_message: OnMessage | None = None) -> None:
+        self.choice = choice
         self.on_message: OnMessage = on_message or logger.info
         self.workers: list[Worker] = []
         self.calls: dict[Any, Worker] = {}  # a unit, or the first word of a worker that starts
@@ -81,17 +78,11 @@ class Cluster:
             raise StudyError("The engine ray needs the package ray; install it: pip install -e '.[ray]'") from None
         return ray
 
-    def work(
-        self, study: Study | Job, units: Sequence[P], folder: Path, stop: ShouldStop
-    ) -> Iterator[tuple[P, dict[str, Any]]]:
+    def work(self, study: Study, jobs: Sequence[Job], folder: Path, stop: ShouldStop) -> JobResults:
         self.choice.fit(study.device)
-        self._open(len(units))
+        self._open(len(jobs))
         context = json.dumps(study.to_dict())
-
-        def weight(unit: Any) -> float:  # batches of a benchmark are of about the same size
-            return weigh(study, unit.unit, self.models.get(unit.model)) if isinstance(study, Study) else 1.0
-
-        left = Left(Waiting(units, weight))
+        left = Left(Waiting(jobs, lambda job: weigh(study, job.unit, self.models.get(job.model))))
         seen = time.monotonic()  # when something was last at work
         while True:
             if not stop():
@@ -119,7 +110,7 @@ class Cluster:
                 if not stop():
                     self._feed(context, left)  # it computes on while this result is stored
                 _save(folder, files)
-                yield cast("P", unit), answer["result"]
+                yield unit, answer["result"]
         if left.broken:
             sentence, why = left.broken[0]
             more = f" (and {len(left.broken) - 1} more units)" if len(left.broken) > 1 else ""
@@ -198,7 +189,7 @@ class Cluster:
         done, _ = self.ray.wait(list(self.calls), num_returns=1, timeout=0.5, fetch_local=False)
         return [(self.calls.pop(call), call) for call in done]
 
-    def _fetch(self, worker: Worker, unit: WorkPiece, call: Any) -> tuple[dict[str, Any], list[tuple[str, bytes]]]:
+    def _fetch(self, worker: Worker, unit: Job, call: Any) -> tuple[dict[str, Any], list[tuple[str, bytes]]]:
         """Answer and files of a call that is over; a worker that was lost is reported as a bug."""
         try:
             text, files = self.ray.get(call)
@@ -221,9 +212,9 @@ class Cluster:
                 unit = self._again(worker, left) or left.waiting.take(worker.model, at)
                 if unit is not None:
                     worker.unit, worker.model = unit, unit.model
-                    self.calls[worker.handle.run.remote(self.function, context, json.dumps(unit.to_dict()))] = worker
+                    self.calls[worker.handle.run.remote(FUNCTION, context, json.dumps(unit.to_dict()))] = worker
 
-    def _again(self, worker: Worker, left: Left) -> WorkPiece | None:
+    def _again(self, worker: Worker, left: Left) -> Job | None:
         """A unit that failed; on a node that it did not fail on, as long as there is another node."""
         nodes = {one.node for one in self.workers if one.node} - set(self.lacking)
         for place, unit in enumerate(left.again):
@@ -231,7 +222,7 @@ class Cluster:
                 return left.again.pop(place)
         return None
 
-    def _failed(self, worker: Worker, unit: WorkPiece, answer: dict[str, Any], left: Left) -> None:
+    def _failed(self, worker: Worker, unit: Job, answer: dict[str, Any], left: Left) -> None:
         if "lacking" in answer:  # says nothing about the unit: other nodes may have the model
             left.waiting.put_back(unit)
             if worker.node not in self.lacking:
@@ -267,24 +258,3 @@ def _connect(ray: Any, address: str | None) -> None:
     except (ConnectionError, RuntimeError, ValueError, OSError, TimeoutError) as error:
         told = f"Expected a Ray cluster at {asked or 'this machine'}, got none ({io.reason(error)})"
         raise StudyError(f"{told}; start one with `ray start --head`, or leave --address out.") from None
-
-
-# ---- batches of a benchmark: the workers, the queue and the retries are those of studies
-
-
-@contextmanager
-def answering(choice: Ray, on_message: OnMessage) -> Iterator[RunBatches]:
-    """Workers that stay from one call to the next, with the model that they have loaded."""
-
-    def run(job: Job, batches: Sequence[Batch]) -> Iterator[tuple[Batch, Outcome]]:
-        """Every batch with its outcome, as they are finished."""
-        # Other weights than those that the requests were made for are told, and not used.
-        cluster.prints[job.model] = job.fingerprint
-        shared = replace(job, threads=max(1, int(choice.cpus_per_worker)))
-        pieces = [replace(batch, model=job.model) for batch in batches]
-        with tempfile.TemporaryDirectory() as folder:
-            for batch, result in cluster.work(shared, pieces, Path(folder), lambda: False) if pieces else ():
-                yield batch, json.loads(result["outcome"])
-
-    with closing(Cluster(choice, on_message, "sinkscope.evals.batches:answer")) as cluster:
-        yield run

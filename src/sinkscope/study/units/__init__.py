@@ -21,9 +21,10 @@ from sinkscope.registry import Registry
 from sinkscope.settings.decode import Decode
 from sinkscope.sinks.columns import on_one_core
 from sinkscope.study.schema import LONGEST_FILE_NAME, Study, TaskPlan
+from sinkscope.tasks.protocol import draws
 
 UNIT_KINDS: Registry[UnitKind] = Registry("kind of unit", StudyError)
-MODULES = ("facts", "answers", "mechanism", "trace", "likelihood")  # of this folder, which hold the kinds
+MODULES = ("facts", "answers", "mechanism", "trace", "shift", "likelihood")  # of this folder, which hold the kinds
 Grade = Callable[[int, str], bool]  # number of a problem, text of an answer → whether it is right
 TYPICAL_PROMPT = 40  # tokens of a small problem
 
@@ -39,6 +40,13 @@ class ModelInfo:
     identity: Mapping[str, Any]
     settings: Mapping[str, Mapping[str, Any]]  # label of a point of the sweep → Decode as a dict
     likelihood: bool = False  # measured by likelihood, not by answers
+    # Benchmark → label → settings, since a protocol has its own; and what its prompts and scores depend on.
+    protocols: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
+    benchmarks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def settings_of(self, task: str, label: str) -> Mapping[str, Any]:
+        """The decode settings at a point of the sweep."""
+        return self.protocols.get(task, self.settings)[label]
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -214,8 +222,11 @@ def suits(models: str, info: ModelInfo) -> bool:
 
 
 def conditions_for(study: Study, info: ModelInfo) -> list[Condition]:
-    """The study's conditions that are for this model."""
-    return [condition for condition, models in study.conditions if suits(models, info)]
+    """The study's conditions that are for this model; another seed only where answers depend on it."""
+    found = [condition for condition, models in study.conditions if suits(models, info)]
+    settings = [info.settings_of(task.name, label) for task in study.tasks for label in info.settings]
+    drawn = any(draws(Decode.from_dict(dict(one))) for one in settings)
+    return [one for one in found if drawn or one.name != "other_seed"]
 
 
 def decoded_units(
@@ -224,11 +235,11 @@ def decoded_units(
     """At every point of the sweep and under every condition, which may change it: each task's problems, so many at a time."""
     return [
         Unit(kind, info.asked, condition, setting, task.name, first, min(first + size, count), first // size,
-             {**decode, **condition.decode}, info.name)
-        for setting, decode in info.settings.items()
+             {**info.settings_of(task.name, setting), **condition.decode}, info.name)
+        for setting in info.settings
         for condition in conditions
         for task in study.tasks
-        for count in [task.problems if problems is None else problems]
+        for count in [task.limit(problems)]
         for first in range(0, count, size)
     ]  # fmt: skip
 

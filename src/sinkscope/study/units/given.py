@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from sinkscope.attention.context import seeded
-from sinkscope.evals.batches import intervened, weights_of
-from sinkscope.interventions import Active
+from sinkscope.interventions import Active, intervene
 from sinkscope.models.base import Model, pad
+from sinkscope.models.load import load
 from sinkscope.study.entries import name_and_mode
 from sinkscope.study.schema import Study
 from sinkscope.study.units import Prompt, Unit
@@ -63,8 +64,15 @@ def apply_condition(
 ) -> Iterator[EffectAfterPrefill]:
     """The unit's condition in force, with the random keys of these problems, each so many rows; counts what it takes."""
     change = unit.condition.intervention(study.seed)
-    with seeded(row_seeds(study, unit, numbers) * times), intervened(model, change) as active:
+    put_in = nullcontext() if change is None else intervene(model, change)
+    with seeded(row_seeds(study, unit, numbers) * times), put_in as active:
         yield EffectAfterPrefill(active)
+
+
+@functools.lru_cache(maxsize=1)
+def weights_of(name: str, dtype: str | None, device: str | None) -> Model:
+    """The model of that name; the one before it is let go."""
+    return load(name, dtype=dtype, device=device)
 
 
 @dataclass

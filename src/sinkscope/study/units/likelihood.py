@@ -19,8 +19,8 @@ import yaml
 from torch import Tensor
 
 from sinkscope.attention.capture import observe
+from sinkscope.decoding.likelihood import masked_scores, read_spans
 from sinkscope.errors import StudyError
-from sinkscope.evals.scoring import masked_scores, read_spans
 from sinkscope.interventions.conditions import Condition
 from sinkscope.models.base import Model
 from sinkscope.models.cost import Workload

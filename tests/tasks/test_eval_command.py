@@ -28,7 +28,7 @@ def test_our_own_problems_through_the_harness(capsys: pytest.CaptureFixture[str]
     assert task["n"] == 4
     (score, *_) = task["scores"].values()
     assert 0 <= score["low"] <= score["value"] <= score["high"] <= 1
-    assert found["sinkscope"]["settings"]
+    assert found["settings"]
 
 
 @pytest.mark.parametrize(
@@ -63,9 +63,9 @@ def test_a_condition_is_named_on_the_command_line(capsys: pytest.CaptureFixture[
     ]
     assert run([*words, "--condition", "mask_positions:positions=[0,1],since=second"]) == 0
     shown = capsys.readouterr()
-    (change,) = json.loads(shown.out)["sinkscope"]["intervention"]
+    change = json.loads(shown.out)["condition"]
     assert (change["positions"], change["since"]) == ([0, 1], "second")
-    assert "2 of 2 answers" in shown.err  # nobody watches: a line tells how far it is
+    assert "1 of 1 batches" in shown.err  # nobody watches: a line tells how far it is
     assert run([*words, "--condition", "mask_positions:positions=0"]) == 2
     assert run([*words, "--condition", "noop", "--mask-sinks", "1"]) == 2
 
@@ -84,8 +84,8 @@ def test_a_cache_is_a_condition_too(capsys: pytest.CaptureFixture[str]) -> None:
         "--json",
     ]
     assert run([*words, "--condition", "sparse_cache:keep=0.5,by=recent"]) == 0
-    found = json.loads(capsys.readouterr().out)["sinkscope"]
-    assert found["settings"]["sinkscope_composition"]["cache"]["keep"] == 0.5
+    found = json.loads(capsys.readouterr().out)
+    assert found["condition"]["keep"] == 0.5
 
 
 def test_a_prompt_is_shown_and_nothing_is_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,14 +9,14 @@ import pytest
 import torch
 from harness_models import FAMILIES, random_model, tokens
 
-from sinkscope.evals.batches import read_answer
-from sinkscope.evals.protocol import settings_for
-from sinkscope.evals.scoring import chain_likelihoods, masked_likelihood
+from sinkscope.decoding.likelihood import chain_likelihoods, masked_likelihood
+from sinkscope.decoding.stop_strings import read_answer
+from sinkscope.tasks.protocol import settings_for
 
 lm_eval = pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed (extra: eval)")
 from lm_eval.api.instance import Instance  # noqa: E402
 
-from sinkscope.evals.harness import HarnessLM  # noqa: E402
+from sinkscope.tasks.harness import HarnessLM  # noqa: E402
 
 DATA = Path(os.environ.get("SINKSCOPE_DATA", Path(__file__).parents[3] / "shared" / "data"))
 

@@ -10,9 +10,8 @@ import pytest
 from harness_models import FAMILIES, random_model
 
 from sinkscope.errors import TaskError
-from sinkscope.evals.protocol import (
+from sinkscope.tasks.protocol import (
     BENCHMARKS,
-    Setup,
     checkpoint_of,
     names,
     protocol_for,
@@ -20,13 +19,13 @@ from sinkscope.evals.protocol import (
     settings_for,
     setup_for,
 )
-from sinkscope.evals.sanitize import program
+from sinkscope.tasks.sanitize import program
 
 pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed (extra: eval)")
-from sinkscope.evals.benchmarks import human_eval_job, load_tasks, worked_examples
-from sinkscope.evals.evaluation import Choices, shown_prompts
 from sinkscope.models.load import outline
 from sinkscope.sandbox import check_many, require_sandbox
+from sinkscope.study.evaluate import eval_study, first_prompts
+from sinkscope.tasks.benchmarks import Benchmark, BenchmarkPlan, human_eval_job, worked_examples
 
 DATA = Path(os.environ.get("SINKSCOPE_DATA", Path(__file__).parents[3] / "shared" / "data"))
 LLADA, DREAM = "GSAI-ML/LLaDA-8B-Instruct", "Dream-org/Dream-v0-Instruct-7B"
@@ -127,25 +126,20 @@ def test_scores_are_shown_for_exactly_that_checkpoint_and_protocol(data):
     model = random_model(FAMILIES["dream"](), context=4096, chat=True)
 
     def shown(name, **words):
-        lines, model.name = [], name
-        found = Choices(("gsm8k",), data=data, **words).build(model)
-        found.tell(lines.append)
-        return [one["score"] for one in found.published("gsm8k")], lines
+        model.name = name
+        return [one["score"] for one in Benchmark(BenchmarkPlan("gsm8k", data=data, **words), model).published]
 
-    scores, lines = shown(DREAM)
-    assert scores == [81.0] and any("81 % without masking" in line for line in lines)
-    assert shown(DREAM, protocol="paper")[0] == [82.0]
+    assert shown(DREAM) == [81.0]
+    assert shown(DREAM, protocol="paper") == [82.0]
     for name, words in (
         ("apple/DiffuCoder-7B-Instruct", {}),
         ("tiny-dream", {"protocol": "dream-authors"}),
         (DREAM, {"protocol": "harness"}),
-        (DREAM, {"settings": {"length": 32}}),
+        (DREAM, {"decode": {"length": 32}}),
         (DREAM, {"fewshot": 2}),
         (DREAM, {"chat": False}),
     ):
-        scores, lines = shown(name, **words)
-        assert scores == [] and not any("without masking" in line for line in lines)
-    assert any("has no protocol of its own" in line for line in shown("tiny-dream")[1])
+        assert shown(name, **words) == []
 
 
 def test_wrong_protocols_are_one_sentence(tmp_path, data):
@@ -162,14 +156,14 @@ def test_wrong_protocols_are_one_sentence(tmp_path, data):
     own.write_text(head + ", examples: 3, turns: plain}")
     read_protocol.cache_clear()
     model = random_model(FAMILIES["llama"](), context=4096)
-    asked = Choices(("gsm8k",), str(own), data=data).build(model)
-    assert asked.prompt("gsm8k")[0]["content"].count("gsm8k_train") == 3
+    asked = Benchmark(BenchmarkPlan("gsm8k", str(own), data), model)
+    assert asked.messages()[0]["content"].count("gsm8k_train") == 3
     with pytest.raises(TaskError, match="does not say how"):
-        Choices(("gsm8k",), "dream-authors", data=data).build(model)
+        Benchmark(BenchmarkPlan("gsm8k", "dream-authors", data), model)
     with pytest.raises(TaskError, match="no chat template"):
-        Choices(("gsm8k",), "llama-authors", data=data).build(model).tell(lambda line: None)
+        _ = Benchmark(BenchmarkPlan("gsm8k", "llama-authors", data), model).turns
     with pytest.raises(TaskError, match="leave it out"):
-        Choices(("sinkscope_logic",), "paper")
+        eval_study("tiny-llada", ["sinkscope_logic"], protocol="paper")
 
 
 def test_data_that_are_not_there_are_told_before_a_model_is_loaded(tmp_path, monkeypatch):
@@ -180,9 +174,9 @@ def test_data_that_are_not_there_are_told_before_a_model_is_loaded(tmp_path, mon
 
     monkeypatch.setattr(datasets, "load_dataset", offline)
     with pytest.raises(TaskError, match="--data"):
-        Choices(("gsm8k",)).build(outline("tiny-llada"))
+        Benchmark(BenchmarkPlan("gsm8k"), outline("tiny-llada"))
     with pytest.raises(TaskError, match=r"gsm8k_test\.jsonl"):
-        Choices(("gsm8k",), data=tmp_path).build(outline("tiny-llada"))
+        Benchmark(BenchmarkPlan("gsm8k", data=tmp_path), outline("tiny-llada"))
 
 
 # ---- worked examples of another package
@@ -223,9 +217,8 @@ def real(family):
 def prompts(family, protocol, examples=None):
     found = read_protocol(protocol)
     tasks = tuple(name for name in BENCHMARKS if found.setup(name, "", family) is not None)
-    return {
-        one["task"]: one for one in shown_prompts(real(family), Choices(tasks, protocol, data=DATA, examples=examples))
-    }
+    words = {"protocol": protocol, "data": DATA, "examples": examples}
+    return {one["task"]: one for one in first_prompts(real(family), tasks, **words)}
 
 
 @pytest.mark.parametrize("protocol", ["llada-authors", "llada-pure", "llada15-authors"])
@@ -334,13 +327,14 @@ def test_what_nobody_calls_is_left_out():
 
 
 def test_a_protocols_stops_and_extraction_reach_the_task(data, examples):
-    setup = read_protocol("llada-authors").setup("gsm8k", LLADA, "llada")
-    (task,) = load_tasks(Choices(("gsm8k",), data=data, examples=examples), {"gsm8k": setup}).values()
+    model = random_model(FAMILIES["llada"](), context=4096, chat=True)
+    model.name = LLADA
+    task = Benchmark(BenchmarkPlan("gsm8k", data=data, examples=examples), model).task
     assert task.get_config("generation_kwargs")["until"] == ["Question:"]
     assert task.get_config("num_fewshot") == 4 and task.config.task == "gsm8k"
     (data / "gsm8k_train.jsonl").unlink()
     with pytest.raises(TaskError, match="gsm8k_train"):
-        load_tasks(Choices(("gsm8k",), data=data), {"gsm8k": Setup("gsm8k", "gsm8k", examples=5)})
+        Benchmark(BenchmarkPlan("gsm8k", "fast-dllm", data), model)
     assert checkpoint_of("tiny-llada") == "tiny-llada"
 
 

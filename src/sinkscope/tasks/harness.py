@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import version
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import torch
+
+from sinkscope.attention.attend import choose_backend
 from sinkscope.decoding import Decode
+from sinkscope.decoding.likelihood import Likelihood, chain_likelihoods, masked_likelihood
+from sinkscope.decoding.stop_strings import generate_until
 from sinkscope.errors import TaskError
-from sinkscope.evals.batches import Batch, Kind, Request, Runner, attention_of, runner_of, total_effect
-from sinkscope.evals.masking import described
-from sinkscope.evals.protocol import Protocol, draws, settings_for, setup_for
-from sinkscope.evals.store import Answers, key
 from sinkscope.fields import need, whole
-from sinkscope.interventions import MaskSinks
+from sinkscope.interventions import Effect, MaskSinks, intervene
 from sinkscope.interventions.conditions import Condition
 from sinkscope.io.progress import step_bar
 from sinkscope.models.base import Model
 from sinkscope.models.template import rendered
+from sinkscope.tasks.protocol import Protocol, draws, settings_for, setup_for
 
 try:
     from lm_eval.api.model import TemplateLM
@@ -34,21 +36,18 @@ except ImportError as error:  # pragma: no cover - the environment of the tests 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
 
-
-class PartAnswered(Exception):  # noqa: N818 - it ends what the harness does, and is no error
-    """This part of the requests is answered; the others are not there to be scored."""
+T = TypeVar("T")
+Asked = tuple[Decode, tuple[int, ...], tuple[str, ...]]  # settings, prompt and stop strings of a generation
 
 
 @register_model("sinkscope")
 class HarnessLM(TemplateLM):  # type: ignore[misc]
     """A model for `lm_eval.simple_evaluate(model=HarnessLM(model, intervention), …)`.
 
-    `intervention` may be a `Condition`, as study files name it: workers elsewhere can make only that.
-    `settings` is a Decode for all tasks, or words that replace single settings of each task's protocol (`protocol`, by
-    default that of the checkpoint). `samples` is the number of maskings in a diffusion model's likelihood. With `store`,
-    finished requests are kept in that file and not redone. `runner`: what answers batches in place of this process.
-    `on_answers`: is told how many answers came, in place of a bar. As a registered model (`--model sinkscope
-    --model_args model=tiny-llada,mask_sinks=5`) it takes words.
+    `intervention`: one or several, or a `Condition` as study files name it. `settings` is a Decode for all tasks, or words that
+    replace single settings of each task's protocol (`protocol`, by default that of the checkpoint). `samples` is the number
+    of maskings in a diffusion model's likelihood. As a registered model (`--model sinkscope --model_args
+    model=tiny-llada,mask_sinks=5`) it takes words.
     """
 
     backend = "causal"  # how the base class splits context and continuation: tokenised together, then cut
@@ -62,15 +61,11 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         batch_size: int | str | None = 8,
         samples: int = 128,
         seed: int = 0,
-        store: Path | str | None = None,
         mask_sinks: int | None = None,
         dtype: str | None = None,
         device: str | None = None,
         max_batch_size: int | None = None,
-        runner: Runner | None = None,
         protocol: Protocol | None = None,
-        on_answers: Callable[[int], object] | None = None,
-        part: tuple[int, int] | None = None,
         **words: Any,
     ) -> None:
         super().__init__()
@@ -89,14 +84,13 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         self.intervention = change.intervention(self.seed) if isinstance(change, Condition) else change
         settings_for(model, "", self.asked)  # wrong words are told now, and not at the first request
         self.tokenizer = model.require_tokenizer()
-        self.answers = Answers(Path(store) if store is not None else None)
+        self.answers: dict[Asked, str] = {}
         self.used: dict[str, Decode] = {}  # settings that each task was run with
         self.counts: Counter[str] = Counter()
         self.errors: list[float] = []  # standard errors of the likelihoods
-        self.attention: str | None = None  # what computed it, once something was
-        self.runner, self.protocol, self.on_answers, self.part = runner or runner_of(model), protocol, on_answers, part
+        self.protocol = protocol
+        self.effects: list[Effect] = []  # of every batch
         self._rendered: set[str] = set()
-        self.generations: dict[str, dict[int, Request]] = {}  # the first of each problem, by task and number
 
     # ---- text and tokens
 
@@ -145,19 +139,26 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         seen: Counter[int] = Counter()  # the harness asks for repeats by handing the same object in again
         asked = []
         for request in requests:
-            asked.append(self._generation(request, seen[id(request)]))
+            asked.append(self.read_request(request, seen[id(request)]))
             seen[id(request)] += 1
-        new = [one.name for _, one in asked if one.name not in self.answers]
-        found = self._answered("generate", asked, self.batch_size, disable_tqdm)
-        self.counts += Counter(generated=len(set(new)), found=len(asked) - len(new))
-        return [str(record["text"]) for record in found]
+        groups: dict[Decode, list[Asked]] = {}
+        for one in dict.fromkeys(asked):
+            if one not in self.answers:
+                groups.setdefault(one[0], []).append(one)
+        with step_bar(sum(map(len, groups.values())), "generating", asked=not disable_tqdm) as bar:
+            for settings, group in groups.items():
+                # Longest first: what does not fit into memory fails at once, and not after hours.
+                group.sort(key=lambda one: -len(one[1]))
+                for batch in batched(group, self.batch_size):
+                    prompts, stops = [torch.tensor([one[1]]) for one in batch], [one[2] for one in batch]
+                    with self._changed():
+                        answers = generate_until(self.model, prompts, settings, stops)
+                    self.answers |= {one: answer.text for one, answer in zip(batch, answers, strict=True)}
+                    bar.update(len(batch))
+        return [self.answers[one] for one in asked]
 
-    def answered(self, task: str) -> tuple[list[dict[str, Any]], list[tuple[int, ...]]]:
-        """First answers and prompts of a task's problems, in the order of their numbers."""
-        own = [one for _, one in sorted(self.generations.get(task, {}).items())]
-        return [self.answers[one.name] for one in own], [one.prompt for one in own]
-
-    def _generation(self, request: Instance, nth: int) -> tuple[Decode, Request]:
+    def read_request(self, request: Instance, nth: int = 0) -> Asked:
+        """What a request of the harness asks of the model; nth: how often it was asked before."""
         text, words = _text(request.args[0]), request.args[1]
         task = str(request.task_name or "")
         longest, stops = words.get("max_gen_toks"), words.get("until") or []
@@ -168,7 +169,6 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
             raise TaskError(
                 f"Expected stop strings in until, such as ['\\n\\n'], got {stops!r:.60}; put quotes round numbers."
             )
-        stops = [stop for stop in stops if stop]
         settings = settings_for(self.model, task, self.asked, longest, self.protocol)
         text = self.begun(task, text)
         self.used[task] = settings
@@ -176,11 +176,18 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
             settings = replace(settings, seed=settings.seed + nth)
         # As the harness has it for likelihoods: an empty context is the token that texts begin with.
         ids = self._fit(self.tok_encode(text) or [self.prefix_token_id], self.model.context - settings.length)
-        name = key(kind="generate", prompt=ids, settings=settings.to_dict(), until=stops, **self._dependence())
-        found = Request(name, tuple(ids), tuple(stops))
-        if nth == 0:
-            self.generations.setdefault(task, {})[int(request.doc_id or 0)] = found
-        return settings, found
+        return settings, tuple(ids), tuple(stop for stop in stops if stop)
+
+    @contextmanager
+    def _changed(self) -> Iterator[None]:
+        """The intervention in force; what it removes is counted."""
+        changes = as_list(self.intervention)
+        if not changes:
+            yield
+            return
+        with intervene(self.model, *changes) as active:
+            yield
+        self.effects.append(active.effect)
 
     def begun(self, task: str, text: str) -> str:
         """Plain text with a begin token before it, where the protocol wants one."""
@@ -213,14 +220,27 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         self, requests: list[tuple[Any, list[int], list[int]]], disable_tqdm: bool = False, **_: Any
     ) -> list[tuple[float, bool]]:
         pairs = [(self._fit(context, self.model.context - len(answer)), answer) for _, context, answer in requests]
-        asked = []
-        for pair in pairs:
-            name = key(kind="likelihood", pair=pair, samples=self.samples, seed=self.seed, **self._dependence())
-            asked.append((None, Request(name, tuple(pair[0]), answer=tuple(pair[1]))))
-        # Of an autoregressive model several fit into a padded batch; a diffusion model's maskings are a batch already.
-        results = self._answered("score", asked, self.batch_size if self.model.causal else 1, disable_tqdm)
-        self.errors += [record["error"] for record in results]
-        return [(record["value"], record["greedy"]) for record in results]
+        # What ranks the forward before, or starts at the second, needs two forwards of each canvas.
+        settle = any(
+            one.maps() or getattr(one, "since", None) == "second" or getattr(one, "steps", None)
+            for one in as_list(self.intervention)
+            if not one.is_noop
+        )
+        found: list[Likelihood] = []
+        with step_bar(len(pairs), "scoring", asked=not disable_tqdm) as bar:
+            # Of an autoregressive model several fit into a padded batch; a diffusion model's maskings are a batch already.
+            for batch in batched(pairs, self.batch_size if self.model.causal else 1):
+                with self._changed():
+                    found += self._likelihoods(batch, settle)
+                bar.update(len(batch))
+        self.errors += [one.error for one in found]
+        return [(one.value, one.greedy) for one in found]
+
+    def _likelihoods(self, pairs: Sequence[tuple[list[int], list[int]]], settle: bool) -> list[Likelihood]:
+        if self.model.causal:
+            return chain_likelihoods(self.model, list(pairs), settle=settle)
+        words: dict[str, Any] = {"samples": self.samples, "batch_size": self.batch_size, "seed": self.seed}
+        return [masked_likelihood(self.model, *pair, **words, settle=settle) for pair in pairs]
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
         """Log-likelihood of whole texts, in windows of the model's context that overlap in what is given only."""
@@ -236,60 +256,15 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         values = iter(self._loglikelihood_tokens(windows, disable_tqdm=disable_tqdm))
         return [sum(next(values)[0] for _ in range(span)) for span in spans]
 
-    # ---- answers
-
-    def _answered(
-        self, kind: Kind, asked: Sequence[tuple[Decode | None, Request]], together: int, silent: bool
-    ) -> list[dict[str, Any]]:
-        """A record per request, in their order; those that are kept are not asked again.
-
-        The others are answered here or elsewhere; each batch is kept whole, with what was taken away in it, as it is done.
-        """
-        groups: dict[Decode | None, dict[str, Request]] = {}
-        for settings, one in asked:
-            if self.part is not None or one.name not in self.answers:
-                groups.setdefault(settings, {})[one.name] = one
-        batches: list[Batch] = []
-        for settings, group in groups.items():
-            # Longest first: what does not fit into memory fails at once, and not after hours.
-            order = sorted(group.values(), key=lambda one: -len(one.prompt) - len(one.answer))
-            pieces = [tuple(order[start : start + together]) for start in range(0, len(order), together)]
-            batches += [Batch(kind, some, settings, self.samples, self.batch_size, self.seed) for some in pieces]
-        if self.on_answers is not None:
-            self.on_answers(len(asked) - sum(map(len, groups.values())))
-        if self.part is not None:  # the batches of the whole run, of which this process has every so manieth
-            index, count = self.part
-            mine = batches[index - 1 :: count]
-            batches = [batch for batch in mine if any(one.name not in self.answers for one in batch.requests)]
-        total = sum(len(batch.requests) for batch in batches)
-        with step_bar(total, f"{kind[:-1]}ing", asked=not silent) as bar:
-            advance = self.on_answers or bar.update
-            for batch, outcome in self.runner(self.change, batches):
-                names, effect = [one.name for one in batch.requests], outcome["effect"]
-                taken = [] if effect is None else [(f"{self._effects()}{batch.id}", effect)]
-                self.answers.add_all([*zip(names, outcome["answers"], strict=True), *taken])
-                self.attention = outcome["attention"]
-                advance(len(names))
-        if self.part is not None:
-            raise PartAnswered
-        return [self.answers[one.name] for _, one in asked]
-
     # ---- what the results say about us
-
-    def _effects(self) -> str:
-        return f"effect-{key(**self._dependence())}-"
-
-    def _dependence(self) -> dict[str, Any]:
-        """What every answer of this model depends on, beside the request."""
-        return {"model": self.model.identity(), "intervention": described(self.intervention)}
 
     def get_model_info(self) -> dict[str, Any]:
         """Taken into the harness's results, under `config`."""
-        effects = [record for name, record in self.answers.items() if name.startswith(self._effects())]
         info: dict[str, Any] = {
-            **self._dependence(),
-            "effect": total_effect(effects),
-            "backend": self.attention or attention_of(self.model, self.intervention),
+            "model": self.model.identity(),
+            "intervention": [one.to_dict() for one in as_list(self.intervention)],
+            "effect": sum_effects(self.effects),
+            "backend": name_attention(self.model, self.intervention),
             "settings": {task: settings.to_dict() for task, settings in self.used.items()},
             "requests": dict(self.counts),
             "versions": {name: version(name) for name in ("sinkscope", "lm_eval", "torch", "transformers")},
@@ -303,6 +278,33 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
                 "mean_standard_error": sum(self.errors) / len(self.errors),
             }
         return {"sinkscope": info}
+
+
+def as_list(intervention: Any) -> list[Any]:
+    """None, one intervention or several, as a list."""
+    if intervention is None:
+        return []
+    return list(intervention) if isinstance(intervention, (list, tuple)) else [intervention]
+
+
+def batched(values: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    for start in range(0, len(values), size):
+        yield values[start : start + size]
+
+
+def sum_effects(effects: Sequence[Effect]) -> dict[str, float] | None:
+    """Shares of keys and of attention that were removed, over all batches; None without an intervention."""
+    if not effects:
+        return None
+    sums = {name: sum(getattr(one, name) for one in effects) for name in ("keys", "keys_seen", "mass", "mass_seen")}
+    return Effect(**sums, leak=max(one.leak for one in effects)).to_dict()
+
+
+def name_attention(model: Model, intervention: Any) -> str:
+    """What computes the attention: the model's own implementation, or ours where it has to be changed."""
+    if intervention is None:
+        return str(getattr(model.config, "_attn_implementation", "own"))
+    return str(choose_backend(torch.empty(0, dtype=model.dtype, device=model.device)))
 
 
 def _whole(name: str, value: Any, least: int = 1) -> int:

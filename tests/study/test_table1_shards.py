@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -23,16 +24,18 @@ WORDS += ["--ks", "1", "--set", "length=8", "--batch-size", "1", "--traced", "1"
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """What was written, but for the answers as they came in and the marks of shards."""
-    paths = [path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("requests")]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in paths if path.parent.name != "shards"}
+    """What was written, but for what tells of this machine and time, and the marks of shards."""
+    left_out = ("run.json", "report.html")
+    paths = [path for path in folder.rglob("*") if path.is_file() and path.name not in left_out]
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in paths
+        if path.parent.name not in ("shards", "traces") and not path.name.startswith("lock")  # a trace's header has no order
+    }
 
 
-def answers_of(folder: Path) -> dict[str, list[bytes]]:
-    found: dict[str, list[bytes]] = {}
-    for path in folder.glob("*/*/requests*.jsonl"):
-        found.setdefault(str(path.parent.relative_to(folder)), []).extend(path.read_bytes().splitlines())
-    return {name: sorted(lines) for name, lines in found.items()}
+def units_of(folder: Path) -> set[str]:
+    return {path.name for path in (folder / "units").glob("*.json")}
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +55,10 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 def test_shards_are_the_whole_run(whole: Path, parts: list[Path], tmp_path: Path) -> None:
     assert not any((part / "results.json").exists() for part in parts)
-    first, second = (answers_of(part) for part in parts)
-    assert all(first[name] and second[name] and not set(first[name]) & set(second[name]) for name in first)
+    first, second = (units_of(part) for part in parts)
+    assert first and second and not first & second
     assert command(["merge", *map(str, parts), "-o", str(tmp_path / "m")]) == 0
-    assert files_of(tmp_path / "m") == files_of(whole) and answers_of(tmp_path / "m") == answers_of(whole)
+    assert files_of(tmp_path / "m") == files_of(whole)
 
 
 def test_a_shard_goes_on_and_a_missing_one_is_named(
@@ -63,7 +66,7 @@ def test_a_shard_goes_on_and_a_missing_one_is_named(
 ) -> None:
     part = tmp_path / "1"
     shutil.copytree(parts[0], part)
-    lost = next(part.glob("tiny-llada/none/requests-*.jsonl"))
+    lost = next((part / "units").glob("answers__tiny-llada__none__*.json"))
     kept = lost.read_bytes()
     lost.unlink()
     assert command(["table1", *WORDS, "-o", str(part), "--shard", "1/2"]) == 0
@@ -77,30 +80,29 @@ def test_a_shard_goes_on_and_a_missing_one_is_named(
     assert command([*other, "--sequential", "5"]) == 2
 
 
-def test_a_table_that_was_killed_goes_on_to_the_same_bytes(whole: Path, tmp_path: Path) -> None:
+def test_a_table_that_was_killed_twice_goes_on_to_the_same_bytes(whole: Path, tmp_path: Path) -> None:
     folder = tmp_path / "t"
     program = [sys.executable, "-m", "sinkscope", "table1", *WORDS, "-o", str(folder)]
-    process = subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    until = time.monotonic() + 120
-    while len(answers_of(folder)) < 4 and process.poll() is None and time.monotonic() < until:
-        time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    before = answers_of(folder)
-    assert len(before) >= 4 and not (folder / "results.json").exists()
-    torn = next(folder.glob("*/*/requests.jsonl"))
-    torn.write_bytes(torn.read_bytes() + b'{"key": "cut')  # as a kill in the middle of a write leaves it
+    for count in (4, 12):
+        process = subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        until = time.monotonic() + 120
+        while len(units_of(folder)) < count and process.poll() is None and time.monotonic() < until:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert len(units_of(folder)) >= count and not (folder / "results.json").exists()
+    torn = next((folder / "units").glob("*.json"))
+    torn.write_bytes(torn.read_bytes()[:-9])  # as a loss of power leaves it
     assert command(["table1", *WORDS, "-o", str(folder)]) == 0
-    assert files_of(folder) == files_of(whole) and answers_of(folder) == answers_of(whole)
+    assert files_of(folder) == files_of(whole)
 
 
-def test_what_is_for_studies_says_what_to_use(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for asked in (
-        ["report", str(whole)],
-        ["report", str(whole), "--text"],
-        ["figures", str(whole)],
-        ["view", str(whole)],
-    ):
-        assert command(asked) == 2, asked
-        told = capsys.readouterr().err
-        assert "table1.md" in told and "sinkscope export" in told and "Traceback" not in told, asked
+def test_the_table_is_a_run_like_any_other(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its page, its summary, its figures and its comparison come with being a study."""
+    assert (whole / "report.html").stat().st_size > 10_000 and "tiny-llada" in (whole / "table1.md").read_text()
+    for asked in (["report", str(whole), "--text"], ["compare", str(whole), str(whole)]):
+        assert command(asked) == 0, asked
+    shown = capsys.readouterr().out
+    assert "tiny-llama" in shown
+    rows = json.loads((whole / "table1.json").read_text())["rows"]
+    assert {"shift", "protocol", "published"} <= rows[-1].keys() and rows[-1]["protocol"] == "harness"

@@ -11,15 +11,15 @@ import pytest
 import torch
 from harness_models import FAMILIES, random_model, scripted_model
 
-from sinkscope.errors import SandboxError, TaskError
-from sinkscope.evals.store import Answers, key
+from sinkscope.errors import SandboxError, StudyError, TaskError
+from sinkscope.interventions.conditions import Condition
 from sinkscope.sandbox import execute as sandbox
+from sinkscope.study.evaluate import evaluate
 from sinkscope.tasks import problems
 
 pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed (extra: eval)")
-from sinkscope.evals.benchmarks import human_eval_job, load_tasks, pass_at_k
-from sinkscope.evals.evaluation import Choices, evaluate
-from sinkscope.evals.harness import HarnessLM
+from sinkscope.tasks.benchmarks import Benchmark, BenchmarkPlan, human_eval_job, pass_at_k
+from sinkscope.tasks.harness import HarnessLM
 
 DATA = Path(os.environ.get("SINKSCOPE_DATA", Path(__file__).parents[3] / "shared" / "data"))
 needs_gsm8k = pytest.mark.skipif(
@@ -42,8 +42,7 @@ def human_eval():
 
 def right_answers(summary, task):
     """One verdict per problem, in the order of the benchmark."""
-    entry = summary["tasks"][task]
-    return entry["scores"][entry["metric"]]["right"]
+    return summary["tasks"][task]["scores"]["accuracy"]["right"]
 
 
 @pytest.fixture(scope="module")
@@ -75,18 +74,11 @@ def test_gsm8k_scores_are_exactly_what_the_script_says(tmp_path):
     summary = evaluate(
         model, ["gsm8k"], data=DATA, limit=60, fewshot=0, settings={"length": 200, **FAST}, out=tmp_path / "run"
     )
-    scores = summary["tasks"]["gsm8k"]["scores"]
-    assert scores["exact_match,strict-match"]["correct"] == 36
-    assert scores["exact_match,flexible-extract"]["correct"] == 36
-    assert scores["exact_match,flexible-extract"]["value"] == 0.6
-    assert scores["exact_match,flexible-extract"]["low"] < 0.6 < scores["exact_match,flexible-extract"]["high"]
+    score = summary["tasks"]["gsm8k"]["scores"]["accuracy"]  # by the flexible rule, as the harness has it
+    assert score["correct"] == 36 and score["value"] == 0.6 and score["low"] < 0.6 < score["high"]
     assert right_answers(summary, "gsm8k") == [index % 5 in (0, 1, 3) for index in range(60)]
-    written = json.loads((tmp_path / "run" / "results.json").read_text())
-    assert written["tasks"] == summary["tasks"]
-    assert written["sinkscope"]["settings"]["gsm8k"]["length"] == 200
-    assert written["sinkscope"]["model"]["fingerprint"] == "test"
-    assert written["sinkscope"]["versions"]["lm_eval"]
-    assert "sha256" in written["tasks"]["gsm8k"]["metadata"]["data"]
+    assert summary["settings"]["gsm8k"]["length"] == 200 and summary["model"]["fingerprint"] == "test"
+    assert "sha256" in summary["tasks"]["gsm8k"]["data"]
     asked = model.module.asked
     again = evaluate(
         model, ["gsm8k"], data=DATA, limit=60, fewshot=0, settings={"length": 200, **FAST}, out=tmp_path / "run"
@@ -98,19 +90,24 @@ def test_gsm8k_scores_are_exactly_what_the_script_says(tmp_path):
 @needs_gsm8k
 def test_gsm8k_forms_and_their_examples(tmp_path):
     (tmp_path / "gsm8k_test.jsonl").symlink_to(DATA / "gsm8k_test.jsonl")  # alone: the examples of gsm8k are not here
-    tasks = load_tasks(Choices(("gsm8k", "gsm8k_cot", "gsm8k_cot_zeroshot", "gsm8k_cot_llama"), data=tmp_path))
-    assert [task.get_config("num_fewshot") for task in tasks.values()] == [0, 8, 0, 8]
-    assert all(len(task.eval_docs) == 1319 for task in tasks.values())
-    assert load_tasks(Choices(("gsm8k_cot",), data=tmp_path, fewshot=3))["gsm8k_cot"].get_config("num_fewshot") == 3
+    model = random_model(FAMILIES["llada"]())
+
+    def made(name, **words):
+        return Benchmark(BenchmarkPlan(name, data=tmp_path, **words), model)
+
+    forms = [made(name) for name in ("gsm8k", "gsm8k_cot", "gsm8k_cot_zeroshot", "gsm8k_cot_llama")]
+    assert [one.task.get_config("num_fewshot") for one in forms] == [0, 8, 0, 8]
+    assert all(one.size == 1319 for one in forms)
+    assert made("gsm8k_cot", fewshot=3).task.get_config("num_fewshot") == 3
     with pytest.raises(TaskError, match="gsm8k_train"):
-        load_tasks(Choices(("gsm8k",), data=tmp_path, fewshot=5))
+        made("gsm8k", fewshot=5)
 
 
 def test_gsm8k_examples_come_from_a_training_file_beside_it(tmp_path):
     for name, count in (("gsm8k_test", 3), ("gsm8k_train", 9)):
         rows = [{"question": f"{name} {index}?", "answer": f"#### {index}"} for index in range(count)]
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (task,) = load_tasks(Choices(("gsm8k",), data=tmp_path, fewshot=2)).values()
+    task = Benchmark(BenchmarkPlan("gsm8k", data=tmp_path, fewshot=2), random_model(FAMILIES["llada"]())).task
     context = task.fewshot_context(task.eval_docs[0], 2)
     assert context.count("gsm8k_train") == 2
     assert context.endswith("Question: gsm8k_test 0?\nAnswer:")
@@ -124,9 +121,9 @@ def test_humaneval_canonical_solutions_all_pass_through_the_adapter(walls):
     docs = human_eval()
     model = scripted_model({doc["prompt"]: doc["canonical_solution"] for doc in docs}, 1000)
     summary = evaluate(model, ["humaneval"], data=DATA, settings={"length": 1000, **FAST}, batch_size=16)
-    score = summary["tasks"]["humaneval"]["scores"]["pass@1,create_test"]
+    score = summary["tasks"]["humaneval"]["scores"]["accuracy"]
     assert (score["correct"], summary["tasks"]["humaneval"]["n"]) == (164, 164)
-    assert summary["tasks"]["humaneval"]["metadata"]["scored_by"] == "sinkscope's sandbox"
+    assert summary["tasks"]["humaneval"]["scored_by"] == "sinkscope's sandbox"
 
 
 @needs_humaneval
@@ -153,7 +150,7 @@ def test_humaneval_partly_right_and_pass_at_k(walls):
         model, ["humaneval_instruct"], data=DATA, limit=6, settings=words, repeats=3, pass_at=(1, 2), chat=False
     )
     scores = summary["tasks"]["humaneval_instruct"]["scores"]
-    assert scores["pass@1,create_test"]["value"] == scores["pass@2,create_test"]["value"] == 0.5
+    assert scores["pass@1"]["value"] == scores["pass@2"]["value"] == scores["accuracy"]["value"] == 0.5
     assert right_answers(summary, "humaneval_instruct") == [False, True] * 3
 
 
@@ -163,7 +160,7 @@ def test_pass_at_k_is_the_chance_of_a_right_one_among_k():
     assert pass_at_k(4, 2, 2) == pytest.approx(5 / 6)
     assert pass_at_k(4, 3, 2) == 1
     with pytest.raises(TaskError, match="repeats"):
-        load_tasks(Choices(("humaneval",), pass_at=(10,), repeats=5))
+        evaluate("tiny-llada", ["humaneval"], pass_at=(10,), repeats=5)
 
 
 # ---- our suite, and plain use
@@ -177,9 +174,9 @@ def test_suite_through_the_harness_scores_the_worked_answers(walls):
             answers[problem.prompt] = problem.answer if index != 2 else "nonsense"
     model = scripted_model(answers, 400)
     tasks = [f"sinkscope_{kind}" for kind in kinds]
-    summary = evaluate(model, tasks, problems=6, settings={"length": 400, **FAST})
-    for task in tasks:
-        assert right_answers(summary, task) == [True, True, False, True, True, True]
+    summary = evaluate(model, tasks, limit=6, settings={"length": 400, **FAST})
+    for kind in kinds:
+        assert right_answers(summary, kind) == [True, True, False, True, True, True]
     with pytest.raises(TaskError, match="sinkscope_cooking"):
         evaluate(model, ["sinkscope_cooking"])
 
@@ -194,29 +191,32 @@ def test_random_models_run_end_to_end_and_score_near_zero(family, walls):
         model, ["gsm8k", "humaneval"], data=DATA, limit=2, settings={"length": 8}, batch_size=2, on_message=lines.append
     )
     assert [summary["tasks"][task]["n"] for task in ("gsm8k", "humaneval")] == [2, 2]
-    assert summary["tasks"]["humaneval"]["scores"]["pass@1,create_test"]["correct"] == 0
-    assert len(lines) == 3 and "harness is taken" in lines[0]
-    assert "temperature=" in lines[1]
+    assert summary["tasks"]["humaneval"]["scores"]["accuracy"]["correct"] == 0
+    told = [line for line in lines if "protocol harness" in line]
+    assert len(told) == 2 and all("temperature=" in line for line in told)
 
 
+@needs_gsm8k
 def test_simple_evaluate_of_the_harness_takes_the_adapter():
     import lm_eval
 
-    answers = {problem.prompt: problem.answer for problem in problems("arithmetic", n=4, split="test", seed=0)}
-    (task,) = load_tasks(Choices(("sinkscope_arithmetic",), problems=4)).values()
-    lm = HarnessLM(scripted_model(answers, 300), settings={"length": 300, **FAST})
+    docs = gsm8k()[:4]
+    answers = {f"Question: {doc['question']}\nAnswer:": f"#### {doc['answer'].rpartition('#### ')[2]}" for doc in docs}
+    model = scripted_model(answers, 300)
+    task = Benchmark(BenchmarkPlan("gsm8k", data=DATA, fewshot=0), model).task
+    lm = HarnessLM(model, settings={"length": 300, **FAST})
     from lm_eval.tasks import TaskManager
 
     results = lm_eval.simple_evaluate(
-        model=lm, tasks=[task], bootstrap_iters=0, task_manager=TaskManager(include_defaults=False)
+        model=lm, tasks=[task], limit=4, bootstrap_iters=0, task_manager=TaskManager(include_defaults=False)
     )
-    assert results["results"]["sinkscope_arithmetic"]["acc,none"] == 1.0
+    assert results["results"]["gsm8k"]["exact_match,flexible-extract"] == 1.0
     assert results["config"]["sinkscope"]["model"]["family"] == "llada"
 
 
 def test_wrong_words_are_told_in_one_sentence(tmp_path):
     model = random_model(FAMILIES["llada"]())
-    with pytest.raises(TaskError, match="at least one task"):
+    with pytest.raises(TaskError, match="got ' '"):
         evaluate(model, [" "])
     with pytest.raises(TaskError, match="which is none"):
         evaluate(model, ["gsm8k"], data=tmp_path / "nowhere")
@@ -230,10 +230,11 @@ def test_wrong_words_are_told_in_one_sentence(tmp_path):
 # ---- kill and resume
 
 
-def small_run(folder, batch_size):
+def small_run(folder, name="test-llada"):
     model = random_model(FAMILIES["llada"](), context=384)
-    words = {"length": 48, "block": 16}
-    return evaluate(model, ["sinkscope_logic"], problems=10, settings=words, out=folder, batch_size=batch_size)
+    return evaluate(
+        model, ["sinkscope_logic"], limit=10, settings={"length": 48, "block": 16}, out=folder, batch_size=2
+    )
 
 
 def test_kill_9_and_resume_gives_the_same_answers(tmp_path):
@@ -241,42 +242,37 @@ def test_kill_9_and_resume_gives_the_same_answers(tmp_path):
     pid = os.fork()  # cheaper than a new interpreter, which would import the harness again
     if pid == 0:
         torch.set_num_threads(1)
-        small_run(folder, 1)
+        small_run(folder)
         os._exit(0)
-    requests = folder / "requests.jsonl"
     deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and (not requests.exists() or requests.read_bytes().count(b"\n") < 2):
+    while time.monotonic() < deadline and len(list(folder.glob("units/*.json"))) < 2:
         time.sleep(0.002)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    before = requests.read_bytes().count(b"\n")
-    assert 2 <= before < 10, "the run was not killed in the middle"
-    assert not (folder / "results.json").exists()
-    requests.write_bytes(requests.read_bytes() + b'{"key": "torn')
-    resumed = small_run(folder, 3)
-    assert resumed["sinkscope"]["requests"]["found"] == before
-    whole = small_run(tmp_path / "whole", 4)
-    assert whole["sinkscope"]["requests"].get("found") is None
+    before = {path.name: path.read_bytes() for path in folder.glob("units/*.json")}
+    assert 2 <= len(before) < 5, "the run was not killed in the middle"
+    resumed, whole = small_run(folder), small_run(tmp_path / "whole")
     assert resumed["tasks"] == whole["tasks"]
-    texts = [
-        sorted(
-            (json.loads(line)["key"], json.loads(line)["text"])
-            for line in (f / "requests.jsonl").read_text().splitlines()
-        )
-        for f in (folder, tmp_path / "whole")
-    ]
-    assert texts[0] == texts[1]
+    after = {path.name: path.read_bytes() for path in folder.glob("units/*.json")}
+    assert after == {path.name: path.read_bytes() for path in (tmp_path / "whole").glob("units/*.json")}
+    assert before.items() <= after.items()
 
 
+@needs_gsm8k
 def test_answers_are_tied_to_what_they_depend_on(tmp_path):
-    path = tmp_path / "a" / "requests.jsonl"
-    store = Answers(path)
-    store.add_all([(key(prompt=[1], model="m"), {"text": "é"})])
-    assert Answers(path).get(key(model="m", prompt=[1]))["text"] == "é"
-    assert Answers(path).get(key(model="other", prompt=[1])) is None
-    wrong = ["not json", "[]", '{"key": "a"}', '{"key": 1, "text": "a"}', '{"key": "a", "text": 1}', '{"text": "a"}',
-             '{"key": "a", "value": 1.0}', '{"key": "a", "text": "a", "ids": ["a"]}', '{"key": "a", "leak": 0}']  # fmt: skip
-    for line in wrong:
-        path.write_text(line + "\n")
-        with pytest.raises(TaskError, match="line 1"):
-            Answers(path)
+    """Another condition has other answers in the same folder, a larger limit goes on, and other data are another run."""
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "gsm8k_test.jsonl").write_text("".join((DATA / "gsm8k_test.jsonl").read_text().splitlines(True)[:6]))
+    model = random_model(FAMILIES["llada"](), context=1024)
+    words = {"data": data, "fewshot": 0, "settings": {"length": 8}, "batch_size": 2, "out": tmp_path / "run"}
+    plain = evaluate(model, ["gsm8k"], limit=4, **words)
+    masked = evaluate(model, ["gsm8k"], Condition("mask_sinks", 3), limit=4, **{**words, "out": tmp_path / "masked"})
+    assert masked["tasks"]["gsm8k"]["mass_share"] > 0 and plain["tasks"]["gsm8k"]["mass_share"] is None
+    kept = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "run" / "units").iterdir()}
+    assert evaluate(model, ["gsm8k"], limit=6, **words)["tasks"]["gsm8k"]["n"] == 6
+    now = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "run" / "units").iterdir()}
+    assert kept.items() < now.items()
+    (data / "gsm8k_test.jsonl").write_text('{"question": "x", "answer": "#### 1"}\n' * 6)
+    with pytest.raises(StudyError, match="of another run"):
+        evaluate(model, ["gsm8k"], limit=6, **words)

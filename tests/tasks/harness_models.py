@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from sinkscope.evals.batches import answer_tokens, intervened
+from sinkscope.decoding.stop_strings import answer_tokens
 from sinkscope.models.base import Model
 from sinkscope.models.family import Family
 from sinkscope.models.llada import LLaDA
@@ -104,5 +104,5 @@ FAMILIES = {"llada": LLaDA, "dream": Dream, "llama": Llama}
 
 def tokens(lm: Any, prompts: list[Tensor], settings: Any, stops: Any = ()) -> list[list[int]]:
     """Prompts [1, position] → answer ids, in one batch, under the adapter's intervention."""
-    with intervened(lm.model, lm.intervention):
+    with lm._changed():
         return answer_tokens(lm.model, prompts, settings, stops)[0]

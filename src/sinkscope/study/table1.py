@@ -1,0 +1,169 @@
+"""The paper's Table 1 as a study: benchmarks as protocols ask them, sinks masked by both rankings, random keys instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from sinkscope.errors import TaskError
+from sinkscope.interventions.conditions import Condition
+from sinkscope.models.base import Model
+from sinkscope.models.load import outline
+from sinkscope.statistics import paired
+from sinkscope.study.run import OnMessage
+from sinkscope.study.schema import SequentialPlan, Study
+from sinkscope.tasks import KINDS, registered
+from sinkscope.tasks.benchmarks import GSM8K, HUMANEVAL, is_benchmark
+from sinkscope.tasks.protocol import OTHERWISE, protocol_for
+
+SUITE, PREFIX = "sinkscope", "sinkscope_"  # all of our own tasks, and one of them, as the harness's users name them
+OWN_SIZE = 100  # problems of a task of ours, unless given
+FAST = {"commit": "threshold", "threshold": 0.9, "confidence": "probability", "steps": None, "cache": None}
+FAST_TOLERANCE = 0.05  # fast and slow decoding agree if their accuracies differ by less, with 95 % confidence
+Answer = Callable[[Study, str], pl.DataFrame]  # runs a study into a folder of that name: its answers
+# The first key of an autoregressive model is masked in two ways, which do not do the same: after the prefill, as in the
+# paper, where the prompt was read with the sink in place, and from the first row on, where no state was built on it.
+SINCE = ("second", "first")
+
+
+# ---- the study
+
+
+def table1_study(
+    models: Sequence[str | Model],
+    *,
+    tasks: Sequence[str] | None = None,
+    ks: Sequence[int] = (1, 5, 10),
+    conditions: Sequence[Condition] = (),
+    sequential: SequentialPlan | None = None,
+    traced: int = 3,
+    **choices: Any,
+) -> Study:
+    """Models × tasks × {none, k sinks by clean and as-run ranking, k random keys, further conditions}.
+
+    tasks: by default the benchmarks of the protocol; under `harness` gsm8k, and humaneval_instruct where a chat template
+    is used, humaneval where none is. traced: problems per task that are traced, and along whose unmasked path the logits of
+    every condition are compared. choices: those of `benchmark_words`.
+    """
+    known = {one if isinstance(one, str) else one.name: outline(one) if isinstance(one, str) else one for one in models}
+    names = tasks or default_tasks(list(known.values()), choices.get("protocol"), choices.get("chat"))
+    own = benchmark_words(names, **choices)
+    seed = own["decode"].get("seed", 0) + 1
+    # Another seed has the noise of sampling, which no paired interval over one seed contains.
+    entries = [*grid(ks), {"name": "other_seed", "seed": seed}, *(one.entry() for one in conditions)]
+    return Study.from_dict({
+        "name": "table1",
+        "about": "The paper's Table 1: benchmarks with the sinks masked, and with random keys masked instead.",
+        "models": list(known), **own, "conditions": entries, "trace": {"problems": traced}, "shift": traced,
+        **({} if sequential is None else {"sequential": asdict(sequential)}),
+    })  # fmt: skip
+
+
+def benchmark_words(
+    tasks: Sequence[str],
+    *,
+    limit: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    batch_size: int = 8,
+    repeats: int = 1,
+    seed: int = 0,
+    dtype: str | None = None,
+    device: str | None = None,
+    **asked: Any,
+) -> dict[str, Any]:
+    """Fields of a study: tasks as they are asked, and what is the same for all of them.
+
+    settings: words over the decode settings of protocols and models. asked: protocol, data, examples, fewshot and chat of
+    the benchmarks among the tasks.
+    """
+    words = {
+        name: str(value) if isinstance(value, Path) else value for name, value in asked.items() if value is not None
+    }
+    names = study_tasks(tasks)
+    if words and not any(map(is_benchmark, names)):
+        raise TaskError(f"No task of {', '.join(tasks)} uses {next(iter(words))}; leave it out.")
+    count = {} if limit is None else {"problems": limit}
+    entries: list[dict[str, Any]] = []
+    for name in names:
+        own = {**words, "repeats": repeats} if is_benchmark(name) else {"problems": OWN_SIZE}
+        if name in HUMANEVAL and set(names) & set(GSM8K):  # worked examples are the other one's
+            own = {word: value for word, value in own.items() if word not in ("examples", "fewshot")}
+        entries.append({"name": name, **own, **count})
+    return {
+        "seed": seed, "chunk": batch_size, "dtype": dtype, "device": device, "tasks": entries,
+        "decode": dict(settings or {}),
+    }  # fmt: skip
+
+
+def study_tasks(tasks: Sequence[str]) -> list[str]:
+    """Task names as studies have them; refuses what is neither a benchmark nor a task of ours."""
+    found: list[str] = []
+    for name in tasks:
+        plain = name.removeprefix(PREFIX)
+        if name != SUITE and not is_benchmark(plain) and plain not in registered():
+            known = ", ".join([*GSM8K, *HUMANEVAL, SUITE, *(PREFIX + kind for kind in KINDS)])
+            raise TaskError(f"Expected a task out of {known}, or one of lm-evaluation-harness, got {name!r}.")
+        found += KINDS if name == SUITE else [plain]
+    return list(dict.fromkeys(found))
+
+
+def default_tasks(models: Sequence[Model], protocol: str | None, chat: bool | None) -> Sequence[str]:
+    found = {tuple(_default_tasks(model, protocol, chat)) for model in models}
+    if len(found) != 1:
+        raise TaskError("Expected models that are asked the same benchmarks, got several kinds; name them with --task.")
+    return found.pop()
+
+
+def _default_tasks(model: Model, protocol: str | None, chat: bool | None) -> Sequence[str]:
+    chosen = protocol_for(model.name, protocol)
+    if chosen.name != OTHERWISE:
+        return sorted({setup.benchmark for setup in chosen.setups})
+    chatty = model.chat_template is not None if chat is None else chat
+    return "gsm8k", "humaneval_instruct" if chatty else "humaneval"
+
+
+def grid(ks: Sequence[int]) -> list[dict[str, Any]]:
+    """Nothing, then for each k the sinks by both rankings and count-matched random keys, as entries of a study.
+
+    An autoregressive model is ranked by its last row, as in the paper, and by all rows. The last row also ranks content
+    keys, so that position 0 alone stands beside them.
+    """
+    found: list[dict[str, Any]] = [{"name": "none"}]
+    found += [{"name": "mask_positions", "positions": [0], "since": since, "for": "causal"} for since in SINCE]
+    for k in ks:
+        if k < 1:
+            raise TaskError(f"Expected numbers of sinks of at least 1 (0 is always run), got {k}.")
+        for rows, kind in (("last", "causal"), ("all", "all")):
+            for rank in ("clean", "as_run"):
+                found.append({"name": "mask_sinks", "k": k, "rank": rank, "rows": rows, "for": kind})
+            found.append({"name": "mask_random", "k": k, "rank": "clean", "rows": rows, "for": kind})
+    return found
+
+
+def check_fast(study: Study, count: int, answer: Answer, message: OnMessage) -> Study:
+    """The same study decoded fast, after that agreed with its own decoding on so many unmasked problems."""
+    message(f"fast decoding against the protocol's on {count} problems")
+    plain = study.changed(problems=count, conditions=["none"], trace={"problems": 0}, shift=0)
+    slow = answer(plain, "as-protocol")
+    fast = answer(with_words(plain, FAST), "fast")
+    for (model, task), before in slow.group_by("model", "task", maintain_order=True):
+        after = fast.filter(pl.col("model") == model, pl.col("task") == task).sort("problem")
+        pair = paired(before.sort("problem")["correct"].to_list(), after["correct"].to_list())
+        if not -FAST_TOLERANCE < pair.difference_low <= pair.difference_high < FAST_TOLERANCE:
+            low, middle, high = (100 * one for one in (pair.difference_low, pair.difference, pair.difference_high))
+            raise TaskError(
+                f"Fast decoding does not agree with the protocol's on {len(before)} problems of {task} ({model}): accuracy "
+                f"differs by {middle:+.1f} points ({low:+.1f} to {high:+.1f}), and less than {100 * FAST_TOLERANCE:g} are "
+                "wanted; leave --fast out, or check more problems."
+            )
+    message("fast decoding agrees, all conditions are decoded with threshold 0.9")
+    return with_words(study, FAST)
+
+
+def with_words(study: Study, words: Mapping[str, Any]) -> Study:
+    """The study with further decode words."""
+    return Study.from_dict({**study.to_dict(), "decode": {**study.decode, **words}})
