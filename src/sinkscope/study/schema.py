@@ -307,7 +307,7 @@ class Study:
     @property
     def has_table(self) -> bool:
         """Whether answers come before all else, with a table of their own."""
-        return self.sequential is not None or any(task.is_benchmark for task in self.tasks)
+        return self.sequential is not None or self.shift > 0 or any(task.is_benchmark for task in self.tasks)
 
     @property
     def likelihood_models(self) -> tuple[str, ...]:

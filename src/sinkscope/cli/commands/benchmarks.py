@@ -161,5 +161,6 @@ def table1(
             study = check_fast(study, fast_problems, answer, shown.on_message)
         done = run(study, out, engine, workers, **shown.callbacks)
     page = write(done.folder)
-    table = (out / "table1.md").read_text(encoding="utf-8")
+    written = out / "table1.md"
+    table = written.read_text(encoding="utf-8") if written.exists() else done.summary()
     print_result(as_json, done.results, f"{table}\nResults: {out / 'results.json'}\nReport:  {page}")
