@@ -17,7 +17,7 @@ from sinkscope.report.page import build
 from sinkscope.report.writing import pack
 from sinkscope.results import matrix
 from sinkscope.study.run import Run
-from sinkscope.study.vocabulary import role
+from sinkscope.results.series import role_of as role
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -9,7 +9,7 @@ import pytest
 
 from sinkscope.interventions.conditions import Condition
 from sinkscope.statistics import bootstrap
-from sinkscope.study.analysis.readings import mechanisms
+from sinkscope.study.units.mechanism import mechanism_rows as mechanisms
 from sinkscope.study.schema import Study
 from sinkscope.study.units import Unit
 

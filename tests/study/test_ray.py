@@ -21,7 +21,7 @@ from sinkscope.study.run import Run, run
 from sinkscope.study.engine import Ray
 from sinkscope.study.ray import Cluster
 from sinkscope.study.problem_sets import ProblemSets
-from sinkscope.study.run import models_of
+from sinkscope.study.run import load_facts as models_of
 from sinkscope.study.schema import Study
 from sinkscope.study.units import Job, units_of
 

@@ -223,7 +223,10 @@ def test_beyond_control(of: ModelRows) -> Tests:
             removed = "an unknown share" if control.mass_share is None else f"{100 * control.mass_share:.0f} %"
             rule = f"The {match}-matched control removes {removed} of the attention."
             shift = _in_points(control)
-            yield Test("beyond_control", cell.label, *shift, 0.0, False, "points", cell.n, rule, cell.mass_share)
+            yield Test(
+                "beyond_control", cell.label, *shift, 0.0, False, "points", cell.n, rule, cell.mass_share,
+                definition=f"{match}-matched",
+            )  # fmt: skip
 
 
 def answers_test(of: ModelRows, claim: str, cell: Cell, limit: float, above: bool, rule: str) -> Test:

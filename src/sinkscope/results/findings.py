@@ -15,9 +15,9 @@ from sinkscope.results.rows import Cell, Dynamics, Results, ResultRow
 
 Name = Literal["sinks", "movement", "masking"]
 PAPER = {
-    "sinks": "All models have sinks; most layers of MMaDA have none that is clear.",
-    "movement": "Sinks of the autoregressive model stay at the start; those of LLaDA and Dream move.",
-    "masking": "One masked sink takes Llama-3.1-8B from 85 to 2 % on GSM8K, Dream-7B from 82 to 79 %.",
+    "sinks": "all models have sinks",
+    "movement": "Llama's stay at the start, those of LLaDA and Dream move",
+    "masking": "one masked sink takes Llama-3.1-8B from 85 to 2 % on GSM8K, Dream-7B from 82 to 79 %",
 }
 KEYS = ("strong sink", "last row's top key", "top key")  # the first that both models were run with
 KEY_NAMES = {

@@ -140,7 +140,7 @@ def curve_table(rows: Sequence[Curve]) -> Iterator[str]:
 def claim_lines(rows: Sequence[Claim]) -> Iterator[str]:
     """Every claim with one paragraph per model, condition and definition."""
     if rows:
-        yield f"Claims by model and condition; p is corrected by {CORRECTION} over all claims of the run."
+        yield f"Claims by model and condition; p is corrected ({CORRECTION}) over all claims."
     for name, statement in STATEMENTS.items():
         mine = [row for row in rows if row.name == name]
         yield from paragraph(statement.sentence, 0) if mine else []
