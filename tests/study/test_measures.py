@@ -23,7 +23,7 @@ from sinkscope.interventions.conditions import Condition, condition_from_dict, n
 from sinkscope.interventions.settings import registered
 from sinkscope.study.run import run
 from sinkscope.sinks.columns import cumulative_columns
-from sinkscope.study.analysis import traces
+from sinkscope.study.units import trace_rows as traces
 from sinkscope.study.problem_sets import ProblemSets, run_unit
 from sinkscope.study.schema import Study
 from sinkscope.study.units import Unit
