@@ -15,7 +15,7 @@ from torch import Tensor
 import sinkscope as sk
 from sinkscope.attention.calls import Call, Outcome, Tap
 from sinkscope.attention.capture import listening
-from sinkscope.attention.context import seeded
+from sinkscope.attention.forward import seeded
 from sinkscope.decoding import resolve_settings
 from sinkscope.errors import TraceError
 from sinkscope.interventions import intervene
@@ -140,7 +140,7 @@ def test_columns_so_far_are_means_over_the_rows_that_see_a_key(family: dict[str,
         for slot, (layer, head) in enumerate(heads):
             for key in range(made.positions):
                 paid = [float(made.maps[slot, at, query, key]) for at, query in rows if query >= key]
-                assert bool(seen.judged[step, key]) == (len(paid) >= 4)
+                assert bool(seen.alive()[step, key]) == (len(paid) >= 4)
                 if paid:
                     mean = float(seen.received[step, layer, head, 1, key]) / len(rows)
                     assert mean == pytest.approx(sum(paid) / len(paid), abs=1e-4)
