@@ -14,8 +14,8 @@ from pydantic import TypeAdapter
 from sinkscope import paper
 from sinkscope.interventions.conditions import condition_from_dict
 from sinkscope.settings.decode import Decode
-from sinkscope.study.analysis.claims import TEXT as CLAIMS
-from sinkscope.study.results import (
+from sinkscope.results.claims import TEXT as CLAIMS
+from sinkscope.results.rows import (
     TABLES,
     Cell,
     Claim,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sinkscope.statistics import change_interval
-from sinkscope.study.results import (
+from sinkscope.results.rows import (
     TABLES,
     Answered,
     Control,

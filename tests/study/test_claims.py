@@ -16,12 +16,12 @@ from pydantic import TypeAdapter
 
 from lab.experiments.verdict_simulation import worlds
 from sinkscope.report.overview import class_rows
-from sinkscope.runs import matrix
+from sinkscope.results import matrix
 from sinkscope.runs import summary as summaries
-from sinkscope.runs.run import Run
-from sinkscope.study.analysis.claims import claims
+from sinkscope.study.run import Run
+from sinkscope.results.claims import claims
 from sinkscope.study.analysis.verdicts import verdicts
-from sinkscope.study.results import (
+from sinkscope.results.rows import (
     Claim,
     Curve,
     Dynamics,

@@ -10,7 +10,7 @@ from made_rows import cell, dynamics, heads, none, tables
 import sinkscope as sk
 from lab.experiments.donors import main, moved
 from sinkscope.study.analysis.verdicts import verdicts
-from sinkscope.study.results import Heads
+from sinkscope.results.rows import Heads
 
 
 def judged(

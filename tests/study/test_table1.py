@@ -17,7 +17,7 @@ import sinkscope as sk
 from sinkscope.errors import StudyError, TaskError
 from sinkscope.interventions import MaskSinks, intervene
 from sinkscope.interventions.conditions import parse_condition
-from sinkscope.runs.run import Run, run
+from sinkscope.study.run import Run, run
 from sinkscope.study.benchmark_table import measure_shift
 from sinkscope.study.schema import SequentialPlan
 from sinkscope.study.table1 import check_fast, grid, table1_study
