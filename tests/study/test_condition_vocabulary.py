@@ -50,7 +50,7 @@ def fade() -> Iterator[None]:
             return None
 
     yield
-    del settings._known["fade"]
+    del settings.INTERVENTIONS._things["fade"]
 
 
 def results(*right: tuple[Condition, int]) -> Results:
@@ -106,7 +106,7 @@ def test_a_condition_that_says_more_than_a_short_name_keeps_its_label() -> None:
 
 def test_what_is_registered_is_what_is_known() -> None:
     """Who has controls and an aim: the lists that analysis used to keep, now said by the interventions themselves."""
-    known = ours.settings.registered()
+    known = {name: ours.settings.INTERVENTIONS[name] for name in ours.settings.INTERVENTIONS}
     assert {name for name, one in known.items() if one.controls} == {
         "mask_sinks", "zero_values", "mean_values", "patch_values", "patch_keys", "steer", "ablate_channels",
         "zero_attention",

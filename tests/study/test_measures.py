@@ -20,7 +20,7 @@ from sinkscope.decoding import resolve_settings
 from sinkscope.errors import TraceError
 from sinkscope.interventions import intervene
 from sinkscope.interventions.conditions import Condition, condition_from_dict, names
-from sinkscope.interventions.settings import registered
+from sinkscope.interventions.settings import INTERVENTIONS
 from sinkscope.runs.run import run
 from sinkscope.sinks.columns import cumulative_columns
 from sinkscope.study.analysis import traces
@@ -211,7 +211,7 @@ def test_every_condition_comes_back_from_its_plain_form() -> None:
         assert condition_from_dict(condition.to_dict()) == condition
         assert {"name", "k", "rank", "rows"} <= set(condition.to_dict())
         change = condition.intervention(0)
-        decodes = registered()[name].decode is not None  # a cache changes how a model decodes, not its attention
+        decodes = INTERVENTIONS[name].decode is not None  # a cache changes how a model decodes, not its attention
         assert (change is None) == (name == "none" or decodes) and (
             change is None or change.is_noop == (name == "noop")
         )

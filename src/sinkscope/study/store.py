@@ -18,9 +18,10 @@ from typing import IO, Any
 
 import yaml
 
-from sinkscope import io, plugins
+from sinkscope import io
 from sinkscope.errors import StudyError
 from sinkscope.io.reading import read_object, read_text
+from sinkscope.registry import plugin_versions
 from sinkscope.study.units import Unit, kind_of
 from sinkscope.tasks.benchmarks import is_benchmark
 
@@ -196,7 +197,7 @@ def versions() -> dict[str, str]:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:  # run from a source tree without installing
             found[name] = "unknown"
-    return found | plugins.versions()
+    return found | plugin_versions()
 
 
 def as_json(value: Any) -> str:
