@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from made_rows import dynamics, tables
+from sinkscope.study.analysis.verdicts import verdicts
 
 import sinkscope.interventions as ours
 from sinkscope.attention.calls import Call, Change
@@ -18,11 +19,10 @@ from sinkscope.interventions.conditions import Condition
 from sinkscope.interventions.memory import Memory
 from sinkscope.interventions.settings import OF, K, Setting, of_random, register
 from sinkscope.report.overview import overview
-from sinkscope.runs.summary import summary
+from sinkscope.results.accuracy import AnswerSet, cells, pooled, pooled_cells
+from sinkscope.results.rows import Results, RunFacts
+from sinkscope.results.summary import summary
 from sinkscope.study import vocabulary
-from sinkscope.study.analysis.accuracy import AnswerSet, cells, pooled, pooled_cells
-from sinkscope.study.analysis.verdicts import verdicts
-from sinkscope.study.results import Results, RunFacts
 from sinkscope.study.schema import Study
 from sinkscope.study.units import ModelInfo
 
