@@ -233,13 +233,13 @@ def test_a_rule_from_outside_takes_its_place() -> None:
     try:
         rule = rule_from_dict({"rule": "top_of_the_test", "n": 1, "group": "masked"})
         assert rule.marks(torch.tensor([1.0, 5.0, 2.0]), 8).tolist() == [False, True, False]
-        with pytest.raises(RuleError, match="already registered"):
+        with pytest.raises(RuleError, match="exists already"):
             register(type("Again", (Top,), {}))
         nameless = type("Nameless", (Rule,), {})
         with pytest.raises(RuleError, match="needs a class attribute"):
             register(nameless)
     finally:
-        del RULES["top_of_the_test"]
+        del RULES._things["top_of_the_test"]
 
 
 def test_the_example_of_the_documentation_works() -> None:
@@ -250,4 +250,4 @@ def test_the_example_of_the_documentation_works() -> None:
         rule = rule_from_dict({"rule": "half", "group": "prompt"})
         assert (rule.unit, rule.marks(torch.tensor([1.0, 6.0, 3.0]), 10).tolist()) == ("share", [False, True, False])
     finally:
-        del RULES["half"]
+        del RULES._things["half"]

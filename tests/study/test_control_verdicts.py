@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from made_rows import cell, dynamics, heads, none, tables
+from sinkscope.study.analysis.verdicts import verdicts
 
 import sinkscope as sk
 from lab.experiments.donors import main, moved
-from sinkscope.study.analysis.verdicts import verdicts
 from sinkscope.results.rows import Heads
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from sinkscope.study.analysis import traces
 from torch import Tensor
 
 import sinkscope as sk
@@ -20,16 +21,15 @@ from sinkscope.decoding import resolve_settings
 from sinkscope.errors import TraceError
 from sinkscope.interventions import intervene
 from sinkscope.interventions.conditions import Condition, condition_from_dict, names
-from sinkscope.interventions.settings import registered
-from sinkscope.study.run import run
+from sinkscope.interventions.settings import INTERVENTIONS
 from sinkscope.sinks.columns import cumulative_columns
-from sinkscope.study.analysis import traces
 from sinkscope.study.problem_sets import ProblemSets, run_unit
+from sinkscope.study.run import run
 from sinkscope.study.schema import Study
 from sinkscope.study.units import Unit
-from sinkscope.study.units.worker import encode_batch, row_seeds
 from sinkscope.study.units.likelihood import first_key_shares, held_out, windows
 from sinkscope.study.units.mechanism import Dependence, Watch, freely
+from sinkscope.study.units.worker import encode_batch, row_seeds
 from sinkscope.tracing.recorder import Keep
 
 PROMPT = "Ann has 3 apples. Then Ann finds 4.\nHow many apples are left?"
@@ -211,7 +211,7 @@ def test_every_condition_comes_back_from_its_plain_form() -> None:
         assert condition_from_dict(condition.to_dict()) == condition
         assert {"name", "k", "rank", "rows"} <= set(condition.to_dict())
         change = condition.intervention(0)
-        decodes = registered()[name].decode is not None  # a cache changes how a model decodes, not its attention
+        decodes = INTERVENTIONS[name].decode is not None  # a cache changes how a model decodes, not its attention
         assert (change is None) == (name == "none" or decodes) and (
             change is None or change.is_noop == (name == "noop")
         )

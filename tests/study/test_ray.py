@@ -17,11 +17,10 @@ import pytest
 
 from sinkscope.cli.app import run as command
 from sinkscope.errors import StudyError
-from sinkscope.study.run import Run, run
 from sinkscope.study.engine import Ray
-from sinkscope.study.ray import Cluster
 from sinkscope.study.problem_sets import ProblemSets
-from sinkscope.study.run import models_of
+from sinkscope.study.ray import Cluster
+from sinkscope.study.run import Run, models_of, run
 from sinkscope.study.schema import Study
 from sinkscope.study.units import Job, units_of
 

@@ -11,7 +11,7 @@ from sinkscope.attention.forward import COMMITTED, MASKED, PROMPT, Forward, forw
 from sinkscope.decoding.cache import BlockForwards, Forwards, ReorderedForwards, TextForwards
 from sinkscope.decoding.canvas import Block, History, Picks, Step, blocks, lay_out
 from sinkscope.decoding.choose import choice_of
-from sinkscope.decoding.commit import rule_named
+from sinkscope.decoding.commit import COMMIT_RULES
 from sinkscope.decoding.noise import noise_of
 from sinkscope.decoding.sparse import SparseForwards
 from sinkscope.errors import DecodeError
@@ -210,7 +210,7 @@ def _denoise_block(state: Denoiser, block: Block) -> None:
     cached = state.settings.cache == "exact"
     if cached or state.settings.family == "nemotron":  # whose blocks begin with what the text before them goes on with
         state.fill_cache(block.span[0])
-    rule = rule_named(state.settings.commit)(state, block)
+    rule = COMMIT_RULES[state.settings.commit](state, block)
     while not bool(state.done.all()) and rule.unfinished():
         if state.step >= state.settings.most_steps:  # a step that commits the mask token leaves everything as it was
             raise DecodeError(

@@ -18,7 +18,17 @@ from sinkscope.sinks.columns import cumulative_columns
 from sinkscope.sinks.tables import sink_counts
 from sinkscope.study.schema import Study, TaskPlan
 from sinkscope.study.units import (
-    Grade, Job, Load, ModelInfo, Prompt, Rows, Unit, UnitKind, conditions_for, decoded_units, trace_rows,
+    Grade,
+    Job,
+    Load,
+    ModelInfo,
+    Prompt,
+    Rows,
+    Unit,
+    UnitKind,
+    conditions_for,
+    decoded_units,
+    trace_rows,
 )  # fmt: skip
 from sinkscope.study.units.trace_rows import HEADS
 from sinkscope.study.units.worker import encode_prompt, model_for, row_seeds
