@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from sinkscope.statistics import change_interval
 from sinkscope.results.rows import (
     TABLES,
     Answered,
@@ -18,6 +17,7 @@ from sinkscope.results.rows import (
     PooledCell,
     Tables,
 )
+from sinkscope.statistics import change_interval
 
 
 def tables(**rows: list[Any]) -> Tables:

@@ -22,17 +22,16 @@ from made_models import (
     save,
     save_tokenizer,
 )
+from registries import restored
 from sinkscope.errors import CheckpointError, UnknownFamilyError
 from sinkscope.models import Family, load, zoo
 from sinkscope.models.assemble import family_of, looks_ahead
-from sinkscope.models.family import FAMILIES
 
 
 @pytest.fixture
 def _own_families() -> Iterator[None]:
-    before = list(FAMILIES)
-    yield
-    FAMILIES[:] = before
+    with restored():
+        yield
 
 
 class Backwards(Family):

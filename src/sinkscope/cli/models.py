@@ -7,12 +7,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Annotated
 
-from typer import Argument, Exit, Option
+from typer import Exit, Option
 
 from sinkscope.cli.app import command
 from sinkscope.cli.options import Device, Dtype, JsonFlag, LoadOptions, ModelArgument, counts
 from sinkscope.cli.screen import output, print_json, say_error, table_of, waiting
-from sinkscope.errors import SinkscopeError
 
 
 @command()

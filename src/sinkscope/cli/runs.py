@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from typer import Argument, Option, echo
 
 from sinkscope.cli.app import command
-from sinkscope.cli.study import print_run
 from sinkscope.cli.options import CsvOption, JsonFlag, ParquetOption, ReportFlag, writable
 from sinkscope.cli.screen import print_json, print_result
+from sinkscope.cli.study import print_run
 from sinkscope.errors import StudyError, printable
 from sinkscope.files import replace_file, write_file
 
@@ -81,8 +81,8 @@ def merge(
     as_json: JsonFlag = False,
 ) -> None:
     """Join the shards of a study or of table1 (--shard i/n), finish its tables and report; names a missing shard."""
-    from sinkscope.study.run import Run
     from sinkscope.study import shards
+    from sinkscope.study.run import Run
 
     print_run(Run.load(shards.merge(runs, out)), report, as_json)
 

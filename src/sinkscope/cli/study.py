@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Exit, Option
 
@@ -15,8 +15,8 @@ from sinkscope.cli.screen import print_json, print_result, print_text, say_error
 from sinkscope.errors import ReportError, StudyError
 
 if TYPE_CHECKING:
-    from sinkscope.study.run import Run
     from sinkscope.study.plan import Forecast
+    from sinkscope.study.run import Run
 
 GB = 1e9
 

@@ -142,12 +142,12 @@ def _strongest(found: pl.DataFrame) -> pl.DataFrame:
 
 
 def _rule(name: str, epsilon: float | None, unit: str | None, group: str) -> Rule:
-    from sinkscope.sinks.rules import rule_from_dict, rules
+    from sinkscope.sinks.rules import RULES, rule_from_dict
 
     words: dict[str, Any] = {"rule": name, "group": group}
     if epsilon is not None:  # whatever the rule calls its threshold, which is the first of its settings
-        known = rules()
-        own = [field.name for field in fields(known[name]) if not field.kw_only] if name in known else []
+        rule = RULES.get(name)
+        own = [] if rule is None else [field.name for field in fields(rule) if not field.kw_only]
         words[own[0] if own else "epsilon"] = epsilon
     if unit is not None:
         words["unit"] = unit

@@ -48,7 +48,7 @@ def family_of(config: dict[str, Any], folder: Path) -> Family:
             raise CheckpointError(unsupported)
         if family.knows(config, folder):
             return family
-    known = ", ".join(family.name for family in FAMILIES)
+    known = ", ".join(FAMILIES)
     raise UnknownFamilyError(
         f"Expected a config.json of a known family ({known}, or a causal model "
         f"that transformers has), got model_type {config.get('model_type')!r}; "

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
-from sinkscope import plugins
 from sinkscope.errors import CheckpointError, DecodeError, TokenizerError
 from sinkscope.models.template import Messages, rendered
+from sinkscope.registry import Registry
 from sinkscope.settings.decode import Decode
 
 if TYPE_CHECKING:
@@ -175,26 +175,26 @@ class Family:
         return made
 
 
-FAMILIES: list[Family] = []  # in the order in which they are asked
+FAMILIES: Registry[Family] = Registry("family of models", CheckpointError)
 Made = TypeVar("Made", bound=type[Family])
 
 
 def family(kind: Made) -> Made:
     """Make a family of this package known; every file in models/ is read."""
-    FAMILIES.append(kind())
-    FAMILIES.sort(key=lambda known: known.asked)
+    FAMILIES.add(kind.name, kind())
     return kind
 
 
 def register(own: Family) -> None:
     """Make a family of your own known to `load`; it is asked before the families of the package."""
-    FAMILIES[:] = [own, *(known for known in FAMILIES if known.name != own.name)]
+    FAMILIES.add(own.name, own, replace=True)
 
 
 def families() -> list[Family]:
     """Every family in the order in which they are asked, those of installed packages first."""
-    plugins.load("families")
-    return FAMILIES
+    others = [one for one in FAMILIES.values() if not one.__module__.startswith("sinkscope.models.")]
+    ours = [one for one in FAMILIES.values() if one not in others]
+    return [*reversed(others), *sorted(ours, key=lambda one: one.asked)]
 
 
 def has_tokenizer(folder: Path) -> bool:

@@ -15,7 +15,14 @@ from sinkscope.results import series
 from sinkscope.results.accuracy import WEAK
 from sinkscope.results.model_rows import SOLVED, ModelRows
 from sinkscope.results.rows import (
-    Cell, ClaimControl, ClaimVerdict, Difference, Dynamics, Interval, LikelihoodChange, Mechanism,
+    Cell,
+    ClaimControl,
+    ClaimVerdict,
+    Difference,
+    Dynamics,
+    Interval,
+    LikelihoodChange,
+    Mechanism,
 )  # fmt: skip
 from sinkscope.statistics import interval_p, problems_needed
 

@@ -11,7 +11,7 @@ from typing import Literal
 from sinkscope.results import series
 from sinkscope.results.claim_tests import definition_of
 from sinkscope.results.model_rows import ModelRows, first_point
-from sinkscope.results.rows import Cell, Dynamics, Results, ResultRow
+from sinkscope.results.rows import Cell, Dynamics, ResultRow, Results
 
 Name = Literal["sinks", "movement", "masking"]
 PAPER = {

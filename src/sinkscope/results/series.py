@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from sinkscope.interventions.conditions import Condition, condition_from_dict
-from sinkscope.interventions.settings import ranked_keys, registered
+from sinkscope.interventions.settings import INTERVENTIONS, ranked_keys
 from sinkscope.results.rows import LikelihoodChange, Match
 
 Settings = Mapping[str, Any]  # a condition as results.json has it
@@ -73,13 +73,13 @@ def is_of_the_paper(condition: Settings, family: str) -> bool:
 
 def controls_of(condition: Condition) -> Mapping[Match, Sequence[Condition]]:
     """The conditions that may control for this one, best first, as its intervention names them."""
-    entry = registered().get(condition.name)
+    entry = INTERVENTIONS.get(condition.name)
     return {} if entry is None or entry.controls is None else entry.controls(condition)
 
 
 def aim_of(condition: Settings) -> Literal["weaken", "hold"] | None:
     """What the intervention is meant to do to sinks, beside masking them."""
-    entry = registered().get(condition["name"])
+    entry = INTERVENTIONS.get(condition["name"])
     return None if entry is None else entry.aim
 
 
@@ -146,7 +146,7 @@ def short_names(conditions: Mapping[str, Settings], causal: bool) -> dict[str, s
 
 
 def _short_name(condition: Settings, several: set[str], causal: bool) -> str | None:
-    entry = registered().get(condition["name"])
+    entry = INTERVENTIONS.get(condition["name"])
     silent = {"name", *({"rank", "rows"} - several)}
     given = {name: value for name, value in condition.items() if name not in silent and value not in (None, False)}
     if entry is None:

@@ -11,8 +11,8 @@ from typing import Any
 from sinkscope.errors import TaskError
 from sinkscope.interventions.conditions import Condition
 from sinkscope.models.base import Model
-from sinkscope.statistics import wilson
 from sinkscope.results.accuracy import removed_shares
+from sinkscope.statistics import wilson
 from sinkscope.study.engine import Engine, Ray
 from sinkscope.study.problem_sets import ProblemSets, load_outline
 from sinkscope.study.run import OnMessage, OnProgress, Work, open_run

@@ -12,7 +12,7 @@ import torch
 
 from sinkscope.errors import CheckpointError, TaskError
 from sinkscope.models.base import Model
-from sinkscope.models.cost import CORE, Size, device_of, forwards_of, total_seconds
+from sinkscope.models.cost import CORE, Size, device_of, total_seconds
 from sinkscope.models.load import _dtype, outline
 from sinkscope.study.entries import name_and_mode
 from sinkscope.study.run import need_a_model, shown_names

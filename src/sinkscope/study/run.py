@@ -27,7 +27,15 @@ from sinkscope.progress import LOADING
 from sinkscope.results.claims import judge_claims, verdicts_of
 from sinkscope.results.findings import Finding, list_findings
 from sinkscope.results.rows import (
-    TABLES, Cell, Claim, Results, RunFacts, Tables, need_results, read_answers, to_frame,
+    TABLES,
+    Cell,
+    Claim,
+    Results,
+    RunFacts,
+    Tables,
+    need_results,
+    read_answers,
+    to_frame,
 )  # fmt: skip
 from sinkscope.results.summary import write_summary
 from sinkscope.results.tables import table1_markdown, write_tables

@@ -20,7 +20,7 @@ from sinkscope.statistics import paired
 from sinkscope.study.rounds import Stored, decisions
 from sinkscope.study.schema import SequentialPlan, Study
 from sinkscope.study.units import ModelInfo, Unit
-from sinkscope.tasks import KINDS, registered
+from sinkscope.tasks import KINDS, TASKS
 from sinkscope.tasks.benchmarks import GSM8K, HUMANEVAL, is_benchmark
 from sinkscope.tasks.protocol import OTHERWISE, benchmark_of, protocol_for
 
@@ -108,7 +108,7 @@ def study_tasks(tasks: Sequence[str]) -> list[str]:
     found: list[str] = []
     for name in tasks:
         plain = name.removeprefix(PREFIX)
-        if name != SUITE and not is_benchmark(plain) and plain not in registered():
+        if name != SUITE and not is_benchmark(plain) and plain not in TASKS:
             known = ", ".join([*GSM8K, *HUMANEVAL, SUITE, *(PREFIX + kind for kind in KINDS)])
             raise TaskError(f"Expected a task out of {known}, or one of lm-evaluation-harness, got {name!r}.")
         found += KINDS if name == SUITE else [plain]

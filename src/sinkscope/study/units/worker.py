@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from sinkscope.attention.context import seeded
+from sinkscope.attention.forward import seeded
 from sinkscope.interventions import Active, intervene
 from sinkscope.models.base import Model, pad
 from sinkscope.models.load import load
-from sinkscope.study.entries import name_and_mode
 from sinkscope.results.accuracy import COUNTED
+from sinkscope.study.entries import name_and_mode
 from sinkscope.study.schema import Study
 from sinkscope.study.units import Prompt, Unit
 
