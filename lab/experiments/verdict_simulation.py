@@ -92,7 +92,7 @@ def trace(spread: float = 0.08, headers: int = 0, **means: float) -> Draw:
 
 
 def make_dynamics(n: int, intervals: dict[str, Interval], headers: int) -> Dynamics:
-    shares = {name: 0.0 for name in Heads.__dataclass_fields__}
+    shares = dict.fromkeys(Heads.__dataclass_fields__, 0.0)
     return Dynamics(
         model="m", setting="", condition="none", generations=n, **shares, sinks_found=9, non_sinks=0.9, places={}, rules=[],
         layers=[LayerHeads(layer=0, first_key=0.0, **shares)], rule="threshold", unit="uniform", epsilon=3.0,
@@ -115,7 +115,9 @@ def worlds() -> Iterator[World]:
     for n in (6, 20, 40):
         few = n < 20
         yield World("sinks_exist", "true: 90 % of heads", n, "no test" if few else "supports", trace())
-        yield World("sinks_exist", "no sink: 2 % of heads", n, "no test" if few else "contradicts", trace(0.02, with_sink=0.02))
+        yield World(
+            "sinks_exist", "no sink: 2 % of heads", n, "no test" if few else "contradicts", trace(0.02, with_sink=0.02)
+        )
         yield World("sinks_move", "true: 20 % static", n, "no test" if few else "supports", trace(static=0.2))
         yield World("sinks_move", "false: 85 % static", n, "no test" if few else "contradicts", trace(static=0.85))
         yield World("sinks_move", "at the limit: 50 % static", n, "no test" if few else "undecided", trace(static=0.5))

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from sinkscope.interventions.conditions import Condition
-from sinkscope.statistics import paired
 from sinkscope.results import accuracy
 from sinkscope.results.accuracy import AnswerSet, Key
 from sinkscope.results.rows import Answered
+from sinkscope.statistics import paired
 from sinkscope.study.units import ModelInfo
 
 NONE = Condition("none")

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_rows import around, cell, dynamics, heads, mechanism, none, scored, tables
 
 from lab.experiments.verdict_simulation import worlds
 from lab.rejudge import RESULTS, committed_runs, rejudge
+from made_rows import around, cell, dynamics, heads, mechanism, none, scored, tables
 from sinkscope.results import matrix
 from sinkscope.results import summary as summaries
 from sinkscope.results.claims import STATEMENTS, judge_claims, verdicts_of

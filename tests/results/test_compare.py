@@ -8,8 +8,8 @@ from typing import Any
 
 import polars as pl
 import pytest
-from made_rows import tables
 
+from made_rows import tables
 from sinkscope.cli.app import run
 from sinkscope.errors import StudyError
 from sinkscope.results.compare import compare_runs as compare

@@ -12,7 +12,7 @@ import pytest
 import sinkscope as sk
 from sinkscope.cli.app import run as command
 from sinkscope.errors import StudyError
-from sinkscope.results.rows import SCHEMA, Claim, to_frame
+from sinkscope.results.rows import Claim, to_frame
 
 PAPER = Path(__file__).parents[2] / "docs" / "results" / "paper"
 
@@ -115,4 +115,3 @@ def test_fields_that_came_later_do_not_keep_a_run_closed(paper: sk.Run, tmp_path
     found["cells"][0]["of_tomorrow"] = 1
     (tmp_path / "results.json").write_text(json.dumps({**found, "tables_of_tomorrow": []}))
     assert sk.Run.load(tmp_path).cells().equals(paper.cells())
-

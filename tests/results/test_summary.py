@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from sinkscope.interventions.conditions import Condition
-from sinkscope.results.summary import activation
-from sinkscope.results.tables import WIDTH, table_1
 from sinkscope.results.rows import Cell, Control
 from sinkscope.results.series import short_names
+from sinkscope.results.summary import activation
+from sinkscope.results.tables import WIDTH, table_1
 
 RULES = [(("rule", "threshold"), ("epsilon", epsilon), ("unit", "uniform")) for epsilon in (1.0, 3.0, 6.0)]
 
@@ -110,4 +110,3 @@ def test_the_summary_names_a_command_that_works(tmp_path: Path, monkeypatch: pyt
     (bin / "sinkscope").touch(mode=0o755)
     monkeypatch.setenv("PATH", str(bin))
     assert activation() == ""
-

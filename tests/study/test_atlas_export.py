@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lab.atlas import main, problems, read_entry
+from lab.atlas import problems, read_entry
 from sinkscope.cli.app import run as command
 from sinkscope.study.run import run
 from sinkscope.study.schema import Study

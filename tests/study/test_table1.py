@@ -17,8 +17,8 @@ import sinkscope as sk
 from sinkscope.errors import StudyError, TaskError
 from sinkscope.interventions import MaskSinks, intervene
 from sinkscope.interventions.conditions import parse_condition
-from sinkscope.study.run import Run, run
 from sinkscope.results.shift import measure_shift
+from sinkscope.study.run import Run, run
 from sinkscope.study.schema import SequentialPlan
 from sinkscope.study.table1 import check_fast, grid, table1_study
 from sinkscope.study.units.shift import measure_divergence

@@ -22,7 +22,7 @@ from torch import Tensor
 from sinkscope.report.page import Blob, quantise
 from sinkscope.sinks import head_dynamics
 from sinkscope.sinks.columns import QUERY_KINDS, columns_by_layer, on_one_core, visible_columns
-from sinkscope.sinks.heads import FEW, notable, relocation, stability
+from sinkscope.sinks.heads import notable
 from sinkscope.sinks.rules import GROUPS, Columns
 from sinkscope.tracing import Trace
 
@@ -104,7 +104,9 @@ def typical_heads(traces: Sequence[Trace]) -> list[dict[str, Any]]:
             if trace.causal is causal and not trace.interventions and trace.steps > 1 and trace.received is not None
         ]
         if plain:
-            place, trace = max(plain, key=lambda one: min(one[1].steps, LONG))  # the first that is long enough to be watched
+            place, trace = max(
+                plain, key=lambda one: min(one[1].steps, LONG)
+            )  # the first that is long enough to be watched
             rows = head_table(trace).filter(pl.col("class") != "none").to_dicts()
             if rows:
                 row = max(rows, key=lambda one: (one["class"] == "static", one["strength"] or 0.0))
@@ -126,8 +128,10 @@ def sink_ends(trace: Trace) -> list[list[int]]:
     if not table.height:
         return []
     best = table.sort("score", descending=True).group_by("layer", "head", "step", maintain_order=True).first()
-    ends = best.sort("step").group_by("layer", "head", maintain_order=True).agg(
-        pl.col("position").first().alias("first"), pl.col("position").last().alias("last")
+    ends = (
+        best.sort("step")
+        .group_by("layer", "head", maintain_order=True)
+        .agg(pl.col("position").first().alias("first"), pl.col("position").last().alias("last"))
     )
     return [[int(first), int(last)] for first, last in ends.select("first", "last").rows()]
 

@@ -83,7 +83,7 @@ def _share(row: Dynamics, name: str) -> str | None:
 
 
 def _of_heads(pair: list[ModelRows], name: str) -> tuple[list[str], Dynamics | None]:
-    """"88 % [85, 90] of smol-llama's heads" of each model, and the row of the last."""
+    """ "88 % [85, 90] of smol-llama's heads" of each model, and the row of the last."""
     parts, last = [], None
     for of in pair:
         row = _traced(of)
@@ -99,7 +99,9 @@ def _sinks(pair: list[ModelRows]) -> Finding | None:
     if row is None:
         return None
     who = "Both models have" if len(parts) > 1 else f"{pair[0].model} has"
-    sentence = f"{who} sinks: at some step in {' and in '.join(parts)} ({definition_of(row)}; {row.generations} generations)."
+    sentence = (
+        f"{who} sinks: at some step in {' and in '.join(parts)} ({definition_of(row)}; {row.generations} generations)."
+    )
     return Finding("sinks", sentence, PAPER["sinks"], [])
 
 

@@ -174,7 +174,9 @@ def table1_markdown(cells: Sequence[Cell], run_with: Mapping[str, Any]) -> str:
 
 def _benchmark_row(cell: Cell) -> list[object]:
     plain = cell.label == "none"
-    change = "" if plain else f"{points(cell.difference)} ({points(cell.difference_low)} … {points(cell.difference_high)})"
+    change = (
+        "" if plain else f"{points(cell.difference)} ({points(cell.difference_low)} … {points(cell.difference_high)})"
+    )
     if cell.sequential is not None:
         change += f", {cell.sequential['decision']} ± {cell.sequential['margin']:g}"
     published = ", ".join(f"{one['score']:g} ({one['by']})" for one in cell.published or ())

@@ -126,7 +126,11 @@ def cumulative_columns(trace: Columns, least: int = 4) -> Columns:
     """
     if not trace.causal:
         raise TraceError("Columns so far are of an autoregressive trace; a diffusion model has a whole map per step.")
-    rows, seen, scores = trace.query_count(), trace.seen_by(), trace.sums("all")  # [step], [step, key], [step, layer, …]
+    rows, seen, scores = (
+        trace.query_count(),
+        trace.seen_by(),
+        trace.sums("all"),
+    )  # [step], [step, key], [step, layer, …]
     if bool((rows < trace.alive().sum(1)).any()):  # else a step has all rows so far, not one
         rows, seen, scores = rows.cumsum(0), seen.cumsum(0), scores.cumsum(0)
     whole = torch.zeros(*scores.shape[:3], len(QUERY_KINDS), scores.shape[3])
