@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from sinkscope.attention.context import seeded
+from sinkscope.attention.forward import seeded
 from torch import Tensor
 
 import sinkscope as sk
