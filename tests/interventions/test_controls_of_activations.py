@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-
-from sinkscope.interventions.conditions import Condition
 from sinkscope.study.vocabulary import controls
+
+from sinkscope.conditions import Condition
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lab.atlas import main, problems, read_entry
+from lab.atlas import main, problems
 from sinkscope.cli.app import run as command
 from sinkscope.study.run import run
 from sinkscope.study.schema import Study
@@ -35,7 +35,7 @@ def finished(small: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) ->
 def test_an_entry_of_a_study_holds_and_has_no_text(finished: Path, tmp_path: Path) -> None:
     out = tmp_path / "entry.json"
     assert command(["export", str(finished), "-o", str(out), "--name", "mine"]) == 0
-    entry = read_entry(out)
+    entry = Condition.read(out)
     assert problems(entry) == [] and (entry.kind, entry.name) == ("study", "mine")
     assert {one.name: one.causal for one in entry.models} == {"small-llama": True, "small-llada": False}
     assert all(len(one.fingerprint) == 64 for one in entry.models) and entry.device["device"] == "cpu"
@@ -61,7 +61,7 @@ def test_an_entry_of_table1_holds_and_has_no_text(tmp_path: Path) -> None:
     assert command(["table1", *words, "--traced", "0", "-o", str(tmp_path / "t")]) == 0
     out = tmp_path / "entry.json"
     assert command(["export", str(tmp_path / "t"), "-o", str(out)]) == 0
-    entry = read_entry(out)
+    entry = Condition.read(out)
     assert main([str(out)]) == 0 and entry.kind == "table1" and entry.protocol["batch_size"] == 8
     assert [row.condition["name"] for row in entry.rows] == ["none", "mask_sinks", "mask_sinks", "mask_random"]
     assert all(row.control for row in entry.rows[1:3]) and [claim.name for claim in entry.claims] == ["one_sink"]

@@ -70,7 +70,7 @@ def test_conditions_that_control_nothing_have_no_such_verdict() -> None:
 @pytest.mark.parametrize("name", ["control", "patches"])
 def test_the_shipped_studies_compare_with_nothing_and_with_a_no_op(name: str) -> None:
     study = sk.Study.load(name)
-    conditions = {condition.name for condition, _ in study.conditions}
+    conditions = {condition.name for condition in study.conditions}
     assert {"none", "noop"} <= conditions
     assert [task.problems for task in study.tasks] == [100, 100] and len(study.models) == 4
     for condition, models in study.conditions:
