@@ -338,7 +338,7 @@ def test_which_conditions_have_controls_and_an_aim() -> None:
     assert {one.name for one in conditions if one.must_take_effect} == {
         "mask_sinks", "mask_random", "mask_positions", "mask_instead", "mask_others", "cut",
     }  # fmt: skip
-    assert NONE == Condition("none") and NOOP.seeded(0) == sk.MaskSinks(0)
+    assert Condition("none") == NONE and NOOP.seeded(0) == sk.MaskSinks(0)
 
 
 STRONG = {"rule": "head_share", "epsilon": 0.3}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lab.atlas import FOLDER, PAGE, main, page, problems
+from lab.atlas import FOLDER, PAGE, main, page, problems, read_entry
 from sinkscope.errors import StudyError
 from sinkscope.results.atlas import digest_of, to_json
 
@@ -40,7 +40,7 @@ def cost(entry: dict[str, Any]) -> dict[str, Any]:
 
 def test_our_entries_hold_and_the_page_is_theirs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--check"]) == 0, capsys.readouterr().out
-    entries = {path.stem: Condition.read(path) for path in sorted(FOLDER.glob("*.json"))}
+    entries = {path.stem: read_entry(path) for path in sorted(FOLDER.glob("*.json"))}
     assert len(entries) >= 7 and PAGE.read_text() == page(entries)
     assert all((FOLDER / f"{name}.json").read_text() == to_json(entry.plain()) for name, entry in entries.items())
 
@@ -69,13 +69,13 @@ FORGED: dict[str, Change] = {
 @pytest.mark.parametrize("what", FORGED)
 def test_a_forged_entry_is_refused(what: str, tmp_path: Path) -> None:
     path = changed(tmp_path / "entry.json", FORGED[what])
-    assert problems(Condition.read(path))
+    assert problems(read_entry(path))
     assert main([str(path)]) == 1
 
 
 def test_a_figure_that_was_edited_is_found_by_the_digest_too(tmp_path: Path) -> None:
     path = changed(tmp_path / "entry.json", lambda entry: entry["versions"].update(torch="9.9"), sealed=False)
-    assert problems(Condition.read(path)) == ["the digest is not that of the content"]
+    assert problems(read_entry(path)) == ["the digest is not that of the content"]
 
 
 @pytest.mark.parametrize(
@@ -89,5 +89,5 @@ def test_a_figure_that_was_edited_is_found_by_the_digest_too(tmp_path: Path) -> 
 def test_another_schema_is_refused(change: Change, tmp_path: Path) -> None:
     path = changed(tmp_path / "entry.json", change)
     with pytest.raises(StudyError):
-        Condition.read(path)
+        read_entry(path)
     assert main([str(path)]) == 1

@@ -13,7 +13,6 @@ from made_traces import autoregressive
 from torch import Tensor
 
 from sinkscope.errors import RuleError
-from sinkscope.sinks.columns import alive_keys, query_count, seen_by
 from sinkscope.sinks.rules import RULES, Columns, HeadShare, Rule, Threshold, ZScore, register, rule_from_dict
 
 FEW = settings(max_examples=30, deadline=None)
@@ -146,9 +145,8 @@ def test_sum_and_uniform_are_one_unit_for_a_whole_bidirectional_map_and_differ_f
 def test_uniform_causal_attention_looks_like_a_sink_at_key_0_in_sums_but_not_to_head_share() -> None:
     trace = autoregressive(prompt=64, length=2, sink=None)
     received = trace.scores("all")[0, 0, 0]
-    alive, seen = alive_keys(trace)[0], seen_by(trace, "all")
-    assert seen is not None
-    queries = int(query_count(trace, "all")[0])
+    alive, seen = trace.alive()[0], trace.seen_by()
+    queries = int(trace.query_count()[0])
     assert Threshold(3).marks(received, queries, alive)[0]
     assert not HeadShare(0.3).marks(received, queries, alive, seen[0])[:60].any()
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sinkscope.study.analysis.readings import mechanisms
 
 from made_conditions import make_condition
 from sinkscope.statistics import bootstrap
 from sinkscope.study.schema import Study
 from sinkscope.study.units import Unit
+from sinkscope.study.units.mechanism import mechanism_rows as mechanisms
 
 
 def test_gaps_are_compared_with_those_under_random_keys_problem_by_problem() -> None:

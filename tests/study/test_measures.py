@@ -10,23 +10,22 @@ from pathlib import Path
 
 import pytest
 import torch
-from sinkscope.study.analysis import traces
+from sinkscope.attention.context import seeded
 from torch import Tensor
 
 import sinkscope as sk
 from made_conditions import make_condition
 from sinkscope.attention.calls import Call, Outcome, Tap
 from sinkscope.attention.capture import listening
-from sinkscope.attention.context import seeded
-from sinkscope.conditions import Condition
 from sinkscope.decoding import resolve_settings
 from sinkscope.errors import TraceError
-from sinkscope.interventions import INTERVENTIONS, intervene
+from sinkscope.interventions import intervene
 from sinkscope.sinks.columns import cumulative_columns
 from sinkscope.study.problem_sets import ProblemSets, run_unit
 from sinkscope.study.run import run
 from sinkscope.study.schema import Study
 from sinkscope.study.units import Unit
+from sinkscope.study.units import trace_rows as traces
 from sinkscope.study.units.likelihood import first_key_shares, held_out, windows
 from sinkscope.study.units.mechanism import Dependence, Watch, freely
 from sinkscope.study.units.worker import encode_batch, row_seeds

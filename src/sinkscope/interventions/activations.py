@@ -18,7 +18,7 @@ from torch import Tensor
 
 from sinkscope.attention.calls import Call, Change
 from sinkscope.attention.capture import Shape
-from sinkscope.attention.counter import mixed
+from sinkscope.attention.forward import mixed
 from sinkscope.errors import InterventionError
 from sinkscope.interventions.base import Intervention, Label, Layers, Match, within, write_list
 from sinkscope.interventions.hooks import HookContext

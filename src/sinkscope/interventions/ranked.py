@@ -11,8 +11,7 @@ from pydantic import PlainValidator
 from torch import Tensor
 
 from sinkscope.attention.calls import Call, untouched_columns
-from sinkscope.attention.context import Forward
-from sinkscope.attention.counter import PRIME, mixed
+from sinkscope.attention.forward import PRIME, Forward, mixed
 from sinkscope.errors import InterventionError, RuleError
 from sinkscope.interventions.base import (
     Heads,

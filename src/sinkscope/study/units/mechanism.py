@@ -22,7 +22,7 @@ from torch import Tensor
 
 from sinkscope.attention.calls import Call, Outcome, Tap
 from sinkscope.attention.capture import listening
-from sinkscope.attention.context import seeded
+from sinkscope.attention.forward import seeded
 from sinkscope.conditions import Condition
 from sinkscope.decoding import decode
 from sinkscope.decoding.canvas import Step
@@ -209,7 +209,8 @@ def mechanism_rows(study: Study, units: Sequence[Unit], load: Load) -> list[Mech
         rows = [row for row in load(unit)["rows"] if row["positions"] >= 2]
         found.setdefault((unit.shown, unit.condition.k), []).extend(rows)
     return [
-        Mechanism(model, k, len(rows), units_of[model], **_summarise_halves(study, rows)) for (model, k), rows in found.items()
+        Mechanism(model, k, len(rows), units_of[model], **_summarise_halves(study, rows))
+        for (model, k), rows in found.items()
     ]
 
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import torch
 
-from sinkscope.attention.context import seeded
+from sinkscope.attention.forward import seeded
 from sinkscope.models.cost import Workload, forwards_of
 from sinkscope.settings.decode import Decode
 from sinkscope.sinks import find, head_dynamics, notable, rule_from_dict, sweep
-from sinkscope.sinks.columns import alive_keys, cumulative_columns
+from sinkscope.sinks.columns import cumulative_columns
 from sinkscope.sinks.tables import sink_counts
 from sinkscope.study.schema import Study, TaskPlan
 from sinkscope.study.units import (
@@ -153,7 +153,7 @@ def measures(made: Trace, study: Study) -> dict[str, Any]:
         "places": _places(made, rule),
         "first_key": first_key(made),
         "rules": [int(find(made, one).height) for one in rules],
-        "keys": int(alive_keys(made).sum()) * made.layers * made.heads_count,
+        "keys": int(made.alive().sum()) * made.layers * made.heads_count,
     }
     if made.causal:
         found["columns"] = _heads(cumulative_columns(made), rule)

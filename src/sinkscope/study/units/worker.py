@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from sinkscope.attention.context import seeded
+from sinkscope.attention.forward import seeded
 from sinkscope.interventions import Active, intervene
 from sinkscope.models.base import Model, pad
 from sinkscope.models.load import load
