@@ -13,8 +13,7 @@ from sinkscope.errors import StudyError
 from sinkscope.models.base import Model
 from sinkscope.models.hub import TOKENIZER, snapshot
 from sinkscope.models.load import load, outline
-from sinkscope.study.entries import name_and_mode
-from sinkscope.study.schema import Study, TaskPlan
+from sinkscope.study.schema import Study, TaskPlan, name_and_mode
 from sinkscope.study.units import Job, ModelInfo, Prompt, Unit, kind_of, perform
 from sinkscope.study.units.worker import IN_MEMORY
 from sinkscope.tasks import Problem, problems

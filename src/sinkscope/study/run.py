@@ -20,8 +20,8 @@ from typing import Any
 
 import polars as pl
 
+from sinkscope.conditions import NONE
 from sinkscope.errors import StudyError
-from sinkscope.interventions.conditions import Condition
 from sinkscope.models.base import Model
 from sinkscope.progress import LOADING
 from sinkscope.results.claims import judge_claims, verdicts_of
@@ -376,7 +376,7 @@ class Stop:
 def load_facts(study: Study, engine: Engine, folder: Path, on_message: OnMessage) -> list[ModelInfo]:
     """Every model loaded once, by the engine; extras last, so that the worker that has loaded one goes on with it."""
     shown = shown_names([*study.models, *study.likelihood_models])
-    jobs = [Job(Unit("facts", name, Condition("none"), shown=short)) for name, short in shown.items()]
+    jobs = [Job(Unit("facts", name, NONE, shown=short)) for name, short in shown.items()]
     facts: dict[str, dict[str, Any]] = {}
     on_message(f"{LOADING}{', '.join(shown.values())}")
     for job, result in engine.work(study, jobs, folder, lambda: False):
