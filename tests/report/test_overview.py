@@ -54,17 +54,16 @@ def test_claims_come_first_as_one_matrix(look: Opener, report: Path) -> None:
         "works w/o its top keys": ["+", "−", ""],
         "needs its sink": ["", "", "?"],
     }
-    assert "supported in 1 cell, contradicted in 1, undecided in 1" in page.locator(".lede").inner_text()
 
 
 def test_a_cell_opens_its_figure_control_and_reason(look: Opener, report: Path) -> None:
     page = look(report, "")
     shown = page.locator("#claims .claim-detail")
-    assert shown.inner_text() == ""
+    assert shown.count() == 0
     mark = page.get_by_role("button", name="made-llada, works w/o its top keys: supports")
     mark.click()
     text = shown.inner_text()
-    for part in ("made-llada", "−2.0 [−5.0, +0.5] points, n = 400, 30 % of attention taken", "mask random K=1, −0.5 [",
+    for part in ("made-llada", "−2.0 [−5.0, +0.5] points, n = 400, 30 % of the attention removed", "mask random K=1, −0.5 [",
                  "Right answers may fall by at most 5 points.", "undecided", "mask sinks K=1 as run"):  # fmt: skip
         assert part in text
     page.get_by_role("button", name="made-llama, has sinks: no test").click()
@@ -90,7 +89,6 @@ def test_marks_are_squares_and_the_matrix_scrolls_inside_its_panel(
 
 def test_models_scored_on_the_same_answers_stand_side_by_side(look: Opener, report: Path) -> None:
     page = look(report, "")
-    assert "made-llama -0.60 [-0.70, -0.55]" in page.locator(".lede").inner_text()
     label = page.locator("#pair svg[role=img]").first.get_attribute("aria-label") or ""
     assert "made-dream: top key −0.20 [−0.30, −0.15]" in label and "made-llama: content key" in label
     assert page.locator("#pair .shared li").all_inner_texts() == ["made-llama (ARM)", "made-dream (DLM)"]
@@ -109,7 +107,9 @@ def test_the_first_screen_says_the_findings(look: Opener, report: Path, width: i
         assert page.locator(".cards .about", has_text=sentence[:60]).count() == 1
     until(page, "document.querySelector('#live').dataset.played === 'yes'")
     place = page.evaluate("sinkscope.data.highlights[0].sample")
-    assert page.locator("#live").get_attribute("data-step") == str(page.evaluate(f"sinkscope.samples[{place}].steps") - 1)
+    assert page.locator("#live").get_attribute("data-step") == str(
+        page.evaluate(f"sinkscope.samples[{place}].steps") - 1
+    )
 
 
 def test_the_explorer_opens_on_a_head_of_the_first_picture(look: Opener, report: Path) -> None:
@@ -245,7 +245,15 @@ def test_nothing_to_show_is_an_error(tmp_path: Path) -> None:
 
 def test_a_page_keeps_to_its_limit(tmp_path: Path) -> None:
     traces = [made_trace(f"made-{i % 2}", seed=i, maps=False) for i in range(4)]
-    data = {"title": "", "overview": overview(), "samples": [], "note": "", "highlights": [], "movement": [], "start": {}}
+    data = {
+        "title": "",
+        "overview": overview(),
+        "samples": [],
+        "note": "",
+        "highlights": [],
+        "movement": [],
+        "start": {},
+    }
     least = len(build(data))  # what every page has: its script and its styles
     for room in (270_000, 90_000, 35_000):
         assert write_traces(traces, tmp_path / f"{room}.html", least + room).stat().st_size <= least + room

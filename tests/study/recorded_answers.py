@@ -38,6 +38,7 @@ def record_answers(run: Path) -> list[dict[str, Any]]:
 if __name__ == "__main__":
     recorded = {Path(name).name: record_answers(Path(name)) for name in sys.argv[1:]}
     lines = ",\n".join(
-        f' "{name}": [\n  ' + ",\n  ".join(json.dumps(cell) for cell in cells) + "\n ]" for name, cells in recorded.items()
+        f' "{name}": [\n  ' + ",\n  ".join(json.dumps(cell) for cell in cells) + "\n ]"
+        for name, cells in recorded.items()
     )
     FILE.write_text("{\n" + lines + "\n}\n", encoding="utf-8")

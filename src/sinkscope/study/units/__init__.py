@@ -42,9 +42,15 @@ class ModelInfo:
     identity: Mapping[str, Any]
     settings: Mapping[str, Mapping[str, Any]]  # label of a point of the sweep → Decode as a dict
     likelihood: bool = False  # measured by likelihood, not by answers
+    traced_only: bool = False  # traced with nothing changed, and nothing else
     # Benchmark → label → settings, since a protocol has its own; and what its prompts and scores depend on.
     protocols: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
     benchmarks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def answers(self) -> bool:
+        """Whether it is asked problems under the study's conditions."""
+        return not self.likelihood and not self.traced_only
 
     def settings_of(self, task: str, label: str) -> Mapping[str, Any]:
         """The decode settings at a point of the sweep."""

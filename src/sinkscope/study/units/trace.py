@@ -51,7 +51,7 @@ class TraceKind(UnitKind):
     holds = "generations"
 
     def plan(self, study: Study, info: ModelInfo) -> list[Unit]:
-        takes = (lambda one: one.name == "none") if info.likelihood else study.trace.takes
+        takes = (lambda one: one.name == "none") if not info.answers else study.trace.takes
         conditions = filter(takes, conditions_for(study, info))
         return decoded_units("trace", study, info, list(conditions), TRACED, study.trace.problems)
 
