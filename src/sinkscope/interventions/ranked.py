@@ -30,8 +30,8 @@ from sinkscope.interventions.settings import (
     ranked_keys,
     register,
 )  # fmt: skip
+from sinkscope.sinks.kinds import KINDS, kinds_named
 from sinkscope.sinks.rules import Rule
-from sinkscope.sinks.tokens import KINDS, kinds_named
 
 Kinds = Annotated[Literal["structural", "content"] | Sequence[str], KIND_NAMES]
 Among = Literal["all", "prompt"]

@@ -15,8 +15,8 @@ from sinkscope.fields import TRUTH, Allowed, allowed_fields, among, frozen, thaw
 from sinkscope.interventions.base import WINDOW, Intervention, Selector, Steps
 from sinkscope.interventions.memory import Rank, Rows
 from sinkscope.registry import Registry
+from sinkscope.sinks.kinds import KINDS, kinds_named
 from sinkscope.sinks.rules import rule_from_dict
-from sinkscope.sinks.tokens import KINDS, kinds_named
 
 if TYPE_CHECKING:
     from sinkscope.interventions.conditions import Condition

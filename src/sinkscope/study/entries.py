@@ -18,10 +18,10 @@ from sinkscope.fields import Allowed, allowed_fields, among, maybe, shown
 from sinkscope.interventions.conditions import MODELS, Condition, read_entry
 from sinkscope.interventions.settings import SettingError
 from sinkscope.io.bounded_yaml import Path, written
+from sinkscope.registry import load_plugins
 from sinkscope.settings import cache_conditions as _caches  # noqa: F401 - conditions that change how a model decodes
 from sinkscope.settings.choices import DREAM_ALGORITHMS, Mode
 from sinkscope.settings.decode import Decode
-from sinkscope.viewers import view
 
 MOST = 1_000  # entries of a list, points of a sweep, conditions of a study
 # Decode settings that a study does not choose, and what does.
@@ -209,7 +209,7 @@ def decode_settings(words: Any) -> dict[str, Any]:
     if not isinstance(words, dict):
         raise EntryError(f"must be a mapping of decode settings, not {shown(words)}")
     if "commit" in words:
-        view("decode.commits", words)  # rules of installed packages add their names
+        load_plugins()  # rules of installed packages add their names
     known = _decode_fields()
     for name, value in words.items():
         if name in DECIDED:
