@@ -17,8 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sinkscope import paper
 from sinkscope.errors import StudyError
 from sinkscope.io.reading import read_object, short
+from sinkscope.results import series as vocabulary
 from sinkscope.results.atlas import SCHEMA, controls_of, digest_of, figures
-from sinkscope.study import vocabulary
 from sinkscope.results.claims import TEXT, Test
 from sinkscope.results.rows import ClaimVerdict
 

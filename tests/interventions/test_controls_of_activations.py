@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sinkscope.interventions.conditions import Condition
-from sinkscope.study.vocabulary import controls
+from sinkscope.results.series import controls_of as controls
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from sinkscope import paper
 from sinkscope.interventions.conditions import condition_from_dict
-from sinkscope.results.claims import TEXT as CLAIMS
+from sinkscope.results.claims import STATEMENTS
 from sinkscope.results.rows import (
     TABLES,
     Cell,
@@ -155,7 +155,7 @@ def made_results(**more: Any) -> dict[str, Any]:
         )
     ]
     verdicts = [
-        Verdict("made-llada", "sinks", "moving", "Sinks of 83 % of the heads move.", "most heads move"),
+        Verdict("made-llada", "sinks", "moving", "Sinks of 83 % of the heads move."),
         Verdict("made-llama", "arm_like", "yes", "One masked sink costs 40 points."),
     ]
     about: dict[str, Any] = {
@@ -165,6 +165,7 @@ def made_results(**more: Any) -> dict[str, Any]:
         "about": "",
         "units": 1,
         "conditions": 1,
+        "margin": 5.0,
     }
     models: list[Mapping[str, Any]] = [
         {"name": name, "family": name.removeprefix("made-")} for name in ("made-llada", "made-dream", "made-llama")
@@ -214,7 +215,7 @@ def made_claims() -> list[Claim]:
     ]
     return [
         Claim(
-            name=name, claim=CLAIMS[name], paper_model=paper.STANDS_FOR.get(model), model=model, condition=condition,
+            name=name, claim=STATEMENTS[name].sentence, paper_model=paper.STANDS_FOR.get(model), model=model, condition=condition,
             verdict=verdict, estimate=estimate, low=estimate - 3, high=estimate + 2.5, unit="points", n=400,
             dose=None if condition == "none" else 0.3, control=None if condition == "none" else control,
             because="Right answers may fall by at most 5 points.", limit=-5.0,

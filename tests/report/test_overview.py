@@ -16,8 +16,8 @@ from sinkscope.report.overview import overview, paper_values
 from sinkscope.report.page import build
 from sinkscope.report.writing import pack
 from sinkscope.results import matrix
+from sinkscope.results.series import role_of as role
 from sinkscope.study.run import Run
-from sinkscope.study.vocabulary import role
 
 DOCS = Path(__file__).parents[2] / "docs"
 

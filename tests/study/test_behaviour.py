@@ -9,9 +9,9 @@ import pytest
 
 from sinkscope.interventions.conditions import Condition
 from sinkscope.statistics import bootstrap
-from sinkscope.study.analysis.readings import mechanisms
 from sinkscope.study.schema import Study
 from sinkscope.study.units import Unit
+from sinkscope.study.units.mechanism import mechanism_rows as mechanisms
 
 
 def test_gaps_are_compared_with_those_under_random_keys_problem_by_problem() -> None:

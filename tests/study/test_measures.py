@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from sinkscope.study.analysis import traces
 from torch import Tensor
 
 import sinkscope as sk
@@ -26,6 +25,7 @@ from sinkscope.study.problem_sets import ProblemSets, run_unit
 from sinkscope.study.run import run
 from sinkscope.study.schema import Study
 from sinkscope.study.units import Unit
+from sinkscope.study.units import trace_rows as traces
 from sinkscope.study.units.likelihood import first_key_shares, held_out, windows
 from sinkscope.study.units.mechanism import Dependence, Watch, freely
 from sinkscope.study.units.worker import encode_batch, row_seeds
@@ -139,7 +139,7 @@ def test_columns_so_far_are_means_over_the_rows_that_see_a_key(family: dict[str,
         for slot, (layer, head) in enumerate(heads):
             for key in range(made.positions):
                 paid = [float(made.maps[slot, at, query, key]) for at, query in rows if query >= key]
-                assert bool(seen.alive()[step, key]) == (len(paid) >= 4)
+                assert bool(seen.judged[step, key]) == (len(paid) >= 4)
                 if paid:
                     mean = float(seen.received[step, layer, head, 1, key]) / len(rows)
                     assert mean == pytest.approx(sum(paid) / len(paid), abs=1e-4)

@@ -20,7 +20,8 @@ from sinkscope.errors import StudyError
 from sinkscope.study.engine import Ray
 from sinkscope.study.problem_sets import ProblemSets
 from sinkscope.study.ray import Cluster
-from sinkscope.study.run import Run, models_of, run
+from sinkscope.study.run import Run, run
+from sinkscope.study.run import load_facts as models_of
 from sinkscope.study.schema import Study
 from sinkscope.study.units import Job, units_of
 
@@ -216,9 +217,7 @@ def test_a_cluster_without_what_a_worker_needs_is_told(
 
 
 def test_without_an_address_a_run_does_not_join_the_cluster_of_others(nodes: Nodes) -> None:
-    script = (
-        "import ray\nfrom sinkscope.study.ray import _connect\n_connect(ray, None)\nprint(len(ray.nodes()))"
-    )
+    script = "import ray\nfrom sinkscope.study.ray import _connect\n_connect(ray, None)\nprint(len(ray.nodes()))"
     own = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     said = subprocess.run([sys.executable, "-c", script], env=own, stdout=subprocess.PIPE, text=True, check=True)
     assert len(ray.nodes()) >= 2 and said.stdout.split()[-1] == "1"

@@ -22,7 +22,7 @@ from torch import Tensor
 from sinkscope.report.page import Blob, quantise
 from sinkscope.sinks.rules import GROUPS, QUERY_GROUPS, Columns
 from sinkscope.tracing import Trace
-from sinkscope.tracing.heads import FEW, head_dynamics, notable, relocation, stability
+from sinkscope.tracing.heads import head_dynamics, notable
 from sinkscope.tracing.trace import single_threaded
 
 LONGEST_TEXT = 4000  # characters of prompt and answer that a header holds
@@ -90,43 +90,49 @@ def head_classes(table: pl.DataFrame) -> list[tuple[str, str | None]]:
     return list(zip(table["class"].to_list(), table["direction"].to_list(), strict=True))
 
 
-def first_head(traces: Sequence[Trace]) -> dict[str, Any] | None:
-    """The head that a page opens on: one whose sink relocates far, else the firmest static one; None without either.
+def typical_heads(traces: Sequence[Trace]) -> list[dict[str, Any]]:
+    """One head of the first autoregressive and of the first diffusion model: of those whose sink stays, the strongest one.
 
-    Only diffusion models as they are, and traces that hold every head. `moves` says which of both it is. `from` and `to`
-    are its sink's positions in the first and the second half of the steps with a sink. `like` of `heads` heads of its
-    model relocate so far, over `generations` traces. `title` and `caption` say that.
+    Only models as they are, and traces that hold every head; where no sink stays, the strongest sink of all.
     """
-    plain = [
-        (place, trace)
-        for place, trace in enumerate(traces)
-        if not trace.causal and not trace.interventions and trace.steps > 1 and trace.received is not None
-    ]
-    best, found = (False, False, 0.0), None
-    for place, trace in plain:
-        heads = head_table(trace).with_columns(relocation().alias("far"), stability().alias("firm"))
-        for row in heads.filter((pl.col("far") > 0) | (pl.col("class") == "static")).iter_rows(named=True):
-            moves = row["far"] > 0
-            rank = (moves, trace.steps >= LONG, row["far"] if moves else row["firm"])
-            if rank > best:
-                ends = (row["home_early"], row["home_late"]) if moves else (row["home"], row["home"])
-                best, found = rank, {"sample": place, "layer": row["layer"], "head": row["head"], "moves": moves}
-                found |= zip(("from", "to"), ends, strict=True)
-    if found is None:
-        return None
-    model = model_of(traces[found["sample"]])
-    tables = [head_table(trace) for _, trace in plain if model_of(trace) == model]
-    like = sum(int((table.select(relocation()).to_series() > 0).sum()) for table in tables)
-    count = sum(table.height for table in tables)
-    caption = (
-        f"Its largest sink is mostly at position {found['from']} in the first half of the steps and at {found['to']} in the "
-        f"second. {like} of {count} heads of {model} ({100 * like / count:.1f} %, generations: {len(tables)}) move theirs by "
-        f"more than {FEW} positions."
-    )
+    found = []
+    for causal in (True, False):
+        plain = [
+            (place, trace)
+            for place, trace in enumerate(traces)
+            if trace.causal is causal and not trace.interventions and trace.steps > 1 and trace.received is not None
+        ]
+        if plain:
+            place, trace = max(
+                plain, key=lambda one: min(one[1].steps, LONG)
+            )  # the first that is long enough to be watched
+            rows = head_table(trace).filter(pl.col("class") != "none").to_dicts()
+            if rows:
+                row = max(rows, key=lambda one: (one["class"] == "static", one["strength"] or 0.0))
+                found.append(_head_entry(place, trace, row))
+    return found
+
+
+def _head_entry(place: int, trace: Trace, row: dict[str, Any]) -> dict[str, Any]:
+    kind = "autoregressive" if trace.causal else "diffusion"
     return {
-        **found, "like": like, "heads": count, "generations": len(tables), "caption": caption,
-        "title": f"A sink that {'moves' if found['moves'] else 'stays'}: {model}, layer {found['layer']}, head {found['head']}",
+        "sample": place, "layer": row["layer"], "head": row["head"],
+        "title": f"{model_of(trace)} ({kind}), layer {row['layer']}, head {row['head']}",
     }  # fmt: skip
+
+
+def sink_ends(trace: Trace) -> list[list[int]]:
+    """Position of each head's largest key at the first and at the last step at which it is a sink, heads with a sink only."""
+    table = trace.sinks()
+    if not table.height:
+        return []
+    best = table.sort("score", descending=True).group_by("layer", "head", "step", maintain_order=True).first()
+    ends = (
+        best.sort("step")
+        .group_by("layer", "head", maintain_order=True)
+        .agg(pl.col("position").first().alias("first"), pl.col("position").last().alias("last"))
+    )
+    return [[int(first), int(last)] for first, last in ends.select("first", "last").rows()]
 
 
 def model_of(trace: Trace) -> str:

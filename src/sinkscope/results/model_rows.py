@@ -13,7 +13,7 @@ SOLVED = 0.5  # accuracy with nothing masked below which a task has too little t
 
 def points_of(tables: Tables) -> list[tuple[str, str]]:
     """Model and decode setting of what was answered and traced."""
-    rows: list[PooledCell | Dynamics] = [*tables.pooled, *tables.dynamics]
+    rows: list[Cell | Dynamics] = [*tables.pooled, *tables.cells, *tables.dynamics]
     return [(row.model, row.setting) for row in rows]
 
 

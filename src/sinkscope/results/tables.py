@@ -140,7 +140,7 @@ def curve_table(rows: Sequence[Curve]) -> Iterator[str]:
 def claim_lines(rows: Sequence[Claim]) -> Iterator[str]:
     """Every claim with one paragraph per model, condition and definition."""
     if rows:
-        yield f"Claims by model and condition; p is corrected by {CORRECTION} over all claims of the run."
+        yield f"Claims by model and condition; p is corrected ({CORRECTION}) over all claims."
     for name, statement in STATEMENTS.items():
         mine = [row for row in rows if row.name == name]
         yield from paragraph(statement.sentence, 0) if mine else []
@@ -174,7 +174,9 @@ def table1_markdown(cells: Sequence[Cell], run_with: Mapping[str, Any]) -> str:
 
 def _benchmark_row(cell: Cell) -> list[object]:
     plain = cell.label == "none"
-    change = "" if plain else f"{points(cell.difference)} ({points(cell.difference_low)} … {points(cell.difference_high)})"
+    change = (
+        "" if plain else f"{points(cell.difference)} ({points(cell.difference_low)} … {points(cell.difference_high)})"
+    )
     if cell.sequential is not None:
         change += f", {cell.sequential['decision']} ± {cell.sequential['margin']:g}"
     published = ", ".join(f"{one['score']:g} ({one['by']})" for one in cell.published or ())

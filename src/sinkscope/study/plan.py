@@ -94,14 +94,14 @@ def forecast(study: Study, device: str = "cpu") -> Forecast:
             continue
         model = model if mode is None else model.in_mode(mode)
         size = Size.of(model)
-        info = _with_protocols(study, model, model_info(study, model, name, {"name": short, "parameters": size.parameters}))
+        info = _with_protocols(
+            study, model, model_info(study, model, name, {"name": short, "parameters": size.parameters})
+        )
         prompts = {task.name: _prompt_tokens(study, model, task, info) for task in study.tasks}
         longest_prompt = max(prompts.values(), default=32)
         units = units_of(study, [info])
         kinds.update(unit.kind for unit in units)
-        work = [
-            kind_of(unit).workload(study, unit, info, prompts.get(unit.task, longest_prompt)) for unit in units
-        ]
+        work = [kind_of(unit).workload(study, unit, info, prompts.get(unit.task, longest_prompt)) for unit in units]
         parts = [part for mine in work for part in mine]
         one = functools.partial(chosen.seconds, size, itemsize=dtype.itemsize)
         spent = [total_seconds(mine, one) for mine in work]
@@ -146,6 +146,7 @@ def here(study: Study) -> Forecast:
 
 def _with_sizes(study: Study) -> Study:
     """Benchmarks with the number of their problems; their data need not be here."""
+
     def size(task: TaskPlan) -> TaskPlan:
         most = PROBLEMS[benchmark_of(task.name) or ""]
         return replace(task, problems=min(task.problems or most, most))
@@ -165,7 +166,7 @@ def _with_protocols(study: Study, model: Model, info: ModelInfo) -> ModelInfo:
                     f"The protocol {protocol.name} does not say how {model.name} is asked {task.name}; choose {OTHERWISE}."
                 )
             settings = settings_for(model, benchmark, protocol=protocol).to_dict()
-            found[task.name] = dict.fromkeys(info.settings, {**settings, **study.decode})
+            found[task.name] = {label: {**settings, **study.decode} for label in info.settings}
     return replace(info, protocols=found)
 
 

@@ -191,9 +191,7 @@ def benchmark_cells(
         ), None)  # fmt: skip
         published = about.get("published") if cell.label == "none" else None
         paper = _paper_figure(cell, about) if about else cell.paper
-        found.append(
-            replace(cell, protocol=about.get("protocol"), published=published, paper=paper, sequential=end)
-        )
+        found.append(replace(cell, protocol=about.get("protocol"), published=published, paper=paper, sequential=end))
     answers = {
         key: {int(row["problem"]): row for row in rows} for key, rows in _rows_of(units, stored, "answers").items()
     }

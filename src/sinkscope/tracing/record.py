@@ -15,9 +15,9 @@ from sinkscope.decoding import checked_mask, decode, resolve_settings
 from sinkscope.decoding.canvas import Decoded, OnStep, Step, delete_positions
 from sinkscope.errors import DecodeError, InterventionError, TraceError
 from sinkscope.interventions import Intervention, intervene
-from sinkscope.progress import step_bar
 from sinkscope.models.base import Messages, Model, Prompt
 from sinkscope.models.load import load
+from sinkscope.progress import step_bar
 from sinkscope.settings.decode import Decode
 from sinkscope.sinks import describe
 from sinkscope.tracing.recorder import Keep, Recorder

@@ -209,7 +209,8 @@ def mechanism_rows(study: Study, units: Sequence[Unit], load: Load) -> list[Mech
         rows = [row for row in load(unit)["rows"] if row["positions"] >= 2]
         found.setdefault((unit.shown, unit.condition.k), []).extend(rows)
     return [
-        Mechanism(model, k, len(rows), units_of[model], **_summarise_halves(study, rows)) for (model, k), rows in found.items()
+        Mechanism(model, k, len(rows), units_of[model], **_summarise_halves(study, rows))
+        for (model, k), rows in found.items()
     ]
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from sinkscope.interventions.conditions import Condition
-from sinkscope.results.rows import Cell, Control, LikelihoodChange, read_results
-from sinkscope.results.summary import activation, summary
+from sinkscope.results.rows import Cell, Control
+from sinkscope.results.series import short_names
+from sinkscope.results.summary import activation
 from sinkscope.results.tables import WIDTH, table_1
-from sinkscope.study.vocabulary import short_names
 
 RULES = [(("rule", "threshold"), ("epsilon", epsilon), ("unit", "uniform")) for epsilon in (1.0, 3.0, 6.0)]
 
@@ -110,27 +110,3 @@ def test_the_summary_names_a_command_that_works(tmp_path: Path, monkeypatch: pyt
     (bin / "sinkscope").touch(mode=0o755)
     monkeypatch.setenv("PATH", str(bin))
     assert activation() == ""
-
-
-def test_the_strong_sinks_and_their_control_come_before_what_has_no_room() -> None:
-    strong = {"above": (("rule", "head_share"), ("epsilon", 0.3))}
-    conditions = [
-        Condition("none"), Condition("mask_sinks", 1, "clean", "all"), Condition("mask_sinks", 1, "clean", "all", kinds="content"),
-        Condition("mask_random", 1, "clean", "all", match="mass"), Condition("mask_sinks", 1, "clean", "all", **strong),
-    ]  # fmt: skip
-    rows = [
-        LikelihoodChange(
-            model=model, condition=one.to_dict(), label=one.label, n=8, tokens=80, unit="nats per token", value=-0.1,
-            low=-0.2, high=0.0, difference=-0.1, difference_low=-0.2, difference_high=0.0, p=0.01, key_share=0.1,
-            mass_share=0.3, leak=0.0, of="answers", causal=model == "arm",
-        )
-        for model in ("arm", "dlm") for one in conditions
-    ]  # fmt: skip
-    found = read_results(Path(__file__).parents[2] / "docs" / "results" / "paper")
-    assert found is not None
-    lines = summary(replace(found, likelihood=rows)).splitlines()
-    place = next(number for number, line in enumerate(lines) if line.startswith("Nats per token"))
-    shown = [line.strip() for line in lines[place + 2 : place + 5]]
-    assert len(lines) <= 40
-    for line, name in zip(shown, ("top key", "strong sink", "random, ≤ its mass"), strict=True):
-        assert line.startswith(name)
