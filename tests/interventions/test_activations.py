@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from sinkscope.interventions.settings import SettingError
 from torch import Tensor
 
 import sinkscope as sk
 from made_models import make_llada
 from sinkscope.conditions import Condition
 from sinkscope.errors import InterventionError
+from sinkscope.errors import InterventionError as SettingError
 from sinkscope.models import pad
 
 LOUD, WIDTH = 7, 32  # the planted channel, of 32

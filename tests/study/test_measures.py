@@ -10,17 +10,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from sinkscope.attention.forward import seeded
 from torch import Tensor
 
 import sinkscope as sk
 from made_conditions import make_condition
 from sinkscope.attention.calls import Call, Outcome, Tap
 from sinkscope.attention.capture import listening
+from sinkscope.attention.forward import seeded
 from sinkscope.decoding import resolve_settings
 from sinkscope.errors import TraceError
 from sinkscope.interventions import intervene
-from sinkscope.sinks.columns import cumulative_columns
 from sinkscope.study.problem_sets import ProblemSets, run_unit
 from sinkscope.study.run import run
 from sinkscope.study.schema import Study
@@ -131,7 +130,7 @@ def test_columns_so_far_are_means_over_the_rows_that_see_a_key(family: dict[str,
     heads = tuple((layer, head) for layer in range(2) for head in range(2))
     made = sk.trace(model, PROMPT, length=6, keep=Keep(maps=heads, dtype=torch.float32))
     assert made.maps is not None and made.received is not None
-    seen = cumulative_columns(made)
+    seen = made.cumulative()
     assert seen.received is not None
     prompt = made.prompt_length
     for step in range(made.steps):
@@ -144,7 +143,7 @@ def test_columns_so_far_are_means_over_the_rows_that_see_a_key(family: dict[str,
                     mean = float(seen.received[step, layer, head, 1, key]) / len(rows)
                     assert mean == pytest.approx(sum(paid) / len(paid), abs=1e-4)
     with pytest.raises(TraceError, match="autoregressive"):
-        cumulative_columns(sk.trace(sk.load(family["llada"]), PROMPT, length=4, steps=4))
+        sk.trace(sk.load(family["llada"]), PROMPT, length=4, steps=4).cumulative()
 
 
 def test_likelihood_without_masking_is_the_models_own(study: Study, family: dict[str, str]) -> None:
@@ -187,6 +186,38 @@ def test_position_0_since_the_second_forward_leaves_the_prompt_alone(family: dic
         assert second is not None and bool(second[..., 0].all()) and not bool(second[..., 1:].any())
 
 
+<<<<<<< HEAD
+=======
+def test_every_condition_comes_back_from_its_plain_form() -> None:
+    words = {
+        "mask_sinks": Condition("mask_sinks", 3, "clean", "last", above=(("rule", "zscore"), ("k", 2.0))),
+        "mask_positions": Condition("mask_positions", positions=(0, -1), since="second"),
+        "cut": Condition("cut", start=0.0, stop=0.5),
+        "window": Condition("window", radius=0),
+        "zero_values": Condition("zero_values", 1, "clean", "all", of="random"),
+        "hold_sinks": Condition("hold_sinks", 1, bonus=4.0),
+        "penalise_sinks": Condition("penalise_sinks", 1, penalty=2.0),
+        "soften": Condition("soften", temperature=2.0),
+        "steer": Condition("steer", vector=[1.0, 2.0], strength=2.0),
+        "ablate_channels": Condition("ablate_channels", top=1),
+        "zero_attention": Condition("zero_attention", heads=[[0, 1]]),
+        "attenuate": Condition("attenuate", 1, "clean", "all", by=0.5),
+        "mask_instead": Condition("mask_instead", 1, "clean", "all", positions=(2,)),
+        "delete_positions": Condition("delete_positions", positions=(0,)),
+    }
+    for name in names():
+        ranked = name in ("mask_random", "mask_others", "mean_values", "patch_values", "patch_keys", "rotate_sinks")
+        condition = words.get(name) or (Condition(name, 1, "as_run", "all") if ranked else Condition(name))
+        assert condition_from_dict(condition.to_dict()) == condition
+        assert {"name", "k", "rank", "rows"} <= set(condition.to_dict())
+        change = condition.intervention(0)
+        decodes = INTERVENTIONS[name].decode is not None  # a cache changes how a model decodes, not its attention
+        assert (change is None) == (name == "none" or decodes) and (
+            change is None or change.is_noop == (name == "noop")
+        )
+
+
+>>>>>>> house-core
 @pytest.mark.parametrize("name", ["llada", "llama"])
 def test_random_keys_are_drawn_anew_for_every_problem_whatever_its_chunk(
     study: Study, family: dict[str, str], tmp_path: Path, name: str

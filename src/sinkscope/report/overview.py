@@ -15,8 +15,8 @@ from sinkscope.files import read_object, report_damage
 from sinkscope.results import matrix, series
 from sinkscope.results import rows as stored
 from sinkscope.results.findings import list_findings
-from sinkscope.sinks.heads import NAMES as CLASSES
 from sinkscope.statistics import CORRECTION
+from sinkscope.tracing.heads import NAMES as CLASSES
 
 SCORED = ("difference", "difference_low", "difference_high", "mass_share", "n")
 Rows = list[dict[str, Any]]

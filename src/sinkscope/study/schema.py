@@ -19,13 +19,13 @@ from sinkscope.errors import RuleError, StudyError
 from sinkscope.fields import Allowed, allowed_fields, among, maybe
 from sinkscope.io import bounded_yaml
 from sinkscope.io.reading import read_text
+from sinkscope.registry import load_plugins
 from sinkscope.settings.choices import DREAM_ALGORITHMS, Mode
 from sinkscope.settings.decode import Decode
 from sinkscope.sinks.rules import rule_from_dict
 from sinkscope.tasks import TASKS
 from sinkscope.tasks.benchmarks import GSM8K, HUMANEVAL, BenchmarkPlan, is_benchmark
 from sinkscope.validation import FieldError, Text, Truth, settings, show_value, validate
-from sinkscope.viewers import view
 
 STUDIES = Path(__file__).parent / "studies"
 LONGEST_FILE_NAME = 150  # bytes of a file's name, with room for what is put behind it
@@ -156,7 +156,7 @@ def _read_decode(words: Any) -> dict[str, Any]:
     if not isinstance(words, dict):
         raise FieldError(f"must be a mapping of decode settings, got {show_value(words)}")
     if "commit" in words:
-        view("decode.commits", words)  # rules of installed packages add their names
+        load_plugins()  # rules of installed packages add their names
     known = _decode_fields()
     for name, value in words.items():
         if name in NOT_CONFIGURABLE:

@@ -19,9 +19,9 @@ from sinkscope.errors import StudyError
 from sinkscope.models.cost import CORE, Size, Workload, total_seconds
 from sinkscope.registry import Registry
 from sinkscope.settings.decode import Decode
-from sinkscope.sinks.columns import on_one_core
 from sinkscope.study.schema import LONGEST_FILE_NAME, Study, TaskPlan
 from sinkscope.tasks.protocol import draws
+from sinkscope.tracing.trace import single_threaded
 
 UNIT_KINDS: Registry[UnitKind] = Registry("kind of unit", StudyError)
 MODULES = ("facts", "accuracy", "mechanism", "trace", "shift", "likelihood")  # of this folder, which hold the kinds
@@ -217,7 +217,7 @@ def units_of(study: Study, models: Sequence[ModelInfo]) -> list[Unit]:
     return [unit for info in models for kind in kinds().values() for unit in kind.plan(study, info)]
 
 
-@on_one_core  # so that any number of workers gives the same bits
+@single_threaded  # so that any number of workers gives the same bits
 def perform(study: Study, job: Job, folder: Path) -> dict[str, Any]:
     """Run one unit; every engine calls this; traces that are kept go to `folder`/traces."""
     return kind_of(job).perform(study, job, folder)

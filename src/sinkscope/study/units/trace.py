@@ -13,9 +13,7 @@ import torch
 from sinkscope.attention.forward import seeded
 from sinkscope.models.cost import Workload, forwards_of
 from sinkscope.settings.decode import Decode
-from sinkscope.sinks import find, head_dynamics, notable, rule_from_dict, sweep
-from sinkscope.sinks.columns import cumulative_columns
-from sinkscope.sinks.tables import sink_counts
+from sinkscope.sinks import rule_from_dict
 from sinkscope.study.schema import Study, TaskPlan
 from sinkscope.study.units import (
     Grade,
@@ -33,7 +31,9 @@ from sinkscope.study.units import (
 from sinkscope.study.units.trace_rows import HEADS
 from sinkscope.study.units.worker import encode_prompt, model_for, row_seeds
 from sinkscope.tracing import trace
+from sinkscope.tracing.heads import head_dynamics, notable
 from sinkscope.tracing.recorder import Keep
+from sinkscope.tracing.sinks import find, sink_counts, sweep
 
 if TYPE_CHECKING:
     from sinkscope.sinks import Rule
@@ -156,7 +156,7 @@ def measures(made: Trace, study: Study) -> dict[str, Any]:
         "keys": int(made.alive().sum()) * made.layers * made.heads_count,
     }
     if made.causal:
-        found["columns"] = _heads(cumulative_columns(made), rule)
+        found["columns"] = _heads(made.cumulative(), rule)
     if study.trace.epsilons:
         curve = sweep(made, study.trace.epsilons, ("sum", "percent", "uniform"))
         found["curve"] = curve.select("unit", "epsilon", "sinks", "keys").rows()

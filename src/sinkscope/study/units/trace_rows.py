@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from sinkscope.results.rows import Curve, Dynamics, Heads, Interval, KindShare, LayerHeads, TokenShare
-from sinkscope.sinks.heads import NAMES as CLASSES
-from sinkscope.sinks.tokens import STRUCTURAL
+from sinkscope.sinks.kinds import STRUCTURAL
 from sinkscope.statistics import bootstrap_ratio
 from sinkscope.study.schema import Study
 from sinkscope.study.units import Load, Unit
+from sinkscope.tracing.heads import NAMES as CLASSES
 
 MOST = 12  # tokens or kinds of a model
 # Columns of the table of heads that go into the results, averaged over generations.
