@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sinkscope.decoding.commit import COMMIT_RULES
-from sinkscope.interventions.settings import INTERVENTIONS
+from sinkscope.interventions import INTERVENTIONS
 from sinkscope.models.family import FAMILIES
 from sinkscope.registry import Registry
 from sinkscope.settings import choices

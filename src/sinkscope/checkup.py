@@ -16,7 +16,7 @@ from sinkscope.attention.compare import against_reference
 from sinkscope.decoding import Decode, Decoded, decode, resolve_settings
 from sinkscope.errors import CheckpointError, DecodeError, SinkscopeError, TokenizerError, UnknownFamilyError
 from sinkscope.interventions import MaskSinks, intervene
-from sinkscope.interventions.active import Effect
+from sinkscope.interventions.apply import Effect
 from sinkscope.models import Model, load, pad
 from sinkscope.models.assemble import looks_ahead
 from sinkscope.models.checkpoint import checked_name, one_sentence

@@ -12,7 +12,7 @@ from playwright.sync_api import Page
 from pydantic import TypeAdapter
 
 from sinkscope import paper
-from sinkscope.interventions.conditions import condition_from_dict
+from sinkscope.conditions import Condition
 from sinkscope.results.claims import STATEMENTS
 from sinkscope.results.rows import (
     TABLES,
@@ -249,7 +249,7 @@ def made_cell(model: str, task: str, name: str, k: int, accuracy: float, differe
     condition = {"name": name, "k": k, **ranked, **words}
     return Cell(
         model=model, family=model.removeprefix("made-"), causal="llama" in model, task=task, setting="", condition=condition,
-        label=condition_from_dict(condition).label, n=200, correct=round(200 * accuracy), accuracy=accuracy,
+        label=Condition.from_dict(condition).label, n=200, correct=round(200 * accuracy), accuracy=accuracy,
         low=max(0.0, accuracy - 0.04), high=min(1.0, accuracy + 0.03), difference=difference,
         difference_low=difference - 0.03, difference_high=difference + 0.03, p=0.02, lost=0, won=0, p_holm=0.02,
         key_share=0.1, mass_share=0.1, leak=0.0, confidence=0.5, controls={}, paper=None,

@@ -10,7 +10,7 @@ import pytest
 from made_runs import Opener, made_results, until
 from test_classes import expected, shown
 
-from sinkscope.interventions.conditions import Condition
+from made_conditions import make_condition
 from sinkscope.report import write
 from sinkscope.study.problem_sets import run_unit
 from sinkscope.study.schema import Study
@@ -30,7 +30,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     plan = Study.load("paper").to_dict()
     trace = {**plan["trace"], "problems": 1}
     study = Study.from_dict({**plan, "models": [MODEL], "likelihood": {}, "expected": {}, "trace": trace})
-    facts = ModelInfo(**run_unit(study, Unit("facts", MODEL, Condition("none"), shown=MODEL), folder))
+    facts = ModelInfo(**run_unit(study, Unit("facts", MODEL, make_condition("none"), shown=MODEL), folder))
     for unit in TraceKind().plan(study, facts):
         if unit.task == "programs":
             run_unit(study, unit, folder)

@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 
-from sinkscope.interventions.conditions import Condition
+from made_conditions import make_condition
+from sinkscope.conditions import Condition
 from sinkscope.results import accuracy
 from sinkscope.results.accuracy import AnswerSet, Key
 from sinkscope.results.rows import Answered
 from sinkscope.statistics import paired
 from sinkscope.study.units import ModelInfo
 
-NONE = Condition("none")
+NONE = make_condition("none")
 FACTS = {"m": ModelInfo("m", "m", False, "llada", {}, {})}
 
 
@@ -38,21 +39,21 @@ def pooled(*made: tuple[Key, AnswerSet]) -> dict[Key, AnswerSet]:
 
 
 def test_holm_is_over_k_within_one_kind_of_masking() -> None:
-    ks = [Condition("mask_sinks", k, "clean", "all") for k in (1, 5)]
+    ks = [make_condition("mask_sinks", k, "clean", "all") for k in (1, 5)]
     made = cells(
         answered(NONE, set(range(8))),
         *(answered(condition, set(range(8 - condition.k))) for condition in ks),
-        answered(Condition("mask_sinks", 5, "as_run", "all"), set(range(3))),
+        answered(make_condition("mask_sinks", 5, "as_run", "all"), set(range(3))),
     )
     assert [cell["p_holm"] for cell in made.values()] == pytest.approx([1.0, 1.0, 2 * 0.0625, 0.0625])
 
 
 def test_only_a_count_may_be_matched_by_another_ranking() -> None:
-    sinks = Condition("mask_sinks", 5, "as_run", "all")
-    other = [answered(Condition("mask_random", 5, "clean", "all", match), {0, 1}) for match in ("count", "mass")]
+    sinks = make_condition("mask_sinks", 5, "as_run", "all")
+    other = [answered(make_condition("mask_random", 5, "clean", "all", match), {0, 1}) for match in ("count", "mass")]
     found = cells(answered(NONE, {0, 1, 2}), answered(sinks, {0}), *other)[sinks.label]["controls"]
     assert set(found) == {"count"}
-    own = answered(Condition("mask_random", 5, "as_run", "all", "mass"), {0, 1}, mass=0.25)
+    own = answered(make_condition("mask_random", 5, "as_run", "all", "mass"), {0, 1}, mass=0.25)
     found = cells(answered(NONE, {0, 1, 2}), answered(sinks, {0}), *other, own)[sinks.label]["controls"]
     assert set(found) == {"count", "mass"} and found["mass"]["mass_share"] == pytest.approx(0.25)
 
@@ -65,7 +66,7 @@ def test_cells_say_whether_the_model_is_causal() -> None:
 
 
 def test_pooled_cells_are_also_told_without_weak_tasks() -> None:
-    sinks = Condition("mask_sinks", 1, "clean", "all")
+    sinks = make_condition("mask_sinks", 1, "clean", "all")
     easy = [answered(NONE, set(range(10)), task="easy"), answered(sinks, {0, 1}, task="easy", mass=0.5)]
     hard = [answered(NONE, {0}, 20, "hard"), answered(sinks, {0}, 20, "hard", mass=0.1)]
     both = accuracy.pooled_cells(FACTS, pooled(*easy, *hard))

@@ -18,8 +18,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from made_conditions import make_condition
 from sinkscope.errors import StudyError
-from sinkscope.interventions.conditions import Condition
 from sinkscope.study.engine import Ray, UnitQueue, choose_engine
 from sinkscope.study.local import command
 from sinkscope.study.schema import Study
@@ -29,7 +29,9 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 def unit(model: str, problems: int = 1, steps: int = 1, chunk: int = 0) -> Unit:
-    return Unit("answers", model, Condition("none"), last=problems, chunk=chunk, decode={"steps": steps}, shown=model)
+    return Unit(
+        "answers", model, make_condition("none"), last=problems, chunk=chunk, decode={"steps": steps}, shown=model
+    )
 
 
 def cost(one: Unit) -> float:

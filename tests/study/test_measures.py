@@ -13,14 +13,13 @@ import torch
 from torch import Tensor
 
 import sinkscope as sk
+from made_conditions import make_condition
 from sinkscope.attention.calls import Call, Outcome, Tap
 from sinkscope.attention.capture import listening
 from sinkscope.attention.forward import seeded
 from sinkscope.decoding import resolve_settings
 from sinkscope.errors import TraceError
 from sinkscope.interventions import intervene
-from sinkscope.interventions.conditions import Condition, condition_from_dict, names
-from sinkscope.interventions.settings import INTERVENTIONS
 from sinkscope.study.problem_sets import ProblemSets, run_unit
 from sinkscope.study.run import run
 from sinkscope.study.schema import Study
@@ -92,7 +91,7 @@ def test_dependence_is_what_the_maps_say(family: dict[str, str], name: str) -> N
 
 
 def test_mechanism_compares_the_same_canvas(study: Study, family: dict[str, str]) -> None:
-    unit = Unit("mechanism", family["dream"], Condition("mask_sinks", 2, "clean", "all"), task="arithmetic", last=3,
+    unit = Unit("mechanism", family["dream"], make_condition("mask_sinks", 2, "clean", "all"), task="arithmetic", last=3,
                 decode=sk.Decode.dream(8, temperature=0.0, top_p=None, top_k=None, algorithm="maskgit_plus").to_dict())  # fmt: skip
     rows = run_unit(study, unit, Path())["rows"]
     assert [row["positions"] for row in rows] == [8, 8, 8]  # this schedule commits nothing at the first step
@@ -106,7 +105,7 @@ def test_delays_add_up_to_nothing_with_one_commit_per_step_and_are_free_by_a_thr
     study: Study, family: dict[str, str]
 ) -> None:
     decode = sk.Decode.llada(8, steps=8, noise="per_row").to_dict()
-    unit = Unit("mechanism", family["llada"], Condition("mask_sinks", 5, "clean", "all"), task="arithmetic", last=3,
+    unit = Unit("mechanism", family["llada"], make_condition("mask_sinks", 5, "clean", "all"), task="arithmetic", last=3,
                 decode=decode)  # fmt: skip
     rows = run_unit(study, unit, Path())["rows"]
     for row in rows:
@@ -150,7 +149,7 @@ def test_columns_so_far_are_means_over_the_rows_that_see_a_key(family: dict[str,
 def test_likelihood_without_masking_is_the_models_own(study: Study, family: dict[str, str]) -> None:
     model = sk.load(family["text"])
     plan = study.likelihood
-    found = run_unit(study, Unit("likelihood", family["text"], Condition("none")), Path())
+    found = run_unit(study, Unit("likelihood", family["text"], make_condition("none")), Path())
     ids = windows(model, plan.texts, plan.read + plan.scored + 1)
     whole = model.logits(ids).log_softmax(-1)
     for row, result in enumerate(found["rows"]):
@@ -178,7 +177,7 @@ def test_position_0_since_the_second_forward_leaves_the_prompt_alone(family: dic
     model = sk.load(family["llama"])
     for since, expected in (("first", True), ("second", False)):
         watched = Watched()
-        change = Condition("mask_positions", positions=(0,), since=since).intervention(0)
+        change = make_condition("mask_positions", positions=(0,), since=since).seeded(0)
         assert change is not None
         with intervene(model, change), listening(model.module, watched):
             model.generate(PROMPT, length=3)
@@ -187,6 +186,8 @@ def test_position_0_since_the_second_forward_leaves_the_prompt_alone(family: dic
         assert second is not None and bool(second[..., 0].all()) and not bool(second[..., 1:].any())
 
 
+<<<<<<< HEAD
+=======
 def test_every_condition_comes_back_from_its_plain_form() -> None:
     words = {
         "mask_sinks": Condition("mask_sinks", 3, "clean", "last", above=(("rule", "zscore"), ("k", 2.0))),
@@ -216,6 +217,7 @@ def test_every_condition_comes_back_from_its_plain_form() -> None:
         )
 
 
+>>>>>>> house-core
 @pytest.mark.parametrize("name", ["llada", "llama"])
 def test_random_keys_are_drawn_anew_for_every_problem_whatever_its_chunk(
     study: Study, family: dict[str, str], tmp_path: Path, name: str
@@ -227,7 +229,7 @@ def test_random_keys_are_drawn_anew_for_every_problem_whatever_its_chunk(
     for chunk in (1, 3):
         plan = replace(study, chunk=chunk)
         units = [
-            Unit("answers", family[name], Condition("mask_random", 3, "clean", "all", "mass"), "", "arithmetic", first,
+            Unit("answers", family[name], make_condition("mask_random", 3, "clean", "all", "mass"), "", "arithmetic", first,
                  min(first + chunk, 3), index, decode, name)
             for index, first in enumerate(range(0, 3, chunk))
         ]  # fmt: skip

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
+from made_conditions import make_condition
 from sinkscope.decoding import Decode
 from sinkscope.errors import StudyError
-from sinkscope.interventions.conditions import Condition
 from sinkscope.study.schema import STUDIES, Study, TaskPlan, shipped
 from sinkscope.study.units import ModelInfo, Unit, units_of
 
@@ -60,7 +60,7 @@ def test_the_papers_study_has_every_condition() -> None:
     for k in (1, 5, 10):
         assert {("mask_sinks", k, "clean", "all", None), ("mask_sinks", k, "as_run", "all", None)} <= found
         assert {("mask_random", k, "clean", "all", "count"), ("mask_random", k, "clean", "all", "mass")} <= found
-    assert [c.name for c, _ in study.conditions[:2]] == ["none", "noop"]
+    assert [c.name for c in study.conditions[:2]] == ["none", "noop"]
     causal = {(c.name, c.k, c.rows, c.since) for c, models in study.conditions if models == "causal"}
     assert {("mask_sinks", 1, "last", None), ("mask_positions", 0, None, "first")} <= causal
 
@@ -85,7 +85,7 @@ def test_the_papers_study_has_every_condition() -> None:
         ("{name: arithmetic, problems: 4}", "arithmetic", 4, "tasks[0]"),
         ("  - none", "  - noop", 6, "conditions"),
         ("name: mask_sinks", "name: mask_everything", 7, "conditions[1].name"),
-        ("k: 1", "k: 0", 7, "conditions[1].k"),
+        ("k: 1", "k: -1", 7, "conditions[1].k"),
         ("k: 1", "k: [1, two]", 7, "conditions[1].k"),
         ("k: 1", "k: []", 7, "conditions[1].k"),
         ("k: 1", "k: [1, 1]", 6, "conditions"),
@@ -292,14 +292,14 @@ def test_a_model_that_takes_one_step_of_its_own_is_refused_for_the_mechanism() -
 
 def test_a_long_name_of_a_unit_is_cut_and_stays_its_own() -> None:
     units = [
-        Unit("answers", "m", Condition("mask_positions", positions=(*range(120), last)), shown="m", task="recall")
+        Unit("answers", "m", make_condition("mask_positions", positions=(*range(120), last)), shown="m", task="recall")
         for last in (120, 121)
     ]
     assert len({unit.id for unit in units}) == 2
     for unit in units:
         assert len(unit.id.encode()) <= 150 and unit.id.startswith("answers__m__mask-positions-0-1-2")
     assert len(replace(units[0], shown="模" * 100).id.encode()) <= 150
-    few = replace(units[0], condition=Condition("mask_positions", positions=tuple(range(40))))
+    few = replace(units[0], condition=make_condition("mask_positions", positions=tuple(range(40))))
     assert few.id == f"answers__m__mask-positions-{'-'.join(map(str, range(40)))}__recall__000"
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from made_conditions import make_condition
 from sinkscope.cli.app import run as command
 from sinkscope.errors import StudyError
 from sinkscope.study.engine import Ray
@@ -231,12 +232,14 @@ def stored_units(folder: Path) -> dict[str, bytes]:
 
 
 def test_an_evaluation_writes_the_same_bytes(nodes: Nodes, tmp_path: Path) -> None:
-    from sinkscope.interventions.conditions import Condition, parse_condition
+    from sinkscope.conditions import Condition
     from sinkscope.study.evaluate import evaluate
 
     strong = "mask_sinks:k=2,above={rule: head_share, epsilon: 0.2}"
     words: dict[str, Any] = {"settings": {"length": 8}, "limit": 6, "batch_size": 2, "seed": 3}
-    for number, change in enumerate((Condition("none"), parse_condition(strong), parse_condition("mask_random:k=1"))):
+    for number, change in enumerate(
+        (make_condition("none"), Condition.parse(strong), Condition.parse("mask_random:k=1"))
+    ):
         here, there = tmp_path / f"here-{number}", tmp_path / f"there-{number}"
         near = evaluate("tiny-llada", ["sinkscope_arithmetic"], change, out=here, **words)
         far = evaluate(

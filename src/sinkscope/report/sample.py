@@ -182,7 +182,8 @@ def own_heads(trace: Trace) -> list[tuple[int, int]]:
     """(layer, head) of the heads whose own columns a compact sample keeps; none of a trace in summary form."""
     if trace.received is None:
         return []
-    return sorted({*notable(head_table(trace), OWN_HEADS), *trace.map_heads})
+    first = {(one["layer"], one["head"]) for one in typical_heads([trace])}
+    return sorted({*first, *notable(head_table(trace), OWN_HEADS), *trace.map_heads})
 
 
 def _common(trace: Trace, name: str, blob: Blob, about: dict[str, Any]) -> tuple[dict[str, Any], Blob]:

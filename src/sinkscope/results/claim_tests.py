@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from sinkscope import paper
+from sinkscope.conditions import Condition
 from sinkscope.results import series
 from sinkscope.results.accuracy import WEAK
 from sinkscope.results.model_rows import SOLVED, ModelRows
@@ -341,7 +342,7 @@ def test_aims(of: ModelRows) -> Tests:
     """Of conditions that are meant to weaken or to hold sinks: whether they did, and whether accuracy fell."""
     before = next(iter(of.traced()), None)
     for cell in of.tables.pooled:
-        aim = series.aim_of(cell.condition)
+        aim = Condition.from_dict(cell.condition).aim
         if aim is None or before is None:
             continue
         for row in of.traced(cell.label)[:1]:

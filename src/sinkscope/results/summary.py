@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from sinkscope.interventions.conditions import condition_from_dict
+from sinkscope.conditions import Condition
 from sinkscope.progress import clock
 from sinkscope.results import series
 from sinkscope.results.findings import Finding, list_findings
@@ -93,7 +93,7 @@ def _controls(results: Results) -> Iterator[str]:
     masked = [
         cell for cell in results.cells
         if cell.mass_share is not None and cell.condition["name"] != "noop"
-        and condition_from_dict(cell.condition).must_take_effect
+        and Condition.from_dict(cell.condition).must_take_effect
     ]  # fmt: skip
     checks = [f"a no-op changed 0 of {noop} answers"] if noop else []
     checks += [f"masked keys received 0 in {len(masked)} cells"] if masked else []

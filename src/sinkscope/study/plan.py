@@ -14,9 +14,8 @@ from sinkscope.errors import CheckpointError, TaskError
 from sinkscope.models.base import Model
 from sinkscope.models.cost import CORE, Size, device_of, total_seconds
 from sinkscope.models.load import _dtype, outline
-from sinkscope.study.entries import name_and_mode
 from sinkscope.study.run import need_a_model, shown_names
-from sinkscope.study.schema import Study, TaskPlan
+from sinkscope.study.schema import Study, TaskPlan, name_and_mode
 from sinkscope.study.units import ModelInfo, kind_of, units_of
 from sinkscope.study.units.facts import model_info
 from sinkscope.study.units.trace import kept_traces
@@ -83,7 +82,7 @@ def forecast(study: Study, device: str = "cpu") -> Forecast:
     dtype = wanted if isinstance(wanted, torch.dtype) else torch.bfloat16
     found: list[ModelForecast] = []
     kinds, left_out = Counter[str](), list[str]()
-    for name, short in shown_names([*study.models, *study.likelihood_models]).items():
+    for name, short in shown_names([*study.models, *study.extra_models]).items():
         try:
             folder, mode = name_and_mode(name)
             model = outline(folder, dtype=dtype)

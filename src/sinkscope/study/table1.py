@@ -9,8 +9,8 @@ from typing import Any
 
 import polars as pl
 
+from sinkscope.conditions import Condition
 from sinkscope.errors import TaskError
-from sinkscope.interventions.conditions import Condition
 from sinkscope.models.base import Model
 from sinkscope.models.load import outline
 from sinkscope.paper import TABLE_1

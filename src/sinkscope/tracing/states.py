@@ -25,14 +25,15 @@ from torch import Tensor
 from sinkscope.attention.capture import observe
 from sinkscope.decoding import decode, resolve_settings
 from sinkscope.errors import ReadingError, TraceError
-from sinkscope.fields import among, maybe, need, whole
+from sinkscope.fields import among, need, whole
 from sinkscope.files import replace_file, write_file
 from sinkscope.interventions.activations import At, positions
-from sinkscope.interventions.base import WINDOW, Steps, within
+from sinkscope.interventions.base import Steps, StepsField, within
 from sinkscope.interventions.hooks import HookContext, find_places, hook
 from sinkscope.models.base import Model, Prompt, is_ids, is_messages
 from sinkscope.sinks import Rule
 from sinkscope.tracing.trace import Trace, resolve_indices
+from sinkscope.validation import validate
 
 if TYPE_CHECKING:
     from sinkscope.settings.decode import Decode
@@ -184,7 +185,7 @@ def activations(
     places = [f"layers.{number}.{where}" for number in numbers]
     find_places(model.module, places)
     need("at", at, among(AT), ReadingError)
-    need("steps", steps, maybe(WINDOW), ReadingError)
+    validate(StepsField | None, steps, "steps", ReadingError)
     for name, value in (("batch", batch), ("shard", shard)):
         need(name, value, whole(1), ReadingError)
     folder = Path(out)

@@ -36,7 +36,7 @@ class AnswersKind(UnitKind):
     unchanged = "tokens"
 
     def plan(self, study: Study, info: ModelInfo) -> list[Unit]:
-        conditions = [] if info.likelihood else conditions_for(study, info)
+        conditions = conditions_for(study, info) if info.answers else []
         return decoded_units("answers", study, info, conditions, study.chunk)
 
     def workload(self, study: Study, unit: Unit, info: ModelInfo, prompt: int) -> list[Workload]:

@@ -23,12 +23,12 @@ from torch import Tensor
 from sinkscope.attention.calls import Call, Outcome, Tap
 from sinkscope.attention.capture import listening
 from sinkscope.attention.forward import seeded
+from sinkscope.conditions import Condition
 from sinkscope.decoding import decode
 from sinkscope.decoding.canvas import Step
 from sinkscope.errors import StudyError
 from sinkscope.interventions import MaskRandom, MaskSinks, intervene
 from sinkscope.interventions.base import top
-from sinkscope.interventions.conditions import Condition
 from sinkscope.models.cost import Workload, forwards_of
 from sinkscope.results.rows import Interval, Mechanism
 from sinkscope.settings.decode import Decode
@@ -53,7 +53,7 @@ class MechanismKind(UnitKind):
 
     def plan(self, study: Study, info: ModelInfo) -> list[Unit]:
         problems = study.mechanism.problems
-        if info.causal or info.likelihood or not problems:
+        if info.causal or not info.answers or not problems:
             return []
         setting, settings = next(iter(info.settings.items()))
         if settings.get("block_causal"):
@@ -62,7 +62,7 @@ class MechanismKind(UnitKind):
         if steps is not None and steps < LEAST_STEPS:
             told = f"The mechanism needs at least {LEAST_STEPS} steps, and {info.name} decodes in {steps}"
             raise StudyError(f"{told}; give decode more steps, or leave the mechanism out.")
-        conditions = [Condition("mask_sinks", k, "clean", "all") for k in study.mechanism.k]
+        conditions = [Condition.of(MaskSinks(k)) for k in study.mechanism.k]
         first = replace(info, settings={setting: settings})
         return decoded_units("mechanism", study, first, conditions, study.chunk, problems)
 

@@ -41,7 +41,7 @@ class ShiftKind(UnitKind):
         return task.limit(study.shift)
 
     def plan(self, study: Study, info: ModelInfo) -> list[Unit]:
-        if not study.shift or info.likelihood:
+        if not study.shift or not info.answers:
             return []
         changes = [one for one in conditions_for(study, info) if one.name not in ("none", "noop") and not one.decode]
         units = decoded_units("shift", study, info, changes, 1, study.shift)

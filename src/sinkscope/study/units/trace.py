@@ -51,7 +51,7 @@ class TraceKind(UnitKind):
     holds = "generations"
 
     def plan(self, study: Study, info: ModelInfo) -> list[Unit]:
-        takes = (lambda one: one.name == "none") if info.likelihood else study.trace.takes
+        takes = (lambda one: one.name == "none") if not info.answers else study.trace.takes
         conditions = filter(takes, conditions_for(study, info))
         return decoded_units("trace", study, info, list(conditions), TRACED, study.trace.problems)
 
@@ -67,7 +67,7 @@ class TraceKind(UnitKind):
         """Trace the unit's problems, one at a time: a trace of its own is exact, and needs no padding."""
         unit = job.unit
         model = model_for(study, unit)
-        intervention = unit.condition.intervention(study.seed)
+        intervention = unit.condition.seeded(study.seed)
         interventions = [] if intervention is None else [intervention]
         settings, kept = _settings(unit), kept_traces(study, unit)
         generations: list[dict[str, Any]] = []
@@ -131,7 +131,7 @@ def _settings(unit: Unit) -> Decode:
     Over its cache every step has other queries, so that a sink which only they look at seems to flash. Without it a step
     is a whole map, as in every other diffusion model.
     """
-    plain = unit.decoder.cache == "exact" and unit.condition.intervention(0) is None
+    plain = unit.decoder.cache == "exact" and unit.condition.intervention is None
     plain = plain and unit.decoder.family != "native" and unit.decoder.layout != "ahead"  # which cannot do without
     return replace(unit.decoder, cache=None) if plain else unit.decoder
 
