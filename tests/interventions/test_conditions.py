@@ -174,7 +174,9 @@ def test_what_a_condition_makes() -> None:
         made = Condition.read({"name": name, **words, "below": {"rule": "head_share"}})[0].seeded(7)
         seeded = {"seed": 7} if name == "mask_random" else {}
         assert made == kind(k=2, kinds=("word",), value_norm="high", per="model", below=sk.HeadShare(), **seeded)
-    assert make_condition("mask_positions", positions=[0], since="second").seeded(0) == sk.MaskPositions((0,), since="second")
+    assert make_condition("mask_positions", positions=[0], since="second").seeded(0) == sk.MaskPositions(
+        (0,), since="second"
+    )
     assert make_condition("cut", start=0, stop=0.5).seeded(0) == sk.CutContext(0.0, 0.5)
     random = make_condition("zero_values", 2, of="random", kinds="content").seeded(4)
     assert random == sk.ZeroValues(of=sk.MaskRandom(k=2, seed=4, kinds="content"))

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from sinkscope.attention.context import seeded
 from torch import Tensor
 
 import sinkscope as sk
 from made_conditions import make_condition
 from sinkscope.attention.calls import Call, Outcome, Tap
 from sinkscope.attention.capture import listening
+from sinkscope.attention.forward import seeded
 from sinkscope.decoding import resolve_settings
 from sinkscope.errors import TraceError
 from sinkscope.interventions import intervene

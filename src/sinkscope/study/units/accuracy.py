@@ -126,7 +126,8 @@ def answer_table(units: Sequence[Unit], load: Load) -> pl.DataFrame:
         if unit.kind in ("answers", "likelihood", "forced"):
             about = {
                 "kind": unit.kind, "model": unit.shown, "setting": unit.setting, "condition": unit.condition.label,
-                **{name: getattr(unit.condition, name) for name in ("name", "k", "rank", "rows", "match")}, "task": unit.task,
+                "name": unit.condition.name, "k": unit.condition.k,
+                **{name: unit.condition.get(name) for name in ("rank", "rows", "match")}, "task": unit.task,
             }  # fmt: skip
             rows += [{**about, **row} for row in sorted(load(unit)["rows"], key=lambda row: int(row["problem"]))]
     return pl.DataFrame(rows, schema=COLUMNS, orient="row")
