@@ -45,9 +45,9 @@ from .study.schema import Study as Study
 from .tasks.harness import HarnessLM as HarnessLM
 from .tracing import Trace as Trace
 from .tracing import trace as trace
-from .tracing.activations import activations as activations
-from .tracing.lens import lens as lens
 from .tracing.recorder import Keep as Keep
+from .tracing.states import activations as activations
+from .tracing.states import lens as lens
 
 __version__: str
 __all__: list[str]

@@ -24,7 +24,7 @@ from sinkscope.models.hub import find_folder
 from sinkscope.models.load import checked_options
 from sinkscope.settings import SparseCache
 from sinkscope.settings.choices import CACHES
-from sinkscope.tracing.drift import drift
+from sinkscope.tracing.states import drift
 
 SENTENCE = "Tom has 12 apples and gives 5 away."
 # Read by a quantised model and by the same one in plain numbers.

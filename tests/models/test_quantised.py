@@ -13,7 +13,7 @@ import sinkscope as sk
 from made_models import make_causal, make_dream, make_llada
 from sinkscope.errors import CheckpointError
 from sinkscope.models.weights import is_finite, unpacked
-from sinkscope.tracing.drift import drift
+from sinkscope.tracing.states import drift
 
 pytest.importorskip("torchao")
 IDS = torch.randint(4, 60, (1, 12), generator=torch.Generator().manual_seed(0))

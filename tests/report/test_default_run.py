@@ -12,12 +12,12 @@ from test_classes import expected, shown
 
 from made_conditions import make_condition
 from sinkscope.report import write
-from sinkscope.sinks import head_dynamics, notable
 from sinkscope.study.problem_sets import run_unit
 from sinkscope.study.schema import Study
 from sinkscope.study.units import ModelInfo, Unit
 from sinkscope.study.units.trace import TraceKind
 from sinkscope.tracing import Trace
+from sinkscope.tracing.heads import head_dynamics, notable
 
 MODEL = "tiny-llada"
 AXE = "axe.run(document).then((result) => result.violations.map((one) => [one.id, one.nodes[0].html]))"

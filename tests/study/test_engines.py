@@ -29,7 +29,9 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 def unit(model: str, problems: int = 1, steps: int = 1, chunk: int = 0) -> Unit:
-    return Unit("answers", model, make_condition("none"), last=problems, chunk=chunk, decode={"steps": steps}, shown=model)
+    return Unit(
+        "answers", model, make_condition("none"), last=problems, chunk=chunk, decode={"steps": steps}, shown=model
+    )
 
 
 def cost(one: Unit) -> float:

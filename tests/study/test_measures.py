@@ -20,7 +20,6 @@ from sinkscope.attention.forward import seeded
 from sinkscope.decoding import resolve_settings
 from sinkscope.errors import TraceError
 from sinkscope.interventions import intervene
-from sinkscope.sinks.columns import cumulative_columns
 from sinkscope.study.problem_sets import ProblemSets, run_unit
 from sinkscope.study.run import run
 from sinkscope.study.schema import Study
@@ -131,7 +130,7 @@ def test_columns_so_far_are_means_over_the_rows_that_see_a_key(family: dict[str,
     heads = tuple((layer, head) for layer in range(2) for head in range(2))
     made = sk.trace(model, PROMPT, length=6, keep=Keep(maps=heads, dtype=torch.float32))
     assert made.maps is not None and made.received is not None
-    seen = cumulative_columns(made)
+    seen = made.cumulative()
     assert seen.received is not None
     prompt = made.prompt_length
     for step in range(made.steps):
@@ -144,7 +143,7 @@ def test_columns_so_far_are_means_over_the_rows_that_see_a_key(family: dict[str,
                     mean = float(seen.received[step, layer, head, 1, key]) / len(rows)
                     assert mean == pytest.approx(sum(paid) / len(paid), abs=1e-4)
     with pytest.raises(TraceError, match="autoregressive"):
-        cumulative_columns(sk.trace(sk.load(family["llada"]), PROMPT, length=4, steps=4))
+        sk.trace(sk.load(family["llada"]), PROMPT, length=4, steps=4).cumulative()
 
 
 def test_likelihood_without_masking_is_the_models_own(study: Study, family: dict[str, str]) -> None:

@@ -237,7 +237,9 @@ def test_an_evaluation_writes_the_same_bytes(nodes: Nodes, tmp_path: Path) -> No
 
     strong = "mask_sinks:k=2,above={rule: head_share, epsilon: 0.2}"
     words: dict[str, Any] = {"settings": {"length": 8}, "limit": 6, "batch_size": 2, "seed": 3}
-    for number, change in enumerate((make_condition("none"), Condition.parse(strong), Condition.parse("mask_random:k=1"))):
+    for number, change in enumerate(
+        (make_condition("none"), Condition.parse(strong), Condition.parse("mask_random:k=1"))
+    ):
         here, there = tmp_path / f"here-{number}", tmp_path / f"there-{number}"
         near = evaluate("tiny-llada", ["sinkscope_arithmetic"], change, out=here, **words)
         far = evaluate(

@@ -18,7 +18,7 @@ from sinkscope.interventions.activations import ActivationIntervention
 from sinkscope.interventions.base import Intervention, within
 from sinkscope.interventions.hooks import HookContext, hook
 from sinkscope.interventions.memory import Memory
-from sinkscope.sinks.tokens import KindsOf
+from sinkscope.sinks.kinds import KindsOf
 
 
 @dataclass

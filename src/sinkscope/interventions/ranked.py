@@ -26,8 +26,8 @@ from sinkscope.interventions.base import (
     top,
 )
 from sinkscope.interventions.memory import Map, Memory, Rank, Rows
+from sinkscope.sinks.kinds import KINDS, kinds_named
 from sinkscope.sinks.rules import Rule, rule_from_dict
-from sinkscope.sinks.tokens import KINDS, kinds_named
 from sinkscope.validation import FieldError, FromZero, Seed, Truth, settings, show_value
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from sinkscope.errors import DecodeError
 from sinkscope.fields import Allowed, among, check_fields, need, number, whole
-from sinkscope.viewers import view
+from sinkscope.registry import load_plugins
 
 if TYPE_CHECKING:
     from sinkscope.settings.decode import Decode
@@ -150,7 +150,7 @@ Cache = Annotated[CanvasCache | Literal["exact"] | SparseCache, CACHE] | None  #
 def check(settings: Decode) -> None:
     """Every value alone, then whether it has a meaning here, then sizes, then what does not go together."""
     if settings.commit not in COMMITS:
-        view("decode.commits", settings)  # a rule that is a file in decoding/commit adds its name when it is read
+        load_plugins()  # a rule of an installed package adds its name
     check_fields(settings, DecodeError)
     _check_used(settings)
     if settings.layout == "answer":

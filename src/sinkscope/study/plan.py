@@ -82,7 +82,7 @@ def forecast(study: Study, device: str = "cpu") -> Forecast:
     dtype = wanted if isinstance(wanted, torch.dtype) else torch.bfloat16
     found: list[ModelForecast] = []
     kinds, left_out = Counter[str](), list[str]()
-    for name, short in shown_names([*study.models, *study.likelihood_models]).items():
+    for name, short in shown_names([*study.models, *study.extra_models]).items():
         try:
             folder, mode = name_and_mode(name)
             model = outline(folder, dtype=dtype)

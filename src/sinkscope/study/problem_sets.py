@@ -61,7 +61,7 @@ class ProblemSets:
     def add_protocols(self, info: ModelInfo) -> ModelInfo:
         """The model with the settings of its protocols, which its plan needs."""
         own = {task.name: self.benchmark(info.asked, task) for task in self.study.tasks if task.is_benchmark}
-        if not own or info.likelihood:
+        if not own or not info.answers:
             return info
         points = dict(self.study.settings())
         protocols = {

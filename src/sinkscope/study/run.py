@@ -30,6 +30,7 @@ from sinkscope.results.rows import (
     TABLES,
     Cell,
     Claim,
+    ResultRow,
     Results,
     RunFacts,
     Tables,
@@ -90,6 +91,13 @@ class Run:
     def answers(self) -> pl.DataFrame:
         """Everything that was answered or scored, one row per problem."""
         return read_answers(self.folder)
+
+    def table(self, name: str) -> pl.DataFrame:
+        """A table of results.json by its name (cells, tokens, dynamics, likelihood, …), or the answers."""
+        if name == "answers":
+            return self.answers()
+        rows = getattr(self.rows, name)
+        return to_frame(rows, type(rows[0]) if rows else ResultRow)
 
     @cached_property
     def results(self) -> dict[str, Any]:
@@ -375,7 +383,7 @@ class Stop:
 
 def load_facts(study: Study, engine: Engine, folder: Path, on_message: OnMessage) -> list[ModelInfo]:
     """Every model loaded once, by the engine; extras last, so that the worker that has loaded one goes on with it."""
-    shown = shown_names([*study.models, *study.likelihood_models])
+    shown = shown_names([*study.models, *study.extra_models])
     jobs = [Job(Unit("facts", name, NONE, shown=short)) for name, short in shown.items()]
     facts: dict[str, dict[str, Any]] = {}
     on_message(f"{LOADING}{', '.join(shown.values())}")

@@ -19,13 +19,13 @@ from sinkscope.errors import RuleError, StudyError
 from sinkscope.fields import Allowed, allowed_fields, among, maybe
 from sinkscope.io import bounded_yaml
 from sinkscope.io.reading import read_text
+from sinkscope.registry import load_plugins
 from sinkscope.settings.choices import DREAM_ALGORITHMS, Mode
 from sinkscope.settings.decode import Decode
 from sinkscope.sinks.rules import rule_from_dict
 from sinkscope.tasks import TASKS
 from sinkscope.tasks.benchmarks import GSM8K, HUMANEVAL, BenchmarkPlan, is_benchmark
 from sinkscope.validation import FieldError, Text, Truth, settings, show_value, validate
-from sinkscope.viewers import view
 
 STUDIES = Path(__file__).parent / "studies"
 LONGEST_FILE_NAME = 150  # bytes of a file's name, with room for what is put behind it
@@ -156,7 +156,7 @@ def _read_decode(words: Any) -> dict[str, Any]:
     if not isinstance(words, dict):
         raise FieldError(f"must be a mapping of decode settings, got {show_value(words)}")
     if "commit" in words:
-        view("decode.commits", words)  # rules of installed packages add their names
+        load_plugins()  # rules of installed packages add their names
     known = _decode_fields()
     for name, value in words.items():
         if name in NOT_CONFIGURABLE:
@@ -269,6 +269,7 @@ class TracePlan:
     """What is traced: so many problems per task, of which the first `keep` are saved whole."""
 
     problems: Whole0
+    models: ModelNames = ()  # further models, which are traced with nothing changed and answer nothing
     keep: Whole0 = 1
     # Conditions under which traces are taken: a name stands for all conditions of that name, {name: …, k: …} for these.
     conditions: Annotated[tuple[Any, ...], SOME, BeforeValidator(_read_traced)] = ("none",)
@@ -373,13 +374,16 @@ class Study:
     @model_validator(mode="after")
     def _together(self) -> Study:
         """What no field can say alone."""
-        if not self.models and not self.likelihood_models:
+        if not self.models and not self.extra_models:
             raise FieldError("must name at least one model", "models")
         names = [task.name for task in self.tasks]
         for place, name in enumerate(names):
             if name in names[:place]:
                 raise FieldError(f"must be unique, and {name} is a duplicate", "tasks", place, "name")
-        named = {"models": self.models, "likelihood": self.likelihood.models, "forced": self.forced.models}
+        named = {
+            "models": self.models, "likelihood": self.likelihood.models, "forced": self.forced.models,
+            "trace": self.trace.models,
+        }  # fmt: skip
         for (one, models), (other, more) in itertools.combinations(named.items(), 2):
             for name in sorted({*models} & {*more}):
                 raise FieldError(f"must not name {name}, which {one} names too", other)
@@ -451,9 +455,9 @@ class Study:
         return self.sequential is not None or self.shift > 0 or any(task.is_benchmark for task in self.tasks)
 
     @property
-    def likelihood_models(self) -> tuple[str, ...]:
-        """Models that write nothing: they are measured by likelihood, and left out where they are not installed."""
-        return (*self.likelihood.models, *self.forced.models)
+    def extra_models(self) -> tuple[str, ...]:
+        """Models that answer no problems: measured by likelihood or traced, and left out where they are not installed."""
+        return (*self.likelihood.models, *self.forced.models, *self.trace.models)
 
     def settings(self) -> list[tuple[str, dict[str, Any]]]:
         """Every point of the decode sweep: a label (empty where nothing is swept) and the words."""
@@ -472,9 +476,11 @@ class Study:
         """The same study on other models, on other tasks, or with another number of problems; checked like a file."""
         values = {**self.to_dict(), **{name: value for name, value in more.items() if value is not None}}
         if models is not None:
+            scored = (*self.likelihood.models, *self.forced.models)
             for part in ("likelihood", "forced"):
                 values[part]["models"] = [name for name in getattr(self, part).models if name in models]
-            values["models"] = [name for name in models if name not in self.likelihood_models]
+            values["trace"]["models"] = []  # whoever names a model wants its answers too
+            values["models"] = [name for name in models if name not in scored]
             if self.expected:
                 values["expected"] = {name: told for name, told in self.expected.items() if name in models}
         if seed is not None:

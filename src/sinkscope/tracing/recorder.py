@@ -22,8 +22,8 @@ from sinkscope.interventions.activations import Heads, largest
 from sinkscope.interventions.hooks import HookContext, hook
 from sinkscope.models.base import Model
 from sinkscope.settings.decode import Decode
-from sinkscope.tracing import lens
-from sinkscope.tracing.record import SHAPES, WHOLE
+from sinkscope.tracing import states
+from sinkscope.tracing.trace import SHAPES, WHOLE
 from sinkscope.tracing.why import measure, rotary_of
 from sinkscope.validation import FromZero, Truth, Whole, settings
 
@@ -61,7 +61,7 @@ def buffer_shapes(model: Model, batch: int, positions: int, settings: Decode, ke
     steps, config = settings.most_steps, model.config
     sizes = {
         "step": steps, "step+1": steps + 1, "layer": config.num_hidden_layers, "head": config.num_attention_heads,
-        "kv_head": _kv_heads(model), "key": positions, "top": min(TOP, positions), "map": len(keep.maps), "choice": lens.TOP,
+        "kv_head": _kv_heads(model), "key": positions, "top": min(TOP, positions), "map": len(keep.maps), "choice": states.TOP,
         "channel": keep.channels,
     }  # fmt: skip
     return {
@@ -110,7 +110,7 @@ class Recorder(Tap):
         if keep.channels and keep.channels > (width := int(model.config.hidden_size)):
             raise TraceError(f"Expected channels of at most {width}, the width of {model.name}, got {keep.channels}.")
         if keep.lens:
-            lens.layer_count(model)
+            states.layer_count(model)
         Shape.of(model.module).check([layer for layer, _ in keep.maps], [head for _, head in keep.maps], TraceError)
         first, self.real, self.answers = laid_out(model, ids, settings, mask)
         batch, width = first.shape
@@ -240,7 +240,7 @@ class Recorder(Tap):
         at, state = (context.step, context.layer, slice(None)), state[: context.rows]
         if self.keep.lens:
             first, width = context.columns.start + int(self.model.shift), self.kept["canvas"].shape[-1]
-            for span, *best in lens.top_tokens(self.model, state):
+            for span, *best in states.top_tokens(self.model, state):
                 place = slice(first + span.start, min(first + span.stop, width))
                 for name, found in zip(("lens_tokens", "lens_probability"), best, strict=True):
                     self._send(name, (*at, place), found[..., : place.stop - place.start])

@@ -19,9 +19,9 @@ from sinkscope.errors import StudyError
 from sinkscope.models.cost import CORE, Size, Workload, total_seconds
 from sinkscope.registry import Registry
 from sinkscope.settings.decode import Decode
-from sinkscope.sinks.columns import on_one_core
 from sinkscope.study.schema import LONGEST_FILE_NAME, Study, TaskPlan
 from sinkscope.tasks.protocol import draws
+from sinkscope.tracing.trace import single_threaded
 
 UNIT_KINDS: Registry[UnitKind] = Registry("kind of unit", StudyError)
 MODULES = ("facts", "accuracy", "mechanism", "trace", "shift", "likelihood")  # of this folder, which hold the kinds
@@ -42,9 +42,15 @@ class ModelInfo:
     identity: Mapping[str, Any]
     settings: Mapping[str, Mapping[str, Any]]  # label of a point of the sweep → Decode as a dict
     likelihood: bool = False  # measured by likelihood, not by answers
+    traced_only: bool = False  # traced with nothing changed, and nothing else
     # Benchmark → label → settings, since a protocol has its own; and what its prompts and scores depend on.
     protocols: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
     benchmarks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def answers(self) -> bool:
+        """Whether it is asked problems under the study's conditions."""
+        return not self.likelihood and not self.traced_only
 
     def settings_of(self, task: str, label: str) -> Mapping[str, Any]:
         """The decode settings at a point of the sweep."""
@@ -211,7 +217,7 @@ def units_of(study: Study, models: Sequence[ModelInfo]) -> list[Unit]:
     return [unit for info in models for kind in kinds().values() for unit in kind.plan(study, info)]
 
 
-@on_one_core  # so that any number of workers gives the same bits
+@single_threaded  # so that any number of workers gives the same bits
 def perform(study: Study, job: Job, folder: Path) -> dict[str, Any]:
     """Run one unit; every engine calls this; traces that are kept go to `folder`/traces."""
     return kind_of(job).perform(study, job, folder)

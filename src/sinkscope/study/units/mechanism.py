@@ -53,7 +53,7 @@ class MechanismKind(UnitKind):
 
     def plan(self, study: Study, info: ModelInfo) -> list[Unit]:
         problems = study.mechanism.problems
-        if info.causal or info.likelihood or not problems:
+        if info.causal or not info.answers or not problems:
             return []
         setting, settings = next(iter(info.settings.items()))
         if settings.get("block_causal"):
