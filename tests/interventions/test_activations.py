@@ -191,7 +191,7 @@ def test_a_vector_from_a_file_is_the_same(model: sk.Model, batch: Any, tmp_path:
     assert torch.equal(one, decoded(model, batch, sk.Steer(str(tmp_path / "b.safetensors"), strength=2.0))[0])
     (condition,) = Condition.read({"name": "steer", "vector": str(tmp_path / "a.safetensors"), "steps": [0.0, 0.5]})
     assert condition.seeded(0).steps == (0.0, 0.5) and "a by 1" in condition.label
-    with pytest.raises(SettingError, match="none at"):
+    with pytest.raises(ValueError, match="safetensors"):
         Condition.read({"name": "steer", "vector": "gone.safetensors"})
 
 

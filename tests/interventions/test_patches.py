@@ -267,5 +267,5 @@ def test_every_one_of_them_has_a_name_in_study_files() -> None:
      lambda: sk.AddSinkToken(count=2)],
 )  # fmt: skip
 def test_senseless_settings_are_refused(make: object) -> None:
-    with pytest.raises(sk.SinkscopeError, match="Expected"):
+    with pytest.raises(sk.SinkscopeError, match=r"must|has no effect"):
         make()  # type: ignore[operator]
