@@ -227,7 +227,9 @@ class Trace:
         fewer than `least` rows have seen are not judged yet: they do not exist here.
         """
         if not self.causal:
-            raise TraceError("Columns so far are of an autoregressive trace; a diffusion model has a whole map per step.")
+            raise TraceError(
+                "Columns so far are of an autoregressive trace; a diffusion model has a whole map per step."
+            )
         rows, seen, scores = self.query_count(), self.seen_by(), self.sums("all")
         if bool((rows < self.alive().sum(1)).any()):  # else a step has all rows so far, not one
             rows, seen, scores = rows.cumsum(0), seen.cumsum(0), scores.cumsum(0)
@@ -344,7 +346,8 @@ class Trace:
         if rule is None or isinstance(rule, Rule):
             return head_dynamics(trace, rule, classes)
         tables = [
-            head_dynamics(trace, check_rule(one), classes).with_columns(definition=pl.lit(one.definition)) for one in rule
+            head_dynamics(trace, check_rule(one), classes).with_columns(definition=pl.lit(one.definition))
+            for one in rule
         ]
         return pl.concat(tables)
 
