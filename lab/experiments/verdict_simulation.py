@@ -92,7 +92,7 @@ def trace(spread: float = 0.08, headers: int = 0, **means: float) -> Draw:
 
 
 def make_dynamics(n: int, intervals: dict[str, Interval], headers: int) -> Dynamics:
-    shares = dict.fromkeys(Heads.__dataclass_fields__, 0.0)
+    shares: dict[str, Any] = dict.fromkeys(Heads.__dataclass_fields__, 0.0)
     return Dynamics(
         model="m", setting="", condition="none", generations=n, **shares, sinks_found=9, non_sinks=0.9, places={}, rules=[],
         layers=[LayerHeads(layer=0, first_key=0.0, **shares)], rule="threshold", unit="uniform", epsilon=3.0,

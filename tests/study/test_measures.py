@@ -186,38 +186,6 @@ def test_position_0_since_the_second_forward_leaves_the_prompt_alone(family: dic
         assert second is not None and bool(second[..., 0].all()) and not bool(second[..., 1:].any())
 
 
-<<<<<<< HEAD
-=======
-def test_every_condition_comes_back_from_its_plain_form() -> None:
-    words = {
-        "mask_sinks": Condition("mask_sinks", 3, "clean", "last", above=(("rule", "zscore"), ("k", 2.0))),
-        "mask_positions": Condition("mask_positions", positions=(0, -1), since="second"),
-        "cut": Condition("cut", start=0.0, stop=0.5),
-        "window": Condition("window", radius=0),
-        "zero_values": Condition("zero_values", 1, "clean", "all", of="random"),
-        "hold_sinks": Condition("hold_sinks", 1, bonus=4.0),
-        "penalise_sinks": Condition("penalise_sinks", 1, penalty=2.0),
-        "soften": Condition("soften", temperature=2.0),
-        "steer": Condition("steer", vector=[1.0, 2.0], strength=2.0),
-        "ablate_channels": Condition("ablate_channels", top=1),
-        "zero_attention": Condition("zero_attention", heads=[[0, 1]]),
-        "attenuate": Condition("attenuate", 1, "clean", "all", by=0.5),
-        "mask_instead": Condition("mask_instead", 1, "clean", "all", positions=(2,)),
-        "delete_positions": Condition("delete_positions", positions=(0,)),
-    }
-    for name in names():
-        ranked = name in ("mask_random", "mask_others", "mean_values", "patch_values", "patch_keys", "rotate_sinks")
-        condition = words.get(name) or (Condition(name, 1, "as_run", "all") if ranked else Condition(name))
-        assert condition_from_dict(condition.to_dict()) == condition
-        assert {"name", "k", "rank", "rows"} <= set(condition.to_dict())
-        change = condition.intervention(0)
-        decodes = INTERVENTIONS[name].decode is not None  # a cache changes how a model decodes, not its attention
-        assert (change is None) == (name == "none" or decodes) and (
-            change is None or change.is_noop == (name == "noop")
-        )
-
-
->>>>>>> house-core
 @pytest.mark.parametrize("name", ["llada", "llama"])
 def test_random_keys_are_drawn_anew_for_every_problem_whatever_its_chunk(
     study: Study, family: dict[str, str], tmp_path: Path, name: str

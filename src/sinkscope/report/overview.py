@@ -95,6 +95,7 @@ def class_rows(dynamics: Sequence[stored.Dynamics]) -> Rows:
         {"model": shown_model(row), "condition": row.condition, "generations": row.generations,
          **{name: getattr(row.judged, name) for name in CLASSES}}
         for row in dynamics
+        if row.part == "all"
     ]  # fmt: skip
 
 

@@ -476,9 +476,11 @@ class Study:
         """The same study on other models, on other tasks, or with another number of problems; checked like a file."""
         values = {**self.to_dict(), **{name: value for name, value in more.items() if value is not None}}
         if models is not None:
-            for part in ("likelihood", "forced", "trace"):
+            scored = (*self.likelihood.models, *self.forced.models)
+            for part in ("likelihood", "forced"):
                 values[part]["models"] = [name for name in getattr(self, part).models if name in models]
-            values["models"] = [name for name in models if name not in self.extra_models]
+            values["trace"]["models"] = []  # whoever names a model wants its answers too
+            values["models"] = [name for name in models if name not in scored]
             if self.expected:
                 values["expected"] = {name: told for name, told in self.expected.items() if name in models}
         if seed is not None:

@@ -59,4 +59,5 @@ def model_info(study: Study, model: Model, asked: str, identity: dict[str, Any])
         made = resolve_settings(model.defaults, model, 0, {**words, "noise": "per_row"}).to_dict()
         if made not in settings.values():  # decoding from left to right has no blocks: a sweep of them is one point
             settings[label] = made
-    return ModelInfo(asked, identity["name"], model.causal, model.family, identity, settings, likelihood, asked in study.trace.models)
+    traced_only = asked in study.trace.models
+    return ModelInfo(asked, identity["name"], model.causal, model.family, identity, settings, likelihood, traced_only)
