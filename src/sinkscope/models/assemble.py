@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from sinkscope.attention.interface import is_native
+from sinkscope.attention.patch import is_native
 from sinkscope.errors import CheckpointError, DecodeError, UnknownFamilyError
 from sinkscope.fields import Allowed, among, maybe, need, whole
 from sinkscope.io.reading import reason
