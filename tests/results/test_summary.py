@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from made_conditions import make_condition
+from sinkscope.conditions import Condition
 from sinkscope.results.rows import Cell, Control
 from sinkscope.results.series import short_names
 from sinkscope.results.summary import activation

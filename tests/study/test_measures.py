@@ -15,8 +15,8 @@ from torch import Tensor
 import sinkscope as sk
 from made_conditions import make_condition
 from sinkscope.attention.call import Call, CallResult, Tap
-from sinkscope.attention.patch import patched
 from sinkscope.attention.forward import seeded
+from sinkscope.attention.patch import patched
 from sinkscope.decoding import resolve_settings
 from sinkscope.errors import TraceError
 from sinkscope.interventions import intervene
