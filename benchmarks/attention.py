@@ -172,7 +172,7 @@ def random_module() -> Any:
 
 def part_generation(threads: int, repeats: int, canvas: int, steps: int) -> dict[str, float]:
     import sinkscope as sk
-    from sinkscope.models.llada import LLaDA
+    from sinkscope.models.families.llada import LLaDA
 
     model = sk.Model(
         module=random_module(), tokenizer=None, family="llada", name="random", mask_id=MASK, shift=False, causal=False,

@@ -26,7 +26,7 @@ import torch
 
 from sinkscope.decoding import decode
 from sinkscope.models import Model, load
-from sinkscope.models.base import pad
+from sinkscope.models.model import pad
 from sinkscope.settings.decode import Decode
 from sinkscope.statistics import adjusted, paired, wilson
 from sinkscope.study.schema import Study

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from sinkscope.decoding import Decode, decode
 from sinkscope.models import Model
-from sinkscope.models.llada import LLaDA
+from sinkscope.models.families.llada import LLaDA
 
 VOCABULARY, WIDTH, LAYERS, CANVAS, MASK = 126464, 512, 4, 512, 126336
 RESULTS = Path(__file__).parents[1] / "docs" / "results" / "decode.md"

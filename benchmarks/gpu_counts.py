@@ -26,7 +26,7 @@ import sinkscope as sk
 import sinkscope.attention.triton as kernels
 from sinkscope.decoding import resolve_settings
 from sinkscope.models import Model
-from sinkscope.models.llada import LLaDA
+from sinkscope.models.families.llada import LLaDA
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results" / "gpu-counts.md"
 MODES = ("plain", "traced", "masked", "masked and traced", "random control", "random control, counter", "sampled")

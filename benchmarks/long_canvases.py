@@ -26,7 +26,7 @@ from attention import MASK, random_module
 from decode import RESULTS, machine, process, resident
 from sinkscope.decoding import Decode, decode
 from sinkscope.models import Model
-from sinkscope.models.llada import LLaDA
+from sinkscope.models.families.llada import LLaDA
 from sinkscope.settings import SparseCache
 
 MEASURED = RESULTS.with_suffix(".json")  # delete it to measure anew

@@ -60,7 +60,7 @@ def rows(name: str, problems: int) -> list[str]:
     found = []
     thirds = int(model.config.num_hidden_layers) // 3
     parts = {"first third": slice(0, thirds), "last third": slice(-thirds, None)}
-    for way, settings in WAYS[model.family].items():
+    for way, settings in WAYS[model.family.name].items():
         traces = []
         for problem in sk.tasks.problems("arithmetic", n=problems, split="test", seed=0):
             traces.append(sk.trace(model, problem.prompt, settings))

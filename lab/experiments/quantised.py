@@ -30,8 +30,8 @@ import sinkscope as sk
 from sinkscope import io
 from sinkscope.attention.context import seeded
 from sinkscope.decoding import resolve_settings
-from sinkscope.models.base import Model, pad
-from sinkscope.models.weights import SCHEMES, unpacked
+from sinkscope.models.model import Model, pad
+from sinkscope.models.weights import SCHEMES, unpack
 from sinkscope.statistics import bootstrap, paired, wilson
 from sinkscope.tasks.problem import Problem
 from sinkscope.tracing.drift import FEWEST_ROWS, drift
@@ -53,7 +53,7 @@ def load_as(name: str, weights: str) -> Model:
     with torch.no_grad():
         for part in model.module.modules():
             if isinstance(part, nn.Linear) and part is not ends.get_output_embeddings():
-                plain = unpacked(part.weight)
+                plain = unpack(part.weight)
                 plain = plain.bfloat16().float() if weights == "bfloat16" else plain
                 part.weight = nn.Parameter(plain, requires_grad=False)
     return model

@@ -29,10 +29,10 @@ from .interventions.selected import MeanValues as MeanValues
 from .interventions.selected import PatchKeys as PatchKeys
 from .interventions.selected import PatchValues as PatchValues
 from .interventions.selected import ZeroValues as ZeroValues
-from .models.assemble import wrap as wrap
-from .models.base import Model as Model
 from .models.load import load as load
 from .models.load import register as register
+from .models.load import wrap as wrap
+from .models.model import Model as Model
 from .runs.run import Run as Run
 from .runs.run import run as run
 from .settings import Decode as Decode

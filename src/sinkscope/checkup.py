@@ -18,10 +18,9 @@ from sinkscope.errors import CheckpointError, DecodeError, SinkscopeError, Token
 from sinkscope.interventions import MaskSinks, intervene
 from sinkscope.interventions.active import Effect
 from sinkscope.models import Model, load, pad
-from sinkscope.models.assemble import looks_ahead
-from sinkscope.models.checkpoint import checked_name, one_sentence
-from sinkscope.models.hub import find_folder
-from sinkscope.models.load import checked_options
+from sinkscope.models.checkpoint import as_checkpoint_error
+from sinkscope.models.hub import check_name, find_folder
+from sinkscope.models.load import check_options, looks_ahead
 from sinkscope.settings import SparseCache
 from sinkscope.settings.choices import CACHES
 from sinkscope.tracing.drift import drift
@@ -72,8 +71,8 @@ def checkup(
     if isinstance(name, Model):
         model = name
     else:
-        checked_options(dtype, device, mask_id)
-        with one_sentence(checked_name(name)):
+        check_options(dtype, device, mask_id)
+        with as_checkpoint_error(check_name(name)):
             find_folder(name, revision)
         try:
             model = load(name, quantization=quantization, **options)
@@ -83,9 +82,9 @@ def checkup(
     where = "in memory" if name is model else f"{time.perf_counter() - started:.1f} s"
     size = sum(part.numel() for part in model.module.parameters())
     packed = f"{model.quantization} weights, " if model.quantization else ""
-    kind = f"{model.family}, {type(model.module).__name__}, {packed}{size:,} parameters"
+    kind = f"{model.family.name}, {type(model.module).__name__}, {packed}{size:,} parameters"
     yield Check("loads", "ok", f"{kind}, {model.dtype}, {where}")
-    for mode in model.recipe.modes or (None,):
+    for mode in model.family.modes or (None,):
         examined = _Examined(model if mode is None else model.in_mode(mode), reloads=name is not model)
         if mode == model.mode:
             yield from map(examined.check, (*CHECKS, *MACHINE_CHECKS) if everything else CHECKS)
@@ -159,7 +158,7 @@ class _Examined:
         ahead = looks_ahead(self.model)
         kind, moved = ("bidirectional", "the first logits") if ahead else ("causal", "nothing before")
         if ahead == self.model.causal:
-            raise SinkscopeError(f"attention is {kind}, which {self.model.family} is not")
+            raise SinkscopeError(f"attention is {kind}, which {self.model.family.name} is not")
         return f"{kind}: the last token moves {moved}"
 
     def mask_token(self) -> str:

@@ -15,7 +15,7 @@ from sinkscope.decoding import decode
 from sinkscope.decoding.cache import Forwards, OverwritingLayer
 from sinkscope.decoding.sparse import SparseForwards
 from sinkscope.models import Model, load
-from sinkscope.models.base import pad
+from sinkscope.models.model import pad
 
 WAYS = ("received", "sinks", "no_sinks", "recent", "random")
 PROMPTS = [problem.prompt for problem in sk.tasks.problems("arithmetic", n=3, seed=5)]

@@ -132,7 +132,7 @@ def test_one_set_of_weights_learns_both_ways(tmp_path: Path) -> None:
     small = replace(recipe, steps=2, batch=4, save_every=2, log_every=1)
     made = load(train(small, tmp_path / "run", quiet=True))
     assert made.family == "nemotron_labs_diffusion" and made.defaults.block == 8
-    assert all(isinstance(made.in_mode(mode).generate("2 plus 3?"), str) for mode in made.recipe.modes)
+    assert all(isinstance(made.in_mode(mode).generate("2 plus 3?"), str) for mode in made.family.modes)
 
 
 def test_a_noised_block_sees_the_text_before_it_and_itself() -> None:

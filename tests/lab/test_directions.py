@@ -74,8 +74,8 @@ def test_ids_without_a_whole_header_are_read_causally(adapters: dict[str, Path])
     broken = prompt.clone()
     broken[0, -1] = prompt[0, 0]  # what begins a header ends it too
     for ids in (broken, prompt[:, -2:], prompt[:, :1]):
-        assert torch.equal(model.recipe.visible(model, ids, None), causal_visible(ids.shape[1]))
-    assert not torch.equal(model.recipe.visible(model, prompt, None), causal_visible(prompt.shape[1]))
+        assert torch.equal(model.family.visible(model, ids, None), causal_visible(ids.shape[1]))
+    assert not torch.equal(model.family.visible(model, prompt, None), causal_visible(prompt.shape[1]))
 
 
 @pytest.mark.parametrize("recompute", [False, True])

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from sinkscope.decoding.stop_strings import answer_tokens
-from sinkscope.models.base import Model
+from sinkscope.models.families.causal import Llama
+from sinkscope.models.families.llada import LLaDA
+from sinkscope.models.families.qwen import Dream
 from sinkscope.models.family import Family
-from sinkscope.models.llada import LLaDA
-from sinkscope.models.llama import Llama
-from sinkscope.models.qwen_families import Dream
+from sinkscope.models.model import Model
 
 SPECIAL = ["<|endoftext|>", "<|mask|>", "<|eot_id|>", "<|startoftext|>"]
 TEMPLATE = (

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sinkscope.aliases import DECODE, translated
+from sinkscope.aliases import rename_settings
 from sinkscope.decoding.canvas import Decoded, History, OnStep, Step, delete_positions
 from sinkscope.errors import DecodeError, PromptError
 from sinkscope.fields import allowed_fields, need
-from sinkscope.models.base import Model, check_ids, check_mask
+from sinkscope.models.model import Model, check_ids, check_mask
 from sinkscope.settings.choices import dream_algorithm
 from sinkscope.settings.decode import Decode
 
@@ -82,7 +82,7 @@ def resolve_settings(settings: Decode, model: Model, prompt_length: int, words: 
     checked all the same.
     """
     check_kinds(model, settings)
-    words = translated(words, DECODE, DecodeError, settings.family)
+    words = rename_settings(words, DecodeError)
     if strange := sorted(set(words) - {field.name for field in fields(Decode)} - {"algorithm"}):
         raise DecodeError(
             f"Expected decode settings such as length, steps, block, temperature or seed, got {', '.join(strange)}."
@@ -122,7 +122,7 @@ def _used(settings: Decode, words: dict[str, Any]) -> dict[str, Any]:
 
 def refuse_unused(settings: Decode, model: Model, words: dict[str, Any]) -> None:
     """Steps and blocks that decoding from left to right would drop."""
-    words = translated(words, DECODE, DecodeError, settings.family)
+    words = rename_settings(words, DecodeError)
     unused = [name for name in ("steps", "block") if words.get(name) is not None]
     if settings.family == "autoregressive" and unused:
         raise DecodeError(

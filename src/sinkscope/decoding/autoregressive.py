@@ -13,7 +13,7 @@ from sinkscope.decoding.canvas import History, Step
 from sinkscope.decoding.choose import choice_of
 from sinkscope.decoding.noise import noise_of
 from sinkscope.errors import DecodeError
-from sinkscope.models.base import Model
+from sinkscope.models.model import Model
 from sinkscope.settings import Decode
 
 
@@ -53,7 +53,7 @@ def continue_text(
             identity, index, labels, batch, start, left, width, ids=canvas[:, :column], most=settings.most_steps
         )
         mask = real[:, :column].to(torch.int64) if padded else None
-        if start == 0 and (own := model.recipe.visible(model, canvas[:, :column], real[:, :column])) is not None:
+        if start == 0 and (own := model.family.visible(model, canvas[:, :column], real[:, :column])) is not None:
             mask = own  # the family's own rows; one row behind a cache sees everything
         with forward_context(forward):
             output = module(

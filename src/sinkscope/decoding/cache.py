@@ -10,8 +10,8 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from sinkscope.attention.interface import padding_row
-from sinkscope.models.base import Model
 from sinkscope.models.family import block_mask, counted, reordered_mask, without_padding
+from sinkscope.models.model import Model
 
 
 class Forwards:
@@ -61,7 +61,7 @@ class Forwards:
     def _run(self, ids: Tensor, real: Tensor | None, positions: Tensor, cache: DynamicCache | None) -> Tensor:
         """real: bool [batch, key], of all keys that the ids see."""
         base: Any = self.model.module.base_model
-        visible = None if cache is not None else self.model.recipe.visible(self.model, ids, real)
+        visible = None if cache is not None else self.model.family.visible(self.model, ids, real)
         mask = None if real is None else real.to(torch.int64)
         output = base(
             ids, attention_mask=padding_row(base.config, mask) if visible is None else visible,

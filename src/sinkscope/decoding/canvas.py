@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.errors import DecodeError, PromptError
-from sinkscope.models.base import Model
+from sinkscope.models.model import Model
 from sinkscope.settings import Decode
 
 

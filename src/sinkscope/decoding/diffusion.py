@@ -15,7 +15,7 @@ from sinkscope.decoding.commit import rule_named
 from sinkscope.decoding.noise import noise_of
 from sinkscope.decoding.sparse import SparseForwards
 from sinkscope.errors import DecodeError
-from sinkscope.models.base import Model
+from sinkscope.models.model import Model
 from sinkscope.settings import Decode, SparseCache
 from sinkscope.settings.choices import CACHES
 
@@ -104,9 +104,9 @@ class Denoiser:
         """Logits [n, vocab] that predict the tokens at (rows, columns) of the window."""
         sources = (columns - 1).clamp(min=0) if self.shift else columns
         rows, sources = rows.to(hidden.device), sources.to(hidden.device)  # the last of several devices
-        logits = self.model.recipe.head(self.model.module, hidden[rows, sources])
+        logits = self.model.family.head(self.model.module, hidden[rows, sources])
         if self.guided:
-            free = self.model.recipe.head(self.model.module, hidden[rows + self.canvas.batch, sources])
+            free = self.model.family.head(self.model.module, hidden[rows + self.canvas.batch, sources])
             logits = free + (self.settings.guidance + 1) * (logits - free)
         if (valid := self.model.valid_vocab_size) is not None:
             logits[:, valid:] = -torch.inf

@@ -21,7 +21,7 @@ from sinkscope.attention.context import COMMITTED, MASKED, PROMPT, Forward, forw
 from sinkscope.decoding import decode, resolve_settings
 from sinkscope.decoding.cache import BlockForwards, Forwards
 from sinkscope.errors import PromptError
-from sinkscope.models.base import Model, pad
+from sinkscope.models.model import Model, pad
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def masked_scores(
 
 def log_probabilities(model: Model, hidden: Tensor) -> Tensor:
     """hidden [position, width] → [position, vocab]; rows of the head that stand for no token have none."""
-    logits = model.recipe.head(model.module, hidden).float()
+    logits = model.family.head(model.module, hidden).float()
     if (valid := model.valid_vocab_size) is not None:
         logits[:, valid:] = -torch.inf
     return logits.log_softmax(-1)

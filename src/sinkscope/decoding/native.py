@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from sinkscope.attention.context import MASKED, Forward, forward_context
 from sinkscope.decoding.canvas import History, Step
 from sinkscope.errors import DecodeError
-from sinkscope.models.base import Model
+from sinkscope.models.model import Model
 from sinkscope.settings import Decode
 
 
@@ -69,7 +69,7 @@ class _Watched:
         config, first, last = self.generation, self.before, self.before + output.shape[1]
         left = 1 - self.taken / config.max_denoising_steps
         heat = config.t_min + (config.t_max - config.t_min) * left
-        logs = (self.model.recipe.cap(self.model.module, output) / heat).log_softmax(-1)
+        logs = (self.model.family.cap(self.model.module, output) / heat).log_softmax(-1)
         entropy = -(logs.exp() * logs).sum(-1)  # [batch, canvas]
         ordered, order = entropy.sort(-1)
         within = ordered.cumsum(-1) - ordered <= config.sampler_config.entropy_bound

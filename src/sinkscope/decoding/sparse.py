@@ -13,7 +13,7 @@ from sinkscope.attention.capture import Seen, observe
 from sinkscope.attention.context import Kept, running
 from sinkscope.attention.counter import mixed
 from sinkscope.decoding.cache import Forwards, OverwritingLayer
-from sinkscope.models.base import Model
+from sinkscope.models.model import Model
 from sinkscope.settings.choices import SparseCache
 from sinkscope.sinks.rules import Threshold, rule_from_dict
 

@@ -15,7 +15,7 @@ from sinkscope.decoding.canvas import Block, History
 from sinkscope.decoding.commit.continued import Continued, next_token
 from sinkscope.decoding.diffusion import Denoiser
 from sinkscope.errors import DecodeError
-from sinkscope.models.base import Model
+from sinkscope.models.model import Model
 from sinkscope.settings import Decode
 
 

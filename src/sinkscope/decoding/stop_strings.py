@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.decoding import Step, decode
-from sinkscope.models.base import Model, pad
+from sinkscope.models.model import Model, pad
 from sinkscope.settings.decode import Decode
 
 CHECK_EVERY = 8  # tokens between two looks for stop strings in a left-to-right generation

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 from sinkscope.errors import StudyError
 
 if TYPE_CHECKING:
-    from sinkscope.models.base import Model
+    from sinkscope.models.model import Model
     from sinkscope.settings.decode import Decode
 
 QUERY_GROUPS = 3  # that received attention is kept for
 TILE = 128  # queries that attention works on at once
-FLOAT_ROTARY = ("llada", "mmada")  # rotate queries and keys in float32, as their authors do
 LOGIT, ROOM = 8, 1 << 30  # bytes of a logit while a token is chosen, and of all that are looked at together
 MAPS = 10  # bytes per layer, head and key: what it received in two forwards, whether it is hidden and whether it counts
 
@@ -79,7 +78,7 @@ class Size:
             int(config.hidden_size), int(config.intermediate_size or 0), model.vocabulary,
             int(getattr(config, "head_dim", None) or int(config.hidden_size) // heads),
             int(getattr(config, "num_key_value_heads", None) or heads),
-            4 if model.family in FLOAT_ROTARY else model.dtype.itemsize, model.causal or model.block is not None,
+            4 if model.family.float32_rotary else model.dtype.itemsize, model.causal or model.block is not None,
         )  # fmt: skip
 
     def flops(self, work: Workload) -> float:

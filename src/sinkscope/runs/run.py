@@ -14,7 +14,7 @@ from typing import Any
 import polars as pl
 
 from sinkscope.errors import StudyError
-from sinkscope.models.base import Model
+from sinkscope.models.model import Model
 from sinkscope.runs.summary import summary
 from sinkscope.runs.tables import tables
 from sinkscope.study.engines import Engine, Ray

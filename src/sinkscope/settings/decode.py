@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, fields
 from math import ceil
 from typing import Any, Concatenate, Literal, ParamSpec
 
-from sinkscope.aliases import DECODE, translated
+from sinkscope.aliases import rename_settings
 from sinkscope.errors import DecodeError
 from sinkscope.fields import among, need, thawed
 from sinkscope.settings import choices as may_be
@@ -36,8 +36,7 @@ def sampler(make: Callable[Concatenate[Any, Given], dict[str, Any]]) -> classmet
 
     @functools.wraps(make)
     def made(kind: Any, *values: Any, **words: Any) -> Any:
-        decoder = "native" if make.__name__ == "diffusion_gemma" else make.__name__
-        words = translated(words, DECODE, DecodeError, decoder)
+        words = rename_settings(words, DecodeError)
         try:
             given = takes.bind(kind, *values, **words)
             if "family" in words:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, dataclass_transform, get_args
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from sinkscope.aliases import our_name
+from sinkscope.aliases import NAMES
 from sinkscope.errors import RuleError, StudyError
 from sinkscope.fields import Allowed, allowed_fields, among, maybe, shown
 from sinkscope.interventions.conditions import MODELS, Condition, read_entry
@@ -215,7 +215,7 @@ def decode_settings(words: Any) -> dict[str, Any]:
         if name in DECIDED:
             raise EntryError(f"must not be given: {DECIDED[name]}", name)
         if name not in known:
-            raise EntryError(f"is no decode setting; use {our_name(name) or ', '.join(sorted(known))}", name)
+            raise EntryError(f"is no decode setting; use {NAMES.get(name) or ', '.join(sorted(known))}", name)
         if isinstance(value, dict) or value == []:
             raise EntryError(f"must be one value, or a list of values to sweep, not {shown(value)}", name)
         for one in value if isinstance(value, list) else [value]:

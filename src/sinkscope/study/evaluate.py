@@ -10,7 +10,7 @@ from typing import Any
 
 from sinkscope.errors import TaskError
 from sinkscope.interventions.conditions import Condition
-from sinkscope.models.base import Model
+from sinkscope.models.model import Model
 from sinkscope.statistics import wilson
 from sinkscope.study.analysis.accuracy import shares
 from sinkscope.study.engines import Engine, Ray

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from sinkscope.errors import CheckpointError, TaskError
-from sinkscope.models.base import Model
 from sinkscope.models.cost import CORE, Size, device_of, forwards_of, total_seconds
-from sinkscope.models.load import _dtype, outline
+from sinkscope.models.load import load_config_only, resolve_dtype
+from sinkscope.models.model import Model
 from sinkscope.study.entries import name_and_mode
 from sinkscope.study.run import need_a_model, shown_names
 from sinkscope.study.schema import Study
@@ -74,14 +74,14 @@ def forecast(study: Study, device: str = "cpu") -> Forecast:
     """device: cpu, or a GPU of the table."""
     chosen = device_of(device)
     on_cpu = chosen is CORE
-    wanted = _dtype(study.dtype, "cpu" if on_cpu else None) if on_cpu or study.dtype else torch.bfloat16
+    wanted = resolve_dtype(study.dtype, "cpu" if on_cpu else None) if on_cpu or study.dtype else torch.bfloat16
     dtype = wanted if isinstance(wanted, torch.dtype) else torch.bfloat16
     found: list[ModelForecast] = []
     kinds, left_out = Counter[str](), list[str]()
     for name, short in shown_names([*study.models, *study.likelihood_models]).items():
         try:
             folder, mode = name_and_mode(name)
-            model = outline(folder, dtype=dtype)
+            model = load_config_only(folder, dtype=dtype)
         except CheckpointError as error:  # an extra that is not installed is skipped, as when the study runs
             if name in study.models:
                 raise
@@ -105,7 +105,7 @@ def forecast(study: Study, device: str = "cpu") -> Forecast:
         weights = size.parameters * dtype.itemsize
         activations = max((size.activation_bytes(part, dtype.itemsize, on_cpu) for part in parts), default=0)
         found.append(ModelForecast(
-            short, model.family, size.parameters, str(dtype).removeprefix("torch."), len(units),
+            short, model.family.name, size.parameters, str(dtype).removeprefix("torch."), len(units),
             sum(part.forwards for part in parts), sum(size.flops(part) * part.forwards for part in parts),
             weights, activations, trace, disk, sum(spent), longest=max(spent, default=0.0),
             plain=total_seconds(parts, functools.partial(one, mode="plain")),
@@ -180,8 +180,8 @@ def forecast_table1(
     kind = getattr(torch, dtype) if dtype else torch.float32 if on_cpu else torch.bfloat16
     found: list[dict[str, Any]] = []
     for name in models:
-        model, chosen = outline(name, dtype=kind), protocol_for(name, protocol)
-        size, setups = Size.of(model), [chosen.setup(task, name, model.family) for task in BENCHMARKS]
+        model, chosen = load_config_only(name, dtype=kind), protocol_for(name, protocol)
+        size, setups = Size.of(model), [chosen.setup(task, name, model.family.name) for task in BENCHMARKS]
         if not any(setups):
             raise TaskError(
                 f"The protocol {chosen.name} does not say how {name} is asked; choose --protocol {OTHERWISE}."

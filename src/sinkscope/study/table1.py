@@ -11,8 +11,8 @@ import polars as pl
 
 from sinkscope.errors import TaskError
 from sinkscope.interventions.conditions import Condition
-from sinkscope.models.base import Model
-from sinkscope.models.load import outline
+from sinkscope.models.load import load_config_only
+from sinkscope.models.model import Model
 from sinkscope.statistics import paired
 from sinkscope.study.run import OnMessage
 from sinkscope.study.schema import SequentialPlan, Study
@@ -49,7 +49,7 @@ def table1_study(
     is used, humaneval where none is. traced: problems per task that are traced, and along whose unmasked path the logits of
     every condition are compared. choices: those of `benchmark_words`.
     """
-    known = {one if isinstance(one, str) else one.name: outline(one) if isinstance(one, str) else one for one in models}
+    known = {one if isinstance(one, str) else one.name: load_config_only(one) if isinstance(one, str) else one for one in models}
     names = tasks or default_tasks(list(known.values()), choices.get("protocol"), choices.get("chat"))
     own = benchmark_words(names, **choices)
     seed = own["decode"].get("seed", 0) + 1

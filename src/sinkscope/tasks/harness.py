@@ -20,8 +20,8 @@ from sinkscope.fields import need, whole
 from sinkscope.interventions import Effect, MaskSinks, intervene
 from sinkscope.interventions.conditions import Condition
 from sinkscope.io.progress import step_bar
-from sinkscope.models.base import Model
-from sinkscope.models.template import rendered
+from sinkscope.models.family import render_chat
+from sinkscope.models.model import Model
 from sinkscope.tasks.protocol import Protocol, draws, settings_for, setup_for
 
 try:
@@ -119,7 +119,7 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         # Asked to leave the answer's header out, some templates add it all the same and close the turn before it: so
         # the start of the answer is written behind the header here.
         messages = chat_history[:-1] if prefill else chat_history
-        text = rendered(self.tokenizer, messages) + prefill
+        text = render_chat(self.tokenizer, messages) + prefill
         self._rendered.add(text)
         return text
 

@@ -21,7 +21,7 @@ from sinkscope.io import bounded_yaml
 from sinkscope.settings.decode import Decode
 
 if TYPE_CHECKING:
-    from sinkscope.models.base import Model
+    from sinkscope.models.model import Model
 
 FOLDER = Path(__file__).parent / "protocols"
 OTHERWISE = "harness"  # the protocol of a checkpoint that has none of its own
@@ -154,10 +154,10 @@ def setup_for(model: Model, task: str, protocol: Protocol | None = None) -> Setu
     benchmark = benchmark_of(task)
     if benchmark is None:
         return None
-    found = protocol_for(model.name, protocol).setup(benchmark, model.name, model.family)
+    found = protocol_for(model.name, protocol).setup(benchmark, model.name, model.family.name)
     if found is not None and task in (benchmark, found.task):
         return found
-    return read_protocol(OTHERWISE).setup(benchmark, model.name, model.family)
+    return read_protocol(OTHERWISE).setup(benchmark, model.name, model.family.name)
 
 
 def settings_for(

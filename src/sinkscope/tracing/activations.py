@@ -23,7 +23,7 @@ from sinkscope.fields import among, maybe, need, whole
 from sinkscope.interventions.activations import At, positions
 from sinkscope.interventions.base import WINDOW, Steps, within
 from sinkscope.interventions.hooks import HookContext, find_places, hook
-from sinkscope.models.base import Model, Prompt, is_ids, is_messages
+from sinkscope.models.model import Model, Prompt, is_ids, is_messages
 
 if TYPE_CHECKING:
     from sinkscope.settings.decode import Decode

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sinkscope.attention.capture import observe
 from sinkscope.errors import TraceError
-from sinkscope.models.base import Model
+from sinkscope.models.model import Model
 
 # A key that fewer queries see is not judged: the last ones of a causal map are seen by themselves alone.
 FEWEST_ROWS = 4

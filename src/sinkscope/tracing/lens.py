@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sinkscope.errors import ReadingError
 from sinkscope.interventions.hooks import hook
-from sinkscope.models.base import Model, Prompt
+from sinkscope.models.model import Model, Prompt
 from sinkscope.tracing.record import picked
 
 TOP = 3  # tokens kept per step, layer and position
@@ -84,7 +84,7 @@ def _parts(model: Model, state: Tensor) -> Iterator[tuple[slice, Tensor]]:
 def read(model: Model, state: Tensor, normed: bool) -> Tensor:
     """[batch, position, width] → [batch, position, vocab]; normed: the final norm is in it already."""
     module: Any = model.module
-    return model.recipe.head(module, state if normed else module.base_model.norm(state))
+    return model.family.head(module, state if normed else module.base_model.norm(state))
 
 
 def layer_count(model: Model) -> int:

@@ -22,7 +22,7 @@ from sinkscope.sinks.tables import received as received_rows
 from sinkscope.viewers import view
 
 if TYPE_CHECKING:
-    from sinkscope.models.base import Model
+    from sinkscope.models.model import Model
     from sinkscope.tracing.why import Why
 
 Picked = slice | Sequence[int]

@@ -20,7 +20,7 @@ from sinkscope.errors import BudgetError, TraceError
 from sinkscope.fields import LARGEST, Allowed, FromZero, among, check_fields, whole
 from sinkscope.interventions.activations import Heads, largest
 from sinkscope.interventions.hooks import HookContext, hook
-from sinkscope.models.base import Model
+from sinkscope.models.model import Model
 from sinkscope.settings.decode import Decode
 from sinkscope.tracing import lens
 from sinkscope.tracing.record import SHAPES, WHOLE

@@ -16,8 +16,9 @@ from sinkscope.decoding.canvas import Decoded, OnStep, Step, delete_positions
 from sinkscope.errors import DecodeError, InterventionError, TraceError
 from sinkscope.interventions import Intervention, intervene
 from sinkscope.io.progress import step_bar
-from sinkscope.models.base import Messages, Model, Prompt
+from sinkscope.models.family import Messages
 from sinkscope.models.load import load
+from sinkscope.models.model import Model, Prompt
 from sinkscope.settings.decode import Decode
 from sinkscope.sinks import describe
 from sinkscope.tracing.record import SHAPES, Trace

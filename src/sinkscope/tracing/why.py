@@ -19,7 +19,7 @@ from sinkscope.attention.calls import Call, EachCall
 from sinkscope.attention.capture import listening
 from sinkscope.errors import TraceError
 from sinkscope.interventions.hooks import hook, layers_of
-from sinkscope.models.base import Model
+from sinkscope.models.model import Model
 from sinkscope.settings.decode import Decode
 from sinkscope.sinks import default_rule
 from sinkscope.tracing.record import Trace

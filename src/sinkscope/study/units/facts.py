@@ -7,8 +7,8 @@ from typing import Any
 
 from sinkscope.decoding import resolve_settings
 from sinkscope.errors import CheckpointError, DecodeError, StudyError
-from sinkscope.models.base import Model
 from sinkscope.models.cost import Workload
+from sinkscope.models.model import Model
 from sinkscope.settings.decode import Decode
 from sinkscope.study.schema import Study
 from sinkscope.study.units import Job, ModelInfo, Unit, UnitKind, conditions_for
@@ -59,4 +59,4 @@ def model_info(study: Study, model: Model, asked: str, identity: dict[str, Any])
         made = resolve_settings(model.defaults, model, 0, {**words, "noise": "per_row"}).to_dict()
         if made not in settings.values():  # decoding from left to right has no blocks: a sweep of them is one point
             settings[label] = made
-    return ModelInfo(asked, identity["name"], model.causal, model.family, identity, settings, likelihood)
+    return ModelInfo(asked, identity["name"], model.causal, model.family.name, identity, settings, likelihood)

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from sinkscope.attention.context import seeded
 from sinkscope.interventions import Active, intervene
-from sinkscope.models.base import Model, pad
 from sinkscope.models.load import load
+from sinkscope.models.model import Model, pad
 from sinkscope.study.entries import name_and_mode
 from sinkscope.study.schema import Study
 from sinkscope.study.units import Prompt, Unit

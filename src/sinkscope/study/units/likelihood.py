@@ -22,8 +22,8 @@ from sinkscope.attention.capture import observe
 from sinkscope.decoding.likelihood import masked_scores, read_spans
 from sinkscope.errors import StudyError
 from sinkscope.interventions.conditions import Condition
-from sinkscope.models.base import Model
 from sinkscope.models.cost import Workload
+from sinkscope.models.model import Model
 from sinkscope.study.schema import Study, TaskPlan
 from sinkscope.study.units import Job, ModelInfo, Prompt, Unit, UnitKind, suits
 from sinkscope.study.units.given import EffectAfterPrefill, apply_condition, encode_prompt, model_for, summed

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from sinkscope.decoding import Step, decode
 from sinkscope.decoding.likelihood import canvas_hidden, log_probabilities, read_spans
-from sinkscope.models.base import Model
 from sinkscope.models.cost import Workload, forwards_of
+from sinkscope.models.model import Model
 from sinkscope.settings.decode import Decode
 from sinkscope.sinks.columns import on_one_core
 from sinkscope.study.schema import Study, TaskPlan

@@ -10,24 +10,22 @@ from torch import Tensor, nn
 
 from sinkscope.attention.context import Forward, forward_context
 from sinkscope.errors import CheckpointError
-from sinkscope.models.family import Family, family
-from sinkscope.settings.decode import Decode
+from sinkscope.models.family import Config, Family
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
-    from sinkscope.models.base import Model
+    from sinkscope.models.model import Model
 
 NATIVE = "DiffusionGemmaForBlockDiffusion"
 
 
-@family
 class DiffusionGemma(Family):
     """google/diffusiongemma-26B-A4B-it."""
 
     name = "diffusion_gemma"
-    decoders = ("native",)
-    constructor = "diffusion_gemma"
+    samplers = ("native",)
+    sampler = "diffusion_gemma"
     native_class = NATIVE
     end_of_turn = "<turn|>"
 
@@ -35,10 +33,10 @@ class DiffusionGemma(Family):
     def causal_module(self) -> bool:
         return True  # its encoder is; its decoder says that it is not, call by call
 
-    def knows(self, config: dict[str, Any], folder: Path) -> bool:
+    def matches(self, config: Config, folder: Path) -> bool:
         return str(config.get("model_type", "")).lower().startswith("diffusion_gemma")
 
-    def native_config(self, config: dict[str, Any]) -> PretrainedConfig:
+    def native_config(self, config: Config) -> PretrainedConfig:
         import transformers
 
         if not hasattr(transformers, NATIVE):
@@ -47,7 +45,7 @@ class DiffusionGemma(Family):
         made: PretrainedConfig = transformers.DiffusionGemmaConfig.from_dict(config)
         return made
 
-    def mask_id(self, config: dict[str, Any], tokenizer: PreTrainedTokenizerBase | None) -> int | None:
+    def mask_id(self, config: Config, tokenizer: PreTrainedTokenizerBase | None) -> int | None:
         return None
 
     def cap(self, module: Any, logits: Tensor) -> Tensor:
@@ -68,7 +66,7 @@ class DiffusionGemma(Family):
         logits: Tensor = module(decoder_input_ids=ids, past_key_values=cache, decoder_attention_mask=seen).logits
         return logits
 
-    def defaults(self, model: Model) -> Decode:
+    def defaults(self, model: Model) -> tuple[str, dict[str, Any]]:
         config: Any = model.module.config
         canvas = int(config.canvas_length)
-        return Decode.diffusion_gemma(length=canvas, block=canvas)
+        return "diffusion_gemma", {"length": canvas, "block": canvas}

@@ -9,33 +9,26 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from torch import Tensor
 
 from sinkscope.errors import DecodeError
-from sinkscope.models.family import Family, family, qwen_config, reordered_mask
-from sinkscope.settings.decode import Decode
+from sinkscope.models.checkpoint import stored_mask_tokens
+from sinkscope.models.family import Config, Family, qwen_config, reordered_mask
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
-    from sinkscope.models.base import Model
+    from sinkscope.models.model import Model
+    from sinkscope.settings.decode import Decode
 
-# Values under which LLaDA-MoE's mathematics is Qwen3Moe's; an expert bias would enter the weights too.
-QWEN_MOE_LIKE = {
-    "qk_layernorm": True, "moe_router_enable_expert_bias": False, "moe_router_score_function": "softmax",
-    "shared_expert_intermediate_size": 0, "num_shared_experts": 0, "router_num_group": 1, "router_topk_group": 1,
-    "routed_scaling_factor": 1, "partial_rotary_factor": 1, "norm_topk_prob": False, "attention_bias": False,
-    "hidden_act": "silu", "clip_qkv": None,
-}  # fmt: skip
 LLADA_ENDS = (126081, 126348)  # what LLaDA's sampler has in its code; unrelated tokens of iLLaDA
 
 
-@family
 class Dream(Family):
     """Dream-org/Dream-v0-Base-7B and -Instruct-7B; apple/DiffuCoder-7B and Dream-Coder are the same class."""
 
     name = "dream"
     model_type = "dream"
     native = "Qwen2Config"
-    constructor = "dream"
-    usual: ClassVar[dict[str, Any]] = {
+    sampler = "dream"
+    default_settings: ClassVar[dict[str, Any]] = {
         "steps": 128, "algorithm": "entropy", "temperature": 0.0, "top_p": None, "top_k": None,
     }  # fmt: skip
     shift = True
@@ -61,49 +54,46 @@ class Dream(Family):
 class Qwen(Family):
     """Of Qwen's mathematics, and with its token at the end of a turn."""
 
-    expects: ClassVar[dict[str, Any]] = {"use_sliding_window": False, "hidden_act": "silu"}
+    requires: ClassVar[dict[str, Any]] = {"use_sliding_window": False, "hidden_act": "silu"}
     end_of_turn = "<|im_end|>"
 
 
-@family
 class OpenDCoder(Qwen):
     """fredzzp/open-dcoder-0.5B: known by Qwen2's type and a tokenizer whose mask token is `[MASK]`."""
 
     name = "open_dcoder"
-    asked = 40  # before dllm's adapted models, which name another mask token
+    priority = 40  # before dllm's adapted models, which name another mask token
     model_type = "qwen2"
     native = "Qwen2Config"
-    constructor = "dream"
-    usual: ClassVar[dict[str, Any]] = {**Dream.usual, "algorithm": "p2"}
+    sampler = "dream"
+    default_settings: ClassVar[dict[str, Any]] = {**Dream.default_settings, "algorithm": "p2"}
     shift = True
     plain_tokenizer = True
     mask_token = "[MASK]"
 
-    def knows(self, config: dict[str, Any], folder: Path) -> bool:
-        return super().knows(config, folder) and self.mask_token in mask_tokens(folder)
+    def matches(self, config: Config, folder: Path) -> bool:
+        return super().matches(config, folder) and self.mask_token in stored_mask_tokens(folder)
 
 
-@family
 class RND1(Qwen):
     """radicalnumerics/RND1-Base-0910."""
 
     name = "rnd1"
     model_type = "rnd1"
     native = "Qwen3MoeConfig"
-    expects: ClassVar[dict[str, Any]] = {**Qwen.expects, "rope_scaling": False}
+    requires: ClassVar[dict[str, Any]] = {**Qwen.requires, "rope_scaling": False}
     native_class = "Qwen3MoeForCausalLM"
     shift = True
     padding_position = 0
 
-    def native_config(self, config: dict[str, Any]) -> PretrainedConfig:
+    def native_config(self, config: Config) -> PretrainedConfig:
         return super().native_config({**config, "sliding_window": None})
 
-    def defaults(self, model: Model) -> Decode:
+    def defaults(self, model: Model) -> tuple[str, dict[str, Any]]:
         """The authors' schedule and end column; they draw at temperature 0.1, and here the likeliest token is taken."""
-        return Decode.rnd1(length=128, steps=128, eos_id=model.eos_id)
+        return "rnd1", {"length": 128, "steps": 128, "eos_id": model.eos_id}
 
 
-@family
 class FastDLLM(Qwen):
     """Efficient-Large-Model/Fast_dLLM_v2_1.5B and _7B: block-causal."""
 
@@ -114,12 +104,11 @@ class FastDLLM(Qwen):
     block_length = ("bd_size", 32)
     mask_token = "|<MASK>|"
 
-    def defaults(self, model: Model) -> Decode:
+    def defaults(self, model: Model) -> tuple[str, dict[str, Any]]:
         block = model.block or 32
-        return Decode.fast_dllm2(length=128, block=block, sub_block=min(8, block))
+        return "fast_dllm2", {"length": 128, "block": block, "sub_block": min(8, block)}
 
 
-@family
 class SDAR(Qwen):
     """JetLM/SDAR-1.7B-Chat, -4B-Chat, -8B-Chat; Gen-Verse/TraDo-4B-Instruct, -8B-Instruct, -8B-Thinking: block-causal."""
 
@@ -130,12 +119,12 @@ class SDAR(Qwen):
     plain_tokenizer = True
     mask_token = "<|MASK|>"
 
-    def defaults(self, model: Model) -> Decode:
+    def defaults(self, model: Model) -> tuple[str, dict[str, Any]]:
         block, threshold = model.block or 4, 0.9 if "trado" in model.name.lower() else 0.85
-        return Decode.sdar(length=128, block=block, steps=block, threshold=threshold, stop_ids=model.eos_ids)
+        settings = {"length": 128, "block": block, "steps": block, "threshold": threshold, "stop_ids": model.eos_ids}
+        return "sdar", settings
 
 
-@family
 class WeDLM(Qwen):
     """tencent/WeDLM-8B-Base, -Instruct (Qwen3's keys) and -7B (Qwen2's, qk_norm false): known tokens first, then masks, causally.
 
@@ -144,29 +133,28 @@ class WeDLM(Qwen):
 
     name = "wedlm"
     model_type = "wedlm"
-    decoders = ("wedlm",)
-    constructor = "wedlm"
-    usual: ClassVar[dict[str, Any]] = {"block": 16, "threshold": 0.9}
+    samplers = ("wedlm",)
+    sampler = "wedlm"
+    default_settings: ClassVar[dict[str, Any]] = {"block": 16, "threshold": 0.9}
     padding_position = 0
 
-    def native_config(self, config: dict[str, Any]) -> PretrainedConfig:
+    def native_config(self, config: Config) -> PretrainedConfig:
         return qwen_config("Qwen3Config" if config.get("qk_norm", True) else "Qwen2Config", config)
 
     def visible(self, model: Model, ids: Tensor, real: Tensor | None) -> Tensor | None:
         return reordered_mask(ids.ne(model.require_mask()), real)
 
 
-@family
 class ILLaDA(Family):
     """GSAI-ML/iLLaDA-8B-Base and -Instruct; the file may hold the output head beside the embedding it is tied to."""
 
     name = "illada"
     model_type = "illada"
     native = "LlamaConfig"
-    expects: ClassVar[dict[str, Any]] = {"layer_norm_eps": None, "rope_scaling": None, "hidden_act": "silu"}
+    requires: ClassVar[dict[str, Any]] = {"layer_norm_eps": None, "rope_scaling": None, "hidden_act": "silu"}
     mask_token = "<[MASK]>"
 
-    def mask_id(self, config: dict[str, Any], tokenizer: PreTrainedTokenizerBase | None) -> int | None:
+    def mask_id(self, config: Config, tokenizer: PreTrainedTokenizerBase | None) -> int | None:
         return super().mask_id({"mask_token_id": 5, **config}, tokenizer)  # config.json does not name it
 
     def check_settings(self, settings: Decode) -> None:
@@ -177,50 +165,3 @@ class ILLaDA(Family):
                 f"{named[0]} is LLaDA's end token and an unrelated one in iLLaDA's vocabulary; leave eos_id and eot_id out, "
                 "or give iLLaDA's."
             )
-
-
-@family
-class LLaDAMoE(Family):
-    """inclusionAI/LLaDA-MoE-7B-A1B-Base and -Instruct; its config.json says "llada", as dense LLaDA's does."""
-
-    name = "llada_moe"
-    expects: ClassVar[dict[str, Any]] = QWEN_MOE_LIKE
-    asked = 40
-    mask_token = "<|mask|>"
-    end_of_turn = "<|role_end|>"
-
-    def knows(self, config: dict[str, Any], folder: Path) -> bool:
-        kind = str(config.get("model_type", "")).lower().replace("_", "")
-        return kind == "lladamoe" or (kind == "llada" and bool(config.get("num_experts")))
-
-    def native_config(self, config: dict[str, Any]) -> PretrainedConfig:
-        from transformers import Qwen3MoeConfig
-
-        layers = int(config["num_hidden_layers"])
-        sparse = config.get("moe_layer_freq") or [1] * layers
-        heads = int(config["num_attention_heads"])
-        head: dict[str, Any] = {"head_dim": config.get("head_dim") or int(config["hidden_size"]) // heads}
-        same = (
-            "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "rms_norm_eps",
-            "max_position_embeddings", "num_experts", "num_experts_per_tok",
-        )  # fmt: skip
-        return Qwen3MoeConfig(
-            **{field: config[field] for field in same}, **head,
-            num_key_value_heads=config.get("num_key_value_heads") or heads,
-            moe_intermediate_size=config.get("expert_intermediate_size") or config["moe_intermediate_size"],
-            intermediate_size=config.get("dense_intermediate_size") or config.get("intermediate_size") or 1,
-            mlp_only_layers=[layer for layer, moe in enumerate(sparse) if not moe], decoder_sparse_step=1,
-            norm_topk_prob=False, attention_bias=False, hidden_act="silu",
-            rope_parameters={"rope_type": "default", "rope_theta": float(config["rope_theta"])},
-            tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
-            eos_token_id=config.get("eos_token_id"), pad_token_id=config.get("pad_token_id"),
-        )  # fmt: skip
-
-
-def mask_tokens(folder: Path) -> list[str]:
-    """What the tokenizer's files call the mask token; a causal checkpoint has no use for one."""
-    found = []
-    for path in (folder / "tokenizer_config.json", folder / "special_tokens_map.json"):
-        token = json.loads(path.read_text(encoding="utf-8")).get("mask_token") if path.is_file() else None
-        found.append(token.get("content") if isinstance(token, dict) else token)
-    return [token for token in found if token]

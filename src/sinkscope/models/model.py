@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from sinkscope.errors import CheckpointError, DecodeError, PromptError, TokenizerError
 from sinkscope.io.reading import short
-from sinkscope.models.checkpoint import one_sentence
-from sinkscope.models.family import block_mask, counted
+from sinkscope.models.checkpoint import as_checkpoint_error
+from sinkscope.models.family import Messages, block_mask, counted
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from sinkscope.settings.decode import Decode
 
 # One prompt: text, chat messages ({"role": "user", "content": "…"} each), or token ids.
-Messages = Sequence[Mapping[str, str]]
 Prompt = str | Messages | Sequence[int] | Tensor
 
 
@@ -31,7 +30,7 @@ class Model:
 
     module: nn.Module
     tokenizer: PreTrainedTokenizerBase | None
-    family: str
+    family: Family
     name: str
     mask_id: int | None
     shift: bool  # logits at position i predict token i + 1
@@ -40,9 +39,8 @@ class Model:
     eos_ids: tuple[int, ...]
     pad_id: int | None
     eot_id: int | None
-    recipe: Family = field(repr=False)
     fingerprint: str = ""
-    preset: dict[str, Any] = field(default_factory=dict)  # decode settings that the checkpoint itself asks for
+    checkpoint_defaults: dict[str, Any] = field(default_factory=dict)  # decode settings that the checkpoint itself asks for
     block: int | None = None  # block length of training under block-causal attention; None: sees everything
     mode: str | None = None  # of a checkpoint that decodes in several ways, which of them; None: it knows one
     revision: str | None = None  # commit of a Hub repository
@@ -55,7 +53,7 @@ class Model:
         dtype = str(self.dtype).removeprefix("torch.") + (
             f" ({self.quantization} weights)" if self.quantization else ""
         )
-        return f"Model({self.name}, {self.family}, {kind}, {size}, {dtype} on {self.device})"
+        return f"Model({self.name}, {self.family.name}, {kind}, {size}, {dtype} on {self.device})"
 
     @property
     def eos_id(self) -> int | None:
@@ -93,32 +91,36 @@ class Model:
     @property
     def valid_vocab_size(self) -> int | None:
         """Rows of the head that stand for tokens; later ones must never be chosen; None where every row may be."""
-        return self.recipe.valid_vocab_size(self)
+        return self.family.valid_vocab_size(self)
 
     @property
     def defaults(self) -> Decode:
         """The decode settings that this family's authors use, or that the checkpoint names under sinkscope_decode."""
-        return replace(self.recipe.defaults(self), **self.preset)
+        from sinkscope.settings.decode import Decode
+
+        sampler, settings = self.family.defaults(self)
+        made: Decode = getattr(Decode, sampler)(**settings)
+        return replace(made, **self.checkpoint_defaults)
 
     def in_mode(self, mode: str) -> Model:
         """The same weights, decoded in another way: "diffusion", "autoregressive" or "self_speculation"."""
-        if mode not in self.recipe.modes:
-            known = f"one of {', '.join(self.recipe.modes)}" if self.recipe.modes else "none: it decodes in one way"
+        if mode not in self.family.modes:
+            known = f"one of {', '.join(self.family.modes)}" if self.family.modes else "none: it decodes in one way"
             raise CheckpointError(f"Expected a mode of {self.name} ({known}), got {mode!r}.")
         causal = mode == "autoregressive"
         return replace(self, mode=mode, causal=causal, shift=causal)
 
     def for_settings(self, settings: Decode) -> Model:
         """The model as these settings decode it; the settings are refused where they mean something else to it."""
-        self.recipe.check_settings(settings)
-        if not self.recipe.modes:
+        self.family.check_settings(settings)
+        if not self.family.modes:
             return self
         mode = "autoregressive" if settings.family == "autoregressive" else settings.mode or "diffusion"
         return self if mode == self.mode else self.in_mode(mode)
 
     def positions(self, attention_mask: Tensor | None) -> Tensor | None:
         """Position ids for a padded batch in this family's convention; None means 0, 1, 2, …"""
-        return self.recipe.positions(attention_mask)
+        return self.family.positions(attention_mask)
 
     @torch.inference_mode()
     def logits(self, ids: Tensor, attention_mask: Tensor | None = None, block: int | None = None) -> Tensor:
@@ -132,9 +134,9 @@ class Model:
         mask = None if mask is None or bool(mask.all()) else mask
         real = None if mask is None else mask.bool()
         if block is None:
-            if (own := self.recipe.logits(self, ids, mask)) is not None:
-                return own
-            visible, positions = self.recipe.visible(self, ids, real), self.positions(mask)
+            if (special := self.family.logits(self, ids, mask)) is not None:
+                return special
+            visible, positions = self.family.visible(self, ids, real), self.positions(mask)
             visible = mask if visible is None else visible
         else:
             if self.causal or type(block) is not int or block < 1:
@@ -163,8 +165,8 @@ class Model:
         if messages and self.chat_template is None:
             raise PromptError(f"{self.name} has no chat template to write messages with; pass text or token ids.")
         through = messages or (self.chat_template is not None if chat is None else chat)
-        with one_sentence(f"The tokenizer or chat template of {self.name}"):  # both are programs from elsewhere
-            return self.recipe.encode(tokenizer, prompt, through)  # type: ignore[arg-type]
+        with as_checkpoint_error(f"The tokenizer or chat template of {self.name}"):
+            return self.family.encode(tokenizer, prompt, through)  # type: ignore[arg-type]
 
     def batch(self, prompts: Any, attention_mask: Tensor | None = None) -> tuple[Tensor, Tensor | None, bool]:
         """One prompt or a list of them → ids and attention mask [batch, position], and whether it was one alone.
@@ -233,7 +235,7 @@ class Model:
         """What a trace or a run records, so that results are tied to the very weights that made them."""
         return {
             "name": self.name,
-            "family": self.family,
+            "family": self.family.name,
             "fingerprint": self.fingerprint,
             "dtype": str(self.dtype).removeprefix("torch."),
             "parameters": sum(parameter.numel() for parameter in self.module.parameters()),

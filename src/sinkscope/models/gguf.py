@@ -1,11 +1,11 @@
-"""`load_gguf`: one GGUF file becomes module and tokenizer, directly where it is a plain Llama, else through transformers.
+"""`load_gguf`: a GGUF file of a plain Llama becomes module and tokenizer, with the same bits as transformers gives.
 
-transformers' own reader takes 16 seconds of the processor for SmolLM2-135M; this one takes two, with the same bits.
-Whatever is not a plain Llama to the last key is left to transformers.
+transformers' own reader takes 16 seconds of the processor for SmolLM2-135M; this one takes two.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import mmap
 import struct
@@ -20,11 +20,12 @@ import torch
 from torch import Tensor
 
 from sinkscope.errors import CheckpointError
-from sinkscope.io.reading import reason, short
+from sinkscope.io.reading import short
+from sinkscope.models.checkpoint import as_checkpoint_error
 from sinkscope.models.weights import Device, placement, quiet
 
 if TYPE_CHECKING:
-    from transformers import LlamaConfig, PretrainedConfig, PreTrainedTokenizerBase
+    from transformers import LlamaConfig, PreTrainedTokenizerBase
 
     Loaded = tuple[torch.nn.Module, PreTrainedTokenizerBase]
 
@@ -47,8 +48,6 @@ PARTS = {
 }  # fmt: skip
 ENDS = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 SPECIAL = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
-# Files from which transformers takes settings, or another class, where they lie beside the GGUF file.
-BESIDE = ("*token*", "*template*", "*.model*", "tekken.json", "config.json")
 
 
 @dataclass(frozen=True)
@@ -63,17 +62,14 @@ class Header:
 
 def read_gguf(path: Path) -> Header:
     """The head of a file; one that is no GGUF, is cut short, or says more than it holds is refused."""
-    try:
+    with as_checkpoint_error(f"{path} (a GGUF model)"):
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            header = _head(path, _Reader(data))
-        _check_sizes(header)
-    except (OSError, ValueError, RecursionError) as error:
-        why = reason(error).removeprefix("ValueError: ")
-        raise CheckpointError(f"{short(path)} cannot be read as a GGUF model: {why}; fetch it again.") from None
+            header = read_head(path, Reader(data))
+        check_sizes(header)
     return header
 
 
-class _Reader:
+class Reader:
     """Little-endian values of a file, none from beyond its end."""
 
     def __init__(self, data: mmap.mmap) -> None:
@@ -104,7 +100,7 @@ class _Reader:
         return [self.value(inner) for _ in range(count)]
 
 
-def _head(path: Path, reader: _Reader) -> Header:
+def read_head(path: Path, reader: Reader) -> Header:
     magic, (version,) = reader.take(4), reader.numbers("I")
     if magic != b"GGUF" or version not in (2, 3):
         raise ValueError(f"expected the mark GGUF and version 2 or 3, got {magic!r} and {version}")
@@ -129,7 +125,7 @@ def _head(path: Path, reader: _Reader) -> Header:
     return Header(path, values, entries, -(-reader.place // align) * align)
 
 
-def _check_sizes(header: Header) -> None:
+def check_sizes(header: Header) -> None:
     """A default in the place of a missing size would be a model of billions, and a size may say anything."""
     longest = max((side for shape, _, _ in header.tensors.values() for side in shape), default=0)
     most = {"block_count": len(header.tensors), **dict.fromkeys(SIDES, longest)}
@@ -143,94 +139,73 @@ def _check_sizes(header: Header) -> None:
             raise ValueError(f"its {size} is {short(value)}, where its tensors allow whole numbers up to {most[size]}")
 
 
-def load_gguf(asked: str, header: Header, dtype: torch.dtype | str, device: Device) -> Loaded:
+def load_gguf(name: str, path: Path, dtype: torch.dtype | str, device: Device) -> Loaded:
     """Module and tokenizer of one GGUF file, its quantised layers turned into plain ones."""
     try:
         import gguf  # noqa: F401
     except ImportError:
         raise CheckpointError(
-            f"{asked} is a GGUF file, and reading one needs the package gguf; install it: pip install gguf"
+            f"{name} is a GGUF file, and reading one needs the package gguf; install it: pip install gguf"
         ) from None
-    # The bar of transformers' conversion is drawn by tqdm itself, past transformers' own switch.
-    with quiet(), redirect_stderr(io.StringIO()):
-        config = config_of(header)
-        if config is None:
-            return through_transformers(header, dtype, device)
-        return direct(header, config, dtype, device)
-
-
-def direct(header: Header, config: LlamaConfig, dtype: torch.dtype | str, device: Device) -> Loaded:
-    """A plain Llama, in two seconds for SmolLM2-135M."""
     from transformers import LlamaForCausalLM
 
+    header = read_gguf(path)
+    config = native_config(header)
     wanted = dtype if isinstance(dtype, torch.dtype) else torch.float32  # what "auto" is for unpacked weights
     native: Any = LlamaForCausalLM
-    module = native.from_pretrained(
-        None, config=config, state_dict=weights_of(header, wanted), dtype=wanted, **placement(device)
-    )
-    module.config.name_or_path = str(header.path.parent)
-    return module.eval(), tokenizer_of(header)
-
-
-def through_transformers(header: Header, dtype: torch.dtype | str, device: Device) -> Loaded:
-    """Any architecture that transformers reads: slow, as it reads the head of the file three times."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-
-    folder, name = str(header.path.parent), header.path.name
-    auto: Any = AutoModelForCausalLM
-    module, info = auto.from_pretrained(
-        folder, gguf_file=name, dtype=dtype, quantization_config=GgufConfig(dequantize=True), output_loading_info=True,
-        **placement(device),
-    )  # fmt: skip
-    if lacks := sorted(info["missing_keys"]):  # transformers gives random numbers to them
-        raise CheckpointError(
-            f"{header.path} cannot be read as a GGUF model: it lacks {len(lacks)} weights, such as {lacks[0]}; "
-            "fetch it again."
+    with quiet(), redirect_stderr(io.StringIO()):  # the bar of transformers' conversion is drawn past its own switch
+        module = native.from_pretrained(
+            None, config=config, state_dict=unpack_weights(header, wanted), dtype=wanted, **placement(device)
         )
-    return module.eval(), AutoTokenizer.from_pretrained(folder, gguf_file=name)
+        module.config.name_or_path = str(path.parent)
+        return module.eval(), load_tokenizer(header)
 
 
-def gguf_config(path: Path) -> PretrainedConfig:
+def read_gguf_config(path: Path) -> LlamaConfig:
     """The native configuration of a file."""
-    from transformers import AutoConfig
-
-    with quiet():
-        plain = config_of(read_gguf(path))
-        found: PretrainedConfig = plain or AutoConfig.from_pretrained(str(path.parent), gguf_file=path.name)
-    return found
+    return native_config(read_gguf(path))
 
 
-# ---- a plain Llama ----
+def fingerprint(path: Path) -> str:
+    """sha256 of a file's first and last MiB: its tokenizer, names and shapes, and some of its weights."""
+    with path.open("rb") as file:
+        digest = hashlib.sha256(file.read(1 << 20))
+        file.seek(max(path.stat().st_size - (1 << 20), 0))
+        digest.update(file.read())
+    return digest.hexdigest()
 
 
-def config_of(header: Header) -> LlamaConfig | None:
-    """The native configuration; None for what is not a plain Llama."""
+def native_config(header: Header) -> LlamaConfig:
+    """The native configuration of a plain Llama; anything else is refused."""
     from transformers import LlamaConfig
 
-    said = header.values
-    sizes = {name.removeprefix("llama."): value for name, value in said.items() if name.startswith("llama.")}
-    tokens, layers = said.get("tokenizer.ggml.tokens"), range(sizes.get("block_count", 0))
+    values = header.values
+    sizes = {name.removeprefix("llama."): value for name, value in values.items() if name.startswith("llama.")}
+    tokens, layers = values.get("tokenizer.ggml.tokens"), range(sizes.get("block_count", 0))
     weights = {f"blk.{layer}.{part}.weight" for layer in layers for part in PARTS}
     plain = (
-        said.get("general.architecture") == "llama"
-        and said.get("general.name") != "mistral"  # transformers takes this one name for another architecture
-        # A key that is not known here may change the mathematics: scaled rotations, experts, windows.
+        values.get("general.architecture") == "llama"
+        and values.get("general.name") != "mistral"  # transformers takes this one name for another architecture
+        # An unknown key may change the mathematics: scaled rotations, experts, windows.
         and {"attention.head_count", "attention.head_count_kv"} <= sizes.keys() <= SIZES.keys()
         and all(type(value) in (int, float) for value in sizes.values())
         and isinstance(tokens, list)
         and header.tensors.keys() - {"output.weight"} == weights | {"token_embd.weight", "output_norm.weight"}
     )
     if not plain:
-        return None
-    named = {f"{own}_id": said.get(f"tokenizer.ggml.{name}_token_id") for own, name in SPECIAL.items()}
+        raise CheckpointError(
+            f"{short(header.path)} is no GGUF file of a plain Llama with all its weights, the one kind that is read here; "
+            "load the checkpoint that it was made from."
+        )
+    named = {f"{own}_id": values.get(f"tokenizer.ggml.{name}_token_id") for own, name in SPECIAL.items()}
     fields: dict[str, Any] = {SIZES[name]: value for name, value in sizes.items()}
     fields |= {name: value for name, value in named.items() if value is not None}
     tied = "output.weight" not in header.tensors
     return LlamaConfig(**{"vocab_size": len(tokens or ()), **fields}, tie_word_embeddings=tied)
 
 
-def weights_of(header: Header, dtype: torch.dtype) -> dict[str, Tensor]:
-    """The state dict of a file that `config_of` has a configuration for."""
+def unpack_weights(header: Header, dtype: torch.dtype) -> dict[str, Tensor]:
+    """The state dict of a file that `native_config` has a configuration for."""
     import gguf
 
     data = np.memmap(header.path, mode="r")
@@ -256,33 +231,31 @@ def weights_of(header: Header, dtype: torch.dtype) -> dict[str, Tensor]:
     return weights
 
 
-def tokenizer_of(header: Header) -> PreTrainedTokenizerBase:
+def load_tokenizer(header: Header) -> PreTrainedTokenizerBase:
     from transformers import AutoTokenizer
 
-    folder = header.path.parent
-    if not any(True for pattern in BESIDE for _ in folder.glob(pattern)):
-        # The converter is no public part of transformers: where it is another one, the slow way below still stands.
-        with suppress(Exception):
-            return _converted(header, folder)
-    slow: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(folder), gguf_file=header.path.name)
+    # The converter is no public part of transformers: where it is another one, its slow reader still stands.
+    with suppress(Exception):
+        return convert_tokenizer(header)
+    slow: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(header.path.parent), gguf_file=header.path.name)
     return slow
 
 
-def _converted(header: Header, folder: Path) -> PreTrainedTokenizerBase:
+def convert_tokenizer(header: Header) -> PreTrainedTokenizerBase:
     from transformers import LlamaConfig, PreTrainedTokenizerFast
     from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_TOKENIZER_MAPPING, convert_gguf_tokenizer
     from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING
 
-    said = header.values
+    values = header.values
     if TOKENIZER_MAPPING.get(LlamaConfig, PreTrainedTokenizerFast) is not PreTrainedTokenizerFast:
         raise TypeError("AutoTokenizer gives a Llama another class")
     described, settings = (
-        {own: said[f"tokenizer.{name}"] for name, own in names.items() if f"tokenizer.{name}" in said}
+        {own: values[f"tokenizer.{name}"] for name, own in names.items() if f"tokenizer.{name}" in values}
         for names in (GGUF_TOKENIZER_MAPPING["tokenizer"], GGUF_TOKENIZER_MAPPING["tokenizer_config"])
     )
-    ids = {name: said.get(f"tokenizer.ggml.{word}_token_id") for name, word in SPECIAL.items()}
+    ids = {name: values.get(f"tokenizer.ggml.{word}_token_id") for name, word in SPECIAL.items()}
     settings |= {name: None if one is None else described["tokens"][one] for name, one in ids.items()}
     backend, more = convert_gguf_tokenizer("llama", described)
     # Without the last two, transformers asks the Hub about large vocabularies.
-    place: dict[str, Any] = {"name_or_path": str(folder), "is_local": True, "local_files_only": True}
+    place: dict[str, Any] = {"name_or_path": str(header.path.parent), "is_local": True, "local_files_only": True}
     return PreTrainedTokenizerFast(tokenizer_object=backend, vocab_file=None, **place, **settings, **more)

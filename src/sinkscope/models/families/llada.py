@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from sinkscope.models.family import Family, family
-from sinkscope.settings.decode import Decode
+from sinkscope.models.family import Config, Family
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-    from sinkscope.models.base import Model
+    from sinkscope.models.model import Model
 
 SDPA_AFTER_FLOAT32_ROPE = "sinkscope_sdpa_after_float32_rope"
 BLOCK = r"^model\.transformer\.blocks\.(\d+)\."
@@ -42,13 +41,13 @@ LLAMA_LIKE = {
 }
 
 
-@family
 class LLaDA(Family):
     """GSAI-ML/LLaDA-8B-Base, -Instruct and LLaDA-1.5."""
 
     name = "llada"
     model_type = "llada"
-    expects: ClassVar[dict[str, Any]] = LLAMA_LIKE
+    requires: ClassVar[dict[str, Any]] = LLAMA_LIKE
+    float32_rotary = True
     mask_token = "<|mdm_mask|>"
     end_of_turn = "<|eot_id|>"
     key_mapping: ClassVar[dict[str, str]] = {
@@ -59,11 +58,11 @@ class LLaDA(Family):
         **{rf"{BLOCK}{own}\.": rf"model.layers.\1.{native}." for own, native in PARTS.items()},
     }
 
-    def knows(self, config: dict[str, Any], folder: Path) -> bool:
+    def matches(self, config: Config, folder: Path) -> bool:
         # LLaDA-MoE names the same type; its experts tell it apart.
-        return super().knows(config, folder) and not config.get("num_experts")
+        return super().matches(config, folder) and not config.get("num_experts")
 
-    def native_config(self, config: dict[str, Any]) -> PretrainedConfig:
+    def native_config(self, config: Config) -> PretrainedConfig:
         from transformers import LlamaConfig
 
         heads = int(config["n_heads"])
@@ -87,18 +86,17 @@ class LLaDA(Family):
             pad_token_id=config.get("pad_token_id"),
         )
 
-    def adapt(self, module: nn.Module, config: dict[str, Any]) -> None:
+    def adapt(self, module: nn.Module, config: Config) -> None:
         if config.get("rope_full_precision", True) and next(module.parameters()).dtype != torch.float32:
             rotate_in_float32(module)
 
-    def defaults(self, model: Model) -> Decode:
+    def defaults(self, model: Model) -> tuple[str, dict[str, Any]]:
         """1.5 holds end tokens back, as its authors do; nothing but its name tells it."""
         if re.search(r"llada[-_]?1[._]5", model.name, re.IGNORECASE) and model.eot_id is not None:
-            return Decode.llada(length=256, block=16, steps=256, late_eos=True)
+            return "llada", {"length": 256, "block": 16, "steps": 256, "late_eos": True}
         return super().defaults(model)
 
 
-@family
 class MMaDA(LLaDA):
     """Gen-Verse/MMaDA-8B-Base and -MixCoT: image codes are appended to LLaDA's vocabulary.
 
@@ -106,20 +104,20 @@ class MMaDA(LLaDA):
     """
 
     name = "mmada"
-    asked = 40  # before LLaDA, whose type it may name
+    priority = 40  # before LLaDA, whose type it may name
     model_type = "mmada"
-    constructor = "mmada"
+    sampler = "mmada"
 
-    def knows(self, config: dict[str, Any], folder: Path) -> bool:
+    def matches(self, config: Config, folder: Path) -> bool:
         built = any("mmada" in str(architecture).lower() for architecture in config.get("architectures") or ())
-        return built or Family.knows(self, config, folder)
+        return built or Family.matches(self, config, folder)
 
-    def native_config(self, config: dict[str, Any]) -> PretrainedConfig:
+    def native_config(self, config: Config) -> PretrainedConfig:
         # The head was resized after the LLaDA fields were written: new_vocab_size is what the weights have.
         rows = config.get("new_vocab_size") or config.get("embedding_size") or config["vocab_size"]
         return super().native_config({**config, "embedding_size": rows})
 
-    def defaults(self, model: Model) -> Decode:
+    def defaults(self, model: Model) -> tuple[str, dict[str, Any]]:
         return Family.defaults(self, model)
 
 

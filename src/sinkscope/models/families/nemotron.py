@@ -6,16 +6,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
-from sinkscope.models.family import FOREIGN, Family, block_mask, family
-from sinkscope.settings.decode import Decode
+from sinkscope.models.family import FOREIGN, Config, Family, block_mask
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-    from sinkscope.models.base import Model
+    from sinkscope.models.model import Model
 
 
-@family
 class Nemotron(Family):
     """nvidia/Nemotron-Labs-Diffusion-3B, -8B, -14B and -3B-Base.
 
@@ -24,17 +22,17 @@ class Nemotron(Family):
 
     name = "nemotron_labs_diffusion"
     model_type = name
-    expects: ClassVar[dict[str, Any]] = {
+    requires: ClassVar[dict[str, Any]] = {
         "sliding_window": None, "attention_bias": False, "mlp_bias": False, "hidden_act": "silu",
     }  # fmt: skip
     padding_position = 0
-    decoders = ("nemotron", "autoregressive")
-    constructor = "nemotron"
+    samplers = ("nemotron", "autoregressive")
+    sampler = "nemotron"
     modes = ("diffusion", "autoregressive", "self_speculation")
     end_of_turn = "<|im_end|>"
     key_mapping: ClassVar[dict[str, str]] = {r"^encoder\.": "model.", r"^diffusion_head\.": "lm_head."}
 
-    def native_config(self, config: dict[str, Any]) -> PretrainedConfig:
+    def native_config(self, config: Config) -> PretrainedConfig:
         from transformers import Ministral3Config
 
         rope = dict(config.get("rope_parameters") or config["rope_scaling"])
@@ -48,8 +46,8 @@ class Nemotron(Family):
         """The module is causal by itself, so a padded batch that sees both ways must bring a mask."""
         return None if model.causal or real is None else block_mask(ids.shape[1], 0, ids.shape[1], real, ids.device)
 
-    def defaults(self, model: Model) -> Decode:
+    def defaults(self, model: Model) -> tuple[str, dict[str, Any]]:
         """NVIDIA's settings; each row ends by itself, where their code lets the rows of a batch wait for each other."""
-        mode: Any = model.mode or "diffusion"
+        mode = model.mode or "diffusion"
         threshold = None if mode == "self_speculation" else 0.9
-        return Decode.nemotron(length=128, block=32, threshold=threshold, mode=mode, stop="early_eos")
+        return "nemotron", {"length": 128, "block": 32, "threshold": threshold, "mode": mode, "stop": "early_eos"}

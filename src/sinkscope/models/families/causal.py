@@ -6,41 +6,38 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sinkscope.models.family import Family, family
-from sinkscope.models.qwen_families import mask_tokens
-from sinkscope.settings.decode import Decode
+from sinkscope.models.checkpoint import stored_mask_tokens
+from sinkscope.models.family import Config, Family
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
-    from sinkscope.models.base import Model
+    from sinkscope.models.model import Model
 
 ADAPTED = ("qwen3", "qwen2", "llama")
 
 
-@family
 class Llama(Family):
     """Any causal language model with a native transformers class; the last family to be asked."""
 
     name = "llama"
-    asked = 100
-    constructor = "autoregressive"
-    usual: ClassVar[dict[str, Any]] = {}
+    priority = 100
+    sampler = "autoregressive"
+    default_settings: ClassVar[dict[str, Any]] = {}
     shift = True
     causal = True
     padding_position = 1
     end_of_turn = "<|eot_id|>"
 
-    def knows(self, config: dict[str, Any], folder: Path) -> bool:
+    def matches(self, config: Config, folder: Path) -> bool:
         from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
         return config.get("model_type") in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    def native_config(self, config: dict[str, Any]) -> PretrainedConfig:
+    def native_config(self, config: Config) -> PretrainedConfig:
         return _of_type(config["model_type"], config)
 
 
-@family
 class AdaptedToDiffusion(Family):
     """The Tiny-A2D kind: an `a2d-…` model type, or a native causal type whose checkpoint names a mask token."""
 
@@ -49,14 +46,14 @@ class AdaptedToDiffusion(Family):
     mask_token = "<|mask|>"
     end_of_turn = "<|im_end|>"
 
-    def knows(self, config: dict[str, Any], folder: Path) -> bool:
+    def matches(self, config: Config, folder: Path) -> bool:
         kind = str(config.get("model_type", "")).lower()
         built = any(str(name).startswith(("A2D", "TinyA2D")) for name in config.get("architectures") or ())
         if built or "a2d-" in kind:
             return _native_type(kind) in ADAPTED
-        return kind in ADAPTED and (config.get("mask_token_id") is not None or bool(mask_tokens(folder)))
+        return kind in ADAPTED and (config.get("mask_token_id") is not None or bool(stored_mask_tokens(folder)))
 
-    def native_config(self, config: dict[str, Any]) -> PretrainedConfig:
+    def native_config(self, config: Config) -> PretrainedConfig:
         return _of_type(_native_type(str(config["model_type"])), config)
 
     def pad_id(self, config: Any, tokenizer: PreTrainedTokenizerBase | None) -> int | None:
@@ -64,17 +61,17 @@ class AdaptedToDiffusion(Family):
         found = super().pad_id(config, tokenizer)
         return config.bos_token_id if found is None and tokenizer is None else found
 
-    def defaults(self, model: Model) -> Decode:
+    def defaults(self, model: Model) -> tuple[str, dict[str, Any]]:
         # The files of the two are alike: only the name tells a block-causal checkpoint.
-        make = Decode.bd3lm if "bd3lm" in model.name.lower() else Decode.mdlm
-        return make(length=128, block=32, steps=128)
+        sampler = "bd3lm" if "bd3lm" in model.name.lower() else "mdlm"
+        return sampler, {"length": 128, "block": 32, "steps": 128}
 
 
 def _native_type(model_type: str) -> str:
     return re.sub(r"^(tiny-)?a2d-", "", model_type.lower())
 
 
-def _of_type(name: str, config: dict[str, Any]) -> PretrainedConfig:
+def _of_type(name: str, config: Config) -> PretrainedConfig:
     from transformers import AutoConfig
 
     kept = {field: value for field, value in config.items() if field not in ("model_type", "auto_map", "is_causal")}
