@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sinkscope.models.cost import Size
-from sinkscope.study.engines import Engine, ShouldStop, Waiting
+from sinkscope.study.engine import Engine, ShouldStop, Waiting
 from sinkscope.study.schema import Study
 from sinkscope.study.units import Job, Unit, weigh
 
@@ -72,7 +72,7 @@ class Empty:
 
 
 def measure() -> None:
-    from sinkscope.runs.run import run
+    from sinkscope.study.run import run
 
     with tempfile.TemporaryDirectory() as folder:
         run("paper", Path(folder) / "run", Timed())
@@ -154,9 +154,9 @@ def simulation() -> list[str]:
 
 def empty(with_ray: bool = True) -> list[str]:
     """20,000 units that compute nothing: planned, scheduled, sent through Ray, checked and stored as any others are."""
-    from sinkscope.study.engines import Ray, actor
-    from sinkscope.study.engines.cluster import Cluster
-    from sinkscope.study.engines.local import Local
+    from sinkscope.study.engine import Ray, actor
+    from sinkscope.study.local import Local
+    from sinkscope.study.ray import Cluster
     from sinkscope.study.run import Work, models_of
     from sinkscope.study.store import Store
     from sinkscope.study.units import units_of

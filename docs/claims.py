@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from sinkscope.runs import matrix
-from sinkscope.study.results import Claim, Results, read_results
+from sinkscope.results import matrix
+from sinkscope.results.rows import Claim, Results, read_results
 
 RESULTS = Path(__file__).parent / "results"
 PAGE = RESULTS / "claims.md"

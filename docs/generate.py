@@ -142,7 +142,7 @@ def json_schema() -> dict[str, Any]:
     """The JSON schema of results.json; fields that are not named are allowed, since later versions may add some."""
     from pydantic import TypeAdapter
 
-    from sinkscope.study.results import Results
+    from sinkscope.results.rows import Results
 
     made = TypeAdapter(Results).json_schema()
     made["required"] = ["schema", *(name for name in made["required"] if name != "schema")]

@@ -14,7 +14,7 @@ from pathlib import Path
 from sinkscope.models.load import load_config_only
 from sinkscope.study.evaluate import first_prompts
 from sinkscope.tasks.benchmarks import Benchmark, BenchmarkPlan
-from sinkscope.tasks.protocol import BENCHMARKS, Protocol, Setup, names, read_protocol
+from sinkscope.tasks.protocol import BENCHMARKS, PROTOCOLS, Protocol, Setup, read_protocol
 
 PAGE = Path(__file__).parent / "reference" / "protocols.md"
 REAL = ("llada", "dream")  # families whose real tokenizer is at hand
@@ -44,14 +44,14 @@ def page(data: Path) -> str:
             "".join(f"dict(role={role!r}, prompt={said!r})\n" for row in rows for role, said in row.items())
         )
         parts = [HEAD, _overview()]
-        for name in names():
+        for name in sorted(PROTOCOLS):
             parts.append(_protocol(read_protocol(name), data, worked))
     return "\n".join(parts)
 
 
 def _overview() -> str:
     lines = ["| protocol | default of | GSM8K | HumanEval |", "|---|---|---|---|"]
-    for name in names():
+    for name in sorted(PROTOCOLS):
         found = read_protocol(name)
         own = list(dict.fromkeys(one for setup in found.setups for one in setup.checkpoints)) if found.default else []
         scores = [", ".join(_scores(found, benchmark)) or "–" for benchmark in BENCHMARKS]

@@ -17,10 +17,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sinkscope import paper
 from sinkscope.errors import StudyError
 from sinkscope.io.reading import read_object, short
-from sinkscope.runs.atlas import SCHEMA, controls_of, digest_of, figures
+from sinkscope.results.atlas import SCHEMA, controls_of, digest_of, figures
+from sinkscope.results.claims import TEXT, Test
+from sinkscope.results.rows import ClaimVerdict
 from sinkscope.study import vocabulary
-from sinkscope.study.analysis.claims import TEXT, Test
-from sinkscope.study.results import ClaimVerdict
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "atlas"

@@ -144,7 +144,7 @@ def is_worker(process: Process) -> bool:
     except OSError:
         return False
     actor = command.startswith("ray::") and not command.startswith("ray::IDLE")
-    return not process.driver and (actor or "sinkscope.study.engines" in command)
+    return not process.driver and (actor or "sinkscope.study.engine" in command)
 
 
 # ---- what happens to a run

@@ -19,7 +19,7 @@ from lab.recipe import Recipe, load_recipe
 from lab.tiny import TinyRun
 from sinkscope.cli.screen import print_json, say_error
 from sinkscope.errors import SinkscopeError, printable
-from sinkscope.tasks.problem import find
+from sinkscope.tasks.problem import TASKS
 
 RUNS: dict[type, Callable[[Any, Path, Path | None], Run]] = {
     Recipe: TinyRun, Adaptation: AdapterRun, BlockRecipe: BlockRun,
@@ -41,7 +41,7 @@ def train(
     if isinstance(recipe, str | Path):
         recipe = find_adaptation(recipe) or find_block_recipe(recipe) or load_recipe(recipe)
     for kind in recipe.data.kinds:
-        find(kind)  # an unknown kind is refused before anything is written
+        TASKS[kind]  # an unknown kind is refused before anything is written
     out = Path(out)
     checkpoint.open_folder(out, recipe, resume)
     run = RUNS[type(recipe)](recipe, out, None if start is None else Path(start))

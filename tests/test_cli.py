@@ -180,7 +180,7 @@ def test_generate_in_parallel_from_stdin(
 
 
 def test_the_canvas_fills_in(talking: Path) -> None:
-    from sinkscope.cli.commands.generate import MASK, drawn, live_canvas
+    from sinkscope.cli.generate import MASK, drawn, live_canvas
 
     model = load(talking)
     canvas = torch.tensor([[1, 2, 3, 18, 4, 18]])

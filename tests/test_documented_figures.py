@@ -12,9 +12,9 @@ import pytest
 
 from documented import RESULTS, ROOT, change, numbers, read, rows_of, same, table
 from sinkscope.report.overview import overview
-from sinkscope.runs import matrix
+from sinkscope.results import matrix
+from sinkscope.results.rows import Claim
 from sinkscope.statistics import change_interval
-from sinkscope.study.results import Claim
 
 CLAIMS = runpy.run_path(str(ROOT / "docs" / "claims.py"))
 PAIR, ONE, FAIR, STRONG = "pair/pair.json", "pair/one-by-one.json", "paper/fair.json", "paper/strong.json"

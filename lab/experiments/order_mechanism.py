@@ -24,7 +24,7 @@ from torch import Tensor
 import sinkscope as sk
 from sinkscope.attention.calls import Call, Outcome, Tap
 from sinkscope.attention.capture import listening
-from sinkscope.attention.context import seeded
+from sinkscope.attention.forward import seeded
 from sinkscope.decoding import decode
 from sinkscope.decoding.canvas import Step
 from sinkscope.interventions import Intervention

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 import sinkscope as sk
 from sinkscope import io
-from sinkscope.attention.context import seeded
+from sinkscope.attention.forward import seeded
 from sinkscope.decoding import resolve_settings
 from sinkscope.models.model import Model, pad
 from sinkscope.models.weights import SCHEMES, unpack

@@ -1,7 +1,7 @@
 """How often each verdict comes out where the truth is known: `python -m lab.experiments.verdict_simulation --write`.
 
 Outcomes are drawn in worlds in which a claim is true, in which it is false, and in which the model has no sink. The rules
-of `sinkscope.study.analysis.claims` judge them as they judge a run. Sizes are those of our committed runs.
+of `sinkscope.results.claims` judge them as they judge a run. Sizes are those of our committed runs.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-
-from sinkscope.statistics import bootstrap, change_interval, wilson
-from sinkscope.study.analysis.claims import FATAL, Test, answers_test, share_test
 from sinkscope.study.analysis.verdicts import MAJORITY
+
+from sinkscope.results.claims import FATAL, Test, answers_test, share_test
+from sinkscope.statistics import bootstrap, change_interval, wilson
 
 RUNS = 2000
 CHURN = 0.01  # answers that change for no reason, each way

@@ -28,9 +28,9 @@ def _show_trace(trace: Any, **options: Any) -> Any:
 
 
 def _find_commit_rules(settings: Any) -> None:
-    from sinkscope.decoding.commit import rules
+    from sinkscope.decoding.commit import COMMIT_RULES
 
-    rules()  # each adds its name to those that settings may give
+    COMMIT_RULES.names()  # each adds its name to those that settings may give
 
 
 # The root is where rooms meet that must not know each other: a trace is shown by the report, which stands right of it.

@@ -33,14 +33,14 @@ from .models.load import load as load
 from .models.load import register as register
 from .models.load import wrap as wrap
 from .models.model import Model as Model
-from .runs.run import Run as Run
-from .runs.run import run as run
 from .settings import Decode as Decode
 from .settings import SparseCache as SparseCache
 from .sinks import HeadShare as HeadShare
 from .sinks import Threshold as Threshold
 from .sinks import ZScore as ZScore
-from .study.engines import Ray as Ray
+from .study.engine import Ray as Ray
+from .study.run import Run as Run
+from .study.run import run as run
 from .study.schema import Study as Study
 from .tasks.harness import HarnessLM as HarnessLM
 from .tracing import Trace as Trace

@@ -1,17 +1,17 @@
 """All that a package of your own needs: `from sinkscope.extend import Intervention, register_intervention, …`.
 
-A class or function here is what a new kind is made of, `register_…` makes it known by its name. An entry point in the
-group beside it lets studies find it in every process; the module that it names registers when it is imported.
+A class or function here is what a new kind is made of, `register_…` makes it known by its name. A module that the
+entry-point group `sinkscope.plugins` names is imported in every process that meets a name it does not know.
 
-| kind | made of | made known by | entry-point group |
-|---|---|---|---|
-| intervention | `Intervention`, `Selector` | `@register_intervention(name, setting, …)` | `sinkscope.interventions` |
-| condition that changes decode settings | `Registered` | `register_condition(Registered(…))` | `sinkscope.conditions` |
-| task | `Task`, `Problem` | `register_task(Task(…))` | `sinkscope.tasks` |
-| family of models | `Family` | `register_family(MyFamily())` | `sinkscope.families` |
-| sink rule | `Rule`, `Columns` | `@register_rule` | `sinkscope.rules` |
-| commit rule | `CommitRule`, `Picks` | `@register_commit_rule(name)` | `sinkscope.commit_rules` |
-| protocol of a benchmark | a YAML file | `register_protocol(path)` | `sinkscope.protocols` |
+| kind | made of | made known by |
+|---|---|---|
+| intervention | `Intervention`, `Selector` | `@register_intervention(name, setting, …)` |
+| condition that changes decode settings | `Registered` | `register_condition(Registered(…))` |
+| task | `Task`, `Problem` | `register_task(Task(…))` |
+| family of models | `Family` | `register_family(MyFamily())` |
+| sink rule | `Rule`, `Columns` | `@register_rule` |
+| commit rule | `CommitRule`, `Picks` | `@register_commit_rule(name)` |
+| protocol of a benchmark | a YAML file | `register_protocol(path)` |
 """
 
 from sinkscope.attention.calls import Call, Change

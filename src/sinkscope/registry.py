@@ -10,9 +10,11 @@ import difflib
 import logging
 import threading
 from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Generic, TypeVar
+from pathlib import PurePath
+from typing import Any, Generic, TypeVar
 
 from sinkscope.errors import PluginError, SinkscopeError
 from sinkscope.validation import show_value
@@ -31,10 +33,13 @@ class Registry(Generic[T]):
         self.error = error
         self._things: dict[str, T] = {}
 
-    def add(self, name: str, thing: T) -> T:
-        """Make it known; a second thing of that name is refused, unless it is the same one defined again."""
+    def add(self, name: str, thing: T, *, replace: bool = False) -> T:
+        """Make it known; a second thing of that name is refused, unless it is the same one defined again.
+
+        replace: a second thing takes the place of the first.
+        """
         before = self._things.get(name)
-        if before is not None and _origin(before) != _origin(thing):
+        if not replace and before is not None and _origin(before) != _origin(thing):
             raise self.error(f"A {self.kind} named {name!r} exists already: choose another name.")
         self._things[name] = thing
         return thing
@@ -71,16 +76,20 @@ class Registry(Generic[T]):
         return tuple(self._things.values())
 
 
-def _origin(thing: object) -> tuple[object, object]:
+def _origin(thing: Any) -> object:
     """Where it was defined: a module that is reloaded, or a cell of a notebook that runs again, may add it again."""
-    kind = thing if hasattr(thing, "__qualname__") else type(thing)
-    return getattr(kind, "__module__", None), getattr(kind, "__qualname__", None)
+    if hasattr(thing, "__qualname__"):
+        return thing.__module__, thing.__qualname__
+    if is_dataclass(thing):
+        return tuple(_origin(getattr(thing, one.name)) for one in fields(thing))
+    return thing if isinstance(thing, PurePath) else _origin(type(thing))
 
 
 # ---- other packages
 
 _lock = threading.RLock()
-_state: dict[str, str] = {}  # "why": the reason why a package cannot be loaded; empty once all are
+_failures: list[str] = []  # why a package cannot be loaded
+_loaded: list[EntryPoint] = []  # all that were tried
 
 
 @cache
@@ -97,27 +106,31 @@ def plugin_versions() -> dict[str, str]:
 
 def load_plugins() -> None:
     """Import what installed packages add, once per process; one that cannot be imported is named."""
-    if _state.get("why") == "":
-        return
     with _lock:
-        if "why" not in _state:
-            _state["why"] = ""  # a package may ask a registry while it is imported
-            failures = [why for why in map(_import_plugin, installed_plugins()) if why]
-            _state["why"] = failures[0] if failures else ""
-        if _state["why"]:
-            raise PluginError(_state["why"])
+        for point in installed_plugins():
+            if point not in _loaded:
+                _loaded.append(point)  # first: a package may ask a registry while it is imported
+                _import_plugin(point)
+        if _failures:
+            raise PluginError(_failures[0])
 
 
-def _import_plugin(point: EntryPoint) -> str:
-    """Import one module; the reason why it cannot be, or nothing."""
+def _import_plugin(point: EntryPoint) -> None:
     try:
         point.load()
+        logger.debug("loaded %s = %s", point.name, point.value)
     except (Exception, SystemExit) as error:  # whatever another package does wrong
         package = point.dist.name if point.dist is not None else point.value
         why = (str(error).splitlines() or [""])[0].rstrip(".")
-        return (
+        _failures.append(
             f"The package {package} cannot be imported for its entry point {point.name} = {point.value} in {GROUP} "
             f"({type(error).__name__}: {why}); repair or uninstall it."
         )
-    logger.debug("loaded %s = %s", point.name, point.value)
-    return ""
+
+
+def reload_plugins() -> None:
+    """Look for packages again, as after an installation while the process runs."""
+    with _lock:
+        installed_plugins.cache_clear()
+        _loaded.clear()
+        _failures.clear()

@@ -167,6 +167,16 @@ def adjusted(p: Mapping[Key, float]) -> dict[Key, float]:
     return {key: found[key] for key in p}
 
 
+def interval_p(estimate: float, low: float, high: float, limit: float) -> float:
+    """Two-sided p of the limit, if the estimate is normal with the half-width of its 95 % interval on the limit's side."""
+    from scipy.stats import norm
+
+    half = estimate - low if limit < estimate else high - estimate
+    if half <= 0:
+        return float(estimate == limit)
+    return float(2 * norm.sf(abs(estimate - limit) / half * norm.ppf(0.975)))
+
+
 def signed_rank(differences: Sequence[float]) -> float:
     """Two-sided p of Wilcoxon's signed-rank test; 1 where nothing differs."""
     from scipy.stats import wilcoxon

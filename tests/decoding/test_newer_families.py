@@ -11,10 +11,10 @@ import torch
 import sinkscope as sk
 from golden_sets import newer
 from made_models import make_fast_dllm, make_llada_moe, make_open_dcoder, save
+from registries import restored
 from sinkscope.decoding import Step
 from sinkscope.decoding.canvas import Picks
-from sinkscope.decoding.commit import RULES, CommitRule, register
-from sinkscope.settings.choices import COMMITS
+from sinkscope.decoding.commit import CommitRule, register
 
 MAKERS: dict[str, Callable[..., Path]] = {
     "llada": make_llada_moe, "fast_dllm2": make_fast_dllm, "dream": make_open_dcoder,
@@ -99,21 +99,19 @@ def test_fast_dllm_fills_sub_blocks_from_left_to_right(tmp_path: Path) -> None:
 
 
 def test_a_commit_rule_from_outside_the_package() -> None:
-    @register("leftmost")
-    class Leftmost(CommitRule):
-        def pick(self, candidates: torch.Tensor, confidence: torch.Tensor) -> Picks:
-            opened = self.open()
-            return Picks(opened & (opened.cumsum(1) == 1))
+    with restored():
 
-    try:
+        @register("leftmost")
+        class Leftmost(CommitRule):
+            def pick(self, candidates: torch.Tensor, confidence: torch.Tensor) -> Picks:
+                opened = self.open()
+                return Picks(opened & (opened.cumsum(1) == 1))
+
         model = newer("a2d").model
         steps: list[Step] = []
         settings = sk.Decode("llada", 6, block=3, commit="leftmost")
         sk.decode(model, torch.tensor([[5, 9, 11]]), settings, on_step=steps.append)
         assert [step.committed[0].nonzero().item() for step in steps] == [3, 4, 5, 6, 7, 8]
-    finally:
-        RULES.pop("leftmost")
-        COMMITS.remove("leftmost")
 
 
 def test_options_without_effect_are_refused() -> None:

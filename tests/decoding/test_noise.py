@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sinkscope.attention.counter import GOLDEN, mix
+from sinkscope.attention.forward import GOLDEN, mix
 from sinkscope.decoding import noise as noises
 from sinkscope.decoding.noise import CounterNoise, ReferenceNoise, RowNoise
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 import sinkscope as sk
-from sinkscope.attention.context import Forward, forward_context, seeded
+from sinkscope.attention.forward import Forward, forward_context, seeded
 from sinkscope.decoding import decode
 from sinkscope.decoding.cache import Forwards, OverwritingLayer
 from sinkscope.decoding.sparse import SparseForwards

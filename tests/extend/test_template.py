@@ -6,11 +6,13 @@ import importlib.util
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from made_packages import with_path
+from registries import restored
 
 TEMPLATE = Path(__file__).parents[2] / "examples" / "sinkscope-template"
 DRIVER = Path(__file__).with_name("template_study.py")
@@ -31,15 +33,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def make_checkpoint(folder: Path) -> None:
     """By the template's own function, without making its family known in this process."""
-    from sinkscope.models.family import FAMILIES
-
-    before = list(FAMILIES)
     spec = importlib.util.spec_from_file_location("two_way", TEMPLATE / "src" / "sinkscope_template" / "two_way.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module.make_checkpoint(folder)
-    FAMILIES[:] = before
+    with restored():
+        spec.loader.exec_module(module)
+        module.make_checkpoint(folder)
 
 
 def python(site: Path, folder: Path, *words: str) -> None:
@@ -89,17 +88,9 @@ def test_ray_finds_it_and_gives_the_same_bytes(runs: Path) -> None:
     same_bytes(runs / "ray", runs / "local")
 
 
-def test_the_protocol_belongs_to_its_checkpoint(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sinkscope import plugins
+def test_the_protocol_belongs_to_its_checkpoint(site: Path, installed: Callable[[Path], None]) -> None:
     from sinkscope.tasks import protocol
 
-    monkeypatch.syspath_prepend(str(site))
-    monkeypatch.setattr(plugins, "_loaded", {})
-    monkeypatch.setattr(protocol, "_files", dict(protocol._files))
-    plugins.installed.cache_clear()
-    try:
-        assert protocol.protocol_for("example/two-way-1B").name == "two-way-authors"
-        assert protocol.protocol_for("example/another").name == "harness"
-    finally:
-        plugins.installed.cache_clear()
-        sys.modules.pop("sinkscope_template.protocols", None)
+    installed(site)
+    assert protocol.protocol_for("example/two-way-1B").name == "two-way-authors"
+    assert protocol.protocol_for("example/another").name == "harness"

@@ -23,7 +23,7 @@ from sinkscope.errors import SinkscopeError
 
 # What a command imports is imported here, so that the first case is not held to more than the others.
 for _name in (
-    "sinkscope.study.run", "sinkscope.study.units.answers", "sinkscope.report", "sinkscope.report.printing", "lab.train",
+    "sinkscope.study.run", "sinkscope.study.units.accuracy", "sinkscope.report", "sinkscope.report.printing", "lab.train",
     "transformers.models.llama.modeling_llama", "transformers.models.qwen2.modeling_qwen2",
     "transformers.models.auto.tokenization_auto", "transformers.utils.chat_template_utils",
 ):  # fmt: skip

@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 import sinkscope as sk
 from golden_sets import HERE, golden
 from made_models import make_causal, save_tokenizer
-from sinkscope import plugins
+from sinkscope import registry
 from sinkscope.errors import PluginError, SinkscopeError
 from sinkscope.interventions.conditions import Condition, parse_condition, read_entry
-from sinkscope.interventions.settings import registered
+from sinkscope.interventions.settings import INTERVENTIONS
 from sinkscope.study.schema import Study
 from sinkscope.tasks.protocol import FOLDER, read_protocol, settings_for
 
@@ -73,10 +73,10 @@ def _hooks(module: torch.nn.Module) -> int:
 
 @st.composite
 def entries(draw: st.DrawFn) -> dict[str, Any]:
-    name = draw(st.sampled_from(sorted(registered())))
-    known = [setting.name for setting in registered()[name].settings]
+    name = draw(st.sampled_from(sorted(INTERVENTIONS)))
+    known = [setting.name for setting in INTERVENTIONS[name].settings]
     chosen = draw(st.lists(st.sampled_from([*known, *known, "lenght"]), max_size=3, unique=True))
-    needed = [one.name for one in registered()[name].settings if one.default is ... and draw(st.booleans())]
+    needed = [one.name for one in INTERVENTIONS[name].settings if one.default is ... and draw(st.booleans())]
     return {"name": name, **{
         one: draw(st.one_of(st.sampled_from(FITTING[one]), VALUES) if one in FITTING and draw(st.integers(0, 3)) else VALUES)
         for one in dict.fromkeys([*chosen, *needed])
@@ -95,7 +95,7 @@ def test_a_condition_of_a_study_is_run_or_refused(entry: dict[str, Any]) -> None
 
 @fuzz
 @given(
-    name=st.one_of(st.sampled_from(sorted(registered())), st.text(max_size=6)),
+    name=st.one_of(st.sampled_from(sorted(INTERVENTIONS)), st.text(max_size=6)),
     rest=st.lists(
         st.tuples(
             st.one_of(st.sampled_from(sorted(FITTING)), st.text(max_size=4)),
@@ -229,19 +229,22 @@ ERRORS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("group", plugins.GROUPS)
+def install(monkeypatch: pytest.MonkeyPatch, *points: Package) -> None:
+    monkeypatch.setattr(registry, "installed_plugins", lambda: points)
+    monkeypatch.setattr(registry, "_loaded", [])
+    monkeypatch.setattr(registry, "_failures", [])
+
+
 @pytest.mark.parametrize("number", range(len(ERRORS)))
-def test_a_package_that_fails_when_imported_is_named(group: str, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    points = (Package("mine", str(number), f"sinkscope.{group}"),)
-    monkeypatch.setattr(plugins, "installed", lambda: points)
-    monkeypatch.setattr(plugins, "_loaded", {})
+def test_a_package_that_fails_when_imported_is_named(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    points = (Package("mine", str(number), registry.GROUP),)
+    install(monkeypatch, *points)
     for _ in range(2):  # the second time as the first
-        found = answered(lambda: plugins.load(group))
+        found = answered(registry.load_plugins)
         assert isinstance(found, PluginError) and "mine" in str(found) and sentence(found)
 
 
 def test_commands_say_which_package_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plugins, "installed", lambda: (Package("mine", "3", "sinkscope.interventions"),))
-    monkeypatch.setattr(plugins, "_loaded", {})
+    install(monkeypatch, Package("mine", "3", registry.GROUP))
     assert told("trace", str(HERE / "llada"), "5 9", "--length", "4", "-o", "/dev/null/x").code == 2
     assert "mine" in told("plan", "quick").err

@@ -10,7 +10,7 @@ import pytest
 
 import sinkscope as sk
 from sinkscope.errors import SinkscopeError
-from sinkscope.interventions.settings import registered
+from sinkscope.interventions.settings import INTERVENTIONS
 from sinkscope.study.schema import Study
 
 HUGE: list[Any] = [
@@ -49,10 +49,10 @@ def test_in_python(kind: type) -> None:
     assert refused or not dataclasses.fields(kind)
 
 
-@pytest.mark.parametrize("name", sorted(registered()))
+@pytest.mark.parametrize("name", sorted(INTERVENTIONS))
 def test_in_a_study_file(name: str) -> None:
     plain = {"name": "x", "models": ["tiny-llada"], "tasks": [{"name": "recall", "problems": 1}]}
-    for setting in registered()[name].settings:
+    for setting in INTERVENTIONS[name].settings:
         for value in HUGE:
             try:
                 Study.from_dict({**plain, "conditions": ["none", {"name": name, setting.name: value}]})

@@ -13,7 +13,7 @@ from sinkscope.errors import InterventionError, StudyError
 from sinkscope.fields import whole
 from sinkscope.interventions import Condition, condition_from_dict
 from sinkscope.interventions.conditions import names, read_entry
-from sinkscope.interventions.settings import Setting, SettingError, register, registered
+from sinkscope.interventions.settings import INTERVENTIONS, Setting, SettingError, register
 from sinkscope.study.schema import Study
 
 # What a study file says → label, file name and results. Run folders and results.json depend on every letter.
@@ -197,7 +197,7 @@ def test_lists_are_sweeps_except_where_a_list_is_one_value() -> None:
         ({"name": "mask_sinks", "k": 1, "score": "mean"}, "score", "must be sum or per_row"),
         ({"name": "mask_sinks", "k": 1, "score": "per_row", "rows": "last"}, "", "is wrong: Expected score='per_row' with"),
         ({"name": "mask_sinks", "k": 1, "above": 3}, "above", "must be a sink rule"),
-        ({"name": "mask_sinks", "k": 1, "below": {"rule": "guess"}}, "below", "is no sink rule: A rule must be one of"),
+        ({"name": "mask_sinks", "k": 1, "below": {"rule": "guess"}}, "below", "is no sink rule: Expected the name of a sink rule"),
         ({"name": "mask_sinks", "k": 1, "below": {"rule": "head_share", "group": "masked"}}, "", "has no effect here"),
         ({"name": "cut", "start": 0.5, "stop": 0.2}, "", "Expected 0 ≤ start ≤ stop, got 0.5 and 0.2"),
         ({"name": "window", "radius": None}, "radius", "not None"),
@@ -240,10 +240,10 @@ def test_a_condition_whose_intervention_is_not_installed_can_be_shown_but_not_ma
 
 
 def test_a_name_is_taken_once_and_never_by_a_reserved_word() -> None:
-    with pytest.raises(InterventionError, match="already registered"):
+    with pytest.raises(InterventionError, match="exists already"):
         register("mask_sinks")(sk.Window)
     for reserved in ("name", "for"):
         setting = Setting(reserved, 1, whole(1), "a number")
         with pytest.raises(InterventionError, match="must not be called"):
             register("mine", setting)(sk.Window)
-    assert "mine" not in registered()
+    assert "mine" not in INTERVENTIONS

@@ -68,7 +68,7 @@ def test_recomputed_rows_are_whole_maps_in_a_trace() -> None:
 
     one, other = cumulative_columns(cached), cumulative_columns(again)
     torch.testing.assert_close(one.received, other.received, atol=1e-4, rtol=0)
-    assert torch.equal(one.judged, other.judged) and torch.equal(one.queries, other.queries)
+    assert torch.equal(one.alive(), other.alive()) and torch.equal(one.queries, other.queries)
 
 
 def test_recompute_is_for_left_to_right_decoding_only() -> None:

@@ -11,7 +11,7 @@ import sinkscope as sk
 from sinkscope.errors import InterventionError, StudyError
 from sinkscope.interventions import Intervention
 from sinkscope.interventions.conditions import condition_from_dict, read_entry
-from sinkscope.interventions.settings import registered
+from sinkscope.interventions.settings import INTERVENTIONS
 
 QUESTION = "Tom has 3 apples. Then Tom finds 4.\nHow many apples are left?"
 EVERY: list[Intervention] = [
@@ -87,7 +87,7 @@ def test_what_is_no_window_is_refused() -> None:
 
 
 def test_steps_in_study_files() -> None:
-    for name, entry in registered().items():
+    for name, entry in ((name, INTERVENTIONS[name]) for name in INTERVENTIONS):
         if name not in ("none", "noop") and entry.decode is None:
             assert entry.setting("steps") is not None, name
     (condition,) = read_entry({"name": "mask_sinks", "k": 1, "steps": [0.25, None]})

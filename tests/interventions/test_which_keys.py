@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import sinkscope as sk
 from sinkscope.attention.calls import Call, untouched_columns
-from sinkscope.attention.context import Forward
+from sinkscope.attention.forward import Forward
 from sinkscope.interventions.memory import Layer, Memory
 from sinkscope.sinks.tokens import KINDS, STRUCTURAL
 
@@ -175,8 +175,8 @@ def test_above_and_below_share_the_heads_between_them() -> None:
 def test_columns_so_far_do_not_depend_on_the_cache() -> None:
     """A causal model that computes all rows anew at every forward ranks as one that keeps them."""
     model, ids = loaded("tiny-llama"), loaded("tiny-llama").encode(PROMPT)
-    from sinkscope.attention.context import PROMPT as GROUP
-    from sinkscope.attention.context import forward_context
+    from sinkscope.attention.forward import PROMPT as GROUP
+    from sinkscope.attention.forward import forward_context
 
     for score in ("sum", "per_row"):
         masked = []
@@ -189,7 +189,7 @@ def test_columns_so_far_do_not_depend_on_the_cache() -> None:
                 for step, stop in enumerate(range(12, 16)):
                     start = 0 if step == 0 or not cached else stop - 1
                     labels = torch.full((1, stop - start), GROUP)
-                    with forward_context(Forward(run, step, labels, 1, start, None, 12)):
+                    with forward_context(Forward(run, step, labels, 1, start, None, 12, causal=True)):
                         model.module(ids[:, start:stop], past_key_values=cache, use_cache=cached,
                                      position_ids=torch.arange(start, stop)[None])  # fmt: skip
             masked.append(list(active.masked[:: model.config.num_hidden_layers]))

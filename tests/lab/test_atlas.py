@@ -11,7 +11,7 @@ import pytest
 
 from lab.atlas import FOLDER, PAGE, main, page, problems, read_entry
 from sinkscope.errors import StudyError
-from sinkscope.runs.atlas import digest_of, to_json
+from sinkscope.results.atlas import digest_of, to_json
 
 Change = Callable[[dict[str, Any]], object]
 

@@ -240,7 +240,7 @@ def test_damaged_weights_are_told_in_one_sentence(adapter):
     path = adapter / "adapter_model.safetensors"
     whole, tensors = path.read_bytes(), load_file(path)
     path.write_bytes(whole[:-100])
-    with pytest.raises(CheckpointError, match="adapter_model.safetensors"):
+    with pytest.raises(CheckpointError, match="adapter_model"):
         sk.load(adapter)
     rewrite(adapter, {name: tensor for name, tensor in tensors.items() if ".layers.1.mlp" not in name})
     with pytest.raises(CheckpointError, match="1 of 2 layers"):

@@ -22,18 +22,18 @@ from made_models import (
     save,
     save_tokenizer,
 )
+from registries import restored
 from sinkscope.errors import CheckpointError, UnknownFamilyError
 from sinkscope.models import Family, hub, load
 from sinkscope.models.families import UNSUPPORTED
-from sinkscope.models.family import FAMILIES, family_for
+from sinkscope.models.family import family_for
 from sinkscope.models.load import looks_ahead
 
 
 @pytest.fixture
 def _own_families() -> Iterator[None]:
-    before = dict(FAMILIES._things)
-    yield
-    FAMILIES._things = before
+    with restored():
+        yield
 
 
 class Backwards(Family):

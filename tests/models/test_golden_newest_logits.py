@@ -14,7 +14,6 @@ from torch import Tensor
 
 import sinkscope as sk
 from golden_sets import NewestGolden, newest, newest_by_family
-from sinkscope.sinks.columns import seen_by
 
 LOGITS, SUMS = 1e-4, 5e-5
 FLOAT32 = sk.Keep(dtype=torch.float32)
@@ -207,9 +206,7 @@ def test_trace_sinks_masking_and_controls(family: str) -> None:
     words: dict[str, Any] = {"length": 8, "steps": 4, "block": 4, "seed": 1, "keep": FLOAT32}
     plain = sk.trace(found.model, ids, **words)
     assert isinstance(plain, sk.Trace) and plain.sinks(sk.Threshold(1.0)).height and plain.heads().height
-    seen = seen_by(plain, "all")
-    if seen is not None:
-        assert bool((plain.scores() <= seen[:, None, None] + 1e-3).all())
+    assert bool((plain.scores() <= plain.seen_by()[:, None, None] + 1e-3).all())
     for control in (sk.MaskSinks(k=0), sk.MaskPositions(())):
         same = sk.trace(found.model, ids, interventions=[control], **words)
         assert isinstance(same, sk.Trace) and torch.equal(same.canvas, plain.canvas)
@@ -227,41 +224,8 @@ def test_nemotrons_other_modes_are_traced_and_masked(mode: str) -> None:
     ids = torch.tensor([[7, 8, 9, 10, 11, 12]])
     plain = sk.trace(model, ids, length=6, block=4, keep=FLOAT32)
     assert isinstance(plain, sk.Trace) and plain.causal == (mode == "autoregressive")
-    seen = seen_by(plain, "all")
-    assert seen is not None and bool((plain.scores() <= seen[:, None, None] + 1e-3).all())
+    assert bool((plain.scores() <= plain.seen_by()[:, None, None] + 1e-3).all())
     assert torch.equal(plain.canvas[-1, : 6 + 6], sk.decode(model, ids, plain.settings).tokens[0, : 6 + 6])
     with sk.intervene(model, sk.MaskSinks(k=1)) as active:
         sk.trace(model, ids, length=6, block=4)
     assert active.effect.keys and not active.effect.leak
-
-
-def test_seen_by_counts_what_nemotron_sees_without_a_cache() -> None:
-    found = newest("nemotron_labs_diffusion")
-    settings = sk.Decode.nemotron(8, block=4, cache=None, stop="never")
-    trace = sk.trace(found.model, torch.tensor([[7, 8, 9, 10, 11, 12]]), settings, keep=FLOAT32)
-    assert isinstance(trace, sk.Trace)
-    seen = seen_by(trace, "all")
-    assert seen is not None and bool((trace.scores() <= seen[:, None, None] + 1e-3).all())
-    for step, (start, stop) in enumerate(trace.blocks.tolist()):
-        for key in range(trace.positions):
-            queries = [query for query in range(stop) if query >= key or (query >= start and key < stop)]
-            assert seen[step, key] == (len(queries) if key < stop else 0)
-
-
-def test_seen_by_counts_what_wedlm_sees() -> None:
-    found = newest("wedlm")
-    trace = sk.trace(found.model, torch.tensor([[7, 8, 9, 10, 11, 12]]), length=8, block=4, keep=FLOAT32)
-    assert isinstance(trace, sk.Trace)
-    for group in ("all", "masked", "committed", "prompt"):
-        seen = seen_by(trace, group)
-        assert seen is not None
-        for step in range(trace.steps):
-            stop = int(trace.blocks[step, 1])
-            masked = [bool(trace.canvas[step, at] == trace.mask_id) for at in range(stop)]
-            for key in range(trace.positions):
-                count = 0
-                for query in range(stop if key < stop else 0):
-                    kind = "masked" if masked[query] else "prompt" if query < trace.prompt_length else "committed"
-                    sees = (query >= key or masked[query]) if not masked[key] else (query >= key and masked[query])
-                    count += group in ("all", kind) and sees
-                assert seen[step, key] == count

@@ -13,9 +13,8 @@ from pydantic import TypeAdapter
 
 from sinkscope import paper
 from sinkscope.interventions.conditions import condition_from_dict
-from sinkscope.settings.decode import Decode
-from sinkscope.study.analysis.claims import TEXT as CLAIMS
-from sinkscope.study.results import (
+from sinkscope.results.claims import TEXT as CLAIMS
+from sinkscope.results.rows import (
     TABLES,
     Cell,
     Claim,
@@ -31,6 +30,7 @@ from sinkscope.study.results import (
     TokenShare,
     Verdict,
 )
+from sinkscope.settings.decode import Decode
 from sinkscope.tracing import Trace
 
 TEXT = "Tom has 12 apples and gives 5 to Ann . How many are left ? ⏎ 12 − 5 = 7 , so the answer is 7 . ⏎"

@@ -15,8 +15,8 @@ from sinkscope.report import write, write_traces
 from sinkscope.report.overview import overview, paper_values
 from sinkscope.report.page import build
 from sinkscope.report.writing import pack
-from sinkscope.runs import matrix
-from sinkscope.runs.run import Run
+from sinkscope.results import matrix
+from sinkscope.study.run import Run
 from sinkscope.study.vocabulary import role
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -50,7 +50,7 @@ def double() -> Iterator[type[Rule]]:
             return columns.received > self.times * columns.received.sum(-1, keepdim=True) / columns.keys
 
     yield Multiple
-    del RULES["multiple"]
+    del RULES._things["multiple"]
 
 
 def test_rules_without_a_form_are_named_and_cannot_be_chosen() -> None:

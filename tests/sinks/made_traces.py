@@ -22,6 +22,7 @@ def made(
     committed_at: Tensor,
     causal: bool = False,
     value_norms: Tensor | None = None,
+    seen: Tensor | None = None,
 ) -> Trace:
     """A trace of the given attention; committed_at is that of the generated tokens."""
     length = canvas.shape[1] - prompt
@@ -42,6 +43,7 @@ def made(
         prompt="",
         text="",
         value_norms=value_norms,
+        seen=seen,
     )
 
 
@@ -100,12 +102,15 @@ def autoregressive(prompt: int = 5, length: int = 8, sink: int | None = 0, share
             rows[i, : i + 1] = (1 - share) / i
             rows[i, sink] = share
     received, queries = torch.zeros(length, 1, 1, 3, size), torch.zeros(length, 3, dtype=torch.int32)
+    seen = torch.zeros(length, 3, size, dtype=torch.int32)
     received[0, 0, 0, 2], queries[0, 2] = rows[:prompt].sum(0), prompt
+    seen[0, 2, :prompt] = torch.arange(prompt, 0, -1)
     for t in range(1, length):
         received[t, 0, 0, 1], queries[t, 1] = rows[prompt + t - 1], 1
+        seen[t, 1, : prompt + t] = 1
     canvas = torch.full((length + 1, size), WORD)
     blocks = torch.stack([prompt + torch.arange(length), prompt + 1 + torch.arange(length)], -1).int()
-    return made(received, queries, canvas, blocks, prompt, torch.arange(length), causal=True)
+    return made(received, queries, canvas, blocks, prompt, torch.arange(length), causal=True, seen=seen)
 
 
 def random_trace(seed: int, steps: int = 5, layers: int = 2, heads: int = 2, size: int = 12, prompt: int = 3) -> Trace:

@@ -13,7 +13,6 @@ from made_traces import autoregressive
 from torch import Tensor
 
 from sinkscope.errors import RuleError
-from sinkscope.sinks.columns import alive_keys, query_count, seen_by
 from sinkscope.sinks.rules import RULES, Columns, HeadShare, Rule, Threshold, ZScore, register, rule_from_dict
 
 FEW = settings(max_examples=30, deadline=None)
@@ -146,9 +145,8 @@ def test_sum_and_uniform_are_one_unit_for_a_whole_bidirectional_map_and_differ_f
 def test_uniform_causal_attention_looks_like_a_sink_at_key_0_in_sums_but_not_to_head_share() -> None:
     trace = autoregressive(prompt=64, length=2, sink=None)
     received = trace.scores("all")[0, 0, 0]
-    alive, seen = alive_keys(trace)[0], seen_by(trace, "all")
-    assert seen is not None
-    queries = int(query_count(trace, "all")[0])
+    alive, seen = trace.alive()[0], trace.seen_by()
+    queries = int(trace.query_count()[0])
     assert Threshold(3).marks(received, queries, alive)[0]
     assert not HeadShare(0.3).marks(received, queries, alive, seen[0])[:60].any()
 
@@ -235,13 +233,13 @@ def test_a_rule_from_outside_takes_its_place() -> None:
     try:
         rule = rule_from_dict({"rule": "top_of_the_test", "n": 1, "group": "masked"})
         assert rule.marks(torch.tensor([1.0, 5.0, 2.0]), 8).tolist() == [False, True, False]
-        with pytest.raises(RuleError, match="already registered"):
+        with pytest.raises(RuleError, match="exists already"):
             register(type("Again", (Top,), {}))
         nameless = type("Nameless", (Rule,), {})
         with pytest.raises(RuleError, match="needs a class attribute"):
             register(nameless)
     finally:
-        del RULES["top_of_the_test"]
+        del RULES._things["top_of_the_test"]
 
 
 def test_the_example_of_the_documentation_works() -> None:
@@ -252,4 +250,4 @@ def test_the_example_of_the_documentation_works() -> None:
         rule = rule_from_dict({"rule": "half", "group": "prompt"})
         assert (rule.unit, rule.marks(torch.tensor([1.0, 6.0, 3.0]), 10).tolist()) == ("share", [False, True, False])
     finally:
-        del RULES["half"]
+        del RULES._things["half"]

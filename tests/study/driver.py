@@ -9,9 +9,9 @@ import sys
 def main() -> None:
     import ray
 
-    from sinkscope.runs.run import run
-    from sinkscope.study.engines import Ray
-    from sinkscope.study.engines.cluster import Cluster
+    from sinkscope.study.engine import Ray
+    from sinkscope.study.ray import Cluster
+    from sinkscope.study.run import run
     from sinkscope.study.schema import Study
 
     asked = json.loads(sys.stdin.read())

@@ -16,7 +16,7 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(1)
-    from sinkscope.runs.run import run
+    from sinkscope.study.run import run
     from sinkscope.study.schema import Study
 
     asked = json.loads(sys.stdin.read())

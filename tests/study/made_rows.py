@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sinkscope.statistics import change_interval
-from sinkscope.study.results import (
+from sinkscope.results.rows import (
     TABLES,
     Answered,
     Control,
@@ -18,6 +17,7 @@ from sinkscope.study.results import (
     PooledCell,
     Tables,
 )
+from sinkscope.statistics import change_interval
 
 
 def tables(**rows: list[Any]) -> Tables:

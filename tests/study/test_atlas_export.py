@@ -11,7 +11,7 @@ import pytest
 
 from lab.atlas import main, problems, read_entry
 from sinkscope.cli.app import run as command
-from sinkscope.runs.run import run
+from sinkscope.study.run import run
 from sinkscope.study.schema import Study
 from sinkscope.tasks import problems as drawn
 

@@ -13,15 +13,14 @@ import numpy as np
 import pytest
 from made_rows import around, cell, dynamics, heads, mechanism, none, scored, tables
 from pydantic import TypeAdapter
+from sinkscope.runs import summary as summaries
+from sinkscope.study.analysis.verdicts import verdicts
 
 from lab.experiments.verdict_simulation import worlds
 from sinkscope.report.overview import class_rows
-from sinkscope.runs import matrix
-from sinkscope.runs import summary as summaries
-from sinkscope.runs.run import Run
-from sinkscope.study.analysis.claims import claims
-from sinkscope.study.analysis.verdicts import verdicts
-from sinkscope.study.results import (
+from sinkscope.results import matrix
+from sinkscope.results.claims import claims
+from sinkscope.results.rows import (
     Claim,
     Curve,
     Dynamics,
@@ -31,6 +30,7 @@ from sinkscope.study.results import (
     Tables,
     Verdict,
 )
+from sinkscope.study.run import Run
 
 DOCS = Path(__file__).parents[2] / "docs"
 SUMS: dict[str, Any] = {"accuracy": 0.9, "task": "sums"}

@@ -8,7 +8,7 @@ import pytest
 
 from sinkscope.cli.app import run
 from sinkscope.study import forecast
-from sinkscope.study.forecast import Forecast
+from sinkscope.study.plan import Forecast
 from sinkscope.study.schema import Study
 
 

@@ -12,8 +12,8 @@ from made_rows import tables
 
 from sinkscope.cli.app import run
 from sinkscope.errors import StudyError
-from sinkscope.runs.compare import compare, shown
-from sinkscope.study.results import Results, RunFacts
+from sinkscope.results.compare import compare, shown
+from sinkscope.results.rows import Results, RunFacts
 from sinkscope.study.schema import Study
 
 LONG = "mask positions " + ",".join(map(str, range(60)))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from made_rows import dynamics, tables
+from sinkscope.study.analysis.verdicts import verdicts
 
 import sinkscope.interventions as ours
 from sinkscope.attention.calls import Call, Change
@@ -18,11 +19,10 @@ from sinkscope.interventions.conditions import Condition
 from sinkscope.interventions.memory import Memory
 from sinkscope.interventions.settings import OF, K, Setting, of_random, register
 from sinkscope.report.overview import overview
-from sinkscope.runs.summary import summary
+from sinkscope.results.accuracy import AnswerSet, cells, pooled, pooled_cells
+from sinkscope.results.rows import Results, RunFacts
+from sinkscope.results.summary import summary
 from sinkscope.study import vocabulary
-from sinkscope.study.analysis.accuracy import AnswerSet, cells, pooled, pooled_cells
-from sinkscope.study.analysis.verdicts import verdicts
-from sinkscope.study.results import Results, RunFacts
 from sinkscope.study.schema import Study
 from sinkscope.study.units import ModelInfo
 
@@ -50,7 +50,7 @@ def fade() -> Iterator[None]:
             return None
 
     yield
-    del settings._known["fade"]
+    del settings.INTERVENTIONS._things["fade"]
 
 
 def results(*right: tuple[Condition, int]) -> Results:
@@ -106,7 +106,7 @@ def test_a_condition_that_says_more_than_a_short_name_keeps_its_label() -> None:
 
 def test_what_is_registered_is_what_is_known() -> None:
     """Who has controls and an aim: the lists that analysis used to keep, now said by the interventions themselves."""
-    known = ours.settings.registered()
+    known = {name: ours.settings.INTERVENTIONS[name] for name in ours.settings.INTERVENTIONS}
     assert {name for name, one in known.items() if one.controls} == {
         "mask_sinks", "zero_values", "mean_values", "patch_values", "patch_keys", "steer", "ablate_channels",
         "zero_attention",

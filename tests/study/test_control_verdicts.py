@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 from made_rows import cell, dynamics, heads, none, tables
+from sinkscope.study.analysis.verdicts import verdicts
 
 import sinkscope as sk
 from lab.experiments.donors import main, moved
-from sinkscope.study.analysis.verdicts import verdicts
-from sinkscope.study.results import Heads
+from sinkscope.results.rows import Heads
 
 
 def judged(

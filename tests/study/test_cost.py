@@ -11,14 +11,14 @@ import torch
 
 from sinkscope.models.cost import Size
 from sinkscope.models.load import load_config_only
-from sinkscope.study.engines.local import Local
-from sinkscope.study.forecast import forecast, here
+from sinkscope.study.local import Local
+from sinkscope.study.plan import forecast, here
 from sinkscope.study.problem_sets import run_unit
 from sinkscope.study.run import models_of
 from sinkscope.study.schema import Study
 from sinkscope.study.units import TYPICAL_PROMPT, ModelInfo, Unit, kind_of, mechanism, units_of, weigh
 from sinkscope.study.units.facts import model_info
-from sinkscope.study.units.given import model_for
+from sinkscope.study.units.worker import model_for
 
 TIMES = Path(__file__).parents[2] / "docs" / "results" / "scheduling-units.json"
 

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from sinkscope.errors import StudyError
 from sinkscope.interventions.conditions import Condition
-from sinkscope.study.engines import Ray, Waiting, engine_of
-from sinkscope.study.engines.local import command
+from sinkscope.study.engine import Ray, Waiting, engine_of
+from sinkscope.study.local import command
 from sinkscope.study.schema import Study
 from sinkscope.study.units import Unit
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from sinkscope.study.analysis import accuracy
 
 from sinkscope.interventions.conditions import Condition
+from sinkscope.results.accuracy import AnswerSet, Key
+from sinkscope.results.rows import Answered
 from sinkscope.statistics import paired
-from sinkscope.study.analysis import accuracy
-from sinkscope.study.analysis.accuracy import AnswerSet, Key
-from sinkscope.study.results import Answered
 from sinkscope.study.schema import Study
 from sinkscope.study.units import ModelInfo
 

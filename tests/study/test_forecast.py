@@ -11,7 +11,7 @@ import pytest
 
 from sinkscope.cli.app import run as command
 from sinkscope.models.hub import find_in_zoo
-from sinkscope.study.forecast import forecast
+from sinkscope.study.plan import forecast
 from sinkscope.study.schema import Study
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ import pytest
 import sinkscope as sk
 from sinkscope.cli.app import run as command
 from sinkscope.errors import StudyError
-from sinkscope.study.results import SCHEMA, Claim, to_frame
+from sinkscope.results.rows import SCHEMA, Claim, to_frame
 
 PAPER = Path(__file__).parents[2] / "docs" / "results" / "paper"
 

@@ -10,26 +10,26 @@ from pathlib import Path
 
 import pytest
 import torch
+from sinkscope.study.analysis import traces
 from torch import Tensor
 
 import sinkscope as sk
 from sinkscope.attention.calls import Call, Outcome, Tap
 from sinkscope.attention.capture import listening
-from sinkscope.attention.context import seeded
+from sinkscope.attention.forward import seeded
 from sinkscope.decoding import resolve_settings
 from sinkscope.errors import TraceError
 from sinkscope.interventions import intervene
 from sinkscope.interventions.conditions import Condition, condition_from_dict, names
-from sinkscope.interventions.settings import registered
-from sinkscope.runs.run import run
+from sinkscope.interventions.settings import INTERVENTIONS
 from sinkscope.sinks.columns import cumulative_columns
-from sinkscope.study.analysis import traces
 from sinkscope.study.problem_sets import ProblemSets, run_unit
+from sinkscope.study.run import run
 from sinkscope.study.schema import Study
 from sinkscope.study.units import Unit
-from sinkscope.study.units.given import encode_batch, row_seeds
 from sinkscope.study.units.likelihood import first_key_shares, held_out, windows
 from sinkscope.study.units.mechanism import Dependence, Watch, freely
+from sinkscope.study.units.worker import encode_batch, row_seeds
 from sinkscope.tracing.recorder import Keep
 
 PROMPT = "Ann has 3 apples. Then Ann finds 4.\nHow many apples are left?"
@@ -140,7 +140,7 @@ def test_columns_so_far_are_means_over_the_rows_that_see_a_key(family: dict[str,
         for slot, (layer, head) in enumerate(heads):
             for key in range(made.positions):
                 paid = [float(made.maps[slot, at, query, key]) for at, query in rows if query >= key]
-                assert bool(seen.judged[step, key]) == (len(paid) >= 4)
+                assert bool(seen.alive()[step, key]) == (len(paid) >= 4)
                 if paid:
                     mean = float(seen.received[step, layer, head, 1, key]) / len(rows)
                     assert mean == pytest.approx(sum(paid) / len(paid), abs=1e-4)
@@ -211,7 +211,7 @@ def test_every_condition_comes_back_from_its_plain_form() -> None:
         assert condition_from_dict(condition.to_dict()) == condition
         assert {"name", "k", "rank", "rows"} <= set(condition.to_dict())
         change = condition.intervention(0)
-        decodes = registered()[name].decode is not None  # a cache changes how a model decodes, not its attention
+        decodes = INTERVENTIONS[name].decode is not None  # a cache changes how a model decodes, not its attention
         assert (change is None) == (name == "none" or decodes) and (
             change is None or change.is_noop == (name == "noop")
         )

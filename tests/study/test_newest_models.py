@@ -12,12 +12,12 @@ import pytest
 from golden_sets import HERE
 from made_models import save_tokenizer
 from sinkscope.errors import CheckpointError, StudyError
-from sinkscope.runs.run import run
+from sinkscope.results.text import cut
 from sinkscope.study.entries import name_and_mode
-from sinkscope.study.forecast import forecast
+from sinkscope.study.plan import forecast
+from sinkscope.study.run import run
 from sinkscope.study.schema import Study
 from sinkscope.study.shards import Shard, merge, run_shard
-from sinkscope.study.text import cut
 
 
 @pytest.mark.parametrize("family", ["diffusion_gemma", "nemotron_labs_diffusion"])

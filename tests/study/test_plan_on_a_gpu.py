@@ -16,7 +16,7 @@ import sinkscope as sk
 from sinkscope.models import Model
 from sinkscope.models.cost import KERNELS, Size, Workload, device_of
 from sinkscope.models.load import load_config_only
-from sinkscope.study.forecast import forecast
+from sinkscope.study.plan import forecast
 from sinkscope.study.schema import Study
 from sinkscope.tracing.lens import AT_A_TIME
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from sinkscope.io.progress import UnitBar, UnitLog
-from sinkscope.runs.run import run
+from sinkscope.progress import UnitBar, UnitLog
+from sinkscope.study.run import run
 from sinkscope.study.schema import Study
 
 

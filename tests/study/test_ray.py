@@ -17,11 +17,10 @@ import pytest
 
 from sinkscope.cli.app import run as command
 from sinkscope.errors import StudyError
-from sinkscope.runs.run import Run, run
-from sinkscope.study.engines import Ray
-from sinkscope.study.engines.cluster import Cluster
+from sinkscope.study.engine import Ray
 from sinkscope.study.problem_sets import ProblemSets
-from sinkscope.study.run import models_of
+from sinkscope.study.ray import Cluster
+from sinkscope.study.run import Run, models_of, run
 from sinkscope.study.schema import Study
 from sinkscope.study.units import Job, units_of
 
@@ -218,7 +217,7 @@ def test_a_cluster_without_what_a_worker_needs_is_told(
 
 def test_without_an_address_a_run_does_not_join_the_cluster_of_others(nodes: Nodes) -> None:
     script = (
-        "import ray\nfrom sinkscope.study.engines.cluster import _connect\n_connect(ray, None)\nprint(len(ray.nodes()))"
+        "import ray\nfrom sinkscope.study.ray import _connect\n_connect(ray, None)\nprint(len(ray.nodes()))"
     )
     own = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     said = subprocess.run([sys.executable, "-c", script], env=own, stdout=subprocess.PIPE, text=True, check=True)

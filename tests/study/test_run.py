@@ -17,7 +17,7 @@ import torch
 
 from sinkscope.errors import StudyError
 from sinkscope.interventions.conditions import Condition
-from sinkscope.runs.run import Run, run
+from sinkscope.study.run import Run, run
 from sinkscope.study.schema import Study, shipped
 from sinkscope.study.store import Store, digest
 from sinkscope.study.units import Unit
@@ -140,7 +140,7 @@ def test_a_changed_study_is_refused_with_a_diff(study: Study, family: dict[str, 
 
 
 def test_a_changed_model_is_refused_with_a_diff(study: Study, checkpoint_maker: Any, tmp_path: Path) -> None:
-    from sinkscope.study.units.given import weights_of
+    from sinkscope.study.units.worker import weights_of
 
     folder = checkpoint_maker(tmp_path / "model", "llada", seed=1)
     plan = cheap(study, [str(folder)])
@@ -310,7 +310,7 @@ def test_a_lock_that_is_no_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_study_whose_models_are_all_left_out_is_refused(small: dict[str, Any], tmp_path: Path) -> None:
-    from sinkscope.study.forecast import here
+    from sinkscope.study.plan import here
 
     missing = {**small["likelihood"], "models": [str(tmp_path / "nowhere")]}
     study = Study.from_dict({**small, "models": [], "likelihood": missing})

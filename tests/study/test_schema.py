@@ -11,8 +11,8 @@ import jsonschema
 import pytest
 from pydantic import TypeAdapter
 
-from sinkscope.runs.run import run
-from sinkscope.study.results import Results
+from sinkscope.results.rows import Results
+from sinkscope.study.run import run
 from sinkscope.study.schema import Study
 
 DOCS = Path(__file__).parents[2] / "docs"

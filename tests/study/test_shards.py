@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from sinkscope.cli.app import run as command
 from sinkscope.errors import StudyError
 from sinkscope.interventions.conditions import Condition
-from sinkscope.runs.run import run
 from sinkscope.settings.decode import Decode
+from sinkscope.study.run import run
 from sinkscope.study.schema import Study
 from sinkscope.study.shards import Shard, merge, run_shard
 from sinkscope.study.store import Store, digest

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from sinkscope.interventions.conditions import Condition
-from sinkscope.runs.summary import activation, summary
-from sinkscope.runs.tables import WIDTH, table_1
-from sinkscope.study.results import Cell, Control, LikelihoodChange, read_results
+from sinkscope.results.rows import Cell, Control, LikelihoodChange, read_results
+from sinkscope.results.summary import activation, summary
+from sinkscope.results.tables import WIDTH, table_1
 from sinkscope.study.vocabulary import short_names
 
 RULES = [(("rule", "threshold"), ("epsilon", epsilon), ("unit", "uniform")) for epsilon in (1.0, 3.0, 6.0)]

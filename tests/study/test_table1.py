@@ -12,13 +12,13 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tasks"))
 from harness_models import FAMILIES, random_model
+from sinkscope.study.benchmark_table import measure_shift
 
 import sinkscope as sk
 from sinkscope.errors import StudyError, TaskError
 from sinkscope.interventions import MaskSinks, intervene
 from sinkscope.interventions.conditions import parse_condition
-from sinkscope.runs.run import Run, run
-from sinkscope.study.benchmark_table import measure_shift
+from sinkscope.study.run import Run, run
 from sinkscope.study.schema import SequentialPlan
 from sinkscope.study.table1 import check_fast, grid, table1_study
 from sinkscope.study.units.shift import measure_divergence

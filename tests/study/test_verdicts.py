@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from made_rows import around, cell, control, dynamics, heads, mechanism, none, scored, tables
-
-from sinkscope.statistics import change_interval
 from sinkscope.study.analysis.verdicts import verdicts
-from sinkscope.study.results import Compared, Heads, PooledCell, SweepPoint
+
+from sinkscope.results.rows import Compared, Heads, PooledCell, SweepPoint
+from sinkscope.statistics import change_interval
 
 
 def found(margin: float = 0.05, **given: list[Any]) -> dict[str, tuple[str, str]]:

@@ -191,7 +191,7 @@ def test_bad_files(tmp_path: Path) -> None:
     save_file({"x": torch.zeros(2)}, tmp_path / "foreign.trace")
     save_file({"x": torch.zeros(2)}, tmp_path / "newer.trace", {"format": FORMAT, "schema": "99", "header": "{}"})
     save_file(
-        {"x": torch.zeros(2)}, tmp_path / "damaged.trace", {"format": FORMAT, "schema": "1", "header": json.dumps({})}
+        {"x": torch.zeros(2)}, tmp_path / "damaged.trace", {"format": FORMAT, "schema": "2", "header": json.dumps({})}
     )
     for name, message in (("cut", "not a whole trace"), ("foreign", "another kind"), ("newer", "update sinkscope"),
                           ("damaged", "damaged header"), ("absent", "there is none")):  # fmt: skip

@@ -7,7 +7,7 @@ import io
 import pytest
 
 from sinkscope.io import progress
-from sinkscope.io.progress import step_bar
+from sinkscope.progress import step_bar
 
 
 class Terminal(io.StringIO):

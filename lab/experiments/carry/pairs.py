@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from sinkscope.sinks.columns import alive_keys, cumulative_columns, default_rule, marks_by_layer
+from sinkscope.sinks.columns import cumulative_columns, default_rule, marks_by_layer
 
 if TYPE_CHECKING:
     from sinkscope.sinks.rules import Rule
@@ -43,7 +43,7 @@ def sink_marks(trace: Trace, rule: Rule | None = None) -> Tensor:
 def matched(trace: Trace, marks: Tensor) -> list[Pair]:
     """Each sink of each step with its nearest match, each position used once; strongest sinks first."""
     counts = marks.sum((1, 2))  # [step, position]: in how many heads
-    there = alive_keys(cumulative_columns(trace) if trace.causal else trace)
+    there = (cumulative_columns(trace) if trace.causal else trace).alive()
     return [pair for step in range(trace.steps) for pair in _of_step(trace, counts[step], there[step], step)]
 
 

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from sinkscope.attention.attend import attend, choose_backend
 from sinkscope.attention.bias import as_bias
-from sinkscope.attention.context import GROUPS, Forward, Kept
+from sinkscope.attention.forward import GROUPS, Forward, SparseKeys, count_seen
 from sinkscope.attention.inputs import masked_below
 from sinkscope.errors import InterventionError
 
@@ -81,6 +81,14 @@ class Call:
         if self.real_keys is not None and self.queries <= self.keys:
             return labels.masked_fill(~self.real_keys[:, self.start : self.start + self.queries], -1)
         return labels
+
+    @property
+    def seen(self) -> Tensor:
+        """[batch, group, key]: how many queries that count may look at each key, before anything is changed."""
+        if self.forward is not None and self.forward.kept is None:
+            return self.forward.seen(self.keys, self.q.device)
+        visible = None if self.visible is None else self.visible.any(1)
+        return count_seen(self.labels, self.group_count, self.keys, visible, self.causal)
 
     def once(self, key: object, make: Callable[[], Tensor]) -> Tensor:
         """What does not differ from layer to layer of one forward, made once on each device."""
@@ -223,7 +231,7 @@ def _on_columns(call: Call) -> Call:
     return replace(call, k=k, v=v, mask=mask)
 
 
-def _on_canvas(call: Call, kept: Kept) -> Call:
+def _on_canvas(call: Call, kept: SparseKeys) -> Call:
     """The call over all columns of the canvas, those that a sparse cache leaves out hidden: what taps see and change.
 
     Keys that are not there and keys that nobody may look at are the same to a softmax.
@@ -233,7 +241,7 @@ def _on_canvas(call: Call, kept: Kept) -> Call:
     return replace(whole, mask=mask if whole.real_keys is None else mask & whole.real_keys[:, None, None])
 
 
-def _summed(call: Call, small: Call, kept: Kept | None, taps: Sequence[Tap], changes: Sequence[Change]) -> Tensor:
+def _summed(call: Call, small: Call, kept: SparseKeys | None, taps: Sequence[Tap], changes: Sequence[Change]) -> Tensor:
     """Output and column sums in one pass; the sums go to the taps.
 
     small: the call as the module made it, which has fewer keys than `call` under a sparse cache.

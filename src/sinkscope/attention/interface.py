@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.attention.calls import Call, aligned, perform
-from sinkscope.attention.context import running
+from sinkscope.attention.forward import running
 from sinkscope.attention.listeners import Counted, anyone_listens, listeners_of, refuse_unseen, unheard
 from sinkscope.errors import CaptureError
 

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from sinkscope.attention.bias import as_bias
 from sinkscope.attention.calls import Call, Outcome, Tap, aligned, merged, perform
-from sinkscope.attention.context import running
+from sinkscope.attention.forward import running
 from sinkscope.attention.listeners import Counted, Listener, listeners_at, refuse_unseen, unheard
 from sinkscope.errors import CaptureError
 

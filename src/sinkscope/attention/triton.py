@@ -24,7 +24,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
-from sinkscope.attention.context import running
+from sinkscope.attention.forward import running
 from sinkscope.attention.inputs import Inputs, Result, masked_below
 from sinkscope.errors import AttentionError
 

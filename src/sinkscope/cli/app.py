@@ -1,6 +1,6 @@
-"""The application: every file in `commands/` adds its own commands, and errors become one sentence and an exit code.
+"""The application: commands in the order of use, and errors as one sentence and an exit code.
 
-The process around a command: streams may be closed, full or ASCII only, signals end it, other libraries warn.
+The process around a command: streams may be full or ASCII only, signals end it, other libraries warn.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import importlib
 import inspect
 import logging
 import os
-import pkgutil
 import signal
 import sys
 import warnings
@@ -22,20 +21,30 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from sinkscope import __version__, io
-from sinkscope.cli.options import spelled
+from sinkscope import __version__
+from sinkscope.cli.options import canonical_option
 from sinkscope.cli.screen import say_error
 from sinkscope.errors import SinkscopeError, printable
+from sinkscope.files import describe_error
 
 BAD_INPUT, INTERRUPTED, PIPE_CLOSED = 2, 130, 141
 ENDING = (signal.SIGTERM, signal.SIGHUP)
+LOOK, MEASURE, PREPARE = "Look", "Measure", "Prepare"
+# Every command in the order of the help: its module here and its group.
+COMMANDS = {
+    "generate": ("generate", LOOK), "trace": ("traces", LOOK), "sinks": ("traces", LOOK), "view": ("report", LOOK),
+    "report": ("report", LOOK), "figures": ("report", LOOK),
+    "study": ("study", MEASURE), "table1": ("benchmarks", MEASURE), "eval": ("benchmarks", MEASURE),
+    "compare": ("runs", MEASURE), "results": ("runs", MEASURE), "merge": ("runs", MEASURE), "export": ("runs", MEASURE),
+    "models": ("models", PREPARE), "check": ("models", PREPARE), "plan": ("study", PREPARE), "bench": ("models", PREPARE),
+}  # fmt: skip
 received: list[int] = []  # the signal that ended the command
 app = typer.Typer(
     name="sinkscope",
     help="Trace, mask and measure attention sinks in diffusion language models.",
     no_args_is_help=True,
     rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": spelled},
+    context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": canonical_option},
 )
 
 
@@ -55,7 +64,7 @@ def _root(
 
 
 def command(**words: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a function of `commands/` a command; words: typer's, such as another name than the function's.
+    """Make a function a command; words: typer's, such as another name than the function's.
 
     A parameter whose type is a dataclass becomes one option per field: typer itself knows single options only.
     """
@@ -83,19 +92,19 @@ def command(**words: Any) -> Callable[[Callable[..., None]], Callable[..., None]
                 for name, default in defaults.items()
             ]
         )
-        app.command(**words)(call)
+        name = words.get("name", function.__name__)
+        app.command(**{"name": name, "rich_help_panel": COMMANDS[name][1], **words})(call)
         return function
 
     return register
 
 
 def build() -> typer.Typer:
-    """Every function in `commands/` under `@command()` is a command: nothing else has to be changed to add one."""
-    from sinkscope.cli import commands
-
-    for found in pkgutil.iter_modules(commands.__path__):
-        importlib.import_module(f"{commands.__name__}.{found.name}")
-    app.registered_commands.sort(key=lambda one: one.callback.__name__ if one.callback else "")
+    """The application with all commands."""
+    for module in dict.fromkeys(module for module, _ in COMMANDS.values()):
+        importlib.import_module(f"sinkscope.cli.{module}")
+    order = list(COMMANDS)
+    app.registered_commands.sort(key=lambda one: order.index(str(one.name)))
     return app
 
 
@@ -130,7 +139,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         if error.errno is None:
             raise
         where = "" if error.filename is None else f" {error.filename!r}"
-        told = f"A file or folder{where} could not be read or written ({io.reason(error)}); check the path and permissions."
+        told = f"A file or folder{where} could not be read or written ({describe_error(error)}); check the path and permissions."
     except Exception as error:
         # typer carries its own copy of click in some versions, so its errors are known by what they can do.
         if not hasattr(error, "format_message") or not hasattr(error, "exit_code"):
@@ -155,10 +164,6 @@ def _interrupted() -> int:
 
 def prepare() -> None:
     """Once, before the command: whatever is written can be written, and nothing that is written steers the terminal."""
-    # A closed descriptor would be given to the next file that is opened, and output would end up in it.
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8", closefd=False))
     for stream in (sys.stdout, sys.stderr):
         # A terminal that knows ASCII only, or a file name that is no text: a ? instead of a traceback.
         with suppress(AttributeError, ValueError, OSError):

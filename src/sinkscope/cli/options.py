@@ -19,7 +19,7 @@ from sinkscope.errors import DecodeError, PromptError, SinkscopeError, StudyErro
 
 if TYPE_CHECKING:
     from sinkscope.models import Model
-    from sinkscope.study.engines import Ray
+    from sinkscope.study.engine import Ray
 
 # What transformers, the models' authors and lm-evaluation-harness call our options, and plurals: understood, not shown.
 ALIASES = {"tasks": "task", "limit": "problems", "L": "n", "num-fewshot": "fewshot", "output-path": "out",
@@ -27,7 +27,7 @@ ALIASES = {"tasks": "task", "limit": "problems", "L": "n", "num-fewshot": "fewsh
            **{theirs.replace("_", "-"): ours.replace("_", "-") for theirs, ours in NAMES.items()}}  # fmt: skip
 
 
-def spelled(name: str) -> str:
+def canonical_option(name: str) -> str:
     """The one spelling of an option's name: --batch_size is --batch-size, --limit is --problems."""
     plain = name.replace("_", "-")
     return ALIASES.get(plain, plain)
@@ -106,11 +106,11 @@ def read_prompt(asked: str) -> str | list[Any]:
 
 
 def _json_prompt(path: Path) -> list[Any]:
-    from sinkscope.io.reading import MB, read_text, short
+    from sinkscope.files import MB, read_text, short
     from sinkscope.models.model import is_ids, is_messages
 
     try:
-        found = json.loads(read_text(path, 16 * MB, PromptError))
+        found = json.loads(read_text(path, PromptError, 16 * MB))
     except (ValueError, RecursionError):
         found = None
     if not is_messages(found) and not is_ids(found):
@@ -207,7 +207,7 @@ class EngineOptions:
         """The engine; options of the other one are refused. useless: further ones that only ray has."""
         own = {name: getattr(self, name) for name in ("address", "gpus_per_worker", "cpus_per_worker")}
         if self.engine == "ray":
-            from sinkscope.study.engines import Ray
+            from sinkscope.study.engine import Ray
 
             return Ray(workers=workers, **{name: value for name, value in own.items() if value is not None})
         refuse(StudyError, "with the engine local", "add --engine ray, or leave it out", **own, **useless)

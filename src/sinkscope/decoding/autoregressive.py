@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from sinkscope.attention.context import COMMITTED, PROMPT, Forward, forward_context
+from sinkscope.attention.forward import COMMITTED, PROMPT, Forward, forward_context
 from sinkscope.decoding.canvas import History, Step
 from sinkscope.decoding.choose import choice_of
 from sinkscope.decoding.noise import noise_of
@@ -49,15 +49,16 @@ def continue_text(
         labels = labels.masked_fill(~real[:, start:column] | (finished.unsqueeze(1) & (index > 0)), -1)
         left = padding if padded else None
         run.note(canvas)
+        # The family's own rows; one row behind a cache sees everything.
+        own = model.family.visible(model, canvas[:, :column], real[:, :column]) if start == 0 else None
         forward = Forward(
-            identity, index, labels, batch, start, left, width, ids=canvas[:, :column], most=settings.most_steps
-        )
+            identity, index, labels, batch, start, left, width, ids=canvas[:, :column], causal=own is None,
+            visible=None if own is None else own[:, 0], most=settings.most_steps,
+        )  # fmt: skip
         mask = real[:, :column].to(torch.int64) if padded else None
-        if start == 0 and (own := model.family.visible(model, canvas[:, :column], real[:, :column])) is not None:
-            mask = own  # the family's own rows; one row behind a cache sees everything
         with forward_context(forward):
             output = module(
-                canvas[:, start:column], attention_mask=mask,
+                canvas[:, start:column], attention_mask=mask if own is None else own,
                 position_ids=positions[:, start:column], past_key_values=cache, use_cache=cache is not None,
                 logits_to_keep=1,
             )  # fmt: skip

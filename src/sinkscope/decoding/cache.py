@@ -53,6 +53,10 @@ class Forwards:
             self.cache.crop(start - stop)
         return hidden
 
+    def visible(self, canvas: Tensor, real: Tensor | None, block: tuple[int, int], keep: bool = False) -> Tensor | None:
+        """Which keys each query of the next forward sees, bool [batch | 1, 1, query, key]; None: all that are real."""
+        return None if self.kind is not None else self.model.family.visible(self.model, canvas, real)
+
     def _positions(self, canvas: Tensor, real: Tensor | None) -> Tensor:
         """[batch | 1, position]: as the family counts them."""
         counted = self.model.positions(real)

@@ -7,11 +7,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from sinkscope.attention.context import COMMITTED, MASKED, PROMPT, Forward, forward_context
+from sinkscope.attention.forward import COMMITTED, MASKED, PROMPT, Forward, forward_context
 from sinkscope.decoding.cache import BlockForwards, Forwards, ReorderedForwards, TextForwards
 from sinkscope.decoding.canvas import Block, History, Picks, Step, blocks, lay_out
 from sinkscope.decoding.choose import choice_of
-from sinkscope.decoding.commit import rule_named
+from sinkscope.decoding.commit import COMMIT_RULES
 from sinkscope.decoding.noise import noise_of
 from sinkscope.decoding.sparse import SparseForwards
 from sinkscope.errors import DecodeError
@@ -81,9 +81,11 @@ class Denoiser:
             tokens = torch.cat([tokens, tokens.masked_fill(self.given, self.canvas.blank)])
             labels, real = torch.cat([labels, labels]), torch.cat([real, real])
             padding = None if padding is None else torch.cat([padding, padding])
+        keep = kind != "denoise"
+        visible = self.forwards.visible(tokens, real if self.padded else None, span, keep)
         forward = Forward(
             self.identity, self.step, labels, self.canvas.batch, start, padding, max(self.canvas.answers), kind=kind,
-            ids=tokens, most=self.settings.most_steps,
+            ids=tokens, visible=None if visible is None else visible[:, 0], most=self.settings.most_steps,
         )  # fmt: skip
         # Padded elsewhere than at the left.
         if self.padded and bool((self.canvas.real.sum(1).cpu() + self.padding < self.canvas.width).any()):
@@ -92,7 +94,7 @@ class Denoiser:
             forward = replace(forward, kept=self.forwards.kept)
         self.run.forwards += 2 if self.guided and self.settings.layout == "left" else 1  # the authors run two
         with forward_context(forward):
-            hidden = self.forwards(tokens, real if self.padded else None, span, keep=kind != "denoise")
+            hidden = self.forwards(tokens, real if self.padded else None, span, keep)
         return hidden, stop - hidden.shape[1]
 
     def labels(self) -> Tensor:
@@ -208,7 +210,7 @@ def _denoise_block(state: Denoiser, block: Block) -> None:
     cached = state.settings.cache == "exact"
     if cached or state.settings.family == "nemotron":  # whose blocks begin with what the text before them goes on with
         state.fill_cache(block.span[0])
-    rule = rule_named(state.settings.commit)(state, block)
+    rule = COMMIT_RULES[state.settings.commit](state, block)
     while not bool(state.done.all()) and rule.unfinished():
         if state.step >= state.settings.most_steps:  # a step that commits the mask token leaves everything as it was
             raise DecodeError(

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from sinkscope.attention.context import COMMITTED, MASKED, PROMPT, Forward, forward_context
+from sinkscope.attention.forward import COMMITTED, MASKED, PROMPT, Forward, forward_context
 from sinkscope.decoding import decode, resolve_settings
 from sinkscope.decoding.cache import BlockForwards, Forwards
 from sinkscope.errors import PromptError
@@ -126,11 +126,16 @@ def canvas_hidden(model: Model, canvas: Tensor, width: int, run: object, step: i
     """Hidden states of canvases [batch, position] behind prompts of `width`, as this step of a run sees them."""
     labels = torch.full_like(canvas, COMMITTED).masked_fill(canvas.eq(model.mask_id or 0), MASKED)
     labels[:, :width] = PROMPT
-    with forward_context(Forward(run, step, labels, len(canvas), 0, None, width, ids=canvas)):
-        if model.block is not None:
-            whole = BlockForwards(model, model.block, False, model.shift)
-            return whole(canvas, None, (0, canvas.shape[1]), keep=False)
-        return Forwards(model)(canvas, None, (width, canvas.shape[1]))
+    forwards: Forwards | BlockForwards = Forwards(model)
+    span = width, canvas.shape[1]
+    if model.block is not None:
+        forwards, span = BlockForwards(model, model.block, False, model.shift), (0, canvas.shape[1])
+    visible = forwards.visible(canvas, None, span, False)
+    forward = Forward(
+        run, step, labels, len(canvas), 0, None, width, ids=canvas, visible=None if visible is None else visible[:, 0]
+    )
+    with forward_context(forward):
+        return forwards(canvas, None, span)
 
 
 def _is_greedy(model: Model, context: list[int], answer: list[int]) -> bool:
@@ -153,7 +158,8 @@ def read_spans(model: Model, ids: Tensor, stops: Sequence[int]) -> Iterator[Tens
     cached, run, module, start = DynamicCache(config=model.config), object(), cast("Any", model.module), 0
     for step, stop in enumerate(stops):
         labels = torch.full((len(ids), stop - start), COMMITTED if step else PROMPT, device=ids.device)
-        with forward_context(Forward(run, step, labels, len(ids), start, None, stops[0], ids=ids[:, :stop])):
+        forward = Forward(run, step, labels, len(ids), start, None, stops[0], ids=ids[:, :stop], causal=True)
+        with forward_context(forward):
             output = module(ids[:, start:stop], past_key_values=cached, use_cache=True, logits_to_keep=0 if step else 1)
         yield output.logits.float().log_softmax(-1)
         start = stop
@@ -169,8 +175,13 @@ def chain_likelihoods(
     ids, mask = pad([torch.tensor([context + answer]) for context, answer in pairs], model)
     labels = torch.where(mask.bool(), PROMPT, -1).to(model.device)
     padding, run = None if bool(mask.all()) else (mask == 0).sum(1), object()
+    own = model.family.visible(model, ids, mask.bool())
+    visible = None if own is None else own[:, 0]
     for step in range(2 if settle else 1):
-        with forward_context(Forward(run, step, labels, len(ids), 0, padding, ids.shape[1], ids=ids)):
+        forward = Forward(
+            run, step, labels, len(ids), 0, padding, ids.shape[1], ids=ids, causal=own is None, visible=visible
+        )
+        with forward_context(forward):
             logits = model.logits(ids, mask)
     found = []
     for (_, answer), row in zip(pairs, logits, strict=True):

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sinkscope.attention.context import MASKED, Forward, forward_context
+from sinkscope.attention.forward import MASKED, Forward, forward_context
 from sinkscope.decoding.canvas import History, Step
 from sinkscope.errors import DecodeError
 from sinkscope.models.model import Model

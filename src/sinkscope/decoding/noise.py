@@ -12,8 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from sinkscope.attention.context import row_seeds
-from sinkscope.attention.counter import GOLDEN, key_of, mix, signed, uniform64
+from sinkscope.attention.forward import GOLDEN, key_of, mix, row_seeds, signed, uniform64
 from sinkscope.settings import Decode
 
 CHUNK = 1 << 21  # numbers drawn at a time while a stream is walked

@@ -10,8 +10,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from sinkscope.attention.capture import Seen, observe
-from sinkscope.attention.context import Kept, running
-from sinkscope.attention.counter import mixed
+from sinkscope.attention.forward import SparseKeys, mixed, running
 from sinkscope.decoding.cache import Forwards, OverwritingLayer
 from sinkscope.models.model import Model
 from sinkscope.settings.choices import SparseCache
@@ -67,12 +66,12 @@ class SparseForwards(Forwards):
             self._lay_out(self._span(*block))
         return hidden
 
-    def kept(self, layer: int) -> Kept | None:
+    def kept(self, layer: int) -> SparseKeys | None:
         """What a layer's attention is given of the canvas; None where the last forward saw all of it."""
         found = None if self.cache is None else self.cache.layers[layer]
         if not isinstance(found, SparseLayer) or self.since <= 1:
             return None
-        return Kept(*found.whole, found.seen, found.index)
+        return SparseKeys(*found.whole, found.seen, found.index)
 
     def _refresh(self, canvas: Tensor, block: tuple[int, int], positions: Tensor) -> Tensor:
         self.block, self.since, self.served, self.due = None, 1, 1, False

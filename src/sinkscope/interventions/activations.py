@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sinkscope.attention.calls import Call, Change
 from sinkscope.attention.capture import Shape
-from sinkscope.attention.counter import mixed
+from sinkscope.attention.forward import mixed
 from sinkscope.errors import InterventionError
 from sinkscope.fields import NUMBERS, Allowed, FromZero, frozen, number, whole
 from sinkscope.interventions.base import Intervention, Layers, within

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sinkscope.errors import InterventionError, RuleError
 from sinkscope.fields import shown
-from sinkscope.interventions.settings import REQUIRED, Registered, Setting, SettingError, registered
+from sinkscope.interventions.settings import INTERVENTIONS, REQUIRED, Registered, Setting, SettingError
 from sinkscope.io import bounded_yaml
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ MODELS = ("all", "causal", "diffusion")
 
 def names() -> tuple[str, ...]:
     """What study files may call a condition."""
-    found = set(registered()) - {"none", "noop"}
+    found = set(INTERVENTIONS) - {"none", "noop"}
     return ("none", "noop", *sorted(found))
 
 
@@ -60,7 +60,7 @@ class Condition:
 
     def __getattr__(self, name: str) -> Any:
         """A setting by its name; None where this condition leaves it out, an error where no intervention has it."""
-        if name.startswith("_") or all(name not in entry for entry in registered().values()):
+        if name.startswith("_") or all(name not in entry for entry in INTERVENTIONS.values()):
             raise AttributeError(f"a condition has no setting {name!r}")
         return self.get(name)
 
@@ -125,12 +125,12 @@ class Condition:
 def _entry(name: str, given: Iterable[str]) -> Registered:
     """The intervention of that name; of one that is not installed here, what its condition gives away."""
     strange = (Setting(one, None, label=partial("{}={}".format, one)) for one in given)
-    return registered().get(name) or Registered(name, tuple(strange), lambda values, seed: None)
+    return INTERVENTIONS.get(name) or Registered(name, tuple(strange), lambda values, seed: None)
 
 
 def known(name: Any) -> Registered:
     """The intervention of that name, or one sentence that says which there are."""
-    found = registered().get(name) if isinstance(name, str) else None
+    found = INTERVENTIONS.get(name)
     if found is None:
         raise SettingError("name", f"must be one of {', '.join(names())}, not {shown(name)}")
     return found
@@ -139,7 +139,7 @@ def known(name: Any) -> Registered:
 def condition_from_dict(data: Mapping[str, Any]) -> Condition:
     """The condition that `to_dict` wrote; one whose intervention is not installed here can still be shown."""
     words = {name: value for name, value in data.items() if name != "name"}
-    entry = registered().get(data["name"])
+    entry = INTERVENTIONS.get(data["name"])
     if entry is not None:
         words = {name: value for name, value in words.items() if name in entry}
     return Condition(data["name"], **words)

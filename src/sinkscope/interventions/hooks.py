@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from sinkscope.attention.calls import Call, Change, Outcome, Tap
 from sinkscope.attention.capture import listening, module_of
-from sinkscope.attention.context import COMMITTED, MASKED, PROMPT, Forward, running
+from sinkscope.attention.forward import COMMITTED, MASKED, PROMPT, Forward, running
 from sinkscope.attention.interface import is_native
 from sinkscope.attention.listeners import Counted, listeners_of
 from sinkscope.errors import InterventionError

@@ -139,10 +139,7 @@ class Memory:
         window = (call.start, call.start + call.queries)
         earlier = self._earlier(call, window[0]) if call.directed else None
         queries = call.once("queries", lambda: (call.labels >= 0).sum(1))
-        # A mask without rows is the decoder's, and the same in every layer.
-        sparse = call.forward is not None and call.forward.kept is not None  # other keys are left out in each layer
-        same = call.mask is None or (call.mask.shape[1:3] == (1, 1) and not call.directed and not sparse)
-        seen = call.once("seen", lambda: seen_by(call)) if same else seen_by(call)
+        seen = call.seen.sum(1)
         if earlier is not None and earlier.seen is not None:
             queries, seen = earlier.queries + queries, _longer(earlier.seen, call.keys) + seen
             for rank, rows in wanted:
@@ -165,20 +162,6 @@ class Memory:
 
 def _longer(scores: Tensor, keys: int) -> Tensor:
     return scores if scores.shape[-1] == keys else torch.nn.functional.pad(scores, (0, keys - scores.shape[-1]))
-
-
-def seen_by(call: Call) -> Tensor:
-    """[batch, key]: how many queries that count may look at each key of this call."""
-    real = call.labels >= 0  # [batch, query]
-    if call.visible is not None:
-        some = call.visible.any(1).expand(real.shape[0], real.shape[1], -1)  # [batch, query, key]
-        return (some & real[:, :, None]).sum(1)
-    if not call.causal:
-        return real.sum(1, keepdim=True).expand(-1, call.keys)
-    # Query i stands at column start + i and sees what is not behind it: count the queries from each key's column on.
-    after = real.flip(1).cumsum(1).flip(1)  # [batch, query]
-    before = after[:, :1].expand(-1, call.keys - call.queries)
-    return torch.cat([before, after], 1)
 
 
 def _last_row(call: Call, drop: Tensor | None) -> Tensor:

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.calls import Call, untouched_columns
-from sinkscope.attention.context import Forward
-from sinkscope.attention.counter import GOLDEN, PRIME, key_of, mix, mixed, uniform64
+from sinkscope.attention.forward import GOLDEN, PRIME, Forward, key_of, mix, mixed, uniform64
 from sinkscope.errors import InterventionError
 from sinkscope.fields import Allowed, FromZero
 from sinkscope.interventions.base import Layers, Selector, limited, top

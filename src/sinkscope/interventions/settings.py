@@ -1,7 +1,7 @@
 """How a study file names an intervention: its settings, each with a check, a default and its words in a label.
 
 An intervention becomes usable in study files by `@register(name, setting, …)` above its class, and by nothing else.
-Installed packages may add theirs (`sinkscope.plugins`). Settings that several share stand at the end.
+Installed packages may add theirs. Settings that several share stand at the end.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
-from sinkscope import plugins
 from sinkscope.errors import InterventionError
 from sinkscope.fields import TRUTH, Allowed, allowed_fields, among, frozen, thawed, whole
 from sinkscope.interventions.base import WINDOW, Intervention, Selector, Steps
 from sinkscope.interventions.memory import Rank, Rows
+from sinkscope.registry import Registry
 from sinkscope.sinks.rules import rule_from_dict
 from sinkscope.sinks.tokens import KINDS, kinds_named
 
@@ -93,20 +93,16 @@ class Registered:
         return next(one for one in self.settings if one.name == name)
 
 
-_known: dict[str, Registered] = {}
+INTERVENTIONS: Registry[Registered] = Registry("condition", InterventionError)
 InterventionClass = TypeVar("InterventionClass", bound=type[Intervention])
 
 
 def add(entry: Registered) -> None:
-    """Make an intervention known to study files; the same name again must come from the same place (a reload)."""
+    """Make an intervention known to study files."""
     for field in ("name", "for"):
         if field in entry:
             raise InterventionError(f"A setting of {entry.name} must not be called {field!r}: choose another name.")
-    if entry.name in _known:
-        old, new = (getattr(one.make, "origin", None) for one in (_known[entry.name], entry))
-        if old is None or old != new:
-            raise InterventionError(f"An intervention named {entry.name!r} is already registered: choose another name.")
-    _known[entry.name] = entry
+    INTERVENTIONS.add(entry.name, entry)
 
 
 def register(
@@ -134,7 +130,7 @@ def register(
             steps = values.get(STEPS.name)
             return made if steps is None else replace(made, steps=steps)
 
-        make.origin = (cls.__module__, cls.__qualname__)  # type: ignore[attr-defined]
+        make.__module__, make.__qualname__ = cls.__module__, cls.__qualname__  # by which a reload is known
         empties = issubclass(cls, Selector) if masks is None else masks
         more = {name: getattr(cls, name) for name in ("contradiction", "label") if hasattr(cls, name)}
         allowed = allowed_fields(cls)
@@ -143,14 +139,6 @@ def register(
         return cls
 
     return known
-
-
-def registered() -> Mapping[str, Registered]:
-    """Every intervention that study files may name, those of installed packages included."""
-    import sinkscope.interventions as _own  # noqa: F401 - registers the package's own
-
-    plugins.load("interventions", "conditions")
-    return _known
 
 
 # ---- the settings that several interventions share ----

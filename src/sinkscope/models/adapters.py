@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.errors import CheckpointError
-from sinkscope.io.reading import read_object
+from sinkscope.files import read_object
 from sinkscope.models.checkpoint import MAX_JSON, fingerprint, read_header
 from sinkscope.models.weights import no_warnings
 

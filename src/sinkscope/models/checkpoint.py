@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from sinkscope.errors import CheckpointError, SinkscopeError
-from sinkscope.io.reading import MB, read_object, reason, short
+from sinkscope.files import MB, describe_error, read_object, short
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -52,7 +52,7 @@ def as_checkpoint_error(what: str) -> Iterator[None]:
         # A panic on the Rust side is no Exception, and means no more than one.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        raise CheckpointError(f"{short(what)} cannot be used ({reason(error)}); fetch its files again.") from error
+        raise CheckpointError(f"{short(what)} cannot be used ({describe_error(error)}); fetch its files again.") from error
 
 
 def read_config(folder: Path) -> Config:

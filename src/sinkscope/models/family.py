@@ -170,7 +170,7 @@ FAMILIES: Registry[Family] = Registry("family of models", CheckpointError)
 
 def register(own: Family) -> Family:
     """Make a family of your own known to `load`; it is asked before the families of the package."""
-    return FAMILIES.add(own.name, own)
+    return FAMILIES.add(own.name, own, replace=True)
 
 
 def families() -> list[Family]:

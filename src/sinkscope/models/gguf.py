@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.errors import CheckpointError
-from sinkscope.io.reading import short
+from sinkscope.files import short
 from sinkscope.models.checkpoint import as_checkpoint_error
 from sinkscope.models.weights import Device, placement, quiet
 

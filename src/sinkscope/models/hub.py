@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sinkscope.errors import CheckpointError
-from sinkscope.io.reading import reason, short
+from sinkscope.files import describe_error, short
 
 TOKENIZER = ["*.json", "*.jinja", "*.txt", "*.model"]
 PATTERNS = [*TOKENIZER, "*.safetensors"]  # files that are safe to open
@@ -146,7 +146,7 @@ def fetch_snapshot(
             snapshot_download(repository, allow_patterns=patterns, revision=revision or written or None, token=token)
         )
     except Exception as error:  # of the Hub, of the network, of the disk: a dozen classes
-        offline = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"the Hub did not give it ({reason(error)})"
+        offline = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"the Hub did not give it ({describe_error(error)})"
         raise CheckpointError(
             f"{hub_id} is not a folder here, not in the Hub cache {constants.HF_HUB_CACHE}, and {offline}; unset "
             "HF_HUB_OFFLINE and connect, set HF_HOME to a cache that has it, or name a folder."

@@ -13,7 +13,7 @@ import torch
 from sinkscope.aliases import DTYPES, rename_settings
 from sinkscope.attention.interface import is_native
 from sinkscope.errors import CheckpointError, SinkscopeError, TokenizerError
-from sinkscope.io.reading import reason, short
+from sinkscope.files import describe_error, short
 from sinkscope.models import adapters, checkpoint, gguf, weights
 from sinkscope.models.checkpoint import as_checkpoint_error
 from sinkscope.models.families import UNSUPPORTED
@@ -372,7 +372,7 @@ def check_device(device: Any) -> None:
     except (RuntimeError, AssertionError, ImportError, TypeError) as error:
         raise CheckpointError(
             f"Expected a device that torch can use here, such as cpu, cuda, cuda:1 or auto, got {str(device)!r} "
-            f"({reason(error)}); use cpu, or install a torch that has it."
+            f"({describe_error(error)}); use cpu, or install a torch that has it."
         ) from None
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.errors import CheckpointError, DecodeError, PromptError, TokenizerError
-from sinkscope.io.reading import short
+from sinkscope.files import short
 from sinkscope.models.checkpoint import as_checkpoint_error
 from sinkscope.models.family import Messages, block_mask, counted
 

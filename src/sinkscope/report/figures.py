@@ -27,7 +27,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from sinkscope.errors import ReportError
 from sinkscope.report.sample import head_classes, head_table, model_of
 from sinkscope.sinks import Threshold, default_rule, head_dynamics, histogram, sweep
-from sinkscope.sinks.columns import cumulative_columns, missing_keys, query_count, seen_by
+from sinkscope.sinks.columns import cumulative_columns, visible_columns
 from sinkscope.tracing import Trace
 
 PAPER_EPSILON, PAPER_SHARE = 3, 96  # Figure 10: epsilon = 3 leaves at least 96 % of the tokens out
@@ -114,8 +114,8 @@ def _columns(trace: Trace, layer: int | None, head: int | None, group: str) -> t
     part = trace if layer is None else trace.select(layers=[layer])
     scores = part.scores(group)
     if trace.causal:
-        queries, seen = query_count(part, group), seen_by(part, group)
-        scores = Threshold(unit="uniform", group=group).scores(scores, queries, missing_keys(part), seen)
+        queries, alive, seen = visible_columns(part, group)
+        scores = Threshold(unit="uniform", group=group).scores(scores, queries, alive, seen)
     return scores[:, :, head].mean(1) if head is not None else scores.mean((1, 2))
 
 
@@ -202,7 +202,7 @@ def head_grid(trace: Trace, ax: Axes | None = None) -> Axes:
     """Figure 5: score of each head's largest key, averaged over the steps, in the default rule's unit."""
     ax = axes(ax, 4.6, 3.8)
     rule = default_rule(trace)
-    scores = rule.scores(trace.scores(), query_count(trace, "all"), missing_keys(trace), seen_by(trace, "all"))
+    scores = rule.scores(trace.scores(), *visible_columns(trace, "all"))
     means = scores.amax(-1).mean(0).numpy()  # [layer, head]
     image = ax.imshow(means, cmap=COLOURS, aspect="auto", interpolation="nearest", vmin=0)
     if means.size <= 16 * 16:

@@ -1,4 +1,4 @@
-"""What the overview shows: the paper's claims against the run, cells, token shares, classes of heads, thresholds.
+"""What the overview shows: the findings, the paper's claims, cells, token shares, classes of heads, thresholds.
 
 Everything is taken from the run's `Results`.
 """
@@ -11,13 +11,12 @@ from typing import Any
 
 from sinkscope import paper
 from sinkscope.errors import ReportError
-from sinkscope.io.reading import damaged, read_object
-from sinkscope.runs import matrix
-from sinkscope.runs.summary import contrast, kinds_of
+from sinkscope.files import read_object, report_damage
+from sinkscope.results import matrix, series
+from sinkscope.results import rows as stored
+from sinkscope.results.findings import list_findings
 from sinkscope.sinks.heads import NAMES as CLASSES
 from sinkscope.statistics import CORRECTION
-from sinkscope.study import results as stored
-from sinkscope.study import vocabulary
 
 SCORED = ("difference", "difference_low", "difference_high", "mass_share", "n")
 Rows = list[dict[str, Any]]
@@ -28,7 +27,7 @@ def overview_of(run: Path) -> dict[str, Any]:
     if run.is_file():
         return overview()
     about = read_object(run / "run.json", stored.LARGEST, ReportError) if (run / "run.json").is_file() else {}
-    with damaged(f"results.json or run.json of {run}", ReportError):
+    with report_damage(f"results.json or run.json of {run}", ReportError):
         return overview(stored.read_results(run, ReportError), about)
 
 
@@ -36,20 +35,20 @@ def overview(results: stored.Results | None = None, about: Mapping[str, Any] | N
     """All of the overview; parts for which there is nothing are empty. about: what run.json holds."""
     known = {**({} if results is None else results.run.to_dict()), **(about or {})}
     tables = stored.Tables(*([],) * 10) if results is None else results
-    claims, verdicts = ([], []) if results is None else (results.claims or [], results.verdicts)
+    claims = [] if results is None else results.claims
     cells = cell_rows([*tables.pooled, *tables.cells])
     # The experiment, its controls and its variants first, then sink tests by other interventions.
-    roles = dict.fromkeys([*vocabulary.ROLE_NAMES, *(cell["role"] for cell in cells if cell["role"])])
+    roles = dict.fromkeys([*series.ROLE_NAMES, *(cell["role"] for cell in cells if cell["role"])])
     rows: list[stored.TokenShare | stored.Cell] = [*tables.tokens, *tables.cells]
     models = {shown_model(row): row.model for row in rows}  # as it is shown → its name
     return {
-        "lede": lede(claims, cells, known) + contrast(tables.likelihood),
+        "about": str(known.get("about") or ""),
+        "findings": [] if results is None else [one.to_dict() for one in list_findings(results)],
         "claims": [_claim(row) for row in claims],
         "claimNames": matrix.SHORT,
         "claimMarks": matrix.MARKS,
-        "verdicts": [{**row.to_dict(), "name": row.name.replace("_", " "), "line": row.line or ""} for row in verdicts],
         "cells": cells,
-        "roles": {role: vocabulary.ROLE_NAMES.get(role) or vocabulary.without_defaults(role) for role in roles},
+        "roles": {role: series.ROLE_NAMES.get(role) or series.without_defaults(role) for role in roles},
         "correction": CORRECTION,
         "tokens": [{**row.to_dict(), "model": shown_model(row)} for row in tables.tokens if row.condition == "none"],
         "curves": curve_rows(tables.curves),
@@ -69,7 +68,7 @@ def overview(results: stored.Results | None = None, about: Mapping[str, Any] | N
 def shown_model(row: Any) -> str:
     """The model's name with the decode setting and the condition, where a study has several."""
     label = row.condition if isinstance(row.condition, str) and row.condition != "none" else ""
-    return " · ".join(part for part in (row.model, row.setting, vocabulary.without_defaults(label)) if part)
+    return " · ".join(part for part in (row.model, row.setting, series.without_defaults(label)) if part)
 
 
 def cell_rows(cells: Sequence[stored.Cell]) -> Rows:
@@ -79,24 +78,15 @@ def cell_rows(cells: Sequence[stored.Cell]) -> Rows:
         by_model.setdefault(shown_model(cell), []).append(cell)
     roles: dict[int, str | None] = {}
     for some in by_model.values():
-        usual = vocabulary.usual_rows([cell.condition for cell in some], some[0].causal)
-        roles |= {id(cell): vocabulary.role(cell.condition, usual) for cell in some}
+        usual = series.ranking_rows([cell.condition for cell in some], some[0].causal)
+        roles |= {id(cell): series.role_of(cell.condition, usual) for cell in some}
     return [{**cell.to_dict(), "model": shown_model(cell), "role": roles[id(cell)]} for cell in cells]
-
-
-def lede(claims: Sequence[stored.Claim], cells: Rows, about: Mapping[str, Any]) -> str:
-    """The one sentence under the title: what came out, or what was run."""
-    models = list(dict.fromkeys(str(cell["model"]) for cell in cells))
-    if claims or not models:
-        return matrix.counted(claims) if claims else str(about.get("about") or "")
-    named = ", ".join(models) if len(models) <= 4 else f"{len(models)} models"
-    return f"What masking attention sinks does to {named}, with random keys masked as controls."
 
 
 def _claim(row: stored.Claim) -> dict[str, Any]:
     """A row with its figures as the terminal prints them."""
-    control = {"controlFigure": matrix.control_figure(row)} if row.control else {}
-    return {**row.to_dict(), "figure": matrix.figure(row), **control}
+    control = {"controlFigure": matrix.write_control(row)} if row.control else {}
+    return {**row.to_dict(), "figure": matrix.write_figure(row), **control}
 
 
 def class_rows(dynamics: Sequence[stored.Dynamics]) -> Rows:
@@ -127,9 +117,14 @@ def paper_values(model: str) -> dict[str, dict[int, float]]:
 # ---- models that were scored on the same true answers ----
 
 
+def kinds_of(rows: Sequence[stored.LikelihoodChange]) -> dict[str, str]:
+    """Model → ARM or DLM."""
+    return {row.model: "ARM" if row.causal else "DLM" for row in rows if row.of == "answers"}
+
+
 def scored_pair(rows: Sequence[stored.LikelihoodChange]) -> dict[str, Any]:
     """What one masked key per head costs each model, in nats per token, line by line."""
-    lines = vocabulary.side_by_side(rows)
+    lines = series.group_by_key(rows)
     return {
         "models": [{"name": name, "kind": kind} for name, kind in kinds_of(rows).items()],
         "lines": [

@@ -92,7 +92,7 @@ def _finite(value: Any) -> Any:
 def rules() -> list[dict[str, Any]]:
     """Every registered sink rule as the explorer offers it; one without a form is named, and cannot be chosen."""
     found: list[dict[str, Any]] = []
-    for rule in sink_rules.rules().values():
+    for rule in sink_rules.RULES.values():
         forms = [dataclasses.asdict(form) for form in rule.forms]
         found += [{**form, **{name: form[name].split() for name in ("scale", "limit")}} for form in forms]
         if not forms:

@@ -12,7 +12,7 @@ from sinkscope.errors import ReportError
 from sinkscope.report import figures as made
 from sinkscope.report.sample import first_head, model_of
 from sinkscope.report.writing import traces_of
-from sinkscope.study.results import read_results
+from sinkscope.results.rows import read_results
 from sinkscope.tracing import Trace
 
 DATED: dict[str, dict[str, None]] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}  # no date is kept

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from sinkscope.report.page import Blob, quantise
 from sinkscope.sinks import head_dynamics
-from sinkscope.sinks.columns import QUERY_KINDS, alive_keys, columns_by_layer, missing_keys, on_one_core, query_count
+from sinkscope.sinks.columns import QUERY_KINDS, columns_by_layer, on_one_core, visible_columns
 from sinkscope.sinks.heads import FEW, notable, relocation, stability
 from sinkscope.sinks.rules import GROUPS, Columns
 from sinkscope.tracing import Trace
@@ -65,7 +65,7 @@ def header(trace: Trace, name: str, classes: bool = True) -> dict[str, Any]:
         "settings": {key: value for key, value in trace.settings.to_dict().items() if value is not None},
         "interventions": trace.interventions,
         "queries": trace.queries.tolist(),
-        "alive": alive_keys(trace).sum(-1).tolist() if trace.causal else None,
+        "alive": trace.alive().sum(-1).tolist() if trace.causal else None,
         "blocks": trace.blocks.tolist(),
         "committedAt": trace.committed_at.tolist(),
         "vocabulary": [[text[:LONGEST_TOKEN], kind] for text, kind in shown],
@@ -221,9 +221,9 @@ def add_lens(trace: Trace, blob: Blob) -> dict[str, Any] | None:
 @on_one_core
 def totals(trace: Trace, groups: Sequence[str] = GROUPS) -> Floats:
     """Sum of each map's columns, `[group, layer, head, step]`, added up exactly as `Threshold.limit` does it."""
-    missing, found = missing_keys(trace), []
+    found = []
     for group in groups:
-        queries = query_count(trace, group)
+        queries, missing, _ = visible_columns(trace, group)
         chunks = [Columns.of(r, queries, missing).received.sum(-1) for _, (r,) in columns_by_layer(trace, [group])]
         found.append(torch.cat(chunks, 1).permute(1, 2, 0))
     return torch.stack(found).numpy()
@@ -236,7 +236,7 @@ def split_totals(trace: Trace) -> Floats:
     `[2, layer, head, step]`; the page needs them to find heads whose kinds of query have sinks of their own.
     """
     kinds = ("masked", "committed")
-    whole = [trace.positions / query_count(trace, kind).clamp(min=1) for kind in kinds]  # [step] each
+    whole = [trace.positions / trace.query_count(kind).clamp(min=1) for kind in kinds]  # [step] each
     chunks = []
     for _, columns in columns_by_layer(trace, kinds):
         sums = [(part * scale[:, None, None, None]).sum(-1) for part, scale in zip(columns, whole, strict=True)]

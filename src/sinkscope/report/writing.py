@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sinkscope import __version__, io
+from sinkscope import __version__
 from sinkscope.errors import ReportError
+from sinkscope.files import write_file
 from sinkscope.report import page, sample
 from sinkscope.report.overview import overview, overview_of
 from sinkscope.report.sample import first_head, model_of
@@ -67,7 +68,7 @@ def _named(traces: Sequence[Trace]) -> list[tuple[str, Trace]]:
 def _write(named: list[tuple[str, Trace]], about: dict[str, Any], title: str, out: Path, limit: int) -> Path:
     text = _page(named, about, title, limit).encode("utf-8", "replace")
     try:
-        return io.write(out, text)
+        return write_file(out, text)
     except OSError as error:
         raise ReportError(f"The report could not be written to {out} ({error}); choose another place.") from None
 

@@ -29,7 +29,7 @@ from torch import Tensor
 from sinkscope.errors import RuleError
 from sinkscope.fields import check_fields, number, whole
 from sinkscope.sinks import dynamics
-from sinkscope.sinks.columns import TraceColumns, alive_keys, default_rule, marks_by_layer, on_one_core, query_count
+from sinkscope.sinks.columns import TraceColumns, default_rule, marks_by_layer, on_one_core
 from sinkscope.sinks.rules import Rule
 from sinkscope.sinks.tables import named
 
@@ -96,9 +96,9 @@ def head_dynamics(trace: TraceColumns, rule: Rule | None = None, classes: Classe
     explained one by one in docs/explanation/sinks.md.
     """
     rule, classes = rule or default_rule(trace), classes or Classes()
-    queries, alive = query_count(trace, rule.group), alive_keys(trace)
+    queries, alive = trace.query_count(rule.group), trace.alive()
     unmasked = ["committed", "prompt"] if classes.split_prompt else ["committed"]
-    kinds = query_count(trace, "masked"), torch.stack([query_count(trace, kind) for kind in unmasked]).sum(0)
+    kinds = trace.query_count("masked"), torch.stack([trace.query_count(kind) for kind in unmasked]).sum(0)
     if trace.causal:  # nothing is masked; the frontier is the position that the step decides
         front, right = alive.sum(-1).float(), torch.full((trace.steps,), torch.nan)
     else:

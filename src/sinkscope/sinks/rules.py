@@ -17,9 +17,9 @@ from typing import Annotated, Any, ClassVar, Self, TypeVar
 import torch
 from torch import Tensor
 
-from sinkscope import plugins
 from sinkscope.errors import RuleError
 from sinkscope.fields import among, check_fields, number, refuse_huge
+from sinkscope.registry import Registry
 
 GROUPS = ("all", "masked", "committed", "prompt")
 UNITS = ("sum", "percent", "mean", "uniform")
@@ -134,7 +134,7 @@ class Rule(ABC):
         return {"rule": self.name, **dataclasses.asdict(self)}
 
 
-RULES: dict[str, type[Rule]] = {}
+RULES: Registry[type[Rule]] = Registry("sink rule", RuleError)
 R = TypeVar("R", bound=type[Rule])
 
 
@@ -143,29 +143,20 @@ def register(rule: R) -> R:
     name = getattr(rule, "name", "")
     if not name:
         raise RuleError(f"A rule needs a class attribute `name`, and {rule.__name__} has none: add one.")
-    if RULES.get(name, rule) is not rule:
-        raise RuleError(f"A rule named {name!r} is already registered ({RULES[name].__name__}): choose another name.")
-    RULES[name] = rule
+    RULES.add(name, rule)
     return rule
-
-
-def rules() -> Mapping[str, type[Rule]]:
-    """Every rule by its name, those of installed packages too."""
-    plugins.load("rules")
-    return RULES
 
 
 def rule_from_dict(data: Mapping[str, Any]) -> Rule:
     """The rule that `to_dict` wrote, or a study file names: {"rule": "threshold", "epsilon": 3, "unit": "sum"}."""
     words = dict(data)
     name = words.pop("rule", None)
-    if name not in RULES and name not in rules():
-        raise RuleError(f"A rule must be one of {', '.join(sorted(RULES))}, not {name!r}.")
-    known = [f.name for f in dataclasses.fields(RULES[name])]
+    rule = RULES[name]
+    known = [f.name for f in dataclasses.fields(rule)]
     unknown = sorted(set(words) - set(known))
     if unknown:
         raise RuleError(f"The rule {name} takes {', '.join(known)}, not {', '.join(unknown)}: leave that out.")
-    return RULES[name](**words)
+    return rule(**words)
 
 
 def rule_of_form(unit: str, value: float, group: str = "all") -> Rule:

@@ -13,13 +13,11 @@ from torch import Tensor
 from sinkscope.errors import RuleError, TraceError
 from sinkscope.sinks.columns import (
     TraceColumns,
-    alive_keys,
     columns_by_layer,
     default_rule,
     marks_by_layer,
-    missing_keys,
     on_one_core,
-    query_count,
+    visible_columns,
 )
 from sinkscope.sinks.rules import Columns, Rule, Threshold
 from sinkscope.sinks.tokens import ROLE_KIND, role_names
@@ -46,7 +44,7 @@ def find(trace: TraceColumns, rule: Rule | None = None) -> pl.DataFrame:
 def received(trace: TraceColumns, group: str, unit: str) -> pl.DataFrame:
     """What each key that exists received, as rows."""
     scores = trace.scores(group, unit)  # [step, layer, head, key]
-    there = alive_keys(trace)[:, None, None].expand(scores.shape)
+    there = trace.alive()[:, None, None].expand(scores.shape)
     frame = _keys(trace, *there.nonzero().unbind(-1)).with_columns(received=pl.Series(scores[there].numpy()))
     return frame.with_columns(unit=pl.lit(unit), group=pl.lit(group))
 
@@ -89,13 +87,13 @@ def sweep(
     rules = [Threshold(float(epsilon), unit=unit, group=group) for unit in units for epsilon in epsilons]
     if not rules:
         raise RuleError("A sweep needs at least one epsilon and one unit, and got none: name some.")
-    queries, alive = query_count(trace, group), missing_keys(trace)
+    queries, alive, _ = visible_columns(trace, group)
     sinks = np.zeros(len(rules), dtype=np.int64)
     for _, (received,) in columns_by_layer(trace, [group]):
         columns = Columns.of(received, queries, alive)
         # Missing keys and steps without queries are 0, which is never above a limit.
         sinks += [int(rule.mark(columns).sum()) for rule in rules]
-    keys = int((alive_keys(trace) & (queries > 0)[:, None]).sum()) * trace.layers * trace.heads_count
+    keys = int((trace.alive() & (queries > 0)[:, None]).sum()) * trace.layers * trace.heads_count
     frame = pl.DataFrame({"unit": [rule.unit for rule in rules], "epsilon": [rule.epsilon for rule in rules]})
     return frame.with_columns(sinks=pl.Series(sinks), keys=pl.lit(keys, pl.Int64)).with_columns(
         non_sinks=1 - pl.col("sinks") / pl.col("keys"), group=pl.lit(group)
@@ -111,8 +109,8 @@ def histogram(trace: TraceColumns, bins: int = 50, unit: str = "sum", group: str
     if bins < 1:
         raise RuleError(f"A histogram needs at least one bin, not {bins}.")
     rule = Threshold(0.0, unit=unit, group=group)
-    queries, alive = query_count(trace, group), missing_keys(trace)
-    counted = (alive_keys(trace) & (queries > 0)[:, None])[:, None, None, :]
+    queries, alive, _ = visible_columns(trace, group)
+    counted = (trace.alive() & (queries > 0)[:, None])[:, None, None, :]
     top = 0.0
     for _, (received,) in columns_by_layer(trace, [group]):
         top = max(top, float(rule.scores(received, queries, alive).amax()))
@@ -168,7 +166,7 @@ def token_shares(
 
 def sink_counts(trace: TraceColumns, rule: Rule) -> dict[Entry, tuple[float, float]]:
     """(id, kind) → how often it was a sink (a count a step, layer and head) and how often it was there (a count a step)."""
-    there = (alive_keys(trace) & (query_count(trace, rule.group) > 0)[:, None]).numpy()
+    there = (trace.alive() & (trace.query_count(rule.group) > 0)[:, None]).numpy()
     marked = np.zeros(there.shape)
     for _, _, marks, _ in marks_by_layer(trace, rule):
         marked += marks.sum((1, 2)).numpy()

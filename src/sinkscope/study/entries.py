@@ -119,11 +119,11 @@ def each_once(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def known_task(name: str) -> str:
-    from sinkscope.tasks import registered
+    from sinkscope.tasks import TASKS
     from sinkscope.tasks.benchmarks import GSM8K, HUMANEVAL, is_benchmark
 
-    if not is_benchmark(name) and name not in registered():
-        raise ValueError(f"must be one of {', '.join([*registered(), *GSM8K, *HUMANEVAL])}, not {shown(name)}")
+    if not is_benchmark(name) and name not in TASKS:
+        raise ValueError(f"must be one of {', '.join([*TASKS, *GSM8K, *HUMANEVAL])}, not {shown(name)}")
     return name
 
 

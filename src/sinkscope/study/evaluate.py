@@ -11,14 +11,14 @@ from typing import Any
 from sinkscope.errors import TaskError
 from sinkscope.interventions.conditions import Condition
 from sinkscope.models.model import Model
+from sinkscope.results.accuracy import removed_shares
 from sinkscope.statistics import wilson
-from sinkscope.study.analysis.accuracy import shares
-from sinkscope.study.engines import Engine, Ray
+from sinkscope.study.engine import Engine, Ray
 from sinkscope.study.problem_sets import ProblemSets, load_outline
-from sinkscope.study.run import OnMessage, OnProgress, Work, begun
+from sinkscope.study.run import OnMessage, OnProgress, Work, open_run
 from sinkscope.study.schema import Study
 from sinkscope.study.table1 import benchmark_words
-from sinkscope.study.units.given import in_memory
+from sinkscope.study.units.worker import in_memory
 from sinkscope.tasks.benchmarks import pass_at_k
 
 NONE = Condition("none")
@@ -56,7 +56,7 @@ def evaluate(
     with ExitStack() as stack:
         stack.enter_context(in_memory({} if isinstance(model, str) else {name: model}))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) if out is None else Path(out)
-        work = stack.enter_context(begun(study, folder, engine, workers, on_message, on_progress))
+        work = stack.enter_context(open_run(study, folder, engine, workers, on_message, on_progress))
         work.run_units([unit for unit in work.units if unit.condition == condition])
         return summarise(work, condition, pass_at)
 
@@ -84,7 +84,7 @@ def summarise(work: Work, condition: Condition, pass_at: Sequence[int]) -> dict[
         for k in pass_at if task.repeats > 1 else ():
             values = [pass_at_k(len(row["verdicts"]), sum(row["verdicts"]), k) for row in rows]
             scores[f"pass@{k}"] = {"value": sum(values) / len(values)}
-        effect = shares(chunk["effect"] for chunk in chunks)
+        effect = removed_shares(chunk["effect"] for chunk in chunks)
         found[task.name] = {"n": len(rows), "scores": scores, **effect, **info.benchmarks.get(task.name, {})}
     return {
         "schema": 2, "model": dict(info.identity), "condition": condition.to_dict(), "tasks": found,

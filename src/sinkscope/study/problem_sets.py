@@ -16,7 +16,7 @@ from sinkscope.models.model import Model
 from sinkscope.study.entries import name_and_mode
 from sinkscope.study.schema import Study, TaskPlan
 from sinkscope.study.units import Job, ModelInfo, Prompt, Unit, kind_of, perform
-from sinkscope.study.units.given import IN_MEMORY
+from sinkscope.study.units.worker import IN_MEMORY
 from sinkscope.tasks import Problem, problems
 from sinkscope.tasks.benchmarks import Benchmark
 

@@ -1,7 +1,8 @@
-"""The work of a run: models become known, units planned, run and stored, and results assembled from them."""
+"""`run`: a study becomes a folder of results, an existing run is resumed; `Run`: what a finished one found."""
 
 from __future__ import annotations
 
+import html
 import inspect
 import io
 import logging
@@ -10,33 +11,161 @@ import platform
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+
 from sinkscope.errors import StudyError
 from sinkscope.interventions.conditions import Condition
-from sinkscope.io.progress import LOADING
-from sinkscope.study.analysis import analysed
-from sinkscope.study.benchmark_table import write_table
-from sinkscope.study.engines import Engine, Ray, engine_of
+from sinkscope.models.model import Model
+from sinkscope.progress import LOADING
+from sinkscope.results.claims import judge_claims, verdicts_of
+from sinkscope.results.findings import Finding, list_findings
+from sinkscope.results.rows import (
+    TABLES,
+    Cell,
+    Claim,
+    Results,
+    RunFacts,
+    Tables,
+    need_results,
+    read_answers,
+    to_frame,
+)  # fmt: skip
+from sinkscope.results.summary import write_summary
+from sinkscope.results.tables import table1_markdown, write_tables
+from sinkscope.study.engine import Engine, Ray, choose_engine
 from sinkscope.study.problem_sets import ProblemSets
-from sinkscope.study.results import Results
 from sinkscope.study.rounds import plan_round
 from sinkscope.study.schema import Study
-from sinkscope.study.store import RUN_SCHEMA, Store, as_json, versions
-from sinkscope.study.units import Job, ModelInfo, Unit, kind_of, units_of, weigh
+from sinkscope.study.store import RUN_SCHEMA, Store, as_json, list_versions
+from sinkscope.study.table1 import benchmark_cells
+from sinkscope.study.units import Job, ModelInfo, Unit, kind_of, kinds, units_of, weigh
+from sinkscope.study.units.accuracy import answer_table
+from sinkscope.study.units.worker import in_memory
 
 logger = logging.getLogger(__name__)
 OnMessage = Callable[[str], object]
 OnProgress = Callable[..., object]  # units done, units in all, and, where it takes a third, the seconds left
 
 
+# ---- a finished run
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: `sk.run` returns it, `sk.Run.load(folder)` opens it; its tables are polars frames, with `.to_pandas()`."""
+
+    folder: Path
+    rows: Results  # with named fields
+
+    def __repr__(self) -> str:
+        names = ", ".join(str(model.get("name")) for model in self.rows.run.models)
+        return f"Run({self.rows.run.study}: {names}; {self.rows.run.conditions} conditions; {self.folder})"
+
+    def _repr_html_(self) -> str:
+        """A notebook's card: what ran, the findings, and where the tables are."""
+        lines = [self.rows.run.about, *(one.sentence for one in self.findings())]
+        lines.append("Tables: .cells() · .claims() · .answers() · print(run.summary())")
+        shown = "".join(f"<p>{html.escape(line)}</p>" for line in lines if line)
+        return f"<p><b>{html.escape(repr(self))}</b></p>{shown}"
+
+    def findings(self) -> list[Finding]:
+        """The paper's findings as this run has them, one sentence each."""
+        return list_findings(self.rows)
+
+    def cells(self) -> pl.DataFrame:
+        """Accuracy per model, task, setting and condition, with intervals and controls."""
+        return to_frame(self.rows.cells, Cell)
+
+    def claims(self) -> pl.DataFrame:
+        """Claims, one row per model, condition and definition of a sink, with the verdict and what it rests on."""
+        return to_frame(self.rows.claims, Claim)
+
+    def answers(self) -> pl.DataFrame:
+        """Everything that was answered or scored, one row per problem."""
+        return read_answers(self.folder)
+
+    @cached_property
+    def results(self) -> dict[str, Any]:
+        """The results as plain JSON values."""
+        return self.rows.to_dict()
+
+    def summary(self, full: bool = False) -> str:
+        """What came out, in at most 25 lines of 80 columns; full: every table."""
+        if full:
+            return write_tables(self.rows)
+        seconds = (Store(self.folder).read("run.json") or {}).get("seconds")
+        return write_summary(self.rows, self.folder, seconds if isinstance(seconds, int | float) else None)
+
+    def unexpected(self, study: Study) -> list[str]:
+        """Where a verdict is not the one that the study expects, a line each."""
+        verdicts = {(row.model, row.name): row.value for row in self.rows.verdicts}
+        return [
+            f"{model} {name}: expected {value}, came {verdicts.get((model, name), 'no such claim')}"
+            for model, wanted in study.expected.items()
+            for name, value in wanted.items()
+            if verdicts.get((model, name)) != value
+        ]
+
+    @classmethod
+    def load(cls, folder: Path | str) -> Run:
+        """Read a run that is finished: its folder, or its results.json."""
+        path = Path(folder)
+        return cls(path.parent if path.is_file() else path, need_results(path))
+
+
+def run(
+    study: Study | str | Mapping[str, Any],
+    out: Path | str | None = None,
+    engine: str | Ray | Engine = "local",
+    workers: int | None = None,
+    on_message: OnMessage | None = None,
+    on_progress: OnProgress | None = None,
+    models: Mapping[str, Model] | None = None,
+) -> Run:
+    """Run a study into the folder `out` (default runs/NAME), or what is left of it.
+
+    study: a `Study`, the name of a shipped one or of a file, or a mapping of the fields of a study file.
+    workers: processes of the local engine (None: one per core). on_message: is given one line for each thing worth printing;
+    without it they are logged. on_progress: is called after every unit with how many are done, of how many, and the seconds
+    left, if it takes a third argument. Ctrl-C lets the units at work finish and stores them. models: in memory, from `wrap`,
+    by the names that results show; they take the place of the study's, and their units run in this process.
+    """
+    plan = read_study(study)
+    if models is not None:
+        if engine != "local" or workers not in (None, 1) or not all(isinstance(one, Model) for one in models.values()):
+            raise StudyError(
+                "Expected models in memory as {name: sk.wrap(model)}, with the local engine and one worker."
+            )
+        plan, workers = plan.changed(models=list(models)), 1
+    started = time.time()
+    with in_memory(models or {}), open_run(plan, out, engine, workers, on_message, on_progress) as work:
+        results = work.assemble(work.run_all())
+        before = (work.store.read("run.json", schema=True) or {}).get("seconds")
+        spent = (before if isinstance(before, int | float) else 0.0) + time.time() - started
+        work.store.write("run.json", as_json({**work.about, "finished": True, "seconds": round(spent, 1)}))
+    return Run(work.store.folder, results)
+
+
+def read_study(study: Study | str | Mapping[str, Any]) -> Study:
+    """A study in any of the forms that `run` takes."""
+    if isinstance(study, Study):
+        return study
+    return Study.load(study) if isinstance(study, str) else Study.from_dict(study)
+
+
+# ---- a run at work
+
+
 @contextmanager
-def begun(
-    study: Study | str,
+def open_run(
+    study: Study,
     out: Path | str | None = None,
     engine: str | Ray | Engine = "local",
     workers: int | None = None,
@@ -46,14 +175,13 @@ def begun(
 ) -> Iterator[Work]:
     """A folder that is locked and holds this run, with its models known and its units planned; shard: only this part."""
     message, progress = on_message or logger.info, on_progress or (lambda done, total: None)
-    study = Study.load(study) if isinstance(study, str) else study
     store = Store(Path("runs") / study.name if out is None else out)
-    chosen = engine_of(engine, workers, message)
+    chosen = choose_engine(engine, workers, message)
     with store.locked(shard), closing(chosen):
         sets = ProblemSets(study)
         study = sets.count_problems()
-        models = [sets.add_protocols(info) for info in models_of(study, chosen, store.folder, message)]
-        about = about_run(study, models)
+        models = [sets.add_protocols(info) for info in load_facts(study, chosen, store.folder, message)]
+        about = describe_run(study, models)
         store.open(study.to_yaml(), about, alone=shard is None)
         for line in sets.describe(models):
             message(line)
@@ -62,7 +190,7 @@ def begun(
 
 @dataclass(frozen=True)
 class Work:
-    """A run that was begun: what it consists of, and what does it."""
+    """A run at work: what it consists of, and what does it."""
 
     study: Study
     store: Store
@@ -87,8 +215,8 @@ class Work:
             self.run_units(answers)
         else:
             answers = self._run_rounds(answers)
-        results, _ = analysed(self.study, self.models, answers, self.store.load, self.about)
-        for line in write_table(self.study, self.store, self.models, answers, results, self.about).splitlines():
+        self.assemble(answers)
+        for line in (self.store.folder / "table1.md").read_text(encoding="utf-8").splitlines():
             self.on_message(line)
         others = [unit for unit in self.units if unit.kind != "answers"]
         self.run_units(others)
@@ -109,26 +237,25 @@ class Work:
             if (result := self.store.find(unit)) is None:
                 left.append(unit)
             else:
-                check(self.store, unit, result)
+                check_unit(self.store, unit, result)
         done = len(units) - len(left)
         if done and left:
             self.on_message(f"{done} of {len(units)} units are there already")
         self.on_progress(done, len(units))
-        known, sets = {info.asked: info for info in self.models}, self.sets
-        weights = {unit.id: weigh(self.study, unit, known[unit.model]) for unit in left}
+        infos = {info.asked: info for info in self.models}
+        weights = {unit.id: weigh(self.study, unit, infos[unit.model]) for unit in left}
         ahead, spent, started = sum(weights.values()), 0.0, time.monotonic()
         timed = len(inspect.signature(self.on_progress).parameters) > 2
         try:
             with Stop().listening() as stop:
-                jobs = [sets.make_job(unit) for unit in left]
-                for job, found in self.engine.work(self.study, jobs, self.store.folder, stop):
-                    unit = job.unit
+                jobs = [self.sets.make_job(unit) for unit in left]
+                for job, raw in self.engine.work(self.study, jobs, self.store.folder, stop):
                     with stop.storing():
-                        result = sets.grade(unit, found)
-                        check(self.store, unit, result)
-                        self.store.save(unit, result)
+                        result = self.sets.grade(job.unit, raw)
+                        check_unit(self.store, job.unit, result)
+                        self.store.save(job.unit, result)
                         done += 1
-                    spent += weights[unit.id]
+                    spent += weights[job.unit.id]
                     pace = (time.monotonic() - started) / max(spent, 1e-9)  # seconds for what was expected to take one
                     seconds = pace * (ahead - spent) if done < len(units) else 0.0
                     self.on_progress(done, len(units), *([seconds] if timed else []))
@@ -138,6 +265,57 @@ class Work:
             self.on_message(f"stopped: {done} of {len(units)} units are stored; rerun the command to resume")
             raise
 
+    def assemble(self, units: Sequence[Unit]) -> Results:
+        """All tables from the stored units; written as results.parquet and results.json."""
+        return assemble(self.study, self.store, self.models, units, self.about)
+
+
+def assemble(
+    study: Study, store: Store, models: Sequence[ModelInfo], units: Sequence[Unit], about: Mapping[str, Any]
+) -> Results:
+    """All tables of a run from its stored units, written as results.parquet, results.json and, of benchmarks, table1.md."""
+    by_id = {unit.id: unit for unit in units}
+    load_once = cache(lambda name: store.load(by_id[name]))
+    infos = {info.name: info for info in models}
+
+    def load(unit: Unit) -> dict[str, Any]:
+        found: dict[str, Any] = load_once(unit.id)
+        return found
+
+    rows: dict[str, list[Any]] = {name: [] for name in TABLES}
+    for kind in kinds().values():
+        own = [unit for unit in units if unit.kind == kind.name]
+        for name, more in kind.rows(study, infos, own, load).items() if own else ():
+            rows[name] += more
+    if study.has_table:
+        rows["cells"] = benchmark_cells(study, infos, units, rows["cells"], store.find)
+    tables = Tables(**rows)
+    facts = RunFacts(
+        **{name: about[name] for name in ("study", "seed", "models", "versions", "backend")},
+        about=study.about, units=len(units), conditions=len(study.conditions), margin=study.margin,
+    )  # fmt: skip
+    claims = judge_claims(tables, study.margin / 100)
+    results = Results(**vars(tables), verdicts=verdicts_of(claims), run=facts, claims=claims)
+    buffer = io.BytesIO()
+    answer_table(units, load).write_parquet(buffer)
+    store.write("results.parquet", buffer.getvalue())
+    if study.has_table:
+        dtypes = ", ".join(sorted({str(info.identity["dtype"]) for info in models}))
+        run_with = {"batch size": study.chunk, "dtype": dtypes, **about["machine"], **about["versions"]}
+        store.write("table1.md", table1_markdown(results.cells, run_with))
+    store.write("results.json", as_json(results.to_dict()))
+    return results
+
+
+def check_unit(store: Store, unit: Unit, result: dict[str, Any]) -> None:
+    """The controls of the unit's kind; the other side of a pair may not be there yet."""
+    kind = kind_of(unit)
+    control = kind.control_of(unit)
+    kind.check(unit, result, None if control is None else store.find(control))
+
+
+# ---- Ctrl-C
+
 
 class Stop:
     """Whether an end was asked for: the first Ctrl-C lets the units at work finish, the second one ends at once.
@@ -146,13 +324,13 @@ class Stop:
     """
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
         self._storing = False
         self._late: list[int] = []
         self._before: dict[int, Any] = {}
 
     def __call__(self) -> bool:
-        return self.asked
+        return self.requested
 
     @contextmanager
     def storing(self) -> Iterator[None]:
@@ -165,9 +343,9 @@ class Stop:
         for number in self._late:
             self._obey(number)
 
-    def _received(self, number: int, frame: Any) -> None:
-        if number == signal.SIGINT and not self.asked:
-            self.asked = True
+    def _receive(self, number: int, frame: Any) -> None:
+        if number == signal.SIGINT and not self.requested:
+            self.requested = True
         elif self._storing:
             self._late.append(number)
         else:
@@ -184,7 +362,7 @@ class Stop:
             yield self
             return
         ending = [number for number in (signal.SIGTERM, signal.SIGHUP) if callable(signal.getsignal(number))]
-        self._before = {number: signal.signal(number, self._received) for number in (signal.SIGINT, *ending)}
+        self._before = {number: signal.signal(number, self._receive) for number in (signal.SIGINT, *ending)}
         try:
             yield self
         finally:
@@ -192,21 +370,24 @@ class Stop:
                 signal.signal(number, handler)
 
 
-def models_of(study: Study, engine: Engine, folder: Path, on_message: OnMessage) -> list[ModelInfo]:
+# ---- what is known before the plan
+
+
+def load_facts(study: Study, engine: Engine, folder: Path, on_message: OnMessage) -> list[ModelInfo]:
     """Every model loaded once, by the engine; extras last, so that the worker that has loaded one goes on with it."""
     shown = shown_names([*study.models, *study.likelihood_models])
     jobs = [Job(Unit("facts", name, Condition("none"), shown=short)) for name, short in shown.items()]
-    found: dict[str, dict[str, Any]] = {}
+    facts: dict[str, dict[str, Any]] = {}
     on_message(f"{LOADING}{', '.join(shown.values())}")
     for job, result in engine.work(study, jobs, folder, lambda: False):
-        found[job.model] = result
-        if waiting := [short for name, short in shown.items() if name not in found]:
+        facts[job.model] = result
+        if waiting := [short for name, short in shown.items() if name not in facts]:
             on_message(f"{LOADING}{', '.join(waiting)}")
-    left_out = [result["left_out"] for result in found.values() if "left_out" in result]
+    left_out = [result["left_out"] for result in facts.values() if "left_out" in result]
     for why in left_out:
         on_message(f"left out: {why}")
-    need_a_model(len(found) - len(left_out), left_out)
-    return [ModelInfo(**found[name]) for name in shown if "left_out" not in found[name]]
+    need_a_model(len(facts) - len(left_out), left_out)
+    return [ModelInfo(**facts[name]) for name in shown if "left_out" not in facts[name]]
 
 
 def need_a_model(count: int, left_out: Sequence[str]) -> None:
@@ -222,7 +403,7 @@ def shown_names(names: list[str]) -> dict[str, str]:
     return {name: short if list(last.values()).count(short) == 1 else name for name, short in last.items()}
 
 
-def about_run(study: Study, models: list[ModelInfo]) -> dict[str, Any]:
+def describe_run(study: Study, models: list[ModelInfo]) -> dict[str, Any]:
     """What run.json holds: everything that the results depend on, and the machine."""
     import torch
 
@@ -235,7 +416,7 @@ def about_run(study: Study, models: list[ModelInfo]) -> dict[str, Any]:
         "study": study.name,
         "seed": study.seed,
         "models": [info.to_dict() for info in models],
-        "versions": versions(),
+        "versions": list_versions(),
         "backend": backend,
         "machine": {
             "system": platform.system(),
@@ -245,22 +426,3 @@ def about_run(study: Study, models: list[ModelInfo]) -> dict[str, Any]:
             **({"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}),
         },
     }
-
-
-def check(store: Store, unit: Unit, result: dict[str, Any]) -> None:
-    """The controls of the unit's kind; the other side of a pair may not be there yet."""
-    kind = kind_of(unit)
-    control = kind.control_of(unit)
-    kind.check(unit, result, None if control is None else store.find(control))
-
-
-def assemble(study: Study, store: Store, models: list[ModelInfo], units: list[Unit], about: dict[str, Any]) -> Results:
-    """All tables from the stored units; written as results.parquet and results.json."""
-    results, table = analysed(study, models, units, store.load, about)
-    if study.has_table:
-        write_table(study, store, models, units, results, about)
-    buffer = io.BytesIO()
-    table.write_parquet(buffer)
-    store.write("results.parquet", buffer.getvalue())
-    store.write("results.json", as_json(results.to_dict()))
-    return results

@@ -13,11 +13,11 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from sinkscope.errors import StudyError
-from sinkscope.io.reading import damaged, read_object
+from sinkscope.files import read_object, report_damage
 from sinkscope.settings.decode import Decode
-from sinkscope.study.run import assemble, begun, check, need_a_model
+from sinkscope.study.run import assemble, check_unit, need_a_model, open_run
 from sinkscope.study.schema import Study
-from sinkscope.study.store import Store, as_json, versions
+from sinkscope.study.store import Store, as_json, list_versions
 from sinkscope.study.units import ModelInfo, Unit, units_of, weigh
 
 MOST = 100_000  # shards
@@ -54,7 +54,7 @@ def run_shard(study: Study | str, shard: Shard, out: Path | str | None = None, *
 
     words: of `run`, such as engine and workers.
     """
-    with begun(study, out, shard=str(shard), **words) as work:
+    with open_run(study, out, shard=str(shard), **words) as work:
         units = shard.of(work.study, work.units, work.models)
         if work.study.sequential is not None:
             raise StudyError("Shards cannot look at each other's answers: leave sequential stopping out.")
@@ -97,13 +97,13 @@ def merge(folders: Sequence[Path | str], out: Path | str | None = None) -> Path:
         raise StudyError("Expected at least one run folder to merge, got none.")
     if out is None and len(parts) > 1:
         raise StudyError(f"Expected --out, the folder for the merged run of {len(parts)} folders, got none.")
-    text, first = parts[0].begun()
+    text, first = parts[0].read_plan()
     about = {name: value for name, value in first.items() if name not in ("finished", "seconds", "shards")}
     for part in parts:
         advice = "leave it out, or run its shard again as the others, with the versions that merge it"
-        part.require(text, {**about, "versions": versions()}, advice, ("schema", "study", "backend"))
+        part.require(text, {**about, "versions": list_versions()}, advice, ("schema", "study", "backend"))
     study = Study.load(parts[0].folder / "study.yaml")
-    with damaged(f"{parts[0].folder / 'run.json'}", StudyError):
+    with report_damage(f"{parts[0].folder / 'run.json'}", StudyError):
         models = models_in(about["models"])
         units = units_of(study, models)
     where = _found(parts, units)
@@ -116,7 +116,7 @@ def merge(folders: Sequence[Path | str], out: Path | str | None = None) -> Path:
         for unit in units:
             _copy(where[unit.id], store, unit)
         for unit in units:
-            check(store, unit, store.load(unit))
+            check_unit(store, unit, store.load(unit))
         assemble(study, store, models, units, about)
         store.write("run.json", as_json({**about, "finished": True, "shards": len(parts)}))
     return store.folder

@@ -18,21 +18,21 @@ from typing import IO, Any
 
 import yaml
 
-from sinkscope import io, plugins
 from sinkscope.errors import StudyError
-from sinkscope.io.reading import read_object, read_text
+from sinkscope.files import PARTIAL, describe_error, read_object, read_text, write_file
+from sinkscope.registry import plugin_versions
 from sinkscope.study.units import Unit, kind_of
 from sinkscope.tasks.benchmarks import is_benchmark
 
 RUN_SCHEMA = 1  # of run.json
 LARGEST = 128 << 20  # bytes of a unit's file, run.json or results.json
-SAME = ("models", "versions", "seed")  # what every part of a run has in common, beside its study
+MUST_MATCH = ("models", "versions", "seed")  # what every part of a run has in common, beside its study
 PACKAGES = ("sinkscope", "torch", "transformers", "numpy", "polars", "scipy")
 
 
 def _asks_more(path: Path, study_yaml: str) -> bool:
     """Whether a study differs from a stored one in nothing but more problems of benchmarks, asked in the same order."""
-    before, after = (yaml.safe_load(text) for text in (read_text(path, LARGEST, StudyError), study_yaml))
+    before, after = (yaml.safe_load(text) for text in (read_text(path, StudyError), study_yaml))
     if not isinstance(before, dict) or after.get("sequential") or len(before.get("tasks", ())) != len(after["tasks"]):
         return False
     pairs = list(zip(before["tasks"], after["tasks"], strict=True))
@@ -85,7 +85,7 @@ class Store:
         alone: nobody else writes here now, so what a killed process left half written may be removed.
         """
         for place in ("", "units/", "traces/") if alone else ():
-            for partial in self.folder.glob(f"{place}*{io.PARTIAL}"):
+            for partial in self.folder.glob(f"{place}*{PARTIAL}"):
                 partial.unlink(missing_ok=True)
         if self.read("run.json", schema=True) is None or not (self.folder / "study.yaml").is_file():
             self.write("study.yaml", study_yaml)
@@ -95,17 +95,17 @@ class Store:
             self.write("study.yaml", study_yaml)  # the units that are there stay as they are
         self.require(study_yaml, run, "name another folder with --out, or remove this one")
 
-    def begun(self) -> tuple[str, dict[str, Any]]:
+    def read_plan(self) -> tuple[str, dict[str, Any]]:
         """study.yaml and run.json of a run that was begun here."""
         run, path = self.read("run.json", schema=True), self.folder / "study.yaml"
         if run is None or not path.is_file():
             raise StudyError(f"Expected a run folder, and {self.folder} lacks study.yaml or run.json; name others.")
-        return read_text(path, LARGEST, StudyError), run
+        return read_text(path, StudyError), run
 
     def require(self, study_yaml: str, run: Mapping[str, Any], advice: str, more: Sequence[str] = ()) -> None:
         """Refuse a folder that holds another run; more: what must be the same beside study, models, versions and seed."""
-        text, before = self.begun()
-        sides = {name: [json.dumps(one.get(name), indent=1) for one in (before, run)] for name in (*SAME, *more)}
+        text, before = self.read_plan()
+        sides = {name: [json.dumps(one.get(name), indent=1) for one in (before, run)] for name in (*MUST_MATCH, *more)}
         for what, (there, asked) in {"study.yaml": [text, study_yaml], **sides}.items():
             if there != asked:
                 lines = difflib.unified_diff(
@@ -156,9 +156,9 @@ class Store:
         """A reader sees the old file, the new one, or none."""
         path = self.folder / name
         try:
-            return io.write(path, content, durable)
+            return write_file(path, content, durable)
         except OSError as error:
-            raise StudyError(f"{path} could not be written ({io.reason(error)}); free space, and rerun.") from None
+            raise StudyError(f"{path} could not be written ({describe_error(error)}); free space, and rerun.") from None
 
 
 def _locked(path: Path, kind: int, what: str) -> IO[str]:
@@ -189,14 +189,14 @@ def digest(result: Any) -> str:
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
-def versions() -> dict[str, str]:
+def list_versions() -> dict[str, str]:
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:  # run from a source tree without installing
             found[name] = "unknown"
-    return found | plugins.versions()
+    return found | plugin_versions()
 
 
 def as_json(value: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,16 @@ from sinkscope.errors import TaskError
 from sinkscope.interventions.conditions import Condition
 from sinkscope.models.load import load_config_only
 from sinkscope.models.model import Model
+from sinkscope.paper import TABLE_1
+from sinkscope.results.rows import Cell
+from sinkscope.results.shift import with_shifts
 from sinkscope.statistics import paired
-from sinkscope.study.run import OnMessage
+from sinkscope.study.rounds import Stored, decisions
 from sinkscope.study.schema import SequentialPlan, Study
-from sinkscope.tasks import KINDS, registered
+from sinkscope.study.units import ModelInfo, Unit
+from sinkscope.tasks import KINDS, TASKS
 from sinkscope.tasks.benchmarks import GSM8K, HUMANEVAL, is_benchmark
-from sinkscope.tasks.protocol import OTHERWISE, protocol_for
+from sinkscope.tasks.protocol import OTHERWISE, benchmark_of, protocol_for
 
 SUITE, PREFIX = "sinkscope", "sinkscope_"  # all of our own tasks, and one of them, as the harness's users name them
 OWN_SIZE = 100  # problems of a task of ours, unless given
@@ -104,7 +108,7 @@ def study_tasks(tasks: Sequence[str]) -> list[str]:
     found: list[str] = []
     for name in tasks:
         plain = name.removeprefix(PREFIX)
-        if name != SUITE and not is_benchmark(plain) and plain not in registered():
+        if name != SUITE and not is_benchmark(plain) and plain not in TASKS:
             known = ", ".join([*GSM8K, *HUMANEVAL, SUITE, *(PREFIX + kind for kind in KINDS)])
             raise TaskError(f"Expected a task out of {known}, or one of lm-evaluation-harness, got {name!r}.")
         found += KINDS if name == SUITE else [plain]
@@ -144,7 +148,7 @@ def grid(ks: Sequence[int]) -> list[dict[str, Any]]:
     return found
 
 
-def check_fast(study: Study, count: int, answer: Answer, message: OnMessage) -> Study:
+def check_fast(study: Study, count: int, answer: Answer, message: Callable[[str], object]) -> Study:
     """The same study decoded fast, after that agreed with its own decoding on so many unmasked problems."""
     message(f"fast decoding against the protocol's on {count} problems")
     plain = study.changed(problems=count, conditions=["none"], trace={"problems": 0}, shift=0)
@@ -167,3 +171,47 @@ def check_fast(study: Study, count: int, answer: Answer, message: OnMessage) -> 
 def with_words(study: Study, words: Mapping[str, Any]) -> Study:
     """The study with further decode words."""
     return Study.from_dict({**study.to_dict(), "decode": {**study.decode, **words}})
+
+
+# ---- its cells
+
+
+def benchmark_cells(
+    study: Study, models: Mapping[str, ModelInfo], units: Sequence[Unit], cells: Sequence[Cell], stored: Stored
+) -> list[Cell]:
+    """The cells with how the benchmark was asked, what others report, how rounds ended, and how far answers shifted."""
+    ends = decisions(study, units, stored) if study.sequential else {}
+    found = []
+    for cell in cells:
+        info = models[cell.model]
+        about = info.benchmarks.get(cell.task, {})
+        end = next((
+            one.to_dict() for (group, condition), one in ends.items()
+            if (group[0], group[2], condition.label) == (info.asked, cell.task, cell.label)
+        ), None)  # fmt: skip
+        published = about.get("published") if cell.label == "none" else None
+        paper = _paper_figure(cell, about) if about else cell.paper
+        found.append(
+            replace(cell, protocol=about.get("protocol"), published=published, paper=paper, sequential=end)
+        )
+    answers = {
+        key: {int(row["problem"]): row for row in rows} for key, rows in _rows_of(units, stored, "answers").items()
+    }
+    return with_shifts(found, answers, _rows_of(units, stored, "shift"))
+
+
+def _paper_figure(cell: Cell, about: Mapping[str, Any]) -> float | None:
+    """The paper's figure, for exactly its checkpoint and the protocol that repeats it."""
+    exact = about.get("protocol") == "paper" and about.get("published")
+    if not exact or cell.condition["name"] not in ("none", "mask_sinks"):
+        return None
+    return TABLE_1.get((cell.family, benchmark_of(cell.task) or ""), {}).get(int(cell.condition["k"]))
+
+
+def _rows_of(units: Sequence[Unit], stored: Stored, kind: str) -> dict[tuple[str, str, str], list[dict[str, Any]]]:
+    """Rows of stored units by model, task and label of the condition."""
+    found: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for unit in units:
+        if unit.kind == kind and (result := stored(unit)) is not None:
+            found.setdefault((unit.shown, unit.task, unit.condition.label), []).extend(result["rows"])
+    return found

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from sinkscope.interventions.conditions import Condition, condition_from_dict
-from sinkscope.interventions.settings import ranked_keys, registered
+from sinkscope.interventions.settings import INTERVENTIONS, ranked_keys
 from sinkscope.study.results import LikelihoodChange, Match
 
 Settings = Mapping[str, Any]
@@ -77,13 +77,13 @@ def as_in_the_paper(condition: Settings, family: str) -> bool:
 
 def controls(condition: Condition) -> Mapping[Match, Sequence[Condition]]:
     """The conditions that may control for this one, best first, as its intervention names them."""
-    entry = registered().get(condition.name)
+    entry = INTERVENTIONS.get(condition.name)
     return {} if entry is None or entry.controls is None else entry.controls(condition)
 
 
 def aim(condition: Settings) -> Literal["weaken", "hold"] | None:
     """What the intervention is meant to do to sinks, beside masking them."""
-    entry = registered().get(condition["name"])
+    entry = INTERVENTIONS.get(condition["name"])
     return None if entry is None else entry.aim
 
 
@@ -119,7 +119,7 @@ def role(condition: Settings, rows: str = "all") -> str | None:
         match = says.pop("match", "count")
         return match if not says and by == rows and rank == "clean" else None
     if one.name != "mask_sinks":
-        entry = registered().get(one.name)
+        entry = INTERVENTIONS.get(one.name)
         return one.series().label if entry is not None and entry.controls is not None and one.k else None
     if says or (by != rows and rank != "clean"):
         return None
@@ -157,7 +157,7 @@ def short_names(conditions: Mapping[str, Settings], causal: bool) -> dict[str, s
 
 
 def _short_name(condition: Settings, several: set[str], causal: bool) -> str | None:
-    entry = registered().get(condition["name"])
+    entry = INTERVENTIONS.get(condition["name"])
     silent = {"name", *({"rank", "rows"} - several)}
     given = {name: value for name, value in condition.items() if name not in silent and value not in (None, False)}
     if entry is None:

@@ -5,7 +5,7 @@ A kind of ours is a file that ends in `register(Task(…))`, and is named in the
 """
 
 from sinkscope.tasks import arithmetic, composition, distant, logic, planning, programs, recall, repeat
-from sinkscope.tasks.problem import SPLITS, Problem, Task, problems, register, registered, split_of
+from sinkscope.tasks.problem import SPLITS, TASKS, Problem, Task, problems, register, split_of
 
 OWN = (arithmetic, programs, logic, planning, composition, recall, distant, repeat)  # each registers what it holds
 
@@ -13,4 +13,4 @@ OWN = (arithmetic, programs, logic, planning, composition, recall, distant, repe
 # planted models do.
 KINDS = ("arithmetic", "programs", "logic", "planning", "composition", "recall")
 
-__all__ = ["KINDS", "SPLITS", "Problem", "Task", "problems", "register", "registered", "split_of"]
+__all__ = ["KINDS", "SPLITS", "TASKS", "Problem", "Task", "problems", "register", "split_of"]

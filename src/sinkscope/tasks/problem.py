@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sinkscope import plugins
 from sinkscope.errors import TaskError
 from sinkscope.fields import among, maybe, need, whole
+from sinkscope.registry import Registry
 
 Source = random.Random
 DIFFICULTIES = (1, 2, 3)
@@ -43,7 +43,7 @@ class Problem:
         """Whether `text` answers the problem; any text may come, and nonsense is simply wrong."""
         if not isinstance(text, str):
             raise TaskError(f"Expected an answer as text, got {text!r}.")
-        return find(self.kind).check(self, before_markers(text))
+        return TASKS[self.kind].check(self, before_markers(text))
 
 
 @dataclass(frozen=True)
@@ -59,28 +59,12 @@ class Task:
     options: frozenset[str] = frozenset()
 
 
-_tasks: dict[str, Task] = {}
+TASKS: Registry[Task] = Registry("task", TaskError)
 
 
 def register(task: Task, *, replace: bool = False) -> Task:
     """Add a kind of problem, so that `problems(task.name, …)` knows it; from outside the package too."""
-    if task.name in _tasks and not replace:
-        raise TaskError(f"A task named {task.name!r} is registered already; take another name, or pass replace=True.")
-    _tasks[task.name] = task
-    return task
-
-
-def find(kind: Any) -> Task:
-    """The registered task of that name."""
-    if not isinstance(kind, str) or (kind not in _tasks and kind not in registered()):
-        raise TaskError(f"Expected a kind of problem out of {', '.join(_tasks)}, but got {kind!r}.")
-    return _tasks[kind]
-
-
-def registered() -> tuple[str, ...]:
-    """The names of all kinds that `problems` knows, in the order in which they were registered."""
-    plugins.load("tasks")
-    return tuple(_tasks)
+    return TASKS.add(task.name, task, replace=replace)
 
 
 def before_markers(text: str) -> str:
@@ -126,7 +110,7 @@ def problems(
     `difficulty` is 1, 2 or 3; None mixes all three evenly. Outside of training no prompt comes twice, as long as the
     kind has fresh ones. Further options go to the kind, such as `length` of recall.
     """
-    task = find(kind)
+    task = TASKS[kind]
     need("n, the number of problems,", n, maybe(whole(0)), TaskError)
     need("split", split, among(SPLITS), TaskError)
     need("difficulty", difficulty, maybe(among(DIFFICULTIES)), TaskError)

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 from pydantic.dataclasses import dataclass
 
-from sinkscope import plugins
 from sinkscope.errors import DecodeError, TaskError
 from sinkscope.io import bounded_yaml
+from sinkscope.registry import Registry
 from sinkscope.settings.decode import Decode
 
 if TYPE_CHECKING:
@@ -93,28 +93,23 @@ class Protocol:
         return next(iter(exact or [one for one in own if one.family in (None, family)]), None)
 
 
-_files = {path.stem: path for path in FOLDER.glob("*.yaml")}
+PROTOCOLS: Registry[Path] = Registry("protocol", TaskError)  # its YAML file, by the file's name
 
 
 def register(path: Path | str) -> None:
     """Make a protocol's YAML file known by its name; its checkpoints take it if it says `default: true`."""
-    path = Path(path)
-    if _files.setdefault(path.stem, path) != path:
-        raise TaskError(f"A protocol named {path.stem!r} is already registered ({_files[path.stem]}); rename the file.")
+    PROTOCOLS.add(Path(path).stem, Path(path))
 
 
-def names() -> list[str]:
-    plugins.load("protocols")
-    return sorted(_files)
+for _path in FOLDER.glob("*.yaml"):
+    register(_path)
 
 
 @functools.cache
 def read_protocol(name: str) -> Protocol:
     """A protocol by its name, or one of the user's by its file."""
     is_own = name.endswith((".yaml", ".yml")) and Path(name).is_file()
-    if not is_own and name not in _files and name not in names():
-        raise TaskError(f"Expected a protocol among {', '.join(names())}, or a YAML file, got {name!r:.80}.")
-    path = Path(name) if is_own else _files[name]
+    path = Path(name) if is_own else PROTOCOLS[name]
     try:
         values = bounded_yaml.parse(path.read_text(encoding="utf-8"), str(path), TaskError)[0]
         return TypeAdapter(Protocol).validate_python({**values, "name": path.stem})
@@ -135,7 +130,7 @@ def protocol_for(name: str, asked: str | Protocol | None = None) -> Protocol:
     """The protocol asked for, else that of exactly this checkpoint; `harness` where it has none."""
     if asked is not None:
         return read_protocol(asked) if isinstance(asked, str) else asked
-    for protocol in map(read_protocol, names()):
+    for protocol in map(read_protocol, sorted(PROTOCOLS)):
         if protocol.default and any(setup.of(name) for setup in protocol.setups):
             return protocol
     return read_protocol(OTHERWISE)

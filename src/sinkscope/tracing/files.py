@@ -24,9 +24,9 @@ from sinkscope.tracing.record import HINTS, SHAPES, WHOLE, Trace
 _DAMAGED = (LookupError, AttributeError, TypeError, ValueError, RecursionError, OverflowError, DecodeError, TraceError)
 NEEDED = ("queries", "canvas", "confidence", "committed_at", "blocks")
 # Values of the header that stand there as they are.
-PLAIN = [name for name in HINTS if name not in (*SHAPES, "settings", "vocabulary", "judged")]
+PLAIN = [name for name in HINTS if name not in (*SHAPES, "settings", "vocabulary")]
 FORMAT = "sinkscope.trace"
-SCHEMA = 1
+SCHEMA = 2
 try:
     VERSION = packages.version("sinkscope")
 except packages.PackageNotFoundError:  # run from a source tree without installing

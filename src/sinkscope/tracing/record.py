@@ -12,7 +12,7 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from sinkscope.attention.context import GROUPS
+from sinkscope.attention.forward import GROUPS
 from sinkscope.errors import SinkscopeError, TraceError
 from sinkscope.fields import shown
 from sinkscope.settings.decode import Decode

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sinkscope.attention.calls import Call, Outcome, Tap
 from sinkscope.attention.capture import Shape, ToHost
-from sinkscope.attention.context import GROUPS
+from sinkscope.attention.forward import GROUPS
 from sinkscope.decoding.canvas import Step, lay_out
 from sinkscope.errors import BudgetError, TraceError
 from sinkscope.fields import LARGEST, Allowed, FromZero, among, check_fields, whole
@@ -117,7 +117,7 @@ class Recorder(Tap):
         self.to_host = ToHost()
         self.blocks = torch.zeros(shapes["blocks"][1:], dtype=torch.int32)
         # Name in a trace → [batch, …], as `SHAPES` has it.
-        names = ["queries", "canvas", "confidence", "committed_at", *FORMS[self.form]]
+        names = ["queries", "seen", "canvas", "confidence", "committed_at", *FORMS[self.form]]
         names += [name for name, asked in EXTRAS.items() if getattr(keep, asked)]
         self.kept = {name: _zeros(*shapes[name], dtype=dtype_of(name, keep)) for name in names}
         self.kept["confidence"].fill_(torch.nan)
@@ -149,6 +149,7 @@ class Recorder(Tap):
             if forward.ids is not None:  # the canvas may change between a step and the next forward
                 self._send("canvas", (step,), forward.ids[:rows])
             self._send("queries", (step,), (forward.labels[:rows, :, None] == groups).sum(1))
+            self._send("seen", (step,), forward.seen(call.keys, forward.labels.device)[:rows])
             self.backend = call.backend
         if self.keep.value_norms:
             norms = call.v[:rows].float().norm(dim=-1)  # [batch, kv head, key]
@@ -209,6 +210,8 @@ class Recorder(Tap):
         if self.keep.lens and self.model.shift:
             # Nothing speaks for the first position; in a padded batch the padding before it would.
             found["lens_tokens"][..., 0] = found["lens_probability"][..., 0] = 0
+        if torch.equal(found["seen"], found["queries"][..., None].expand_as(found["seen"])):
+            del found["seen"]  # every query sees every key
         return found | {"blocks": (self.blocks[:steps] - real.start).clamp(min=0)}
 
     def hooks(self, stack: ExitStack) -> None:

@@ -1,1 +1,1 @@
-"""One file per kind of extension; pyproject.toml says which entry-point group each belongs to."""
+"""One file per kind of extension; pyproject.toml names each in the entry-point group `sinkscope.plugins`."""

@@ -3,9 +3,9 @@
 from importlib import import_module
 from pkgutil import iter_modules
 
-from sinkscope.decoding.commit.rule import RULES, CommitRule, register, rule_named, rules
+from sinkscope.decoding.commit.rule import COMMIT_RULES, CommitRule, register
 
 for _found in iter_modules(__path__):
     import_module(f"{__name__}.{_found.name}")
 
-__all__ = ["RULES", "CommitRule", "register", "rule_named", "rules"]
+__all__ = ["COMMIT_RULES", "CommitRule", "register"]

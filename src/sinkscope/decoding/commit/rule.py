@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
-from sinkscope import plugins
 from sinkscope.decoding.canvas import Block, Picks
 from sinkscope.errors import DecodeError
+from sinkscope.registry import Registry
 from sinkscope.settings.choices import COMMITS, READERS
 
 if TYPE_CHECKING:
     from sinkscope.decoding.diffusion import Denoiser
 
-RULES: dict[str, type[CommitRule]] = {}
+COMMIT_RULES: Registry[type[CommitRule]] = Registry("commit rule", DecodeError)
 
 
 class CommitRule:
@@ -58,12 +58,9 @@ def register(name: str, needs: Sequence[str] = ()) -> Callable[[Made], Made]:
     """Make a commit rule known by the name that `Decode.commit` gives; needs: "threshold" or "factor", if it reads them."""
 
     def put(rule: Made) -> Made:
-        there = RULES.get(name, rule)
-        if (there.__module__, there.__qualname__) != (rule.__module__, rule.__qualname__):  # the same is a reload
-            raise DecodeError(f"A commit rule named {name!r} is already registered: choose another name.")
         if unknown := sorted(set(needs) - set(READERS)):
             raise DecodeError(f"A commit rule may need {' or '.join(READERS)}, not {', '.join(unknown)}.")
-        RULES[name] = rule
+        COMMIT_RULES.add(name, rule)
         for setting in needs:
             if name not in READERS[setting]:
                 READERS[setting].append(name)
@@ -72,18 +69,6 @@ def register(name: str, needs: Sequence[str] = ()) -> Callable[[Made], Made]:
         return rule
 
     return put
-
-
-def rules() -> Mapping[str, type[CommitRule]]:
-    """Every commit rule by its name, those of installed packages too."""
-    plugins.load("commit_rules")
-    return RULES
-
-
-def rule_named(name: str) -> type[CommitRule]:
-    if name not in RULES and name not in rules():
-        raise DecodeError(f"Expected a commit rule among {', '.join(sorted(RULES))}, got {name!r}.")
-    return RULES[name]
 
 
 def most_confident(confidence: Tensor, counts: list[int], padding: Tensor) -> Tensor:

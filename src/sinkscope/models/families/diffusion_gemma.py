@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from sinkscope.attention.context import Forward, forward_context
+from sinkscope.attention.forward import Forward, forward_context
 from sinkscope.errors import CheckpointError
 from sinkscope.models.family import Config, Family
 

@@ -24,8 +24,10 @@ from sinkscope.study.schema import LONGEST_FILE_NAME, Study, TaskPlan
 from sinkscope.tasks.protocol import draws
 
 UNIT_KINDS: Registry[UnitKind] = Registry("kind of unit", StudyError)
-MODULES = ("facts", "answers", "mechanism", "trace", "shift", "likelihood")  # of this folder, which hold the kinds
+MODULES = ("facts", "accuracy", "mechanism", "trace", "shift", "likelihood")  # of this folder, which hold the kinds
 Grade = Callable[[int, str], bool]  # number of a problem, text of an answer → whether it is right
+Load = Callable[["Unit"], dict[str, Any]]  # a unit → its stored result
+Rows = dict[str, list[Any]]  # name of a table of results.json → its rows
 TYPICAL_PROMPT = 40  # tokens of a small problem
 
 
@@ -162,6 +164,10 @@ class UnitKind(ABC):
     @abstractmethod
     def workload(self, study: Study, unit: Unit, info: ModelInfo, prompt: int) -> list[Workload]:
         """All forwards that `perform` makes, where a decoder may stop early the most that it makes; prompt: tokens."""
+
+    def rows(self, study: Study, models: Mapping[str, ModelInfo], units: Sequence[Unit], load: Load) -> Rows:
+        """The rows of results.json that units of this kind give; models by the names that results show."""
+        return {}
 
     def complete(self, result: Any) -> bool:
         """Whether this is a result, not a piece of one."""

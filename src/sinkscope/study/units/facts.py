@@ -12,7 +12,7 @@ from sinkscope.models.model import Model
 from sinkscope.settings.decode import Decode
 from sinkscope.study.schema import Study
 from sinkscope.study.units import Job, ModelInfo, Unit, UnitKind, conditions_for
-from sinkscope.study.units.given import model_for
+from sinkscope.study.units.worker import model_for
 
 
 class FactsKind(UnitKind):

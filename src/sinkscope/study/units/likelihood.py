@@ -10,9 +10,10 @@ So both are changed after one clean look at the prompt, and both are asked for t
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import yaml
@@ -24,9 +25,12 @@ from sinkscope.errors import StudyError
 from sinkscope.interventions.conditions import Condition
 from sinkscope.models.cost import Workload
 from sinkscope.models.model import Model
+from sinkscope.results.accuracy import removed_shares, sum_effects
+from sinkscope.results.rows import FirstKey, LikelihoodChange
+from sinkscope.statistics import bootstrap, signed_rank
 from sinkscope.study.schema import Study, TaskPlan
-from sinkscope.study.units import Job, ModelInfo, Prompt, Unit, UnitKind, suits
-from sinkscope.study.units.given import EffectAfterPrefill, apply_condition, encode_prompt, model_for, summed
+from sinkscope.study.units import Job, Load, ModelInfo, Prompt, Rows, Unit, UnitKind, suits
+from sinkscope.study.units.worker import EffectAfterPrefill, apply_condition, encode_prompt, model_for
 
 TEXTS = Path(__file__).parent / "texts.yaml"
 TURNS = ("<|im_end|>", "<|eot_id|>")  # what a chat model writes behind its answer
@@ -72,6 +76,13 @@ class LikelihoodKind(UnitKind):
         if taken.active is None:
             found["first_key"] = first_key_shares(model, ids)
         return found
+
+    def rows(self, study: Study, models: Mapping[str, ModelInfo], units: Sequence[Unit], load: Load) -> Rows:
+        plain = [unit for unit in units if unit.condition == Condition("none")]
+        return {
+            "likelihood": likelihood_rows(study, models, units, load, "texts"),
+            "first_key": [FirstKey(unit.shown, load(unit)["first_key"]) for unit in plain],
+        }
 
 
 @cache
@@ -141,7 +152,38 @@ class ForcedKind(UnitKind):
                 value, tokens = _chain(model, prompt, after) if model.causal else _masked(study, model, prompt, after)
             rows.append({"problem": prompt.number, "value": value, "scored": tokens})
             effects.append(after.effect())
-        return {"rows": rows, "effect": summed(effects) if any(effects) else {}}
+        return {"rows": rows, "effect": sum_effects(effects) if any(effects) else {}}
+
+    def rows(self, study: Study, models: Mapping[str, ModelInfo], units: Sequence[Unit], load: Load) -> Rows:
+        return {"likelihood": likelihood_rows(study, models, units, load, "answers")}
+
+
+def likelihood_rows(
+    study: Study, models: Mapping[str, ModelInfo], units: Sequence[Unit], load: Load, of: Literal["texts", "answers"]
+) -> list[LikelihoodChange]:
+    """Mean log-likelihood per token (nats) under each condition, and its change, paired text by text."""
+    groups: dict[tuple[str, Condition], list[dict[str, Any]]] = {}
+    for unit in units:
+        groups.setdefault((unit.shown, unit.condition), []).append(load(unit))
+    rows = []
+    for (model, condition), results in groups.items():
+        bases = groups[model, Condition("none")]
+        before, after = ([row["value"] for one in every for row in one["rows"]] for every in (bases, results))
+        change = [b - a for a, b in zip(before, after, strict=True)]
+        difference_low, difference_high = bootstrap(change, study.draws, study.seed)
+        low, high = bootstrap(after, study.draws, study.seed)
+        # As many tokens of every text, or as many as each answer has.
+        tokens = sum(row.get("scored") or result["tokens"] for result in results for row in result["rows"])
+        rows.append(
+            LikelihoodChange(
+                model=model, condition=condition.to_dict(), label=condition.label, n=len(after), unit="nats per token",
+                tokens=tokens, value=sum(after) / len(after), low=low, high=high,
+                difference=sum(change) / len(change), difference_low=difference_low, difference_high=difference_high,
+                p=signed_rank(change), of=of, causal=models[model].causal,
+                **removed_shares(result["effect"] for result in results),
+            )
+        )  # fmt: skip
+    return rows
 
 
 def _ids(model: Model, prompt: Prompt) -> tuple[list[int], list[int]]:

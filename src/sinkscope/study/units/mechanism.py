@@ -10,17 +10,19 @@ is decoded once more with commits by a threshold, where lower confidence delays 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from sinkscope.attention.calls import Call, Outcome, Tap
 from sinkscope.attention.capture import listening
-from sinkscope.attention.context import seeded
+from sinkscope.attention.forward import seeded
 from sinkscope.decoding import decode
 from sinkscope.decoding.canvas import Step
 from sinkscope.errors import StudyError
@@ -28,10 +30,12 @@ from sinkscope.interventions import MaskRandom, MaskSinks, intervene
 from sinkscope.interventions.base import top
 from sinkscope.interventions.conditions import Condition
 from sinkscope.models.cost import Workload, forwards_of
+from sinkscope.results.rows import Interval, Mechanism
 from sinkscope.settings.decode import Decode
+from sinkscope.statistics import bootstrap
 from sinkscope.study.schema import LEAST_STEPS, Study, TaskPlan
-from sinkscope.study.units import Job, ModelInfo, Unit, UnitKind, decoded_units
-from sinkscope.study.units.given import encode_batch, model_for, row_seeds
+from sinkscope.study.units import Job, Load, ModelInfo, Rows, Unit, UnitKind, decoded_units
+from sinkscope.study.units.worker import encode_batch, model_for, row_seeds
 
 SURE = 0.99  # probability from which a token is committed where their number is free; lower, and hardly one stays open
 LOOKED = 1  # the forward at which confidence is compared: the first one that masking changes
@@ -63,9 +67,12 @@ class MechanismKind(UnitKind):
         return decoded_units("mechanism", study, first, conditions, study.chunk, problems)
 
     def workload(self, study: Study, unit: Unit, info: ModelInfo, prompt: int) -> list[Workload]:
-        both = (unit.decoder, freely(unit.decoder))
+        both = (unit.decoder, with_threshold_commits(unit.decoder))
         parts = [part for one in both for part in forwards_of(one, unit.last - unit.first, prompt)]
         return [replace(part, forwards=part.forwards * 3) for part in parts]  # clean, no sinks, no random keys
+
+    def rows(self, study: Study, models: Mapping[str, ModelInfo], units: Sequence[Unit], load: Load) -> Rows:
+        return {"mechanism": mechanism_rows(study, units, load)}
 
     def count_problems(self, study: Study, task: TaskPlan) -> int:
         return study.mechanism.problems
@@ -89,7 +96,7 @@ class MechanismKind(UnitKind):
             # Where tokens are predicted from the position before them, theirs is what that one paid.
             return watches, tap.dependence().roll(1, dims=1) if model.shift else tap.dependence()
 
-        (planned, depends), (free, freely_depends) = map(decoded, (unit.decoder, freely(unit.decoder)))
+        (planned, depends), (free, freely_depends) = map(decoded, (unit.decoder, with_threshold_commits(unit.decoder)))
         if depends is None or any(not len(watch.confidence) for watch in planned):
             return {"rows": [{"problem": number, "positions": 0} for number in numbers]}
         rows = []
@@ -147,7 +154,7 @@ class Watch:
             self.confidence = step.confidence.cpu()
 
 
-def freely(settings: Decode) -> Decode:
+def with_threshold_commits(settings: Decode) -> Decode:
     """The same canvas as one block, with as many commits per step as the model is sure of."""
     words = {name: getattr(settings, name) for name in ("eos_id", "eot_id", "forbid_eos", "seed", "noise")}
     return Decode.parallel(settings.length, None, threshold=SURE, **words)
@@ -188,3 +195,59 @@ def _delayed(row: int, depends: Tensor | None, free: Sequence[Watch]) -> dict[st
             found[f"free_delay_{name}_{half}"] = float(late[at].mean())
         found[f"free_steps_{name}"] = float(steps.max() - before.max())
     return found
+
+
+# ---- rows of results.json
+
+
+def mechanism_rows(study: Study, units: Sequence[Unit], load: Load) -> list[Mechanism]:
+    """Confidence and commit delay in the half of the positions that depended more on the masked keys, and in the other."""
+    found: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    units_of: dict[str, str] = {}
+    for unit in units:
+        units_of[unit.shown] = "nats" if unit.decode.get("confidence") == "entropy" else "points"
+        rows = [row for row in load(unit)["rows"] if row["positions"] >= 2]
+        found.setdefault((unit.shown, unit.condition.k), []).extend(rows)
+    return [
+        Mechanism(model, k, len(rows), units_of[model], **_summarise_halves(study, rows)) for (model, k), rows in found.items()
+    ]
+
+
+def _summarise_halves(study: Study, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Means of both halves, and the gaps between them under sinks and random keys, problem by problem."""
+    if not rows:
+        return {}
+    names = [name for name in rows[0] if name.startswith(("dependence", "confidence", "delay"))]
+    entry: dict[str, Any] = {name: float(np.mean([row[name] for row in rows])) for name in names}
+    for what in ("confidence", "delay"):
+        sinks, random = _gaps(rows, what)
+        entry[f"{what}_sinks_gap"] = _mean(study, sinks)
+        entry[f"{what}_random_gap"] = _mean(study, random)
+        entry[f"{what}_gap_beyond_random"] = _mean(study, sinks - random)
+    free = [row for row in rows if "free_delay_sinks" in row]
+    if not free:
+        return entry
+    # Where the number of commits per step is free: of all positions, between the halves, and of the last one.
+    sinks, random = _gaps(free, "free_delay")
+    entry["free_problems"] = len(free)
+    entry["free_delay_sinks_gap"] = _mean(study, sinks)
+    entry["free_delay_gap_beyond_random"] = _mean(study, sinks - random)
+    for what in ("free_delay", "free_steps"):
+        sinks, random = (np.array([row[f"{what}_{keys}"] for row in free]) for keys in ("sinks", "random"))
+        entry[f"{what}_sinks"] = _mean(study, sinks)
+        entry[f"{what}_beyond_random"] = _mean(study, sinks - random)
+    entry["free_delay_random"] = _mean(study, np.array([row["free_delay_random"] for row in free]))
+    return entry
+
+
+def _gaps(rows: Sequence[Mapping[str, Any]], what: str) -> list[npt.NDArray[np.float64]]:
+    """The half that looked more less the other, a number per problem: under sinks, and under random keys."""
+    return [
+        np.array([row[f"{what}_{keys}_high"] - row[f"{what}_{keys}_low"] for row in rows])
+        for keys in ("sinks", "random")
+    ]
+
+
+def _mean(study: Study, values: npt.NDArray[np.float64]) -> Interval:
+    low, high = bootstrap(values.tolist(), study.draws, study.seed)
+    return Interval(float(values.mean()), low, high)

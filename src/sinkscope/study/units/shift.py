@@ -26,7 +26,7 @@ from sinkscope.settings.decode import Decode
 from sinkscope.sinks.columns import on_one_core
 from sinkscope.study.schema import Study, TaskPlan
 from sinkscope.study.units import Job, ModelInfo, Unit, UnitKind, conditions_for, decoded_units
-from sinkscope.study.units.given import apply_condition, encode_prompt, model_for
+from sinkscope.study.units.worker import apply_condition, encode_prompt, model_for
 
 Intervene = Callable[[], AbstractContextManager[Any]]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,15 +10,28 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import torch
 
-from sinkscope.attention.context import seeded
+from sinkscope.attention.forward import seeded
 from sinkscope.models.cost import Workload, forwards_of
 from sinkscope.settings.decode import Decode
 from sinkscope.sinks import find, head_dynamics, notable, rule_from_dict, sweep
-from sinkscope.sinks.columns import alive_keys, cumulative_columns
+from sinkscope.sinks.columns import cumulative_columns
 from sinkscope.sinks.tables import sink_counts
 from sinkscope.study.schema import Study, TaskPlan
-from sinkscope.study.units import Grade, Job, ModelInfo, Prompt, Unit, UnitKind, conditions_for, decoded_units
-from sinkscope.study.units.given import encode_prompt, model_for, row_seeds
+from sinkscope.study.units import (
+    Grade,
+    Job,
+    Load,
+    ModelInfo,
+    Prompt,
+    Rows,
+    Unit,
+    UnitKind,
+    conditions_for,
+    decoded_units,
+    trace_rows,
+)  # fmt: skip
+from sinkscope.study.units.trace_rows import HEADS
+from sinkscope.study.units.worker import encode_prompt, model_for, row_seeds
 from sinkscope.tracing import trace
 from sinkscope.tracing.recorder import Keep
 
@@ -27,11 +41,6 @@ if TYPE_CHECKING:
 
 TRACED = 10  # problems per unit
 START = 4  # positions that count as the start; a chat template or StreamingLLM's four sinks fit there
-# Columns of the table of heads that go into the results, averaged over generations.
-HEADS = (
-    "presence", "sinks", "strength", "absorption", "entropy_relative", "lifetime", "jaccard", "one_step_share",
-    "displacement", "moves", "trend", "home_share", "value_ratio", "split_share", "agreement",
-)  # fmt: skip
 
 
 class TraceKind(UnitKind):
@@ -96,6 +105,15 @@ class TraceKind(UnitKind):
             generations.append({"problem": row["problem"], "correct": right(row["problem"], row["text"]), **own})
         return {**found, "generations": generations}
 
+    def rows(self, study: Study, models: Mapping[str, ModelInfo], units: Sequence[Unit], load: Load) -> Rows:
+        traced = trace_rows.gather(units, load)
+        return {
+            "tokens": trace_rows.token_shares(study, traced),
+            "kinds": trace_rows.kind_shares(study, traced),
+            "dynamics": trace_rows.dynamics(study, traced),
+            "curves": trace_rows.curves(study, traced),
+        }
+
 
 def kept_traces(study: Study, unit: Unit) -> int:
     """How many of the unit's traces are saved whole: the first ones."""
@@ -135,7 +153,7 @@ def measures(made: Trace, study: Study) -> dict[str, Any]:
         "places": _places(made, rule),
         "first_key": first_key(made),
         "rules": [int(find(made, one).height) for one in rules],
-        "keys": int(alive_keys(made).sum()) * made.layers * made.heads_count,
+        "keys": int(made.alive().sum()) * made.layers * made.heads_count,
     }
     if made.causal:
         found["columns"] = _heads(cumulative_columns(made), rule)

@@ -1,0 +1,154 @@
+"""`sinkscope trace MODEL PROMPT -o FILE` keeps what every key received at every step; `sinkscope sinks FILE` finds its sinks."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from typer import Argument, Option
+
+from sinkscope.cli import options
+from sinkscope.cli.app import command
+from sinkscope.cli.options import read_prompt, writable
+from sinkscope.cli.screen import output, print_json, table_of, waiting
+from sinkscope.errors import TraceError, printable
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from sinkscope.sinks import Rule
+    from sinkscope.tracing import Trace
+
+
+@command()
+def trace(
+    model: options.ModelArgument,
+    prompt: options.PromptArgument,
+    out: Annotated[Path, Option("--out", "-o", help="File to write.", callback=writable)] = Path("run.trace"),
+    mask_sinks: Annotated[int, Option(help="Mask this many sinks per head while tracing.", min=0)] = 0,
+    form: Annotated[
+        Literal["auto", "full", "summary"], Option(help="summary: layer means and top keys only.")
+    ] = "auto",
+    single: Annotated[bool, Option("--float32", help="Keep float32 instead of float16.")] = False,
+    budget: Annotated[int, Option(help="Memory for the recorder, in MB.", min=0, max=1 << 30)] = 2048,
+    norms: Annotated[bool, Option("--norms", help="Keep value and hidden-state norms too.")] = False,
+    lens: Annotated[bool, Option("--lens", help="Keep what each layer would write (logit lens).")] = False,
+    heads: Annotated[list[str] | None, Option("--map", help="Keep the map of a head, LAYER.HEAD; repeated.")] = None,
+    as_json: options.JsonFlag = False,
+    *,
+    given: options.GenerateOptions,
+) -> None:
+    """Record a generation: received attention, canvas, confidence, commits."""
+    asked = read_prompt(prompt)
+    maps = tuple(_head(name) for name in heads or ())
+    import torch
+
+    import sinkscope as sk
+
+    loaded = given.load(model)
+    keep = sk.Keep(
+        form=form, dtype=torch.float32 if single else torch.float16, budget=budget << 20, value_norms=norms,
+        hidden_norms=norms, maps=maps, lens=lens,
+    )  # fmt: skip
+    changes = [sk.MaskSinks(k=mask_sinks)] if mask_sinks else []
+    with waiting("decoding …"):
+        made = sk.trace(loaded, asked, interventions=changes, keep=keep, **given.decode_words())
+    assert isinstance(made, sk.Trace)  # of one prompt
+    made.save(out)
+    if as_json:
+        print_json(facts(made) | {"file": str(out)})
+        return
+    console, file = output(), printable(str(out))
+    console.print(printable(made.text) or f"tokens {made.canvas[-1, made.prompt_length :].tolist()}", markup=False)
+    size = f"{made.steps} steps × {made.layers} layers × {made.heads_count} heads × {made.positions} keys, {made.form} form"
+    told = f"{size}, {out.stat().st_size / 1e6:.1f} MB in {file}\nnext: sinkscope sinks {file}"
+    console.print(told, style="dim", markup=False)
+
+
+def facts(trace: Trace) -> dict[str, object]:
+    """What a trace is, without its numbers."""
+    return {
+        "model": trace.model, "prompt": trace.prompt, "text": trace.text, "steps": trace.steps, "layers": trace.layers,
+        "heads": trace.heads_count, "positions": trace.positions, "form": trace.form, "backend": trace.backend,
+        "settings": trace.settings.to_dict(), "interventions": trace.interventions,
+    }  # fmt: skip
+
+
+def _head(name: str) -> tuple[int, int]:
+    found = re.fullmatch(r"([0-9]{1,6})\.([0-9]{1,6})", name)
+    if found is None:
+        raise TraceError(f"Expected a head as LAYER.HEAD, such as 3.0, got {name!r}.")
+    return int(found[1]), int(found[2])
+
+
+@command()
+def sinks(
+    file: Annotated[Path, Argument(help="A trace, made by: sinkscope trace MODEL PROMPT -o FILE")],
+    epsilon: Annotated[float | None, Option(help="Threshold above the mean of the other keys.")] = None,
+    unit: Annotated[str | None, Option(help="Unit of epsilon: sum, percent, mean or uniform.")] = None,
+    group: Annotated[str, Option(help="Whose attention counts: all, masked, committed or prompt.")] = "all",
+    rule: Annotated[str, Option(help="threshold, zscore, head_share or another by its name.")] = "threshold",
+    top: Annotated[int, Option(help="Rows per table.", min=1)] = 10,
+    csv: options.CsvOption = None,
+    parquet: options.ParquetOption = None,
+    as_json: options.JsonFlag = False,
+) -> None:
+    """Find the sinks of a trace: where, which tokens, how they move; the table of all goes to a file."""
+    from sinkscope.sinks import by_layer, default_rule, find, head_dynamics, token_shares
+    from sinkscope.tracing import Trace
+
+    trace = Trace.load(file)
+    plain = (epsilon, unit, group, rule) == (None, None, "all", "threshold")
+    chosen = default_rule(trace) if plain else _rule(rule, epsilon, unit, group)
+    found, heads, tokens = find(trace, chosen), head_dynamics(trace, chosen), token_shares([trace], chosen)
+    strongest, likeliest = _strongest(found).head(top).to_dicts(), tokens.head(top)
+    if csv is not None:
+        found.write_csv(csv)
+    if parquet is not None:
+        found.write_parquet(parquet)
+    if as_json:
+        print_json(
+            {"trace": facts(trace), "rule": chosen.to_dict(), "unit": chosen.unit, "count": found.height,
+             "strongest": strongest, "tokens": likeliest.to_dicts(), "heads": heads.to_dicts()}
+        )  # fmt: skip
+        return
+    settings = ", ".join(f"{name} {value}" for name, value in chosen.to_dict().items() if name != "rule")
+    size = f"{trace.steps} steps × {trace.layers} layers × {trace.heads_count} heads"
+    console = output()
+    console.print(f"{found.height} sinks in {size}, rule {chosen.name}: {settings}", markup=False)
+    if found.height == 0:
+        return
+    classes = heads.group_by("class").len("heads").sort("heads", "class", descending=[True, False])
+    layers = by_layer(heads)
+    shares = likeliest.select("token", "kind", "share", "base", "enrichment")
+    console.print(table_of(strongest, f"strongest (score: {chosen.unit}, at its best step)"))
+    console.print(table_of(shares.to_dicts(), "tokens"))
+    console.print(table_of(classes.to_dicts(), "heads by class"))
+    console.print(table_of(layers.select(layers.columns[:6]).to_dicts(), "by layer"))
+
+
+def _strongest(found: pl.DataFrame) -> pl.DataFrame:
+    """Each sink once, a head's key: its best step and score, and in how many steps it is one."""
+    import polars as pl
+
+    once = (
+        found.sort("score", descending=True, maintain_order=True)
+        .group_by("layer", "head", "position", maintain_order=True)
+        .agg(pl.col("token", "kind", "score", "step").first(), pl.len().alias("steps"))
+    )
+    return once.select("token", "kind", "score", "layer", "head", "position", "step", "steps")
+
+
+def _rule(name: str, epsilon: float | None, unit: str | None, group: str) -> Rule:
+    from sinkscope.sinks.rules import RULES, rule_from_dict
+
+    words: dict[str, Any] = {"rule": name, "group": group}
+    if epsilon is not None:  # whatever the rule calls its threshold, which is the first of its settings
+        rule = RULES.get(name)
+        own = [] if rule is None else [field.name for field in fields(rule) if not field.kw_only]
+        words[own[0] if own else "epsilon"] = epsilon
+    if unit is not None:
+        words["unit"] = unit
+    return rule_from_dict(words)

@@ -1,0 +1,160 @@
+"""The paper's three findings as a run has them, for an autoregressive and a diffusion model: terminal, page and README say these.
+
+1. Both models have sinks. 2. While an answer is written, sinks stay in place or not. 3. What masking strong sinks changes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from sinkscope.results import series
+from sinkscope.results.claim_tests import definition_of
+from sinkscope.results.model_rows import ModelRows, first_point
+from sinkscope.results.rows import Cell, Dynamics, ResultRow, Results
+
+Name = Literal["sinks", "movement", "masking"]
+PAPER = {
+    "sinks": "All models have sinks; most layers of MMaDA have none that is clear.",
+    "movement": "Sinks of the autoregressive model stay at the start; those of LLaDA and Dream move.",
+    "masking": "One masked sink takes Llama-3.1-8B from 85 to 2 % on GSM8K, Dream-7B from 82 to 79 %.",
+}
+KEYS = ("strong sink", "last row's top key", "top key")  # the first that both models were run with
+KEY_NAMES = {
+    "strong sink": "its strong sinks (> 0.3 of a head)",
+    "last row's top key": "the most-attended key of each head",
+    "top key": "the most-attended key of each head",
+}
+# Conditions of the same dose, or of the same number of keys: the first that was run is the control of a sentence.
+CONTROLS = ("one other key", "others, row-matched")
+
+
+@dataclass(frozen=True)
+class Bar(ResultRow):
+    """The accuracy of one model under one condition, for a picture."""
+
+    model: str
+    condition: str
+    accuracy: float
+    low: float
+    high: float
+    n: int
+    dose: float | None
+    key_share: float | None
+
+
+@dataclass(frozen=True)
+class Finding(ResultRow):
+    """One sentence with its values, and what the paper reports of the same."""
+
+    name: Name
+    sentence: str
+    paper: str
+    bars: list[Bar]
+
+
+def list_findings(results: Results) -> list[Finding]:
+    """The findings that the run can state, in their order."""
+    pair = select_pair(results)
+    made = (_sinks(pair), _movement(pair), _masking(results, pair))
+    return [one for one in made if one is not None]
+
+
+def select_pair(results: Results) -> list[ModelRows]:
+    """An autoregressive and a diffusion model: those with masked answers if there are any; one model if no second is there."""
+    here = first_point(results)
+    answered = list(dict.fromkeys(row.model for row in here.cells))
+    traced = list(dict.fromkeys(row.model for row in here.dynamics))
+    rows = [ModelRows(model, here.of(model), results.run.margin / 100) for model in dict.fromkeys([*answered, *traced])]
+    causal = next((one for one in rows if one.causal), None)
+    diffusion = next((one for one in rows if not one.causal), None)
+    return [one for one in (causal, diffusion) if one is not None]
+
+
+def _traced(of: ModelRows) -> Dynamics | None:
+    """What its sinks do while the answer is written, by the first definition of the study."""
+    rows = of.traced()
+    return next((row for row in rows if row.part == "answer"), rows[0] if rows else None)
+
+
+def _share(row: Dynamics, name: str) -> str | None:
+    found = (row.intervals or {}).get(name)
+    return None if found is None else f"{100 * found.value:.0f} % [{100 * found.low:.0f}, {100 * found.high:.0f}]"
+
+
+def _of_heads(pair: list[ModelRows], name: str) -> tuple[list[str], Dynamics | None]:
+    """"88 % [85, 90] of smol-llama's heads" of each model, and the row of the last."""
+    parts, last = [], None
+    for of in pair:
+        row = _traced(of)
+        share = None if row is None else _share(row, name)
+        if share is not None:
+            last = row
+            parts.append(f"{share} of the heads of {of.model}")
+    return parts, last
+
+
+def _sinks(pair: list[ModelRows]) -> Finding | None:
+    parts, row = _of_heads(pair, "with_sink")
+    if row is None:
+        return None
+    who = "Both models have" if len(parts) > 1 else f"{pair[0].model} has"
+    sentence = f"{who} sinks: at some step in {' and in '.join(parts)} ({definition_of(row)}; {row.generations} generations)."
+    return Finding("sinks", sentence, PAPER["sinks"], [])
+
+
+def _movement(pair: list[ModelRows]) -> Finding | None:
+    parts, row = _of_heads(pair, "static")
+    if row is None:
+        return None
+    when = "While an answer is written" if row.part == "answer" else "Over the whole generation"
+    with_sink = " and of ".join(part.replace(" of the heads of ", " of those of ") for part in parts[1:])
+    first = parts[0].replace("the heads of", "the heads with a sink of")
+    both = f"{first}, {with_sink}" if with_sink else first
+    return Finding("movement", f"{when}, the sink stays in place in {both}.", PAPER["movement"], [])
+
+
+def _masking(results: Results, pair: list[ModelRows]) -> Finding | None:
+    key = next((key for key in KEYS if pair and all(of.cell(key) for of in pair)), None)
+    if key is None:
+        return None
+    parts, bars = [], []
+    for of in pair:
+        cell, plain = of.cell(key), of.untouched
+        assert cell is not None and plain is not None
+        dose = "" if cell.mass_share is None else f", {100 * cell.mass_share:.0f} % of the attention removed"
+        change = f"{_points(cell)} points{dose}"
+        parts.append(f"{of.model} falls from {plain.correct} to {cell.correct} of {cell.n} ({change})")
+        shown = [plain, cell, *_control_cells(of)]
+        bars += [
+            Bar(of.model, one.label, one.accuracy, one.low, one.high, one.n, one.mass_share, one.key_share)
+            for one in shown
+        ]
+    task = pair[0].untouched.task if pair[0].untouched else ""
+    sentence = f"Without {KEY_NAMES[key]}, {' and '.join(parts)} on {task}. {_control_sentence(pair)}"
+    return Finding("masking", sentence.strip(), PAPER["masking"], bars)
+
+
+def _points(cell: Cell) -> str:
+    low, high = 100 * cell.difference_low, 100 * cell.difference_high
+    return f"{100 * cell.difference:+.0f} [{low:+.0f}, {high:+.0f}]".replace("-", "−")
+
+
+def _control_cells(of: ModelRows) -> list[Cell]:
+    """Its controls of the same rows, in the order in which they are named."""
+    asked = [row for row in of.tables.cells if of.untouched and row.task == of.untouched.task]
+    names = series.short_names({row.label: row.condition for row in asked}, of.causal)
+    return [row for control in CONTROLS for row in asked if names[row.label].startswith(control)]
+
+
+def _control_sentence(pair: list[ModelRows]) -> str:
+    """The control of the sentence: what the same does with another key, in both models."""
+    cells = [(of, _control_cells(of)) for of in pair]
+    if not cells or not all(found for _, found in cells):
+        return "No control of the same rows was run."
+    label = series.short_names({cells[0][1][0].label: cells[0][1][0].condition}, False)[cells[0][1][0].label]
+    parts = []
+    for of, found in cells:
+        dose = "" if found[0].mass_share is None else f", {100 * found[0].mass_share:.1f} % removed"
+        parts.append(f"{of.model} {_points(found[0])} points{dose}")
+    return f"Control ({label}): {', '.join(parts)}."

@@ -1,0 +1,201 @@
+"""Every table of a run as text of 80 columns, Tables 1 and 2 beside the paper's values; Table 1 of benchmarks as Markdown."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from sinkscope import paper
+from sinkscope.results.claims import STATEMENTS
+from sinkscope.results.matrix import write_control, write_figure
+from sinkscope.results.rows import Cell, Claim, Curve, Dynamics, LikelihoodChange, Results, TokenShare
+from sinkscope.results.series import is_untouched, short_names
+from sinkscope.results.text import WIDTH, aligned, cut, nats, paragraph, percent, points, rule, title
+from sinkscope.statistics import CORRECTION
+
+SHOWN = 9  # epsilons of a curve
+CLASSES = ("static", "moving", "flash", "split", "none")
+Row = TypeVar("Row", bound=Any)
+
+
+def write_tables(results: Results) -> str:
+    """Every table; parts for which there is nothing are left out."""
+    made = (
+        table_1(results.cells), likelihood_table(results.likelihood), table_2(results.tokens, results.dynamics),
+        dynamics_table(results.dynamics), curve_table(results.curves), claim_lines(results.claims),
+    )  # fmt: skip
+    return "\n\n".join(part for part in map("\n".join, made) if part) + "\n"
+
+
+def parts(rows: Sequence[Row], *names: str) -> list[list[Row]]:
+    """Rows that have these fields in common, in order."""
+    found: dict[Any, list[Row]] = {}
+    for row in rows:
+        found.setdefault(tuple(getattr(row, name) for name in names), []).append(row)
+    return list(found.values())
+
+
+def table_1(cells: Sequence[Cell]) -> Iterator[str]:
+    """Accuracy with its 95 % interval, one block per model and task, one line per condition."""
+    if not cells:
+        return
+    yield from textwrap.wrap(
+        "Table 1. Accuracy in % [95 % interval]; * differs from nothing masked, + from as many random keys masked (exact "
+        f"McNemar, 5 %; {CORRECTION} over K, and over all primary comparisons for those); its change in points, and per "
+        "percent of attention taken; and the paper's accuracy.", WIDTH,
+    )  # fmt: skip
+    for mine in parts(cells, "model", "setting", "task"):
+        none = next(cell for cell in mine if cell.condition["name"] == "none")
+        names = short_names({cell.label: cell.condition for cell in mine}, none.causal)
+        shown = [none, *(cell for cell in mine if not is_untouched(cell.condition))]
+        yield ""
+        yield from textwrap.wrap(f"{title(none.model, none.task, none.setting)} (n = {none.n})", WIDTH)
+        if none.model in paper.STANDS_FOR and none.paper is not None:
+            bench = paper.BENCHMARK_NAMES[paper.BENCHMARKS[none.task]]
+            yield f"  paper: {paper.STANDS_FOR[none.model]} on {bench}"
+        yield from aligned([(names[cell.label], *_accuracy(cell)) for cell in shown])
+
+
+def _accuracy(cell: Cell) -> tuple[str, str, str, str]:
+    p = cell.p_holm if cell.p_primary is None else cell.p_primary
+    plain, control = cell.condition["name"] == "none", cell.controls.get("count")
+    signs = ("*" if not plain and p < 0.05 else "") + ("+" if control and control.p_holm < 0.05 else "")
+    return (
+        f"{signs}{100 * cell.accuracy:.0f} [{100 * cell.low:.0f}–{100 * cell.high:.0f}]",
+        "" if plain else points(cell.difference),
+        "" if cell.per_percent is None else f"{cell.per_percent:+.2f}/%",
+        "" if cell.paper is None else f"{100 * cell.paper:.0f}",
+    )
+
+
+def likelihood_table(rows: Sequence[LikelihoodChange]) -> Iterator[str]:
+    """What each condition costs, in nats per token, and the share of attention that it takes."""
+    for mine in parts(rows, "of", "model"):
+        none = next(row for row in mine if row.condition["name"] == "none")
+        names = short_names({row.label: row.condition for row in mine}, none.causal)
+        read = "held-out text" if none.of == "texts" else "the true answers"
+        yield f"Likelihood of {read}: change in nats per token [95 %], p (Wilcoxon), and"
+        yield "the share of attention that was taken."
+        yield f"  {none.model}: {none.value:.2f} nats per token ({none.n} {none.of}, {none.tokens} tokens)"
+        changed = [row for row in mine if row is not none]
+        yield from aligned(
+            [(names[row.label], nats(row), f"{row.p:.3f}", percent(row.mass_share or None)) for row in changed], 4
+        )
+
+
+def table_2(tokens: Sequence[TokenShare], dynamics: Sequence[Dynamics], most: int = 5) -> Iterator[str]:
+    """The tokens that are sinks most often, and how much oftener than they stand on the canvas; beside the paper's."""
+    tokens = [row for row in tokens if row.condition == "none"]
+    if not tokens:
+        return
+    by = f", {rule(dynamics[0])}" if dynamics else ""
+    told = "Table 2. Share of the sinks that a token is [95 %], and how many times its share of the canvas that is; "
+    yield from textwrap.wrap(f"{told}{tokens[0].generations} generations per model{by}.", WIDTH)
+    for mine in parts(tokens, "model", "setting"):
+        yield f"  {title(mine[0].model, mine[0].setting)}"
+        times = ["" if row.enrichment is None else f"{row.enrichment:.1f} ×" for row in mine]
+        yield from aligned([
+            (cut(row.token, 20), row.kind, f"{row.share:.3f} [{row.low:.3f}, {row.high:.3f}]", more)
+            for row, more in list(zip(mine, times, strict=True))[:most]
+        ], 4)  # fmt: skip
+        if theirs := paper.TABLE_2.get(paper.family(mine[0].model)):
+            yield from paragraph("paper: " + ", ".join(f"{token} {share:.3f}" for token, share in theirs))
+
+
+def dynamics_table(rows: Sequence[Dynamics]) -> Iterator[str]:
+    if not rows:
+        return
+    yield f"Dynamics ({rule(rows[0])}). Heads by what their sinks do, in %;"
+    yield "life in steps; where sinks stand, in %; heads whose sink goes left/right, in %."
+    if any(row.columns for row in rows):
+        yield "An ARM's heads are judged by their columns so far, per row that sees the key."
+    lines: list[Sequence[str]] = [("", *CLASSES, "life", "start", "masks", "◂/▸")]
+    for row in rows:
+        heads = row.judged
+        life = "–" if heads.lifetime is None else f"{heads.lifetime:.1f}"
+        shares = [*(getattr(heads, name) for name in CLASSES), row.places["start"], row.places["masked"]]
+        *classes, start, masks = ("–" if share is None else f"{100 * share:.0f}" for share in shares)
+        name = title(row.model, row.setting, row.condition.removeprefix("none"))
+        lines.append((name, *classes, life, start, masks, f"{100 * heads.left:.0f}/{100 * heads.right:.0f}"))
+    yield from aligned(lines)
+
+
+def curve_table(rows: Sequence[Curve]) -> Iterator[str]:
+    """Share of non-sinks against epsilon, one line per model and unit."""
+    rows = [row for row in rows if row.condition == "none"]
+    if not rows:
+        return
+    epsilons = sorted({row.epsilon for row in rows})
+    shown = epsilons[:: max(1, -(-len(epsilons) // SHOWN))]
+    yield "Share of the keys that are no sinks, in %, against epsilon in each unit."
+    lines: list[Sequence[str]] = [("", *(f"{epsilon:g}" for epsilon in shown))]
+    for mine in parts(rows, "model", "setting", "unit"):
+        found = {row.epsilon: row.non_sinks for row in mine}
+        name = title(mine[0].model, mine[0].setting, mine[0].unit)
+        lines.append((name, *(f"{100 * found[epsilon]:.1f}" for epsilon in shown)))
+    yield from aligned(lines)
+
+
+def claim_lines(rows: Sequence[Claim]) -> Iterator[str]:
+    """Every claim with one paragraph per model, condition and definition."""
+    if rows:
+        yield f"Claims by model and condition; p is corrected by {CORRECTION} over all claims of the run."
+    for name, statement in STATEMENTS.items():
+        mine = [row for row in rows if row.name == name]
+        yield from paragraph(statement.sentence, 0) if mine else []
+        for row in mine:
+            where = ", ".join(part for part in (row.condition.removeprefix("none"), row.definition) if part)
+            dose = "" if row.dose is None else f", {percent(row.dose)} of the attention removed"
+            control = f"Control: {write_control(row)}. " if row.control else ""
+            chance = "" if row.p_holm is None else f", p {row.p_holm:.2g}"
+            verdict = f"{row.model}{f' ({where})' if where else ''}: {row.verdict}."
+            figure = f"{write_figure(row)}, n = {row.n}{chance}{dose}."
+            yield from paragraph(f"{verdict} {figure} {control}{row.because}")
+
+
+# ---- Table 1 of benchmarks
+
+TITLES = "model | task | protocol | condition | n | accuracy | 95 % | difference | p | % removed | paper | published"
+SHIFT_TITLES = "model | task | condition | tokens changed | first change | pairs reordered | changed, same verdict | KL"
+SHIFTS = ("changed", "first_change", "reordered", "same_verdict", "kl")
+
+
+def table1_markdown(cells: Sequence[Cell], run_with: Mapping[str, Any]) -> str:
+    """Accuracies with their intervals and paired tests, the shift of the answers, and what all was run with."""
+    parts = [markdown_table(TITLES, [_benchmark_row(cell) for cell in cells])]
+    shifted = [cell for cell in cells if cell.shift is not None]
+    if shifted:
+        table = markdown_table(SHIFT_TITLES, [_shift_row(cell) for cell in shifted])
+        parts.append(f"Answers against the unmasked run; in brackets the difference from random keys.\n\n{table}")
+    parts.append(", ".join(f"{name} {value}" for name, value in run_with.items() if value is not None) + "\n")
+    return "\n".join(parts)
+
+
+def _benchmark_row(cell: Cell) -> list[object]:
+    plain = cell.label == "none"
+    change = "" if plain else f"{points(cell.difference)} ({points(cell.difference_low)} … {points(cell.difference_high)})"
+    if cell.sequential is not None:
+        change += f", {cell.sequential['decision']} ± {cell.sequential['margin']:g}"
+    published = ", ".join(f"{one['score']:g} ({one['by']})" for one in cell.published or ())
+    return [
+        cell.model, cell.task, cell.protocol or "", cell.label, cell.n, f"{cell.accuracy:.3f}",
+        f"{cell.low:.3f}–{cell.high:.3f}", change, "" if plain else f"{cell.p:.3g}",
+        "" if cell.mass_share is None else f"{100 * cell.mass_share:.1f}",
+        "" if cell.paper is None else f"{cell.paper:.2f}", published,
+    ]  # fmt: skip
+
+
+def _shift_row(cell: Cell) -> list[object]:
+    assert cell.shift is not None
+    less = cell.shift.get("minus_random") or {}
+    values = [(cell.shift.get(name), less.get(name)) for name in SHIFTS]
+    shown = ["–" if a is None else f"{a:.3f}" + ("" if b is None else f" ({b:+.3f})") for a, b in values]
+    return [cell.model, cell.task, cell.label, *shown]
+
+
+def markdown_table(titles: str, rows: Sequence[Sequence[object]]) -> str:
+    """titles: with | between."""
+    lines = [titles, *(" | ".join(map(str, row)) for row in rows)]
+    head, *body = [f"| {line} |\n" for line in lines]
+    return "".join([head, "|---" * len(titles.split("|")) + "|\n", *body])
