@@ -20,7 +20,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sinkscope.models.cost import Size
+from sinkscope.decoding.cost import Size
 from sinkscope.study.engine import Engine, ShouldStop, Waiting
 from sinkscope.study.schema import Study
 from sinkscope.study.units import Job, Unit, weigh

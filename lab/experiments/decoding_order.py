@@ -26,7 +26,7 @@ MODELS = ("tiny-dream", "smol-dream", "tiny-llada")
 LENGTH = 48
 # One commit per step in all of them; tiny-llada has LLaDA's confidence and one block of the whole answer.
 DREAM, LLADA = partial(sk.Decode.dream, LENGTH, LENGTH, top_k=None), partial(sk.Decode.llada, LENGTH, LENGTH, LENGTH)
-WAYS = {
+WAYS: dict[str, dict[str, sk.Decode]] = {
     "dream": {
         "T = 0.1": DREAM(algorithm="entropy", temperature=0.1, top_p=0.9),
         "T = 0": DREAM(algorithm="entropy", temperature=0.0),

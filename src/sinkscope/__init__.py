@@ -27,12 +27,5 @@ def _show_trace(trace: Any, **options: Any) -> Any:
     return show(trace, **options)
 
 
-def _find_commit_rules(settings: Any) -> None:
-    from sinkscope.decoding.commit import COMMIT_RULES
-
-    COMMIT_RULES.names()  # each adds its name to those that settings may give
-
-
 # The root is where rooms meet that must not know each other: a trace is shown by the report, which stands right of it.
 viewers.register("trace.show", _show_trace)
-viewers.register("decode.commits", _find_commit_rules)

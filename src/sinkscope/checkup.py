@@ -14,6 +14,7 @@ from torch import Tensor
 from sinkscope.attention.capture import observe
 from sinkscope.attention.compare import against_reference
 from sinkscope.decoding import Decode, Decoded, decode, resolve_settings
+from sinkscope.decoding.settings import CACHES, SparseCache
 from sinkscope.errors import CheckpointError, DecodeError, SinkscopeError, TokenizerError, UnknownFamilyError
 from sinkscope.interventions import MaskSinks, intervene
 from sinkscope.interventions.active import Effect
@@ -21,8 +22,6 @@ from sinkscope.models import Model, load, pad
 from sinkscope.models.checkpoint import as_checkpoint_error
 from sinkscope.models.hub import check_name, find_folder
 from sinkscope.models.load import check_options, looks_ahead
-from sinkscope.settings import SparseCache
-from sinkscope.settings.choices import CACHES
 from sinkscope.tracing.drift import drift
 
 SENTENCE = "Tom has 12 apples and gives 5 away."
@@ -199,7 +198,7 @@ class _Examined:
         model, done = self.model, self.plain[0]
         if any(bool((answer == model.mask_id).any()) for answer in done.returned if model.mask_id is not None):
             raise SinkscopeError("masks are left on the canvas")
-        return f"{len(done.returned[0])} tokens in {done.forwards} forwards, by {_settings(model, self.ids).family}"
+        return f"{len(done.returned[0])} tokens in {done.forwards} forwards, by {_settings(model, self.ids).sampler}"
 
     def padding(self) -> str:
         model = self.model
@@ -300,7 +299,7 @@ def _prompt(model: Model, text: str = SENTENCE) -> Tensor:
 
 def _settings(model: Model, ids: Tensor) -> Decode:
     words: dict[str, Any] = {"length": LENGTH, "block": LENGTH // 2 if model.defaults.block else None}
-    if model.defaults.family == "native":
+    if "block" in model.defaults.unused:
         words["steps"] = LENGTH  # per canvas, which is long
     return replace(resolve_settings(model.defaults, model, ids.shape[1], words), temperature=0.0)
 

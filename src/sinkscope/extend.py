@@ -16,9 +16,9 @@ entry-point group `sinkscope.plugins` names is imported in every process that me
 
 from sinkscope.attention.calls import Call, Change
 from sinkscope.decoding.canvas import Block, Picks
-from sinkscope.decoding.commit import CommitRule
+from sinkscope.decoding.commit import CommitRule, most_confident
 from sinkscope.decoding.commit import register as register_commit_rule
-from sinkscope.decoding.commit.rule import most_confident
+from sinkscope.decoding.settings import Decode
 from sinkscope.errors import InterventionError, RuleError, TaskError
 from sinkscope.fields import TRUTH, among, maybe, number, whole
 from sinkscope.interventions import Condition, Intervention, Selector, Setting
@@ -28,7 +28,6 @@ from sinkscope.interventions.settings import REQUIRED, K, Registered, of_random
 from sinkscope.interventions.settings import add as register_condition
 from sinkscope.models import Family, Model
 from sinkscope.models import register as register_family
-from sinkscope.settings import Decode
 from sinkscope.sinks import Columns, Rule
 from sinkscope.sinks import register as register_rule
 from sinkscope.sinks.rules import BrowserForm

@@ -78,7 +78,7 @@ def test_nemotron_in_both_modes(found: NewestGolden) -> None:
 
 @pytest.mark.parametrize("found", newest_by_family("nemotron_labs_diffusion"))
 def test_nemotron_block_over_a_causal_text(found: NewestGolden) -> None:
-    from sinkscope.decoding.cache import TextForwards
+    from sinkscope.decoding.forwards import TextForwards
 
     facts = found.facts["forward"]["block"]
     ids, context = found.tensor(facts["input_ids"]), facts["context"]
@@ -145,7 +145,7 @@ def test_one_checkpoint_two_modes() -> None:
     found = newest("nemotron_labs_diffusion")
     ids = found.tensor(found.facts["forward"]["causal"]["input_ids"])
     causal = sk.load(found.folder, mode="autoregressive")
-    assert causal.causal and causal.shift and causal.defaults.family == "autoregressive"
+    assert causal.causal and causal.shift and causal.defaults.left_to_right
     assert torch.equal(causal.logits(ids), found.model.in_mode("autoregressive").logits(ids))
     assert causal.in_mode("diffusion").defaults == found.model.defaults
     with pytest.raises(sk.SinkscopeError, match="one of diffusion, autoregressive, self_speculation"):

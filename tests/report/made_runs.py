@@ -12,6 +12,7 @@ from playwright.sync_api import Page
 from pydantic import TypeAdapter
 
 from sinkscope import paper
+from sinkscope.decoding.settings import Decode
 from sinkscope.interventions.conditions import condition_from_dict
 from sinkscope.results.claims import TEXT as CLAIMS
 from sinkscope.results.rows import (
@@ -30,7 +31,6 @@ from sinkscope.results.rows import (
     TokenShare,
     Verdict,
 )
-from sinkscope.settings.decode import Decode
 from sinkscope.tracing import Trace
 
 TEXT = "Tom has 12 apples and gives 5 to Ann . How many are left ? ⏎ 12 − 5 = 7 , so the answer is 7 . ⏎"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import sinkscope as sk
+from sinkscope.decoding.settings import Decode
 from sinkscope.interventions.conditions import Condition, condition_from_dict
-from sinkscope.settings.decode import Decode
 from sinkscope.study.problem_sets import run_unit
 from sinkscope.study.units import ModelInfo, Unit, units_of
 

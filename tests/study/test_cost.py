@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from sinkscope.models.cost import Size
+from sinkscope.decoding.cost import Size
 from sinkscope.models.load import load_config_only
 from sinkscope.study.local import Local
 from sinkscope.study.plan import forecast, here
@@ -112,4 +112,4 @@ def test_weights_are_within_a_factor_of_two_of_measured_units(name: str) -> None
 def test_an_adapter_is_planned_as_the_family_that_it_makes() -> None:
     """It was planned as its base: a diffusion model as an autoregressive one."""
     made = load_config_only("smol-dream")
-    assert not made.causal and made.family == "dream" and made.defaults.family != "autoregressive"
+    assert not made.causal and made.family.name == "dream" and not made.defaults.left_to_right

@@ -13,8 +13,8 @@ import torch
 
 import pretend_cuda as pretend
 import sinkscope as sk
+from sinkscope.decoding.cost import KERNELS, Size, Workload, device_of
 from sinkscope.models import Model
-from sinkscope.models.cost import KERNELS, Size, Workload, device_of
 from sinkscope.models.load import load_config_only
 from sinkscope.study.plan import forecast
 from sinkscope.study.schema import Study

@@ -18,8 +18,8 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from sinkscope.attention.forward import COMMITTED, MASKED, PROMPT, Forward, forward_context
-from sinkscope.decoding import decode, resolve_settings
-from sinkscope.decoding.cache import BlockForwards, Forwards
+from sinkscope.decoding.decode import decode, resolve_settings
+from sinkscope.decoding.forwards import BlockForwards, Forwards
 from sinkscope.errors import PromptError
 from sinkscope.models.model import Model, pad
 
@@ -140,7 +140,9 @@ def canvas_hidden(model: Model, canvas: Tensor, width: int, run: object, step: i
 
 def _is_greedy(model: Model, context: list[int], answer: list[int]) -> bool:
     """Whether the family's decoder, one commit per step and without noise, gives this answer."""
-    words: dict[str, Any] = {"length": len(answer), "temperature": 0.0, "guidance": 0.0}
+    words: dict[str, Any] = {"length": len(answer), "temperature": 0.0}
+    if model.defaults.guidance:
+        words["guidance"] = 0.0
     if model.defaults.steps is not None:
         words |= {"steps": len(answer), "block": None}
     settings = resolve_settings(model.defaults, model, len(context), words)

@@ -15,8 +15,8 @@ from sinkscope.registry import Registry
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
+    from sinkscope.decoding.settings import Decode
     from sinkscope.models.model import Model
-    from sinkscope.settings.decode import Decode
 
 Config = dict[str, Any]  # of config.json
 Messages = Sequence[Mapping[str, str]]  # {"role": "user", "content": "…"} each
@@ -85,11 +85,10 @@ class Family:
 
     def check_settings(self, settings: Decode) -> None:
         """Refuse decode settings that mean something else to this family."""
-        if settings.family == "native" and "native" not in self.samplers:
-            raise DecodeError("These settings are of DiffusionGemma's own generate, which no other model has.")
-        if self.samplers and settings.family not in self.samplers:
+        fits = settings.sampler in self.samplers if self.samplers else not settings.needs_own_model
+        if not fits:
             raise DecodeError(
-                f"A {self.name} model does not read as {settings.family} decoding does; use Decode.{self.sampler}."
+                f"A {self.name} model does not read as {settings.sampler} decoding does; use Decode.{self.sampler}."
             )
 
     def adapt(self, module: nn.Module, config: Config) -> None:

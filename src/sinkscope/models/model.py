@@ -17,8 +17,8 @@ from sinkscope.models.family import Messages, block_mask, counted
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from sinkscope.decoding.settings import Decode
     from sinkscope.models.family import Family
-    from sinkscope.settings.decode import Decode
 
 # One prompt: text, chat messages ({"role": "user", "content": "…"} each), or token ids.
 Prompt = str | Messages | Sequence[int] | Tensor
@@ -96,11 +96,10 @@ class Model:
     @property
     def defaults(self) -> Decode:
         """The decode settings that this family's authors use, or that the checkpoint names under sinkscope_decode."""
-        from sinkscope.settings.decode import Decode
+        from sinkscope.decoding import SAMPLERS
 
         sampler, settings = self.family.defaults(self)
-        made: Decode = getattr(Decode, sampler)(**settings)
-        return replace(made, **self.checkpoint_defaults)
+        return SAMPLERS[sampler](**settings).changed(self.checkpoint_defaults)
 
     def in_mode(self, mode: str) -> Model:
         """The same weights, decoded in another way: "diffusion", "autoregressive" or "self_speculation"."""
@@ -115,8 +114,7 @@ class Model:
         self.family.check_settings(settings)
         if not self.family.modes:
             return self
-        mode = "autoregressive" if settings.family == "autoregressive" else settings.mode or "diffusion"
-        return self if mode == self.mode else self.in_mode(mode)
+        return self if settings.mode == self.mode else self.in_mode(settings.mode)
 
     def positions(self, attention_mask: Tensor | None) -> Tensor | None:
         """Position ids for a padded batch in this family's convention; None means 0, 1, 2, …"""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 import re
@@ -13,15 +12,13 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from sinkscope.aliases import NAMES
-from sinkscope.errors import RuleError, StudyError
-from sinkscope.fields import Allowed, allowed_fields, among, maybe, shown
+from sinkscope.decoding.settings import Mode, check_setting, setting_names
+from sinkscope.errors import DecodeError, RuleError, StudyError
+from sinkscope.fields import shown
 from sinkscope.interventions.conditions import MODELS, Condition, read_entry
 from sinkscope.interventions.settings import SettingError
 from sinkscope.io.bounded_yaml import Path, written
-from sinkscope.settings import cache_conditions as _caches  # noqa: F401 - conditions that change how a model decodes
-from sinkscope.settings.choices import DREAM_ALGORITHMS, Mode
-from sinkscope.settings.decode import Decode
-from sinkscope.viewers import view
+from sinkscope.study import cache_conditions as _caches  # noqa: F401 - conditions that change how a model decodes
 
 MOST = 1_000  # entries of a list, points of a sweep, conditions of a study
 # Decode settings that a study does not choose, and what does.
@@ -208,9 +205,7 @@ def decode_settings(words: Any) -> dict[str, Any]:
     """Decode settings as they stand, each one value or a list to sweep, once every one of them is known and fits."""
     if not isinstance(words, dict):
         raise EntryError(f"must be a mapping of decode settings, not {shown(words)}")
-    if "commit" in words:
-        view("decode.commits", words)  # rules of installed packages add their names
-    known = _decode_fields()
+    known = setting_names()
     for name, value in words.items():
         if name in DECIDED:
             raise EntryError(f"must not be given: {DECIDED[name]}", name)
@@ -219,18 +214,11 @@ def decode_settings(words: Any) -> dict[str, Any]:
         if isinstance(value, dict) or value == []:
             raise EntryError(f"must be one value, or a list of values to sweep, not {shown(value)}", name)
         for one in value if isinstance(value, list) else [value]:
-            if not known[name](one):
-                raise EntryError(f"must be {known[name].expected}, not {shown(one)}", name)
+            try:
+                check_setting(name, one)
+            except DecodeError as error:
+                raise EntryError(f"is wrong: {str(error).rstrip('.')}", name) from None
     points = math.prod(len(value) for value in words.values() if isinstance(value, list))
     if points > MOST:
         raise EntryError(f"makes {points:,} points, and at most {MOST:,} can be swept; leave some out")
     return dict(words)
-
-
-def _decode_fields() -> dict[str, Allowed]:
-    """What every decode setting of a study may be; null only where a setting may be left open."""
-    known, allowed = {"algorithm": among(DREAM_ALGORITHMS)}, allowed_fields(Decode)
-    for item in dataclasses.fields(Decode):
-        if not isinstance(item.default, tuple):  # a list is a sweep
-            known[item.name] = maybe(allowed[item.name]) if item.default is None else allowed[item.name]
-    return {name: one for name, one in known.items() if name not in DECIDED}

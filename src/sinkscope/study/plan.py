@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from sinkscope.decoding.cost import CORE, Size, device_of, total_seconds
 from sinkscope.errors import CheckpointError, TaskError
-from sinkscope.models.cost import CORE, Size, device_of, total_seconds
 from sinkscope.models.load import load_config_only, resolve_dtype
 from sinkscope.models.model import Model
 from sinkscope.study.entries import name_and_mode

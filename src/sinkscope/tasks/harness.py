@@ -22,7 +22,7 @@ from sinkscope.interventions.conditions import Condition
 from sinkscope.io.progress import step_bar
 from sinkscope.models.family import render_chat
 from sinkscope.models.model import Model
-from sinkscope.tasks.protocol import Protocol, draws, settings_for, setup_for
+from sinkscope.tasks.protocol import Protocol, settings_for, setup_for
 
 try:
     from lm_eval.api.model import TemplateLM
@@ -172,7 +172,7 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         settings = settings_for(self.model, task, self.asked, longest, self.protocol)
         text = self.begun(task, text)
         self.used[task] = settings
-        if nth and draws(settings):
+        if nth and settings.is_stochastic:
             settings = replace(settings, seed=settings.seed + nth)
         # As the harness has it for likelihoods: an empty context is the token that texts begin with.
         ids = self._fit(self.tok_encode(text) or [self.prefix_token_id], self.model.context - settings.length)

@@ -8,17 +8,17 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping
-from dataclasses import field, fields
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 from pydantic.dataclasses import dataclass
 
+from sinkscope.decoding.settings import Decode, setting_names
 from sinkscope.errors import DecodeError, TaskError
 from sinkscope.io import bounded_yaml
 from sinkscope.registry import Registry
-from sinkscope.settings.decode import Decode
 
 if TYPE_CHECKING:
     from sinkscope.models.model import Model
@@ -186,9 +186,6 @@ def settings_for(
 
 
 def unknown_settings(words: Mapping[str, Any]) -> str:
-    return ", ".join(sorted(set(words) - {one.name for one in fields(Decode)} - {"algorithm"}))
+    return ", ".join(sorted(set(words) - setting_names()))
 
 
-def draws(settings: Decode) -> bool:
-    """Whether answers depend on the seed."""
-    return settings.temperature > 0 or settings.confidence == "random" or settings.commit == "origin"

@@ -26,7 +26,7 @@ from sinkscope.interventions.hooks import HookContext, find_places, hook
 from sinkscope.models.model import Model, Prompt, is_ids, is_messages
 
 if TYPE_CHECKING:
-    from sinkscope.settings.decode import Decode
+    from sinkscope.decoding.settings import Decode
 
 AT = get_args(At)[:-1]  # sinks are known of the last step only
 BESIDE = ("prompt", "step", "position", "state", "token")  # int32 [vector] each; state: 0 masked, 1 committed, 2 prompt

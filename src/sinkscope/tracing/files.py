@@ -15,9 +15,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from sinkscope import io
+from sinkscope.decoding.settings import Decode
 from sinkscope.errors import DecodeError, TraceError
 from sinkscope.fields import frozen, shown
-from sinkscope.settings.decode import Decode
 from sinkscope.tracing.record import HINTS, SHAPES, WHOLE, Trace
 
 # What a header of another kind, or of another depth, makes of the lines that read it.

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.forward import GROUPS
+from sinkscope.decoding.settings import Decode
 from sinkscope.errors import SinkscopeError, TraceError
 from sinkscope.fields import shown
-from sinkscope.settings.decode import Decode
 from sinkscope.sinks import Classes, Rule, default_rule, find, head_dynamics, token_shares
 from sinkscope.sinks.columns import TraceColumns, cumulative_columns, marks_by_layer
 from sinkscope.sinks.tables import received as received_rows

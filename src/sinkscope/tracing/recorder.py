@@ -15,13 +15,13 @@ from torch import Tensor
 from sinkscope.attention.calls import Call, Outcome, Tap
 from sinkscope.attention.capture import Shape, ToHost
 from sinkscope.attention.forward import GROUPS
-from sinkscope.decoding.canvas import Step, lay_out
+from sinkscope.decoding.canvas import Step, build_canvas
+from sinkscope.decoding.settings import Decode
 from sinkscope.errors import BudgetError, TraceError
 from sinkscope.fields import LARGEST, Allowed, FromZero, among, check_fields, whole
 from sinkscope.interventions.activations import Heads, largest
 from sinkscope.interventions.hooks import HookContext, hook
 from sinkscope.models.model import Model
-from sinkscope.settings.decode import Decode
 from sinkscope.tracing import lens
 from sinkscope.tracing.record import SHAPES, WHOLE
 from sinkscope.tracing.why import measure, rotary_of
@@ -261,8 +261,8 @@ def _map(call: Call, outcome: Outcome, head: int, rows: int) -> Tensor:
 
 def laid_out(model: Model, ids: Tensor, settings: Decode, mask: Tensor | None) -> tuple[Tensor, list[slice], list[int]]:
     """The canvas before the first step [batch, position], and per row its real columns and where its answer begins."""
-    if settings.family != "autoregressive" and model.mask_id is not None:
-        canvas = lay_out(model, ids, settings, None if mask is None else mask.to(ids.device))
+    if not settings.left_to_right and model.mask_id is not None:
+        canvas = build_canvas(model, ids, settings, None if mask is None else mask.to(ids.device))
         found = [row.nonzero().flatten().tolist() for row in canvas.real]
         return canvas.tokens, [slice(columns[0], columns[-1] + 1) for columns in found], canvas.answers
     first = torch.cat([ids, ids.new_full((len(ids), settings.answer_length), model.fill_id)], 1)

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from sinkscope.attention.calls import Call, EachCall
 from sinkscope.attention.capture import listening
+from sinkscope.decoding.settings import Decode
 from sinkscope.errors import TraceError
 from sinkscope.interventions.hooks import hook, layers_of
 from sinkscope.models.model import Model
-from sinkscope.settings.decode import Decode
 from sinkscope.sinks import default_rule
 from sinkscope.tracing.record import Trace
 

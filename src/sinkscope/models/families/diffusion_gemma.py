@@ -24,7 +24,7 @@ class DiffusionGemma(Family):
     """google/diffusiongemma-26B-A4B-it."""
 
     name = "diffusion_gemma"
-    samplers = ("native",)
+    samplers = ("diffusion_gemma",)
     sampler = "diffusion_gemma"
     native_class = NATIVE
     end_of_turn = "<turn|>"

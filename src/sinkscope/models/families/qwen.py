@@ -15,8 +15,8 @@ from sinkscope.models.family import Config, Family, qwen_config, reordered_mask
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
+    from sinkscope.decoding.settings import Decode
     from sinkscope.models.model import Model
-    from sinkscope.settings.decode import Decode
 
 LLADA_ENDS = (126081, 126348)  # what LLaDA's sampler has in its code; unrelated tokens of iLLaDA
 

@@ -14,14 +14,13 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from sinkscope.decoding.cost import CORE, Size, Workload, total_seconds
+from sinkscope.decoding.settings import Decode
 from sinkscope.errors import StudyError
 from sinkscope.interventions.conditions import Condition, condition_from_dict
-from sinkscope.models.cost import CORE, Size, Workload, total_seconds
 from sinkscope.registry import Registry
-from sinkscope.settings.decode import Decode
 from sinkscope.sinks.columns import on_one_core
 from sinkscope.study.schema import LONGEST_FILE_NAME, Study, TaskPlan
-from sinkscope.tasks.protocol import draws
 
 UNIT_KINDS: Registry[UnitKind] = Registry("kind of unit", StudyError)
 MODULES = ("facts", "accuracy", "mechanism", "trace", "shift", "likelihood")  # of this folder, which hold the kinds
@@ -231,7 +230,7 @@ def conditions_for(study: Study, info: ModelInfo) -> list[Condition]:
     """The study's conditions that are for this model; another seed only where answers depend on it."""
     found = [condition for condition, models in study.conditions if suits(models, info)]
     settings = [info.settings_of(task.name, label) for task in study.tasks for label in info.settings]
-    drawn = any(draws(Decode.from_dict(dict(one))) for one in settings)
+    drawn = any(Decode.from_dict(dict(one)).is_stochastic for one in settings)
     return [one for one in found if drawn or one.name != "other_seed"]
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from sinkscope.decoding import resolve_settings
+from sinkscope.decoding.cost import Workload
+from sinkscope.decoding.settings import Decode
 from sinkscope.errors import CheckpointError, DecodeError, StudyError
-from sinkscope.models.cost import Workload
 from sinkscope.models.model import Model
-from sinkscope.settings.decode import Decode
 from sinkscope.study.schema import Study
 from sinkscope.study.units import Job, ModelInfo, Unit, UnitKind, conditions_for
 from sinkscope.study.units.worker import model_for

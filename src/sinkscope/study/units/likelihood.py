@@ -20,10 +20,10 @@ import yaml
 from torch import Tensor
 
 from sinkscope.attention.capture import observe
+from sinkscope.decoding.cost import Workload
 from sinkscope.decoding.likelihood import masked_scores, read_spans
 from sinkscope.errors import StudyError
 from sinkscope.interventions.conditions import Condition
-from sinkscope.models.cost import Workload
 from sinkscope.models.model import Model
 from sinkscope.results.accuracy import removed_shares, sum_effects
 from sinkscope.results.rows import FirstKey, LikelihoodChange

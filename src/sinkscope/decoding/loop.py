@@ -8,16 +8,15 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.forward import COMMITTED, MASKED, PROMPT, Forward, forward_context
-from sinkscope.decoding.cache import BlockForwards, Forwards, ReorderedForwards, TextForwards
-from sinkscope.decoding.canvas import Block, History, Picks, Step, blocks, lay_out
-from sinkscope.decoding.choose import choice_of
+from sinkscope.decoding.canvas import Block, DecodeRun, Picks, Step, blocks, build_canvas
+from sinkscope.decoding.choose import CHOICES
 from sinkscope.decoding.commit import COMMIT_RULES
+from sinkscope.decoding.forwards import BlockForwards
 from sinkscope.decoding.noise import noise_of
-from sinkscope.decoding.sparse import SparseForwards
+from sinkscope.decoding.settings import CACHES, Decode
+from sinkscope.decoding.sparse_cache import SparseForwards
 from sinkscope.errors import DecodeError
 from sinkscope.models.model import Model
-from sinkscope.settings import Decode, SparseCache
-from sinkscope.settings.choices import CACHES
 
 # Logits are made for as many positions at a time as fit here; a GPU reads the whole head for each lot.
 HEAD_BYTES, GPU_HEAD_BYTES = 1 << 26, 1 << 30
@@ -27,42 +26,30 @@ class Denoiser:
     """State of one generation of a batch."""
 
     def __init__(
-        self, model: Model, prompt: Tensor, settings: Decode, attention_mask: Tensor | None, run: History
+        self, model: Model, prompt: Tensor, settings: Decode, attention_mask: Tensor | None, run: DecodeRun
     ) -> None:
         self.model, self.settings, self.run = model, settings, run
-        self.canvas = lay_out(model, prompt, settings, attention_mask)
-        self.eos_id = _token(settings.eos_id, model.eos_id, settings.forbid_eos or settings.late_eos, "eos_id")
-        self.eot_id = _token(settings.eot_id, model.eot_id, settings.late_eos or settings.stop == "eot", "eot_id")
+        self.canvas = build_canvas(model, prompt, settings, attention_mask)
+        self.eos_id = special_token(settings.eos_id, model.eos_id, settings.forbid_eos or settings.late_eos, "eos_id")
+        self.eot_id = special_token(settings.eot_id, model.eot_id, settings.late_eos or settings.stop == "eot", "eot_id")
         self.padding = self.canvas.padding()
         self.padded = not bool(self.canvas.real.all())
         self.guided = settings.guidance > 0
         self.shift = model.shift if settings.shift is None else settings.shift
         # What the unconditional copy does not see.
         kept = torch.tensor(settings.guidance_keep, dtype=torch.int64, device=prompt.device)
-        self.given = self.canvas.given & ~self.canvas.open() & ~torch.isin(self.canvas.tokens, kept)
-        self.forwards = self._forwards()
-        self.noise = noise_of(settings, self.canvas.tokens.shape, self.padding, prompt.device)
-        self.chooser = choice_of(settings)(settings, self.noise, self.eos_id, self.eot_id)
+        self.given = self.canvas.given & ~self.canvas.masked_positions() & ~torch.isin(self.canvas.tokens, kept)
+        self.forwards = settings.forwards(model)
+        self.noise = noise_of(settings, self.canvas.tokens.shape, self.padding)
+        self.chooser = CHOICES[settings.choice](settings, self.noise, self.eos_id, self.eot_id)
         self.done = torch.zeros(self.canvas.batch, dtype=torch.bool, device=prompt.device)
         self.identity = object()
         self.step = 0
 
-    def _forwards(self) -> Forwards | BlockForwards:
-        settings = self.settings
-        if settings.block_causal:
-            assert settings.block is not None
-            if settings.family == "nemotron":
-                return TextForwards(self.model, settings.block, settings.causal_context, settings.cache == "exact")
-            kind = ReorderedForwards if settings.family == "wedlm" else BlockForwards
-            return kind(self.model, settings.block, settings.cache == "exact", self.shift)
-        if isinstance(settings.cache, SparseCache):
-            return SparseForwards(self.model, settings.cache, self.shift)
-        return Forwards(self.model, settings.cache, self.shift)
-
     def forward(self, block: Block) -> tuple[Tensor, int]:
         """Hidden states [batch (doubled with guidance), window, width] and the window's first column."""
         self.run.note(self.canvas.tokens)
-        return self._announced("denoise", block.span)
+        return self.run_forward("denoise", block.span)
 
     def fill_cache(self, stop: int) -> None:
         """Make the keys and values of everything before column `stop` that are not kept yet."""
@@ -71,14 +58,14 @@ class Denoiser:
         self.padded = not bool(self.canvas.real.all())
         if self.forwards.kept < stop:
             kind = "store" if self.forwards.kept else "prefill"
-            self._announced(kind, (self.forwards.kept, stop))
+            self.run_forward(kind, (self.forwards.kept, stop))
 
-    def _announced(self, kind: str, span: tuple[int, int]) -> tuple[Tensor, int]:
+    def run_forward(self, kind: str, span: tuple[int, int]) -> tuple[Tensor, int]:
         start, stop = self.forwards.window(span, self.canvas.width)
         tokens, labels, real = self.canvas.tokens, self.labels()[:, start:stop], self.canvas.real
         padding = self.padding if int(self.padding.max()) else None
         if self.guided:
-            tokens = torch.cat([tokens, tokens.masked_fill(self.given, self.canvas.blank)])
+            tokens = torch.cat([tokens, tokens.masked_fill(self.given, self.canvas.mask_id)])
             labels, real = torch.cat([labels, labels]), torch.cat([real, real])
             padding = None if padding is None else torch.cat([padding, padding])
         keep = kind != "denoise"
@@ -91,7 +78,7 @@ class Denoiser:
         if self.padded and bool((self.canvas.real.sum(1).cpu() + self.padding < self.canvas.width).any()):
             forward = replace(forward, real=real)
         if isinstance(self.forwards, SparseForwards):
-            forward = replace(forward, kept=self.forwards.kept)
+            forward = replace(forward, kept=self.forwards.cached_columns)
         self.run.forwards += 2 if self.guided and self.settings.layout == "left" else 1  # the authors run two
         with forward_context(forward):
             hidden = self.forwards(tokens, real if self.padded else None, span, keep)
@@ -100,7 +87,7 @@ class Denoiser:
     def labels(self) -> Tensor:
         """[batch, position]: which group of queries each position belongs to; −1 where padded."""
         labels = torch.full_like(self.canvas.tokens, COMMITTED).masked_fill(self.canvas.given, PROMPT)
-        return labels.masked_fill(self.canvas.open(), MASKED).masked_fill(~self.canvas.real, -1)
+        return labels.masked_fill(self.canvas.masked_positions(), MASKED).masked_fill(~self.canvas.real, -1)
 
     def logits(self, hidden: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         """Logits [n, vocab] that predict the tokens at (rows, columns) of the window."""
@@ -120,9 +107,7 @@ class Denoiser:
         chosen = self.canvas.tokens.clone()
         confidence = torch.full(chosen.shape, torch.nan, dtype=torch.float64, device=chosen.device)
         rows, columns = wanted.nonzero(as_tuple=True)
-        # dllm's block sampler and Nemotron's draw numbers for their block, all others for the whole canvas.
-        by_block = settings.layout == "left" or settings.family == "nemotron"
-        first, last = block.span if by_block else (0, self.canvas.width)
+        first, last = block.span if settings.draws_by_block else (0, self.canvas.width)
         self.noise.frame(last - first)
         where = rows * (last - first) + columns - first
         room = HEAD_BYTES if hidden.device.type == "cpu" else GPU_HEAD_BYTES
@@ -145,15 +130,15 @@ class Denoiser:
             edited if picks.edit is not None else None, picks.reopen,
         )  # fmt: skip
         self.step += 1
-        self.ask_to_stop(block, finished=False)
+        self.update_done(block, finished=False)
         self.run.tell(step)
 
-    def ask_to_stop(self, block: Block, finished: bool) -> None:
+    def update_done(self, block: Block, finished: bool) -> None:
         """By the stop rule, note which rows are done: asked after every step, and again when a block is finished."""
         rule, canvas = self.settings.stop, self.canvas
         if rule == "eot":  # MMaDA's fast variant: when a block is full and ends in end-of-turn
             tokens = canvas.tokens[:, slice(*block.span)]
-            if not bool((tokens == canvas.blank).any()):
+            if not bool((tokens == canvas.mask_id).any()):
                 self.done = self.done | torch.eq(tokens[:, -1], -1 if self.eot_id is None else self.eot_id)
         elif rule != "never" and (finished or rule == "early_eos"):
             ids = self.settings.stop_ids if rule == "ids" else () if self.eos_id is None else (self.eos_id,)
@@ -163,7 +148,7 @@ class Denoiser:
             if rule in ("row_eos", "batch_eos"):  # a row that has end-of-text goes on with the others
                 ended = ended.all().expand_as(ended)
             if not finished:  # LLaDA2.0's early stop: once nothing before the first end-of-text is open
-                ended = ended & ~(canvas.open() & (ends.cumsum(1) == 0)).any(1)
+                ended = ended & ~(canvas.masked_positions() & (ends.cumsum(1) == 0)).any(1)
             self.done = self.done | ended
 
     def ends(self, tokens: Tensor) -> Tensor:
@@ -174,18 +159,17 @@ class Denoiser:
         """The answer of a row, up to the column that was reached; some authors' code cuts it after the first end-of-text."""
         start = self.canvas.answers[row]
         answer = self.canvas.tokens[row, start : min(start + self.canvas.length, reached)]
-        settings = self.settings
-        if settings.stop == "batch_eos":  # Nemotron's cuts all rows behind the latest, once all have one
+        if self.settings.stop == "batch_eos":  # Nemotron's cuts all rows behind the latest, once all have one
             ends = self.ends(self.canvas.tokens[:, start:reached])
             return answer[: int(ends.int().argmax(1).max()) + 1] if bool(ends.any(1).all()) else answer
-        if settings.family in ("llada2", "llada21") or (settings.family, settings.stop) == ("nemotron", "early_eos"):
-            found = self.ends(answer).nonzero().flatten()
-            answer = answer[: int(found[0]) + 1] if len(found) else answer
+        if self.settings.cuts_at_end:
+            ends = self.ends(answer).nonzero().flatten()
+            answer = answer[: int(ends[0]) + 1] if len(ends) else answer
         return answer
 
 
 def denoise(
-    model: Model, prompt: Tensor, settings: Decode, attention_mask: Tensor | None, run: History
+    model: Model, prompt: Tensor, settings: Decode, attention_mask: Tensor | None, run: DecodeRun
 ) -> tuple[Tensor, list[Tensor]]:
     """prompt [batch, position] → the last canvas [batch, position], and each row's answer."""
     state = Denoiser(model, prompt, settings, attention_mask, run)
@@ -200,35 +184,35 @@ def denoise(
             break
         # dllm appends blocks as it goes: those that it does not reach are not there.
         reached = block.span[1] if settings.layout == "left" else reached
-        _denoise_block(state, block)
+        denoise_block(state, block)
     run.note(state.canvas.tokens)
     run.cut(reached)
     return state.canvas.tokens[:, :reached], [state.returned(row, reached) for row in range(state.canvas.batch)]
 
 
-def _denoise_block(state: Denoiser, block: Block) -> None:
+def denoise_block(state: Denoiser, block: Block) -> None:
     cached = state.settings.cache == "exact"
-    if cached or state.settings.family == "nemotron":  # whose blocks begin with what the text before them goes on with
+    if cached or state.settings.reads_context:
         state.fill_cache(block.span[0])
-    rule = COMMIT_RULES[state.settings.commit](state, block)
-    while not bool(state.done.all()) and rule.unfinished():
+    rule = COMMIT_RULES[state.settings.commit_rule](state, block)
+    while not bool(state.done.all()) and rule.is_unfinished():
         if state.step >= state.settings.most_steps:  # a step that commits the mask token leaves everything as it was
             raise DecodeError(
-                f"{state.model.name} is not done after {state.step} steps, the most that {state.settings.family} decoding "
+                f"{state.model.name} is not done after {state.step} steps, the most that {state.settings.sampler} decoding "
                 "of this length takes: it keeps choosing its mask token; look at mask_token_id, or use another model."
             )
         hidden, start = state.forward(block)
-        chosen, confidence = state.candidates(hidden, start, rule.wanted(), block)
+        chosen, confidence = state.candidates(hidden, start, rule.candidate_positions(), block)
         picks = rule.pick(chosen, confidence.nan_to_num(nan=-torch.inf))
         state.commit(chosen, confidence, picks, block)
         rule.step += 1
-    state.ask_to_stop(block, finished=True)
-    if cached and state.settings.family in ("sdar", "nemotron"):  # as the authors' code does, after the last block too
+    state.update_done(block, finished=True)
+    if cached and state.settings.stores_last_block:  # as the authors' code does, after the last block too
         state.fill_cache(block.span[1])
 
 
-def _token(asked: int | None, own: int | None, needed: bool, name: str) -> int | None:
-    found = own if asked is None else asked
-    if needed and found is None:
+def special_token(asked: int | None, own: int | None, needed: bool, name: str) -> int | None:
+    token = own if asked is None else asked
+    if needed and token is None:
         raise DecodeError(f"These settings need {name}, and the model names no such token; pass {name}=… to Decode.")
-    return found
+    return token

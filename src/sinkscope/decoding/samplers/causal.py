@@ -2,27 +2,64 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import KW_ONLY
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache
 
 from sinkscope.attention.forward import COMMITTED, PROMPT, Forward, forward_context
-from sinkscope.decoding.canvas import History, Step
-from sinkscope.decoding.choose import choice_of
+from sinkscope.decoding.canvas import DecodeRun, Step
+from sinkscope.decoding.choose import CHOICES
 from sinkscope.decoding.noise import noise_of
+from sinkscope.decoding.settings import Choice, Decode, TopK, sampler
 from sinkscope.errors import DecodeError
 from sinkscope.models.model import Model
-from sinkscope.settings import Decode
+from sinkscope.validation import NonNegative, Share, Truth
+
+
+@sampler("autoregressive")
+class Autoregressive(Decode):
+    """One token per step, left to right, with a key-value cache.
+
+    recompute=True keeps no cache: every step computes all rows again, the protocol of a diffusion model. Without an
+    intervention both write the same tokens (to rounding); under one, rows of the prompt are computed under it too.
+    """
+
+    choice: ClassVar[Choice] = "draw"
+    left_to_right: ClassVar[bool] = True
+
+    temperature: NonNegative = 0.0
+    top_p: Share | None = None
+    top_k: TopK = None
+    recompute: Truth = False
+    _: KW_ONLY
+
+    def generate(
+        self, model: Model, prompt: Tensor, attention_mask: Tensor | None, run: DecodeRun
+    ) -> tuple[Tensor, list[Tensor]]:
+        canvas, _ = continue_text(model, prompt, self, attention_mask, run, recompute=self.recompute)
+        return canvas, list(canvas[:, prompt.shape[1] :])
 
 
 def continue_text(
-    model: Model, prompt: Tensor, settings: Decode, attention_mask: Tensor | None, run: History
-) -> tuple[Tensor, list[Tensor]]:
-    """prompt [batch, position] → tokens [batch, position + length], and each row's answer; after its end, padding."""
+    model: Model,
+    prompt: Tensor,
+    settings: Decode,
+    attention_mask: Tensor | None,
+    run: DecodeRun,
+    *,
+    recompute: bool = False,
+    endless: bool = False,
+    thinking: tuple[int | None, int | None] = (None, None),
+) -> tuple[Tensor, int]:
+    """prompt [batch, position] → tokens [batch, position + length], after a row's end padding; and the columns reached.
+
+    endless: no token ends a row. thinking: after so many tokens without it this marker is written.
+    """
     if not model.causal:
-        raise DecodeError(f"{model.name} is a diffusion model; use Decode.{model.defaults.family} or Decode.parallel.")
+        raise DecodeError(f"{model.name} is a diffusion model; use Decode.{model.defaults.sampler} or Decode.parallel.")
     batch, width = prompt.shape
     blank = torch.full((batch, settings.length), model.fill_id, device=prompt.device)
     canvas = torch.cat([prompt, blank], dim=1)
@@ -33,17 +70,16 @@ def continue_text(
     positions = model.positions(real.to(torch.int64))
     assert positions is not None
     padding = (~real).sum(1).cpu()
-    noise = noise_of(settings, canvas.shape, padding, prompt.device)
-    chooser = choice_of(settings)(settings, noise, model.eos_id, model.eot_id)
+    noise = noise_of(settings, canvas.shape, padding)
+    chooser = CHOICES[settings.choice](settings, noise, model.eos_id, model.eot_id)
     named = model.eos_ids if settings.eos_id is None else (settings.eos_id,)
-    endless = settings.mode is not None and settings.stop == "never"  # as Nemotron's settings may say
     ends = torch.tensor(() if endless else named, dtype=torch.int64, device=prompt.device)
     finished = torch.zeros(batch, dtype=torch.bool, device=prompt.device)
-    cache = None if settings.recompute else DynamicCache(config=model.config)
+    cache = None if recompute else DynamicCache(config=model.config)
     identity = object()
     module: Any = model.module
     for index, column in enumerate(range(width, canvas.shape[1])):
-        start = 0 if index == 0 or settings.recompute else column - 1
+        start = 0 if index == 0 or recompute else column - 1
         labels = torch.full((batch, column - start), COMMITTED, device=prompt.device)
         labels[:, : max(width - start, 0)] = PROMPT
         labels = labels.masked_fill(~real[:, start:column] | (finished.unsqueeze(1) & (index > 0)), -1)
@@ -65,7 +101,7 @@ def continue_text(
         where = torch.arange(batch, device=prompt.device) * canvas.shape[1] + column
         ids, sure = chooser.choose(output.logits[:, -1], where)
         run.forwards += 1
-        ids = _thinking_ended(ids, canvas[:, width:column], settings)
+        ids = end_thinking(ids, canvas[:, width:column], *thinking)
         ids = ids.masked_fill(finished, model.fill_id)
         canvas = canvas.index_put(
             (torch.arange(batch, device=prompt.device), torch.tensor(column, device=prompt.device)), ids
@@ -81,12 +117,11 @@ def continue_text(
         if bool(finished.all()):
             break
     run.note(canvas)
-    return canvas, list(canvas[:, width : column + 1 if settings.mode else None])
+    return canvas, column + 1
 
 
-def _thinking_ended(ids: Tensor, written: Tensor, settings: Decode) -> Tensor:
+def end_thinking(ids: Tensor, written: Tensor, most: int | None, marker: int | None) -> Tensor:
     """The next ids [row], or the marker that ends thinking in rows [row, position] that go on without it for too long."""
-    most, marker = settings.max_thinking_tokens, settings.end_think_id
     if most is None or marker is None or written.shape[1] < most:
         return ids
     return ids.masked_fill(~written.eq(marker).any(1), marker)

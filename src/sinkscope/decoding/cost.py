@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from sinkscope.errors import StudyError
 
 if TYPE_CHECKING:
+    from sinkscope.decoding.settings import Decode
     from sinkscope.models.model import Model
-    from sinkscope.settings.decode import Decode
 
 QUERY_GROUPS = 3  # that received attention is kept for
 TILE = 128  # queries that attention works on at once
@@ -31,7 +31,7 @@ class Workload:
 
 def forwards_of(settings: Decode, rows: int, prompt: int) -> list[Workload]:
     """The most forwards that one call of `decode` makes; an autoregressive decoder reads, then computes a position each."""
-    if settings.family == "autoregressive":
+    if settings.left_to_right:
         written = Workload(settings.length - 1, rows, 1, prompt + settings.length // 2, 1)
         return [Workload(1, rows, prompt, prompt, 1), written]
     steps, canvas, block = settings.most_steps, prompt + settings.length, settings.block or settings.length

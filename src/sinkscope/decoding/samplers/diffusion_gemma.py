@@ -7,29 +7,79 @@ neither watched nor changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
-from typing import Any
+from dataclasses import KW_ONLY, replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from sinkscope.attention.forward import MASKED, Forward, forward_context
-from sinkscope.decoding.canvas import History, Step
+from sinkscope.decoding.canvas import DecodeRun, Step
+from sinkscope.decoding.settings import Cache, Decode, Layout, Stop, TokenId, sampler
 from sinkscope.errors import DecodeError
 from sinkscope.models.model import Model
-from sinkscope.settings import Decode
+from sinkscope.validation import Count, FromZero, NonNegative, Share
 
 
-class _Watched:
+@sampler("diffusion_gemma")
+class DiffusionGemma(Decode):
+    """DiffusionGemma's own generate: canvases of `block` random tokens, each denoised in at most `steps` forwards.
+
+    block is the checkpoint's canvas length; whole canvases are written. gamma is its entropy_bound, threshold
+    its confidence_threshold (entropy at which a stable canvas is done), stability its stability_threshold; None: as it
+    has them.
+    """
+
+    layout: ClassVar[Layout] = "grid"
+    block_causal: ClassVar[bool] = True
+    needs_own_model: ClassVar[bool] = True
+    caches: ClassVar[tuple[str | None, ...]] = ("exact",)
+    unused: ClassVar[tuple[str, ...]] = ("block",)
+
+    block: Count | None = 256
+    steps: Count | None = 48
+    _: KW_ONLY
+    gamma: NonNegative | None = None
+    t_min: NonNegative | None = None  # temperature at the last step of a canvas
+    t_max: NonNegative | None = None  # … and at its first
+    threshold: Share | None = None
+    stability: FromZero | None = None  # steps without a change that end a canvas
+    eos_id: TokenId | None = None
+    cache: Cache = "exact"
+    stop: Stop = "eos"
+
+    @property
+    def answer_length(self) -> int:
+        """The canvases that hold the length."""
+        return self.blocks * (self.block or 1)
+
+    @property
+    def pads_left(self) -> bool:
+        return True
+
+    @property
+    def most_steps(self) -> int:
+        return self.blocks * (self.steps or 48)
+
+    def fit(self, length: int, words: Mapping[str, Any]) -> dict[str, Any]:
+        return {"length": length}
+
+    def generate(
+        self, model: Model, prompt: Tensor, attention_mask: Tensor | None, run: DecodeRun
+    ) -> tuple[Tensor, list[Tensor]]:
+        return generate_natively(model, prompt, self, attention_mask, run)
+
+
+class GenerateWatcher:
     """Says what each forward inside `generate` is, and makes a Step of each forward of the decoder."""
 
-    def __init__(self, model: Model, prompt: Tensor, settings: Decode, padding: Tensor | None, run: History) -> None:
+    def __init__(self, model: Model, prompt: Tensor, settings: DiffusionGemma, padding: Tensor | None, run: DecodeRun) -> None:
         self.model, self.settings, self.padding, self.run = model, settings, padding, run
         self.text = prompt[:, :0]  # [batch, position]: what the encoder has read
         self.prompt, self.width = prompt.shape[1], prompt.shape[1] + settings.answer_length
-        self.blank = model.pad_id or 0  # stands where no canvas is yet
+        self.fill_id = model.pad_id or 0  # stands where no canvas is yet
         self.identity, self.step, self.before = object(), 0, -1
         self.taken = 0  # steps of this canvas so far
         self.accepted: Tensor | None = None  # bool [batch, canvas], after the last step of this canvas
@@ -68,8 +118,8 @@ class _Watched:
         """The output head's hook: which positions the sampler is about to accept, recomputed as it computes them."""
         config, first, last = self.generation, self.before, self.before + output.shape[1]
         left = 1 - self.taken / config.max_denoising_steps
-        heat = config.t_min + (config.t_max - config.t_min) * left
-        logs = (self.model.family.cap(self.model.module, output) / heat).log_softmax(-1)
+        temperature = config.t_min + (config.t_max - config.t_min) * left
+        logs = (self.model.family.cap(self.model.module, output) / temperature).log_softmax(-1)
         entropy = -(logs.exp() * logs).sum(-1)  # [batch, canvas]
         ordered, order = entropy.sort(-1)
         within = ordered.cumsum(-1) - ordered <= config.sampler_config.entropy_bound
@@ -85,7 +135,7 @@ class _Watched:
         self.step += 1
 
     def whole(self, ids: Tensor) -> Tensor:
-        return nn.functional.pad(ids, (0, self.width - ids.shape[1]), value=self.blank)
+        return nn.functional.pad(ids, (0, self.width - ids.shape[1]), value=self.fill_id)
 
     def placed(self, marks: Tensor) -> Tensor:
         return nn.functional.pad(marks, (self.before, self.width - self.before - marks.shape[1]))
@@ -118,7 +168,7 @@ class _Watched:
 
 
 def generate_natively(
-    model: Model, prompt: Tensor, settings: Decode, attention_mask: Tensor | None, run: History
+    model: Model, prompt: Tensor, settings: DiffusionGemma, attention_mask: Tensor | None, run: DecodeRun
 ) -> tuple[Tensor, list[Tensor]]:
     """prompt [batch, position], padded at the left → text of whole canvases, and each row's answer."""
     from transformers.models.diffusion_gemma.generation_diffusion_gemma import EntropyBoundSamplerConfig
@@ -134,7 +184,7 @@ def generate_natively(
     words |= {"max_new_tokens": settings.length, "pad_token_id": model.pad_id, "return_dict_in_generate": False}
     words |= {"eos_token_id": None if settings.stop == "never" else ends, "cache_implementation": None}
     padding = None if attention_mask is None else (attention_mask == 0).sum(1).cpu()
-    watched = _Watched(model, prompt, settings, padding, run)
+    watched = GenerateWatcher(model, prompt, settings, padding, run)
     devices = [] if prompt.device.type == "cpu" else [prompt.device]
     try:
         generation = module._prepare_generation_config(None, **words)[0]

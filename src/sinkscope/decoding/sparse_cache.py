@@ -11,9 +11,9 @@ from transformers import DynamicCache
 
 from sinkscope.attention.capture import Seen, observe
 from sinkscope.attention.forward import SparseKeys, mixed, running
-from sinkscope.decoding.cache import Forwards, OverwritingLayer
+from sinkscope.decoding.forwards import Forwards, OverwritingLayer
+from sinkscope.decoding.settings import SparseCache
 from sinkscope.models.model import Model
-from sinkscope.settings.choices import SparseCache
 from sinkscope.sinks.rules import Threshold, rule_from_dict
 
 
@@ -66,7 +66,7 @@ class SparseForwards(Forwards):
             self._lay_out(self._span(*block))
         return hidden
 
-    def kept(self, layer: int) -> SparseKeys | None:
+    def cached_columns(self, layer: int) -> SparseKeys | None:
         """What a layer's attention is given of the canvas; None where the last forward saw all of it."""
         found = None if self.cache is None else self.cache.layers[layer]
         if not isinstance(found, SparseLayer) or self.since <= 1:
@@ -184,8 +184,8 @@ class SparseForwards(Forwards):
         if self.settings.drift is None or self.cache is None:
             return False
         layers = (layer for layer in self.cache.layers if isinstance(layer, SparseLayer))
-        turned = [layer.turned().to(self.model.device) for layer in layers]
-        return bool(torch.stack(turned).mean() > self.settings.drift)
+        drifts = [layer.value_drift().to(self.model.device) for layer in layers]
+        return bool(torch.stack(drifts).mean() > self.settings.drift)
 
 
 class SparseLayer(OverwritingLayer):
@@ -215,7 +215,7 @@ class SparseLayer(OverwritingLayer):
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.index.shape[-1], 0
 
-    def turned(self) -> Tensor:
+    def value_drift(self) -> Tensor:
         """How far the value of the block's most attended key has turned since the refresh: 1 − cosine, mean over heads."""
         return 1 - torch.nn.functional.cosine_similarity(self._state(), self.begun, dim=-1).mean()
 

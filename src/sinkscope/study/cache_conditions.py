@@ -6,13 +6,14 @@ They stand beside `none` like interventions do, so that answers with and without
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_type_hints
 
-from sinkscope.errors import SinkscopeError
-from sinkscope.fields import allowed_fields, among, whole
+from sinkscope.decoding.settings import CACHES, SparseCache
+from sinkscope.errors import DecodeError, SinkscopeError
+from sinkscope.fields import Allowed, among, whole
 from sinkscope.interventions.positions import POSITIONS
 from sinkscope.interventions.settings import Registered, Setting, add
-from sinkscope.settings.choices import CACHES, SparseCache
+from sinkscope.validation import validate
 
 
 def _sparse(values: dict[str, Any]) -> dict[str, Any]:
@@ -28,7 +29,17 @@ def _wrong(values: dict[str, Any]) -> tuple[str, str] | None:
 
 
 def _setting(name: str, default: Any, label: Callable[[Any], str], place: int, quiet: bool = False) -> Setting:
-    return Setting(name, default, allowed_fields(SparseCache)[name], label=label, place=place, quiet=quiet)
+    kind = get_type_hints(SparseCache, include_extras=True)[name]
+
+    def fits(value: Any) -> bool:
+        try:
+            validate(kind, value, name, DecodeError)
+        except DecodeError:
+            return False
+        return True
+
+    allowed = Allowed(f"what SparseCache({name}=…) takes", fits)
+    return Setting(name, default, allowed, label=label, place=place, quiet=quiet)
 
 
 SPARSE = (

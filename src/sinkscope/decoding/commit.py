@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -11,33 +11,32 @@ from torch import Tensor
 from sinkscope.decoding.canvas import Block, Picks
 from sinkscope.errors import DecodeError
 from sinkscope.registry import Registry
-from sinkscope.settings.choices import COMMITS, READERS
 
 if TYPE_CHECKING:
-    from sinkscope.decoding.diffusion import Denoiser
-
-COMMIT_RULES: Registry[type[CommitRule]] = Registry("commit rule", DecodeError)
+    from sinkscope.decoding.loop import Denoiser
 
 
 class CommitRule:
-    """The commits of one block; subclass, write `unfinished` and `pick`, and put `@register("name")` above it."""
+    """The commits of one block; subclass, write `is_unfinished` and `pick`, and put `@register("name")` above it."""
 
     block_only: ClassVar[bool] = False  # leaves masks before the block alone
+    needs: ClassVar[Sequence[str]] = ()  # settings that it cannot do without
+    reads: ClassVar[Sequence[str]] = ()  # settings that it reads where they are given
 
     def __init__(self, run: Denoiser, block: Block) -> None:
         self.run, self.block = run, block
-        self.settings = run.settings
+        self.settings: Any = run.settings  # of the samplers that have it
         self.step = 0  # forwards of this block so far
         self.begin()
 
     def begin(self) -> None:
         """What it must know of the block before the first step; nothing by default."""
 
-    def unfinished(self) -> bool:
+    def is_unfinished(self) -> bool:
         """Whether the block needs another forward."""
         return bool((self.open() & self.block.inside).any())
 
-    def wanted(self) -> Tensor:
+    def candidate_positions(self) -> Tensor:
         """bool [batch, position]: where candidates are needed; asked once per step, after the forward."""
         return self.open()
 
@@ -48,27 +47,22 @@ class CommitRule:
     def open(self) -> Tensor:
         """bool [batch, position]: open positions up to the end of the block, or in it, in rows that go on."""
         here = self.block.inside if self.block_only else self.block.until
-        return self.run.canvas.open() & here & ~self.run.done.unsqueeze(1)
+        return self.run.canvas.masked_positions() & here & ~self.run.done.unsqueeze(1)
 
 
-Made = TypeVar("Made", bound=type[CommitRule])
+COMMIT_RULES: Registry[type[CommitRule]] = Registry("commit rule", DecodeError)
+Rule = TypeVar("Rule", bound=type[CommitRule])
 
 
-def register(name: str, needs: Sequence[str] = ()) -> Callable[[Made], Made]:
-    """Make a commit rule known by the name that `Decode.commit` gives; needs: "threshold" or "factor", if it reads them."""
+def register(name: str, needs: Sequence[str] = ()) -> Callable[[Rule], Rule]:
+    """Make a commit rule known by the name that `Decode.commit` gives; needs: settings that it cannot do without."""
 
-    def put(rule: Made) -> Made:
-        if unknown := sorted(set(needs) - set(READERS)):
-            raise DecodeError(f"A commit rule may need {' or '.join(READERS)}, not {', '.join(unknown)}.")
+    def add(rule: Rule) -> Rule:
+        rule.needs = (*rule.needs, *needs)
         COMMIT_RULES.add(name, rule)
-        for setting in needs:
-            if name not in READERS[setting]:
-                READERS[setting].append(name)
-        if name not in COMMITS:
-            COMMITS.append(name)
         return rule
 
-    return put
+    return add
 
 
 def most_confident(confidence: Tensor, counts: list[int], padding: Tensor) -> Tensor:
