@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sinkscope.decoding.cost import Size
-from sinkscope.study.engine import Engine, ShouldStop, Waiting
+from sinkscope.study.engine import Engine, ShouldStop, UnitQueue
 from sinkscope.study.schema import Study
 from sinkscope.study.units import Job, Unit, weigh
 
@@ -82,7 +82,7 @@ def simulate(
     units: list[Unit], seconds: dict[str, float], weigh: Callable[[Unit], float], workers: int, load: float
 ) -> float:
     """Seconds until all is done, with the engines' own queue; a worker that takes up another model loads it first."""
-    waiting = Waiting(units, weigh)
+    waiting = UnitQueue(units, weigh)
     free: list[tuple[float, int]] = [(0.0, number) for number in range(workers)]
     loaded: dict[int, str] = {}
     at: Counter[str] = Counter()
@@ -154,10 +154,12 @@ def simulation() -> list[str]:
 
 def empty(with_ray: bool = True) -> list[str]:
     """20,000 units that compute nothing: planned, scheduled, sent through Ray, checked and stored as any others are."""
-    from sinkscope.study.engine import Ray, actor
+    from sinkscope.study import ray_actor as actor
+    from sinkscope.study.engine import Ray
     from sinkscope.study.local import Local
     from sinkscope.study.ray import Cluster
-    from sinkscope.study.run import Work, models_of
+    from sinkscope.study.run import Work
+    from sinkscope.study.run import load_facts as models_of
     from sinkscope.study.store import Store
     from sinkscope.study.units import units_of
 

@@ -16,11 +16,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sinkscope import paper
 from sinkscope.errors import StudyError
-from sinkscope.io.reading import read_object, short
+from sinkscope.files import read_object, short
+from sinkscope.results import series as vocabulary
 from sinkscope.results.atlas import SCHEMA, controls_of, digest_of, figures
-from sinkscope.results.claims import TEXT, Test
+from sinkscope.results.claim_tests import Test
+from sinkscope.results.claims import STATEMENTS
 from sinkscope.results.rows import ClaimVerdict
-from sinkscope.study import vocabulary
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "atlas"
@@ -189,11 +190,13 @@ def _row(row: EntryRow, entry: Entry) -> Iterator[str]:
 
 def _holds(claim: EntryClaim, entry: Entry) -> bool:
     above = claim.name not in BELOW
-    test = Test(claim.estimate, claim.low, claim.high, claim.limit, above, claim.unit, claim.n, "")
+    test = Test(
+        claim.name, claim.condition, claim.estimate, claim.low, claim.high, claim.limit, above, claim.unit, claim.n
+    )
     if not claim.low <= claim.estimate <= claim.high or claim.verdict not in ("no test", test.verdict):
         return False
-    if claim.name not in TEXT or claim.name not in FROM_ROWS or claim.unit != "points":
-        return claim.name in TEXT
+    if claim.name not in STATEMENTS or claim.name not in FROM_ROWS or claim.unit != "points":
+        return claim.name in STATEMENTS
     rows = [row for row in entry.rows if (row.model, row.label, row.n) == (claim.model, claim.condition, claim.n)]
     ours = [[100 * one for one in (row.difference, row.difference_low, row.difference_high)] for row in rows]
     given = (claim.estimate, claim.low, claim.high)
@@ -304,7 +307,7 @@ def _claims(entries: Mapping[str, Entry]) -> Iterator[str]:
         "A claim is supported or contradicted where the whole 95 % interval lies on one side of its limit. Rows of the same "
         "model from different entries stand under each other."
     )
-    for claim, text in TEXT.items():
+    for claim, text in ((name, one.sentence) for name, one in STATEMENTS.items()):
         rows = [
             (name, model, one)
             for name, entry, model in _largest_first(entries)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from sinkscope.decoding.commit import COMMIT_RULES
 from sinkscope.decoding.settings import SAMPLERS
-from sinkscope.interventions.settings import INTERVENTIONS
+from sinkscope.interventions import INTERVENTIONS
 from sinkscope.models.family import FAMILIES
 from sinkscope.registry import Registry
 from sinkscope.sinks.rules import RULES

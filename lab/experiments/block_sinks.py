@@ -13,9 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sinkscope.sinks import HeadShare, Threshold, find
+from sinkscope.sinks import HeadShare, Threshold
 from sinkscope.statistics import bootstrap
 from sinkscope.tracing import Trace
+from sinkscope.tracing.sinks import find
 
 Generation = dict[str, Any]
 PLACES = {

@@ -21,7 +21,7 @@ import torch
 
 import sinkscope as sk
 from lab.experiments.carry.probe import drawn_r2, probe
-from sinkscope.tracing.activations import Activations
+from sinkscope.tracing.states import Activations
 
 
 def drawn_rows(shards: Activations, seed: int) -> tuple[dict[str, np.ndarray[Any, Any]], np.ndarray[Any, Any]]:

@@ -20,7 +20,7 @@ import torch
 
 import sinkscope as sk
 from sinkscope.statistics import bootstrap
-from sinkscope.tracing.record import decoding_order
+from sinkscope.tracing.dynamics import decoding_order
 
 MODELS = ("tiny-dream", "smol-dream", "tiny-llada")
 LENGTH = 48

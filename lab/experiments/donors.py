@@ -65,8 +65,8 @@ def moved(run: Path) -> list[Moved]:
     """One row per model and condition: none, and every patch from the next problem."""
     study, answers = _opened(run)
     labels = ["none"] + [
-        condition.label for condition, _ in study.conditions
-        if condition.name in ("patch_values", "patch_keys") and condition.source == "next"
+        condition.label for condition in study.conditions
+        if condition.name in ("patch_values", "patch_keys") and condition.get("source") == "next"
     ]  # fmt: skip
     if len(labels) == 1:
         raise StudyError(f"Expected patches from the next problem among the conditions of {run}, found none.")

@@ -55,7 +55,7 @@ class Look:
 
 def look(model: Model, problems: Sequence[tuple[Tensor, int]], run: str, step: int, masked: bool = True) -> Look:
     """Measure one model on sequences (ids [1, position], tokens of the prompt); masked=False: without masks behind."""
-    from sinkscope.sinks.tokens import STRUCTURAL, describe, kinds_in_context
+    from sinkscope.sinks.kinds import STRUCTURAL, describe, kinds_in_context
 
     first: list[Tensor] = []
     tops: list[Tensor] = []

@@ -29,7 +29,7 @@ from sinkscope.attention.calls import Call
 from sinkscope.interventions.base import Selector
 from sinkscope.interventions.memory import Memory
 from sinkscope.models import Model
-from sinkscope.sinks.tokens import KINDS, STRUCTURAL, KindsOf
+from sinkscope.sinks.kinds import KINDS, STRUCTURAL, KindsOf
 from sinkscope.statistics import bootstrap
 from sinkscope.tasks.problem import Problem
 

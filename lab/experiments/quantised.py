@@ -34,7 +34,7 @@ from sinkscope.models.model import Model, pad
 from sinkscope.models.weights import SCHEMES, unpack
 from sinkscope.statistics import bootstrap, paired, wilson
 from sinkscope.tasks.problem import Problem
-from sinkscope.tracing.drift import FEWEST_ROWS, drift
+from sinkscope.tracing.states import FEWEST_ROWS, drift
 
 OUT = Path("docs/results/quantised")
 WEIGHTS = ("float32", "bfloat16", *SCHEMES)

@@ -26,7 +26,7 @@ import numpy as np
 
 from lab.recipe import load_recipe
 from lab.train import train
-from sinkscope.sinks.tokens import STRUCTURAL
+from sinkscope.sinks.kinds import STRUCTURAL
 
 OUT = Path(__file__).parents[2] / "docs" / "results" / "seeds"
 RECIPES = ("seed-llada", "seed-llada-bare", "seed-llama")

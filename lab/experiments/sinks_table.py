@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from sinkscope.errors import SinkscopeError
 
 if TYPE_CHECKING:
-    from sinkscope.tracing.record import Trace
+    from sinkscope.tracing.trace import Trace
 
 EPSILON = 3.0
 
@@ -56,9 +56,9 @@ def sinks_of(name: str | Path, per_kind: int = 3, seed: int = 5) -> list[Sinks]:
 
 def count_sinks(name: str, traces: Sequence[Trace], unit: str) -> Sinks:
     """Count sinks, tokens and kinds of heads in traces, by the paper's epsilon in one unit."""
-    from sinkscope.sinks.heads import head_dynamics
     from sinkscope.sinks.rules import Threshold
-    from sinkscope.sinks.tables import find
+    from sinkscope.tracing.heads import head_dynamics
+    from sinkscope.tracing.sinks import find
 
     rule = Threshold(EPSILON, unit=unit)
     classes: Counter[str] = Counter()
@@ -137,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"--seed {given.seed} --out docs/results/training/sinks.md`.\n"
             f"Rule: Threshold({EPSILON:g}): column sums (uniform = 1), for the causal model also multiples of the uniform share, "
             "because its later steps have one query each. Each model with its own decode settings. "
-            "Classes of heads: sinkscope.sinks.heads, by trace.\n\n"
+            "Classes of heads: sinkscope.tracing.heads, by trace.\n\n"
         )
         given.out.parent.mkdir(parents=True, exist_ok=True)
         given.out.write_text(head + text, encoding="utf-8")

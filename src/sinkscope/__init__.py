@@ -1,11 +1,8 @@
 """Trace, mask and measure attention sinks in diffusion language models."""
 
 import logging
-from typing import Any
 
 import lazy_loader
-
-from sinkscope import viewers
 
 __version__ = "0.1.0"
 
@@ -19,13 +16,3 @@ __all__ += ["__version__"]
 
 def __dir__() -> list[str]:
     return sorted(__all__)
-
-
-def _show_trace(trace: Any, **options: Any) -> Any:
-    from sinkscope.report.writing import show
-
-    return show(trace, **options)
-
-
-# The root is where rooms meet that must not know each other: a trace is shown by the report, which stands right of it.
-viewers.register("trace.show", _show_trace)

@@ -10,13 +10,7 @@ from .errors import SinkscopeError as SinkscopeError
 from .interventions.activations import AblateChannels as AblateChannels
 from .interventions.activations import Steer as Steer
 from .interventions.activations import ZeroAttention as ZeroAttention
-from .interventions.active import intervene as intervene
-from .interventions.control import AddSinkToken as AddSinkToken
-from .interventions.control import HoldSinks as HoldSinks
-from .interventions.control import PenaliseSinks as PenaliseSinks
-from .interventions.control import RotateSinks as RotateSinks
-from .interventions.control import Soften as Soften
-from .interventions.control import SoftmaxOffByOne as SoftmaxOffByOne
+from .interventions.apply import intervene as intervene
 from .interventions.hooks import HookContext as HookContext
 from .interventions.hooks import hook as hook
 from .interventions.positions import CutContext as CutContext
@@ -24,13 +18,19 @@ from .interventions.positions import MaskPositions as MaskPositions
 from .interventions.positions import Window as Window
 from .interventions.ranked import MaskRandom as MaskRandom
 from .interventions.ranked import MaskSinks as MaskSinks
-from .interventions.selected import Attenuate as Attenuate
+from .interventions.scores import AddSinkToken as AddSinkToken
+from .interventions.scores import Attenuate as Attenuate
+from .interventions.scores import HoldSinks as HoldSinks
+from .interventions.scores import PenaliseSinks as PenaliseSinks
+from .interventions.scores import RotateSinks as RotateSinks
+from .interventions.scores import Soften as Soften
+from .interventions.scores import SoftmaxOffByOne as SoftmaxOffByOne
 from .interventions.selected import MaskInstead as MaskInstead
 from .interventions.selected import MaskOthers as MaskOthers
-from .interventions.selected import MeanValues as MeanValues
-from .interventions.selected import PatchKeys as PatchKeys
-from .interventions.selected import PatchValues as PatchValues
-from .interventions.selected import ZeroValues as ZeroValues
+from .interventions.values import MeanValues as MeanValues
+from .interventions.values import PatchKeys as PatchKeys
+from .interventions.values import PatchValues as PatchValues
+from .interventions.values import ZeroValues as ZeroValues
 from .models.load import load as load
 from .models.load import register as register
 from .models.load import wrap as wrap
@@ -45,9 +45,9 @@ from .study.schema import Study as Study
 from .tasks.harness import HarnessLM as HarnessLM
 from .tracing import Trace as Trace
 from .tracing import trace as trace
-from .tracing.activations import activations as activations
-from .tracing.lens import lens as lens
 from .tracing.recorder import Keep as Keep
+from .tracing.states import activations as activations
+from .tracing.states import lens as lens
 
 __version__: str
 __all__: list[str]

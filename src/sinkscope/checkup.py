@@ -17,12 +17,12 @@ from sinkscope.decoding import Decode, Decoded, decode, resolve_settings
 from sinkscope.decoding.settings import CACHES, SparseCache
 from sinkscope.errors import CheckpointError, DecodeError, SinkscopeError, TokenizerError, UnknownFamilyError
 from sinkscope.interventions import MaskSinks, intervene
-from sinkscope.interventions.active import Effect
+from sinkscope.interventions.apply import Effect
 from sinkscope.models import Model, load, pad
 from sinkscope.models.checkpoint import as_checkpoint_error
 from sinkscope.models.hub import check_name, find_folder
 from sinkscope.models.load import check_options, looks_ahead
-from sinkscope.tracing.drift import drift
+from sinkscope.tracing.states import drift
 
 SENTENCE = "Tom has 12 apples and gives 5 away."
 # Read by a quantised model and by the same one in plain numbers.

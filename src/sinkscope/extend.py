@@ -1,12 +1,13 @@
-"""All that a package of your own needs: `from sinkscope.extend import Intervention, register_intervention, …`.
+"""All that a package of your own needs: `from sinkscope.extend import Intervention, register_task, …`.
 
-A class or function here is what a new kind is made of, `register_…` makes it known by its name. A module that the
-entry-point group `sinkscope.plugins` names is imported in every process that meets a name it does not know.
+A class or function here is what a new kind is made of. A class with a `name` registers itself; `register_…` does it for the
+rest. A module that the entry-point group `sinkscope.plugins` names is imported in every process that meets a name it does
+not know.
 
 | kind | made of | made known by |
 |---|---|---|
-| intervention | `Intervention`, `Selector` | `@register_intervention(name, setting, …)` |
-| condition that changes decode settings | `Registered` | `register_condition(Registered(…))` |
+| intervention | `Intervention`, `Selector`, `settings` | its `name` |
+| condition that changes decode settings | `DecodeChange`, `settings` | its `name` |
 | task | `Task`, `Problem` | `register_task(Task(…))` |
 | family of models | `Family` | `register_family(MyFamily())` |
 | sink rule | `Rule`, `Columns` | `@register_rule` |
@@ -15,17 +16,15 @@ entry-point group `sinkscope.plugins` names is imported in every process that me
 """
 
 from sinkscope.attention.calls import Call, Change
+from sinkscope.conditions import Condition, DecodeChange
 from sinkscope.decoding.canvas import Block, Picks
 from sinkscope.decoding.commit import CommitRule, most_confident
 from sinkscope.decoding.commit import register as register_commit_rule
 from sinkscope.decoding.settings import Decode
-from sinkscope.errors import InterventionError, RuleError, TaskError
-from sinkscope.fields import TRUTH, among, maybe, number, whole
-from sinkscope.interventions import Condition, Intervention, Selector, Setting
-from sinkscope.interventions import register as register_intervention
+from sinkscope.errors import InterventionError, RuleError, StudyError, TaskError
+from sinkscope.interventions import Intervention, Selector
+from sinkscope.interventions.base import Label
 from sinkscope.interventions.memory import Map, Memory
-from sinkscope.interventions.settings import REQUIRED, K, Registered, of_random
-from sinkscope.interventions.settings import add as register_condition
 from sinkscope.models import Family, Model
 from sinkscope.models import register as register_family
 from sinkscope.sinks import Columns, Rule
@@ -36,11 +35,12 @@ from sinkscope.tasks import register as register_task
 from sinkscope.tasks.problem import Source, same_final
 from sinkscope.tasks.protocol import Protocol
 from sinkscope.tasks.protocol import register as register_protocol
+from sinkscope.validation import Count, FromZero, NonNegative, Positive, Share, Truth, settings
 
 __all__ = [
-    "REQUIRED", "TRUTH", "Block", "BrowserForm", "Call", "Change", "Columns", "CommitRule", "Condition", "Decode",
-    "Family", "Intervention", "InterventionError", "K", "Map", "Memory", "Model", "Picks", "Problem", "Protocol",
-    "Registered", "Rule", "RuleError", "Selector", "Setting", "Source", "Task", "TaskError", "among", "maybe",
-    "most_confident", "number", "of_random", "register_commit_rule", "register_condition", "register_family",
-    "register_intervention", "register_protocol", "register_rule", "register_task", "same_final", "whole",
+    "Block", "BrowserForm", "Call", "Change", "Columns", "CommitRule", "Condition", "Count", "Decode", "DecodeChange", "Family",
+    "FromZero", "Intervention", "InterventionError", "Label", "Map", "Memory", "Model", "NonNegative", "Picks", "Positive",
+    "Problem", "Protocol", "Rule", "RuleError", "Selector", "Share", "Source", "StudyError", "Task", "TaskError", "Truth",
+    "most_confident", "register_commit_rule", "register_family", "register_protocol", "register_rule", "register_task",
+    "same_final", "settings",
 ]  # fmt: skip

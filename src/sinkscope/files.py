@@ -64,7 +64,9 @@ def read_text(path: Path, error: type[SinkscopeError], most: int = 128 * MB) -> 
     except UnicodeDecodeError:
         raise error(f"{short(path)} is not text in UTF-8; name another.") from None
     except (OSError, ValueError) as problem:  # ValueError: a NUL in the name
-        raise error(f"{short(path)} cannot be read ({describe_error(problem)}); check the path and permissions.") from None
+        raise error(
+            f"{short(path)} cannot be read ({describe_error(problem)}); check the path and permissions."
+        ) from None
 
 
 def read_object(path: Path, most: int, error: type[SinkscopeError], advice: str = "make it again") -> dict[str, Any]:

@@ -107,4 +107,6 @@ def step_bar(total: int, what: str, stream: TextIO | None = None, asked: bool | 
 
     wanted = hasattr(sys, "ps1") or "IPython" in sys.modules if asked is None else asked
     hidden = None if wanted else True  # None: hidden where there is no terminal
-    return tqdm(total=total, desc=one_line(what), file=stream or sys.stderr, delay=PATIENCE, leave=False, disable=hidden)
+    return tqdm(
+        total=total, desc=one_line(what), file=stream or sys.stderr, delay=PATIENCE, leave=False, disable=hidden
+    )

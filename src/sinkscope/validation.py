@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import field, fields
 from typing import Annotated, Any, TypeVar, dataclass_transform
 
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
@@ -53,7 +53,7 @@ class FieldError(ValueError):
         self.path = path
 
 
-@dataclass_transform(frozen_default=True)
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def settings(error: type[SinkscopeError]) -> Callable[[type[T]], type[T]]:
     """Class decorator: a frozen, checked dataclass whose constructor raises `error` in one sentence."""
 
@@ -91,25 +91,29 @@ def validate(
 
 def sentence(wrong: ValidationError, where: str, lines: Mapping[Location, int] | None = None) -> str:
     """The first mistake: FILE, line N: FIELD must be ALLOWED, got VALUE."""
-    problem = wrong.errors()[0]
-    path: Location = tuple(problem["loc"])
-    match problem["type"]:
-        case "missing" | "missing_argument" | "missing_keyword_only_argument":
-            path, words = path[:-1], f"needs the field {path[-1]!r}"
-        case "unexpected_keyword_argument" | "unexpected_positional_argument":
-            words = "is not a field that is known here; correct its name, or leave it out"
-        case "dataclass_type" | "mapping_type" | "dict_type":
-            words = f"must be a mapping of fields, got {show_value(problem['input'])}"
-        case "value_error":
-            cause = problem["ctx"]["error"]
-            path, words = (*path, *getattr(cause, "path", ())), str(cause)
-        case _:
-            expected = re.sub("^.* should ", "must ", problem["msg"]).replace("valid tuple", "list")
-            words = f"{expected}, got {show_value(problem['input'])}"
+    words, path = first_mistake(wrong)
     known = lines or {}
     line = next((known[path[:n]] for n in range(len(path), -1, -1) if path[:n] in known), None)
     place = where if line is None else f"{where}, line {line}"
     return f"{place}: {write_path(path) or 'it'} {words}."
+
+
+def first_mistake(wrong: ValidationError) -> tuple[str, Location]:
+    """What must be instead, and where it stands."""
+    problem = wrong.errors()[0]
+    path: Location = tuple(problem["loc"])
+    match problem["type"]:
+        case "missing" | "missing_argument" | "missing_keyword_only_argument":
+            return f"needs the field {path[-1]!r}", path[:-1]
+        case "unexpected_keyword_argument" | "unexpected_positional_argument":
+            return "is not a field that is known here; correct its name, or leave it out", path
+        case "dataclass_type" | "mapping_type" | "dict_type":
+            return f"must be a mapping of fields, got {show_value(problem['input'])}", path
+        case "value_error":
+            cause = problem["ctx"]["error"]
+            return str(cause).rstrip("."), (*path, *getattr(cause, "path", ()))
+    expected = re.sub("^.* should ", "must ", problem["msg"]).replace("valid tuple", "list")
+    return f"{expected}, got {show_value(problem['input'])}", path
 
 
 def write_path(path: Location) -> str:

@@ -21,9 +21,9 @@ import sinkscope as sk
 from golden_sets import HERE, golden
 from made_models import make_causal, save_tokenizer
 from sinkscope import registry
+from sinkscope.conditions import Condition
 from sinkscope.errors import PluginError, SinkscopeError
-from sinkscope.interventions.conditions import Condition, parse_condition, read_entry
-from sinkscope.interventions.settings import INTERVENTIONS
+from sinkscope.interventions import INTERVENTIONS
 from sinkscope.study.schema import Study
 from sinkscope.tasks.protocol import FOLDER, read_protocol, settings_for
 
@@ -54,7 +54,7 @@ def applied(condition: Condition) -> None:
     model = golden("llada").model
     before = _hooks(model.module)
     words = answered(lambda: condition.decode)
-    change = answered(lambda: condition.intervention(0))
+    change = answered(lambda: condition.seeded(0))
     if sentence(words) or sentence(change) or change is None or words:
         return
 
@@ -86,7 +86,7 @@ def entries(draw: st.DrawFn) -> dict[str, Any]:
 @fuzz
 @given(entry=entries())
 def test_a_condition_of_a_study_is_run_or_refused(entry: dict[str, Any]) -> None:
-    found = answered(lambda: read_entry(entry))
+    found = answered(lambda: Condition.read(entry))
     if not sentence(found):
         for condition in found[:2]:
             assert condition.label and condition.key
@@ -109,7 +109,7 @@ def test_a_condition_of_a_study_is_run_or_refused(entry: dict[str, Any]) -> None
     ),
 )  # fmt: skip
 def test_a_condition_in_words(name: str, rest: list[tuple[str, str]]) -> None:
-    found = answered(lambda: parse_condition(f"{name}:" + ",".join(f"{one}={value}" for one, value in rest)))
+    found = answered(lambda: Condition.parse(f"{name}:" + ",".join(f"{one}={value}" for one, value in rest)))
     if not sentence(found):
         applied(found)
 

@@ -10,7 +10,7 @@ import pytest
 
 import sinkscope as sk
 from sinkscope.errors import SinkscopeError
-from sinkscope.interventions.settings import INTERVENTIONS
+from sinkscope.interventions import INTERVENTIONS
 from sinkscope.study.schema import Study
 
 HUGE: list[Any] = [

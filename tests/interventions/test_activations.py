@@ -12,9 +12,9 @@ from torch import Tensor
 
 import sinkscope as sk
 from made_models import make_llada
+from sinkscope.conditions import Condition
 from sinkscope.errors import InterventionError
-from sinkscope.interventions.conditions import read_entry
-from sinkscope.interventions.settings import SettingError
+from sinkscope.errors import InterventionError as SettingError
 from sinkscope.models import pad
 
 LOUD, WIDTH = 7, 32  # the planted channel, of 32
@@ -189,10 +189,10 @@ def test_a_vector_from_a_file_is_the_same(model: sk.Model, batch: Any, tmp_path:
     one = decoded(model, batch, sk.Steer(vector, layers=(0,), strength=2.0))[0]
     assert torch.equal(one, decoded(model, batch, sk.Steer(tmp_path / "a.safetensors", layers=(0,), strength=2.0))[0])
     assert torch.equal(one, decoded(model, batch, sk.Steer(str(tmp_path / "b.safetensors"), strength=2.0))[0])
-    (condition,) = read_entry({"name": "steer", "vector": str(tmp_path / "a.safetensors"), "steps": [0.0, 0.5]})
-    assert condition.intervention(0).steps == (0.0, 0.5) and "a by 1" in condition.label
+    (condition,) = Condition.read({"name": "steer", "vector": str(tmp_path / "a.safetensors"), "steps": [0.0, 0.5]})
+    assert condition.seeded(0).steps == (0.0, 0.5) and "a by 1" in condition.label
     with pytest.raises(SettingError, match="none at"):
-        read_entry({"name": "steer", "vector": "gone.safetensors"})
+        Condition.read({"name": "steer", "vector": "gone.safetensors"})
 
 
 def test_with_traces_and_attention_interventions_at_once(model: sk.Model, batch: Any) -> None:

@@ -7,8 +7,8 @@ import torch
 
 import sinkscope as sk
 from golden_sets import golden
+from sinkscope.conditions import Condition
 from sinkscope.errors import InterventionError, StudyError
-from sinkscope.interventions.conditions import condition_from_dict, read_entry
 
 KEYS = (1, 4)
 
@@ -118,11 +118,11 @@ def test_study_files() -> None:
         "instead": {"above": strong, "positions": [0, 1], "by": 1},
     }
     for of, words in entries.items():
-        (condition,) = read_entry({"name": "attenuate", "of": of, **words})
-        assert condition.intervention(7) == made[of]
-        assert condition_from_dict(condition.to_dict()) == condition
+        (condition,) = Condition.read({"name": "attenuate", "of": of, **words})
+        assert condition.seeded(7) == made[of]
+        assert Condition.from_dict(condition.to_dict()) == condition
         assert not condition.must_take_effect
-    assert len(read_entry({"name": "attenuate", "by": [0.1, 0.2, 0.5]})) == 3
+    assert len(Condition.read({"name": "attenuate", "by": [0.1, 0.2, 0.5]})) == 3
     for wrong in ({"to": 2}, {}, {"to": 0.1, "by": 0.1}, {"by": 0.1, "persist": True}, {"by": 0.1, "positions": [1]}):
         values = {"name": "x", "models": ["tiny-llada"], "tasks": [{"name": "recall", "problems": 1}]}
         with pytest.raises(StudyError):

@@ -1,22 +1,32 @@
-"""Conditions: every registered intervention from a study file to a label, to plain data and back."""
+"""Conditions: every one from a study file to a label, to plain data, to what it puts into a model, and back."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import sinkscope as sk
+from made_conditions import make_condition
+from registries import restored
+from sinkscope.attention.calls import Call, Change
+from sinkscope.conditions import NONE, NOOP, Condition, names
 from sinkscope.errors import InterventionError, StudyError
-from sinkscope.fields import whole
-from sinkscope.interventions import Condition, condition_from_dict
-from sinkscope.interventions.conditions import names, read_entry
-from sinkscope.interventions.settings import INTERVENTIONS, Setting, SettingError, register
+from sinkscope.interventions import INTERVENTIONS, Intervention
+from sinkscope.interventions.base import Match
+from sinkscope.interventions.memory import Memory
+from sinkscope.interventions.selected import SelectorIntervention, select_keys
+from sinkscope.results import series
 from sinkscope.study.schema import Study
+from sinkscope.validation import FieldError, FromZero, Share, settings
 
-# What a study file says → label, file name and results. Run folders and results.json depend on every letter.
+# What a study file says → label and results: results.json depends on every letter.
 ENTRIES: list[tuple[dict[str, Any], str, dict[str, Any]]] = [
     ({"name": "none"}, "none", {}),
     ({"name": "noop"}, "noop", {}),
@@ -130,6 +140,7 @@ ENTRIES: list[tuple[dict[str, Any], str, dict[str, Any]]] = [
     ({"name": "ablate_channels", "top": 2, "of": "random"}, "ablate channels top 2 random", {"top": 2, "of": "random"}),
     ({"name": "zero_attention", "heads": [[3, 0], [4, 1]], "steps": [0, 8]}, "zero attention 3.0,4.1 steps 0–8",
      {"heads": [[3, 0], [4, 1]], "steps": [0, 8]}),
+    ({"name": "other_seed"}, "other seed 1", {"seed": 1}),
     ({"name": "cache", "kind": "prefix"}, "cache prefix", {"kind": "prefix"}),
     (
         {"name": "sparse_cache", "by": "sinks", "keep": 0.125, "recent": 4, "refresh": 8, "per": "layer", "drift": 0.5},
@@ -139,18 +150,18 @@ ENTRIES: list[tuple[dict[str, Any], str, dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("entry", "label", "settings"), ENTRIES, ids=[label for _, label, _ in ENTRIES])
-def test_an_entry_its_label_and_its_results(entry: dict[str, Any], label: str, settings: dict[str, Any]) -> None:
-    (condition,) = read_entry(entry)
+@pytest.mark.parametrize(("entry", "label", "words"), ENTRIES, ids=[label for _, label, _ in ENTRIES])
+def test_an_entry_its_label_and_its_results(entry: dict[str, Any], label: str, words: dict[str, Any]) -> None:
+    (condition,) = Condition.read(entry)
     assert condition.label == label
-    assert condition.to_dict() == {"name": entry["name"], "k": 0, "rank": None, "rows": None, **settings}
-    assert condition_from_dict(json.loads(json.dumps(condition.to_dict()))) == condition
-    assert read_entry(condition.entry()) == [condition] and hash(condition) == hash(read_entry(entry)[0])
-    assert all(sign.isalnum() or sign in "._-–" for sign in condition.key.replace("+", ""))
-    made = condition.intervention(seed=3)
-    assert (made is None) == (entry["name"] in ("none", "cache", "sparse_cache", "delete_positions")) and (
-        made is None or made.is_noop == (entry["name"] == "noop")
-    )
+    assert condition.to_dict() == {"name": entry["name"], "k": 0, "rank": None, "rows": None, **words}
+    assert Condition.from_dict(json.loads(json.dumps(condition.to_dict()))) == condition
+    assert Condition.read(condition.entry()) == [condition] and hash(condition) == hash(Condition.read(entry)[0])
+    assert all(sign.isalnum() or sign in "._-" for sign in condition.key)
+    made = condition.seeded(3)
+    decodes = entry["name"] in ("none", "cache", "sparse_cache", "delete_positions", "other_seed")
+    assert (made is None) == decodes and (made is None or made.is_noop == (entry["name"] == "noop"))
+    assert bool(condition.decode) == (decodes and entry["name"] != "none")
 
 
 def test_every_intervention_has_an_entry_here() -> None:
@@ -160,90 +171,218 @@ def test_every_intervention_has_an_entry_here() -> None:
 def test_what_a_condition_makes() -> None:
     words: dict[str, Any] = {"k": 2, "kinds": ["word"], "value_norm": "high", "per": "model"}
     for name, kind in (("mask_sinks", sk.MaskSinks), ("mask_random", sk.MaskRandom)):
-        made = read_entry({"name": name, **words, "below": {"rule": "head_share"}})[0].intervention(7)
+        made = Condition.read({"name": name, **words, "below": {"rule": "head_share"}})[0].seeded(7)
         seeded = {"seed": 7} if name == "mask_random" else {}
         assert made == kind(k=2, kinds=("word",), value_norm="high", per="model", below=sk.HeadShare(), **seeded)
-    assert read_entry({"name": "mask_positions", "positions": [0], "since": "second"})[0].intervention(0) == (
-        sk.MaskPositions((0,), since="second")
+    assert make_condition("mask_positions", positions=[0], since="second").seeded(0) == sk.MaskPositions(
+        (0,), since="second"
     )
-    assert read_entry({"name": "cut", "start": 0, "stop": 1})[0].intervention(0) == sk.CutContext(0.0, 1.0)
-    random = read_entry({"name": "zero_values", "k": 2, "of": "random", "kinds": "content"})[0].intervention(4)
+    assert make_condition("cut", start=0, stop=0.5).seeded(0) == sk.CutContext(0.0, 0.5)
+    random = make_condition("zero_values", 2, of="random", kinds="content").seeded(4)
     assert random == sk.ZeroValues(of=sk.MaskRandom(k=2, seed=4, kinds="content"))
+    nested = Condition.of(sk.ZeroValues(of=sk.MaskPositions((3,))))
+    assert nested.entry() == {
+        "name": "zero_values", "of": {"name": "mask_positions", "positions": [3], "since": "first"},
+    }  # fmt: skip
+    assert Condition.read(nested.entry()) == [nested]
 
 
 def test_lists_are_sweeps_except_where_a_list_is_one_value() -> None:
-    swept = read_entry({"name": "mask_sinks", "k": [1, 5], "per": ["head", "layer"], "kinds": ["word", "digit"]})
-    assert [(one.k, one.get("per", "head"), one.kinds) for one in swept] == [
-        (k, per, ("word", "digit")) for k in (1, 5) for per in ("head", "layer")
+    swept = Condition.read({"name": "mask_sinks", "k": [1, 5], "per": ["head", "layer"], "kinds": ["word", "digit"]})
+    assert [(one.k, one.get("per", "head"), one.get("kinds")) for one in swept] == [
+        (k, per, ["word", "digit"]) for k in (1, 5) for per in ("head", "layer")
     ]
+    assert len({one.key for one in swept}) == 4 and len({one.series() for one in swept}) == 2
 
 
 @pytest.mark.parametrize(
-    ("entry", "field", "said"),
+    ("entry", "path"),
     [
-        ({}, "", "needs the field 'name'"),
-        ({"name": ["mask_sinks"]}, "name", "must be one of none, noop"),
-        ({"name": "mask_all"}, "name", "not 'mask_all'"),
-        ({"name": "mask_sinks"}, "", "needs the field 'k': a whole number of at least 1"),
-        ({"name": "mask_sinks", "k": 0}, "k", "must be a whole number of at least 1, not 0"),
-        ({"name": "mask_sinks", "k": []}, "k", "not an empty list"),
-        ({"name": "mask_sinks", "k": 1, "match": "mass"}, "match", "known are name, for, k, rank, rows"),
-        ({"name": "mask_sinks", "k": 1, "kinds": "verbs"}, "kinds", "must be structural, content, or a list of mask, begin"),
-        ({"name": "mask_sinks", "k": 1, "kinds": ["verb"]}, "kinds", "not ['verb']"),
-        ({"name": "mask_sinks", "k": 1, "kinds": []}, "kinds", "not []"),
-        ({"name": "mask_sinks", "k": 1, "kinds": [3]}, "kinds", "not [3]"),
-        ({"name": "mask_sinks", "k": 1, "value_norm": "short"}, "value_norm", "must be low or high"),
-        ({"name": "mask_sinks", "k": 1, "per": "step"}, "per", "must be head, layer or model"),
-        ({"name": "mask_sinks", "k": 1, "score": "mean"}, "score", "must be sum or per_row"),
-        ({"name": "mask_sinks", "k": 1, "score": "per_row", "rows": "last"}, "", "is wrong: Expected score='per_row' with"),
-        ({"name": "mask_sinks", "k": 1, "above": 3}, "above", "must be a sink rule"),
-        ({"name": "mask_sinks", "k": 1, "below": {"rule": "guess"}}, "below", "is no sink rule: Expected the name of a sink rule"),
-        ({"name": "mask_sinks", "k": 1, "below": {"rule": "head_share", "group": "masked"}}, "", "has no effect here"),
-        ({"name": "cut", "start": 0.5, "stop": 0.2}, "", "Expected 0 ≤ start ≤ stop, got 0.5 and 0.2"),
-        ({"name": "window", "radius": None}, "radius", "not None"),
+        ({}, ()),
+        ({"name": ["mask_sinks"]}, ("name",)),
+        ({"name": "mask_all"}, ("name",)),
+        ({"name": "mask_sinks"}, ()),
+        ({"name": "none", "k": 1}, ("k",)),
+        ({"name": "mask_sinks", "k": -1}, ("k",)),
+        ({"name": "mask_sinks", "k": True}, ("k",)),
+        ({"name": "mask_sinks", "k": 10**30}, ("k",)),
+        ({"name": "mask_sinks", "k": []}, ("k",)),
+        ({"name": "mask_sinks", "k": 1, "match": "mass"}, ("match",)),
+        ({"name": "mask_sinks", "k": 1, "for": "big"}, ("for",)),
+        ({"name": "mask_random", "k": 1, "seed": 3}, ("seed",)),
+        ({"name": "mask_sinks", "k": 1, "kinds": "verbs"}, ("kinds",)),
+        ({"name": "mask_sinks", "k": 1, "kinds": ["verb"]}, ("kinds",)),
+        ({"name": "mask_sinks", "k": 1, "kinds": []}, ("kinds",)),
+        ({"name": "mask_sinks", "k": 1, "kinds": [3]}, ("kinds",)),
+        ({"name": "mask_sinks", "k": 1, "per": "step"}, ("per",)),
+        ({"name": "mask_sinks", "k": 1, "score": "per_row", "rows": "last"}, ("score",)),
+        ({"name": "mask_sinks", "k": 1, "above": 3}, ("above",)),
+        ({"name": "mask_sinks", "k": 1, "below": {"rule": "guess"}}, ("below",)),
+        ({"name": "mask_sinks", "k": 1, "below": {"rule": "head_share", "group": "masked"}}, ("below",)),
+        ({"name": "mask_sinks", "k": 1, "steps": [4, 1]}, ("steps",)),
+        ({"name": "cut", "start": 0.5, "stop": 0.2}, ("stop",)),
+        ({"name": "cut", "start": 0.5, "stop": 2}, ("stop",)),
+        ({"name": "zero_values", "k": 1, "of": "air"}, ("of",)),
+        ({"name": "zero_values", "k": 1, "persist": True}, ("persist",)),
+        ({"name": "attenuate", "of": "positions", "to": 0.5}, ("positions",)),
+        ({"name": "attenuate", "to": 0.5, "positions": [1]}, ("positions",)),
+        ({"name": "attenuate", "by": 1, "matched": ["sinks"]}, ("matched",)),
+        ({"name": "attenuate", "by": 1, "to": 1}, ("to",)),
     ],
-)  # fmt: skip
-def test_a_wrong_entry_is_told_by_its_field(entry: dict[str, Any], field: str, said: str) -> None:
-    with pytest.raises(SettingError) as caught:
-        read_entry(entry)
-    assert caught.value.field == field and said in str(caught.value) and "\n" not in str(caught.value)
+)
+def test_a_wrong_entry_is_told_by_its_field(entry: dict[str, Any], path: tuple[str, ...]) -> None:
+    with pytest.raises(FieldError) as caught:
+        Condition.read(entry)
+    assert caught.value.path == path and "\n" not in str(caught.value)
 
 
 def test_a_study_file_tells_the_line(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     good = "name: mine\nmodels: [tiny-llada]\ntasks:\n  - {name: arithmetic, problems: 2}\nconditions:\n  - none\n"
     path.write_text(
-        good + "  - {name: mask_sinks, k: 1, kinds: structural}\n  - {name: mask_random, k: 1, kinds: content}\n"
+        good + "  - {name: mask_sinks, k: 1, kinds: structural}\n  - {name: mask_random, k: 1, for: diffusion}\n"
     )
     study = Study.load(path)
-    assert [one.kinds for one, _ in study.conditions] == [None, "structural", "content"]
+    assert [(one.get("kinds"), one.models) for one in study.conditions] == [
+        (None, "all"), ("structural", "all"), (None, "diffusion"),
+    ]  # fmt: skip
     assert Study.from_dict(study.to_dict()) == study
     path.write_text(good + "  - {name: mask_sinks, k: 1, per: step}\n")
-    with pytest.raises(
-        StudyError, match=r"^mine.yaml, line 7: conditions\[1\].per must be head, layer or model, not 'step'.$"
-    ):
+    with pytest.raises(StudyError, match=r"^mine.yaml, line 7: conditions\[1\].per must be .* got 'step'.$"):
         Study.load(path)
 
 
-def test_a_condition_refuses_settings_that_it_does_not_take() -> None:
-    with pytest.raises(InterventionError, match="window takes radius, steps, not k"):
-        Condition("window", 3, radius=2)
-    with pytest.raises(AttributeError, match="colour"):
-        Condition("none").colour  # noqa: B018
-
-
 def test_a_condition_whose_intervention_is_not_installed_can_be_shown_but_not_made() -> None:
-    gone = condition_from_dict({"name": "turn_sinks", "k": 2, "rank": None, "rows": None, "angle": 90})
+    gone = Condition.from_dict({"name": "turn_sinks", "k": 2, "rank": None, "rows": None, "angle": 90})
     assert gone.label == "turn sinks k=2 angle=90" and gone.to_dict()["angle"] == 90
     with pytest.raises(InterventionError, match="turn_sinks"):
-        gone.intervention(0)
+        gone.seeded(0)
 
 
-def test_a_name_is_taken_once_and_never_by_a_reserved_word() -> None:
+# ---- an entry and a constructor accept and refuse the same
+
+VALUES = st.one_of(
+    st.none(), st.booleans(), st.integers(-2, 5), st.sampled_from([0.0, 0.3, 1.0, 2.5, -1.0, float("nan"), 10**30]),
+    st.sampled_from(["clean", "last", "sum", "per_row", "structural", "low", "model", "random", "all", "mass", "word", "x"]),
+    st.lists(st.integers(-1, 3), max_size=2), st.sampled_from([[[0, 1]], [0.25, None], [None, 1], ["word"], [[1]]]),
+    st.sampled_from([{"rule": "head_share"}, {"rule": "x"}, {"rule": "zscore", "group": "masked"}]),
+)  # fmt: skip
+MADE = sorted(name for name in INTERVENTIONS if issubclass(INTERVENTIONS[name], Intervention))
+
+
+@given(data=st.data(), name=st.sampled_from(MADE))
+def test_an_entry_and_a_constructor_accept_and_refuse_the_same(data: st.DataObject, name: str) -> None:
+    kind: Any = INTERVENTIONS[name]
+    known = [one.name for one in fields(kind) if one.name not in ("seed", "of", "matched")]
+    words = data.draw(st.dictionaries(st.sampled_from([*known, "nothing"]), VALUES, max_size=4))
+    if "k" in known:
+        words.setdefault("k", 1)
+    constructed = dict(words)
+    if issubclass(kind, SelectorIntervention):
+        words = {**kind.usual, "k": 1, **words} if "k" not in known else words
+        constructed["of"] = select_keys("sinks", {"k": 1})
+    try:
+        made = kind(**constructed)
+    except InterventionError:
+        with pytest.raises((FieldError, ValueError)):
+            kind.from_entry(words)
+        return
+    assert kind.from_entry(words) == made
+    condition = Condition.of(made)
+    assert Condition.read(condition.entry()) == [condition]
+    assert Condition.from_dict(json.loads(json.dumps(condition.to_dict()))) == condition
+
+
+# ---- what tables, claims and charts ask of a condition
+
+
+@pytest.fixture
+def fade() -> Iterator[type[Intervention]]:
+    """An intervention of a package that is not ours: it names its controls and its aim, and no short name."""
+    with restored():
+
+        @settings(InterventionError)
+        class Fade(Intervention, noop={"k": 0}):
+            name: ClassVar[str] = "fade"
+            aim: ClassVar[Any] = "weaken"
+            always: ClassVar[tuple[str, ...]] = ("of",)
+            k: FromZero = 1
+            factor: Share = 0.5
+            of: str = "sinks"
+
+            def change(self, call: Call, memory: Memory) -> Change | None:
+                return None
+
+            def controls(self) -> Mapping[Match, Sequence[Intervention]]:
+                return {"count": [Fade(self.k, self.factor, "random")]} if self.of == "sinks" else {}
+
+        yield Fade
+
+
+def test_an_intervention_from_outside_is_treated_like_our_own(fade: Any) -> None:
+    (condition,) = Condition.read({"name": "fade", "k": 2, "factor": 0.25})
+    assert condition.change == fade(2, 0.25) and condition.aim == "weaken"
+    assert condition.controls() == {"count": [Condition.of(fade(2, 0.25, "random"))]}
+    assert condition.label == "fade k=2 factor=0.25 of=sinks" and condition.short_name() is None
     with pytest.raises(InterventionError, match="exists already"):
-        register("mask_sinks")(sk.Window)
-    for reserved in ("name", "for"):
-        setting = Setting(reserved, 1, whole(1), "a number")
-        with pytest.raises(InterventionError, match="must not be called"):
-            register("mine", setting)(sk.Window)
-    assert "mine" not in INTERVENTIONS
+        type("Again", (fade,), {"name": "mask_sinks"})
+
+
+def test_which_conditions_have_controls_and_an_aim() -> None:
+    conditions = [Condition.read(entry)[0] for entry, _, _ in ENTRIES]
+    assert {one.name for one in conditions if one.controls()} == {
+        "mask_sinks", "zero_values", "mean_values", "patch_values", "patch_keys", "steer", "zero_attention",
+    }  # fmt: skip
+    assert {one.name: one.aim for one in conditions if one.aim} == {
+        "soften": "weaken", "penalise_sinks": "weaken", "off_by_one": "weaken", "add_sink_token": "weaken",
+        "hold_sinks": "hold",
+    }  # fmt: skip
+    assert {one.name for one in conditions if one.must_take_effect} == {
+        "mask_sinks", "mask_random", "mask_positions", "mask_instead", "mask_others", "cut",
+    }  # fmt: skip
+    assert Condition("none") == NONE and NOOP.seeded(0) == sk.MaskSinks(0)
+
+
+STRONG = {"rule": "head_share", "epsilon": 0.3}
+
+
+@pytest.mark.parametrize(
+    ("entry", "name"),
+    [
+        ({"name": "mask_sinks", "k": 1}, "top key"),
+        ({"name": "mask_sinks", "k": 5, "above": STRONG}, "strong sinks"),
+        ({"name": "mask_random", "k": 1, "match": "mass", "kinds": "content"}, "random for content key, ≤ its mass"),
+        ({"name": "mask_random", "k": 1, "above": STRONG, "persist": True, "aligned": True, "among": "prompt", "avoid": 5},
+         "one other key in the same heads"),
+        ({"name": "mask_others", "k": 1, "kinds": "structural", "among": "prompt", "scope": "all", "persist": True},
+         "all structural keys but the sink"),
+        *(({"name": "attenuate", "by": 1, "of": of, "matched": ["sinks", "others"]}, f"{name}, row-matched")
+          for of, name in (("sinks", "sink"), ("others", "others"), ("structural", "structural"), ("content", "content"))),
+    ],
+)  # fmt: skip
+def test_short_names(entry: dict[str, Any], name: str) -> None:
+    (condition,) = Condition.read(entry)
+    assert condition.short_name(("rank", "rows", "match") if entry.get("aligned") else ("rank", "rows")) == name
+
+
+TOP = {"name": "mask_sinks", "k": 1, "rank": "clean", "rows": "all"}
+
+
+@pytest.mark.parametrize(
+    ("condition", "key"),
+    [
+        (TOP, ("top key", None)),
+        ({**TOP, "rows": "last"}, ("last row's top key", None)),
+        ({**TOP, "kinds": "content", "above": None}, ("content key", None)),
+        ({**TOP, "above": STRONG}, ("strong sink", None)),
+        ({**TOP, "above": {"rule": "zscore", "k": 3}}, None),
+        ({**TOP, "k": 5}, None),
+        ({**TOP, "keep_self": True}, None),
+        ({**TOP, "name": "mask_random", "match": "mass", "kinds": "structural"}, ("structural key", "mass")),
+        ({"name": "mask_positions", "k": 0, "rank": None, "rows": None, "positions": [0], "since": "second"}, ("position 0", None)),
+        ({"name": "mask_positions", "positions": [0], "since": "first"}, None),
+        ({"name": "none", "k": 0, "rank": None, "rows": None}, None),
+    ],
+)  # fmt: skip
+def test_which_key_a_condition_masks(condition: Mapping[str, Any], key: series.MaskedKey | None) -> None:
+    assert series.masked_key(condition) == key

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sinkscope.interventions.conditions import Condition
-from sinkscope.study.vocabulary import controls
+from sinkscope.conditions import Condition
 
 
 @pytest.mark.parametrize(
@@ -18,7 +17,7 @@ from sinkscope.study.vocabulary import controls
     ],
 )
 def test_the_control_is_the_same_done_at_random(name: str, settings: dict[str, object]) -> None:
-    condition = Condition(name, **settings)
-    (control,) = controls(condition)["count"]
-    assert control == Condition(name, **settings, of="random")
-    assert controls(control) == {}  # a control has none of its own
+    condition = Condition.read({"name": name, **settings})[0]
+    (control,) = condition.controls()["count"]
+    assert control == Condition.read({"name": name, **settings, "of": "random"})[0]
+    assert control.controls() == {}  # a control has none of its own

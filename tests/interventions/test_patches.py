@@ -78,12 +78,12 @@ def test_the_first_step_s_values_are_those_of_the_first_forward() -> None:
 
 def test_random_keys_of_a_carrier_carry_nothing() -> None:
     """The control of a patch: as many keys that are no sinks, from the same source."""
-    from sinkscope.interventions.conditions import read_entry
+    from sinkscope.conditions import Condition
 
     model = sk.load("planted-carrier")
     sinks, random = (
-        condition.intervention(seed=3)
-        for condition in read_entry({"name": "patch_values", "k": 1, "source": "next", "of": ["sinks", "random"]})
+        condition.seeded(seed=3)
+        for condition in Condition.read({"name": "patch_values", "k": 1, "source": "next", "of": ["sinks", "random"]})
     )
     assert isinstance(random, sk.PatchValues) and isinstance(random.of, sk.MaskRandom)
     prompts = [problem.prompt for problem in PROBLEMS]
@@ -251,12 +251,12 @@ def test_every_one_of_them_has_a_name_in_study_files() -> None:
         {"name": "add_sink_token"}, {"name": "off_by_one"}, {"name": "soften", "temperature": [1.5, 2]},
         {"name": "penalise_sinks", "k": 1, "penalty": 2}, {"name": "hold_sinks", "k": 1, "bonus": 4},
     ]  # fmt: skip
-    from sinkscope.interventions.conditions import condition_from_dict, read_entry
+    from sinkscope.conditions import Condition
 
     for entry in entries:
-        for condition in read_entry(entry):
-            assert condition_from_dict(condition.to_dict()) == condition
-            assert condition.intervention(seed=1) is not None
+        for condition in Condition.read(entry):
+            assert Condition.from_dict(condition.to_dict()) == condition
+            assert condition.seeded(seed=1) is not None
 
 
 @pytest.mark.parametrize(

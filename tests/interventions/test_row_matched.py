@@ -13,9 +13,9 @@ from test_same_protocol import LENGTH, QUESTION, answer
 from torch import Tensor
 
 import sinkscope as sk
+from sinkscope.conditions import Condition
 from sinkscope.errors import InterventionError
 from sinkscope.interventions import Selector
-from sinkscope.interventions.conditions import condition_from_dict, read_entry
 
 LIMIT = 0.05  # the tiny models have no key above 0.3
 STRONG = sk.MaskSinks(1, above=sk.HeadShare(LIMIT))
@@ -193,12 +193,12 @@ def test_a_study_file_names_the_arms() -> None:
     above = {"rule": "head_share", "epsilon": LIMIT}
     for of in ("sinks", "others", "structural", "content"):
         matched = ["sinks", "others"] if of == "others" else ["sinks", "structural", "content"]
-        (condition,) = read_entry({"name": "attenuate", "of": of, "matched": matched, "above": above, "by": 1.0})
-        assert condition_from_dict(condition.to_dict()) == condition
-    made = condition.intervention(0)
+        (condition,) = Condition.read({"name": "attenuate", "of": of, "matched": matched, "above": above, "by": 1.0})
+        assert Condition.from_dict(condition.to_dict()) == condition
+    made = condition.seeded(0)
     assert made == sk.Attenuate(CONTENT, matched=(STRONG, STRUCTURAL, CONTENT), by=1.0)
-    (others,) = read_entry({"name": "mask_others", "k": 1, "kinds": "structural", "scope": "all", "per": "model"})
-    assert others.intervention(0) == sk.MaskOthers(sk.MaskSinks(1, per="model"), kinds="structural", scope="all")
+    (others,) = Condition.read({"name": "mask_others", "k": 1, "kinds": "structural", "scope": "all", "per": "model"})
+    assert others.seeded(0) == sk.MaskOthers(sk.MaskSinks(1, per="model"), kinds="structural", scope="all")
 
 
 @pytest.mark.parametrize(

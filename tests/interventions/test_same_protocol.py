@@ -64,9 +64,8 @@ def test_recomputed_rows_are_whole_maps_in_a_trace() -> None:
     assert cached.text == again.text
     torch.testing.assert_close(again.scores(), cached.scores().cumsum(0), atol=1e-4, rtol=0)
     assert again.queries.sum(1).tolist() == [cached.prompt_length + step for step in range(again.steps)]
-    from sinkscope.sinks.columns import cumulative_columns
 
-    one, other = cumulative_columns(cached), cumulative_columns(again)
+    one, other = cached.cumulative(), again.cumulative()
     torch.testing.assert_close(one.received, other.received, atol=1e-4, rtol=0)
     assert torch.equal(one.alive(), other.alive()) and torch.equal(one.queries, other.queries)
 

@@ -8,10 +8,9 @@ import pytest
 import torch
 
 import sinkscope as sk
+from sinkscope.conditions import Condition
 from sinkscope.errors import InterventionError, StudyError
-from sinkscope.interventions import Intervention
-from sinkscope.interventions.conditions import condition_from_dict, read_entry
-from sinkscope.interventions.settings import INTERVENTIONS
+from sinkscope.interventions import INTERVENTIONS, Intervention
 
 QUESTION = "Tom has 3 apples. Then Tom finds 4.\nHow many apples are left?"
 EVERY: list[Intervention] = [
@@ -90,13 +89,13 @@ def test_steps_in_study_files() -> None:
     for name, entry in ((name, INTERVENTIONS[name]) for name in INTERVENTIONS):
         if name not in ("none", "noop") and entry.decode is None:
             assert entry.setting("steps") is not None, name
-    (condition,) = read_entry({"name": "mask_sinks", "k": 1, "steps": [0.25, None]})
-    assert condition.intervention(0) == sk.MaskSinks(1, steps=(0.25, None))
-    assert condition_from_dict(condition.to_dict()) == condition and "25%" in condition.label
-    (plain,) = read_entry({"name": "mask_sinks", "k": 1})
+    (condition,) = Condition.read({"name": "mask_sinks", "k": 1, "steps": [0.25, None]})
+    assert condition.seeded(0) == sk.MaskSinks(1, steps=(0.25, None))
+    assert Condition.from_dict(condition.to_dict()) == condition and "25%" in condition.label
+    (plain,) = Condition.read({"name": "mask_sinks", "k": 1})
     assert "steps" not in plain.to_dict() and plain.key != condition.key
-    (of,) = read_entry({"name": "zero_values", "k": 1, "steps": [1, 4]})
-    assert of.intervention(0) == sk.ZeroValues(sk.MaskSinks(1), steps=(1, 4))
+    (of,) = Condition.read({"name": "zero_values", "k": 1, "steps": [1, 4]})
+    assert of.seeded(0) == sk.ZeroValues(sk.MaskSinks(1), steps=(1, 4))
     entries = [{"name": "mask_sinks", "k": 1, "steps": [4, 1]}]
     entries += [{"name": "mask_positions", "positions": [0], "since": "second", "steps": [0, 1]}]
     for wrong in entries:

@@ -15,7 +15,7 @@ import sinkscope as sk
 from sinkscope.attention.calls import Call, untouched_columns
 from sinkscope.attention.forward import Forward
 from sinkscope.interventions.memory import Layer, Memory
-from sinkscope.sinks.tokens import KINDS, STRUCTURAL
+from sinkscope.sinks.kinds import KINDS, STRUCTURAL
 
 PROMPT = "Ann has 3 apples. Then Ann finds 4.\nHow many apples are left?"
 DIFFUSION = sk.Decode.llada(length=8, block=4, steps=8)

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 from lab.errors import TrainingError
 from lab.recipe import load_recipe, recipe_from_dict
 from lab.spelling import tokenizer_of
-from sinkscope.sinks.tokens import describe
+from sinkscope.sinks.kinds import describe
 from sinkscope.tasks import problems
 
 KINDS = ("arithmetic", "composition", "recall")  # those of the recipes that are spelled otherwise

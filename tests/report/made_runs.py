@@ -12,9 +12,9 @@ from playwright.sync_api import Page
 from pydantic import TypeAdapter
 
 from sinkscope import paper
+from sinkscope.conditions import Condition
 from sinkscope.decoding.settings import Decode
-from sinkscope.interventions.conditions import condition_from_dict
-from sinkscope.results.claims import TEXT as CLAIMS
+from sinkscope.results.claims import STATEMENTS
 from sinkscope.results.rows import (
     TABLES,
     Cell,
@@ -155,7 +155,7 @@ def made_results(**more: Any) -> dict[str, Any]:
         )
     ]
     verdicts = [
-        Verdict("made-llada", "sinks", "moving", "Sinks of 83 % of the heads move.", "most heads move"),
+        Verdict("made-llada", "sinks", "moving", "Sinks of 83 % of the heads move."),
         Verdict("made-llama", "arm_like", "yes", "One masked sink costs 40 points."),
     ]
     about: dict[str, Any] = {
@@ -165,6 +165,7 @@ def made_results(**more: Any) -> dict[str, Any]:
         "about": "",
         "units": 1,
         "conditions": 1,
+        "margin": 5.0,
     }
     models: list[Mapping[str, Any]] = [
         {"name": name, "family": name.removeprefix("made-")} for name in ("made-llada", "made-dream", "made-llama")
@@ -214,7 +215,7 @@ def made_claims() -> list[Claim]:
     ]
     return [
         Claim(
-            name=name, claim=CLAIMS[name], paper_model=paper.STANDS_FOR.get(model), model=model, condition=condition,
+            name=name, claim=STATEMENTS[name].sentence, paper_model=paper.STANDS_FOR.get(model), model=model, condition=condition,
             verdict=verdict, estimate=estimate, low=estimate - 3, high=estimate + 2.5, unit="points", n=400,
             dose=None if condition == "none" else 0.3, control=None if condition == "none" else control,
             because="Right answers may fall by at most 5 points.", limit=-5.0,
@@ -248,7 +249,7 @@ def made_cell(model: str, task: str, name: str, k: int, accuracy: float, differe
     condition = {"name": name, "k": k, **ranked, **words}
     return Cell(
         model=model, family=model.removeprefix("made-"), causal="llama" in model, task=task, setting="", condition=condition,
-        label=condition_from_dict(condition).label, n=200, correct=round(200 * accuracy), accuracy=accuracy,
+        label=Condition.from_dict(condition).label, n=200, correct=round(200 * accuracy), accuracy=accuracy,
         low=max(0.0, accuracy - 0.04), high=min(1.0, accuracy + 0.03), difference=difference,
         difference_low=difference - 0.03, difference_high=difference + 0.03, p=0.02, lost=0, won=0, p_holm=0.02,
         key_share=0.1, mass_share=0.1, leak=0.0, confidence=0.5, controls={}, paper=None,

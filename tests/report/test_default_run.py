@@ -10,14 +10,14 @@ import pytest
 from made_runs import Opener, made_results, until
 from test_classes import expected, shown
 
-from sinkscope.interventions.conditions import Condition
+from made_conditions import make_condition
 from sinkscope.report import write
-from sinkscope.sinks import head_dynamics, notable
 from sinkscope.study.problem_sets import run_unit
 from sinkscope.study.schema import Study
 from sinkscope.study.units import ModelInfo, Unit
 from sinkscope.study.units.trace import TraceKind
 from sinkscope.tracing import Trace
+from sinkscope.tracing.heads import head_dynamics, notable
 
 MODEL = "tiny-llada"
 AXE = "axe.run(document).then((result) => result.violations.map((one) => [one.id, one.nodes[0].html]))"
@@ -30,7 +30,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     plan = Study.load("paper").to_dict()
     trace = {**plan["trace"], "problems": 1}
     study = Study.from_dict({**plan, "models": [MODEL], "likelihood": {}, "expected": {}, "trace": trace})
-    facts = ModelInfo(**run_unit(study, Unit("facts", MODEL, Condition("none"), shown=MODEL), folder))
+    facts = ModelInfo(**run_unit(study, Unit("facts", MODEL, make_condition("none"), shown=MODEL), folder))
     for unit in TraceKind().plan(study, facts):
         if unit.task == "programs":
             run_unit(study, unit, folder)

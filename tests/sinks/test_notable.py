@@ -2,7 +2,7 @@
 
 import polars as pl
 
-from sinkscope.sinks import notable
+from sinkscope.tracing.heads import notable
 
 COLUMNS = ("layer", "head", "class", "relocating", "presence", "home_early", "home_late", "strength")
 ROWS = [

@@ -1,6 +1,7 @@
 """The table of heads: every measure against plain loops, and every class on traces made to be of that class."""
 
 import dataclasses
+import importlib
 
 import pytest
 import torch
@@ -10,10 +11,11 @@ from made_traces import autoregressive, diffusion, full, random_trace
 from slow_heads import slow_head
 
 from sinkscope.errors import RuleError, TraceError
-from sinkscope.sinks import Classes, HeadShare, Rule, Threshold, ZScore, by_layer, head_dynamics
-from sinkscope.sinks import columns as columns_module
+from sinkscope.sinks import HeadShare, Rule, Threshold, ZScore
 from sinkscope.tracing import Trace
+from sinkscope.tracing.heads import Classes, by_layer, head_dynamics
 
+trace_module = importlib.import_module("sinkscope.tracing.trace")  # the package has a function of that name
 STEPS = 16  # of a made diffusion trace: 4 prompt tokens, 4 blocks of 4, one token per step
 BLOCK_STARTS = [4 + t // 4 * 4 for t in range(STEPS)]
 FRONTIER = [19 - t for t in range(STEPS)]  # the rightmost mask where tokens are committed from the right
@@ -35,7 +37,9 @@ def test_every_measure_equals_plain_loops(seed: int, steps: int, layers: int, ru
         for name, value in slow.items():
             expected = value if value is None else pytest.approx(value, rel=1e-4, abs=1e-4)
             assert row[name] == expected, name
-    named = {"layer", "head", "class", "direction", "unit", "group", "rule"}
+        move = "relocating" if row["relocating"] else "intermittent"
+        assert row["motion"] == (move if row["class"] == "moving" else row["class"])
+    named = {"layer", "head", "class", "motion", "direction", "unit", "group", "rule"}
     assert set(table.columns) == named | set(slow)  # nothing in the table is left uncompared
 
 
@@ -185,7 +189,7 @@ def test_a_group_without_queries_at_a_step_has_no_sink_there() -> None:
 def test_layers_in_chunks_give_the_same_table(monkeypatch: pytest.MonkeyPatch) -> None:
     trace = random_trace(5, steps=6, layers=5)
     whole = head_dynamics(trace, Threshold(1))
-    monkeypatch.setattr(columns_module, "CHUNK", 1)
+    monkeypatch.setattr(trace_module, "CHUNK", 1)
     assert head_dynamics(trace, Threshold(1)).equals(whole)
 
 
@@ -213,7 +217,7 @@ def summary(trace: Trace, kept: int) -> Trace:
 
 def test_summary_form_that_kept_every_key_gives_the_same_table(monkeypatch: pytest.MonkeyPatch) -> None:
     trace = random_trace(6, layers=3)
-    monkeypatch.setattr(columns_module, "CHUNK", 1)
+    monkeypatch.setattr(trace_module, "CHUNK", 1)
     assert head_dynamics(summary(trace, 12), Threshold(1)).equals(head_dynamics(trace, Threshold(1)))
 
 

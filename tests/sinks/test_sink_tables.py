@@ -11,17 +11,9 @@ from hypothesis import strategies as st
 from made_traces import MASK, NEWLINE, STOP, VOCABULARY, WORD, autoregressive, diffusion, full, random_trace
 
 from sinkscope.errors import RuleError, TraceError
-from sinkscope.sinks import (
-    HeadShare,
-    Rule,
-    Threshold,
-    ZScore,
-    find,
-    histogram,
-    sweep,
-    token_shares,
-)
+from sinkscope.sinks import HeadShare, Rule, Threshold, ZScore
 from sinkscope.tracing import Trace
+from sinkscope.tracing.sinks import find, histogram, sweep, token_shares
 
 FEW = settings(max_examples=20, deadline=None)
 RULES = st.sampled_from(

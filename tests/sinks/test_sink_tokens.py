@@ -16,8 +16,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen2Tokenizer
 
 from lab.vocabulary import build_tokenizer
 from sinkscope.decoding.settings import Decode
-from sinkscope.sinks import Threshold, find, token_shares
-from sinkscope.sinks.tokens import (
+from sinkscope.sinks import Threshold
+from sinkscope.sinks.kinds import (
     CONTENT,
     KINDS,
     STRUCTURAL,
@@ -30,6 +30,7 @@ from sinkscope.sinks.tokens import (
     shown,
 )
 from sinkscope.tracing import Trace
+from sinkscope.tracing.sinks import find, token_shares
 
 # Beside the project, or where SINKSCOPE_DATA says; the files belong to others and are not part of the repository.
 DATA = Path(os.environ.get("SINKSCOPE_DATA", Path(__file__).parents[3] / "shared" / "data")) / "tokenizers"

@@ -10,10 +10,12 @@ from slow_heads import slow_head
 from made_models import make_causal
 from sinkscope.decoding.settings import Decode
 from sinkscope.models import load
-from sinkscope.sinks import HeadShare, Threshold, find, head_dynamics, histogram, sweep
-from sinkscope.sinks import token_shares as shares
+from sinkscope.sinks import HeadShare, Threshold
 from sinkscope.tracing import Trace, trace
+from sinkscope.tracing.heads import head_dynamics
 from sinkscope.tracing.recorder import Keep
+from sinkscope.tracing.sinks import find, histogram, sweep
+from sinkscope.tracing.sinks import token_shares as shares
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SETTINGS = {"llada": Decode.llada(16, block=8, steps=16), "dream": Decode.dream(16, steps=16, temperature=0.0)}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lab.atlas import main, problems, read_entry
+from lab.atlas import problems, read_entry
 from sinkscope.cli.app import run as command
 from sinkscope.study.run import run
 from sinkscope.study.schema import Study
@@ -53,23 +53,6 @@ def test_an_entry_of_a_study_holds_and_has_no_text(finished: Path, tmp_path: Pat
         text for text in [*asked, *answered] if json.dumps(text, ensure_ascii=False)[1:-1] in written
     ]
     assert str(finished.parent) not in written and "/small-llada" not in written
-
-
-def test_an_entry_of_table1_holds_and_has_no_text(tmp_path: Path) -> None:
-    pytest.importorskip("lm_eval")
-    words = ["--models", "tiny-llada", "--task", "sinkscope_logic", "-n", "3", "--ks", "1", "--set", "length=8"]
-    assert command(["table1", *words, "--traced", "0", "-o", str(tmp_path / "t")]) == 0
-    out = tmp_path / "entry.json"
-    assert command(["export", str(tmp_path / "t"), "-o", str(out)]) == 0
-    entry = read_entry(out)
-    assert main([str(out)]) == 0 and entry.kind == "table1" and entry.protocol["batch_size"] == 8
-    assert [row.condition["name"] for row in entry.rows] == ["none", "mask_sinks", "mask_sinks", "mask_random"]
-    assert all(row.control for row in entry.rows[1:3]) and [claim.name for claim in entry.claims] == ["one_sink"]
-    written = out.read_text()
-    for path in (tmp_path / "t").rglob("samples_*.jsonl"):
-        found = [json.loads(line) for line in path.read_text().splitlines()]
-        texts = [text for text in texts_of([[one["doc"], one["arguments"]] for one in found]) if len(text) > 12]
-        assert texts and not [text for text in texts if json.dumps(text, ensure_ascii=False)[1:-1] in written]
 
 
 def test_what_is_no_run_is_refused_in_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sinkscope.interventions.conditions import Condition
+from made_conditions import make_condition
 from sinkscope.statistics import bootstrap
-from sinkscope.study.analysis.readings import mechanisms
 from sinkscope.study.schema import Study
 from sinkscope.study.units import Unit
+from sinkscope.study.units.mechanism import mechanism_rows as mechanisms
 
 
 def test_gaps_are_compared_with_those_under_random_keys_problem_by_problem() -> None:
@@ -28,7 +28,7 @@ def test_gaps_are_compared_with_those_under_random_keys_problem_by_problem() -> 
             }
         )
     unit = Unit(
-        "mechanism", "m", Condition("mask_sinks", 2, "clean", "all"), shown="m", decode={"confidence": "entropy"}
+        "mechanism", "m", make_condition("mask_sinks", 2, "clean", "all"), shown="m", decode={"confidence": "entropy"}
     )
     study = Study.load("quick")
     (row,) = mechanisms(study, [unit], lambda _: {"rows": rows})

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 import sinkscope as sk
+from made_conditions import make_condition
+from sinkscope.conditions import Condition
 from sinkscope.decoding.settings import Decode
-from sinkscope.interventions.conditions import Condition, condition_from_dict
 from sinkscope.study.problem_sets import run_unit
 from sinkscope.study.units import ModelInfo, Unit, units_of
 
@@ -22,7 +23,7 @@ def study(conditions: list[Any], **more: Any) -> sk.Study:
 
 
 def facts(made: sk.Study) -> ModelInfo:
-    unit = Unit("facts", made.models[0], Condition("none"), shown=made.models[0])
+    unit = Unit("facts", made.models[0], make_condition("none"), shown=made.models[0])
     return ModelInfo(**run_unit(made, unit, Path()))
 
 
@@ -40,10 +41,10 @@ def test_a_sweep_of_caches_is_planned_with_its_decode_settings() -> None:
 
 
 def test_conditions_survive_a_file_and_shares_are_one_series() -> None:
-    half, quarter = (Condition("sparse_cache", by="sinks", keep=keep) for keep in (0.5, 0.25))
-    assert condition_from_dict(half.to_dict()) == half
-    assert half.series() == quarter.series() != Condition("sparse_cache", by="recent", keep=0.5).series()
-    assert half.intervention(0) is None and Condition("mask_sinks", 1).decode == {}
+    half, quarter = (make_condition("sparse_cache", by="sinks", keep=keep) for keep in (0.5, 0.25))
+    assert Condition.from_dict(half.to_dict()) == half
+    assert half.series() == quarter.series() != make_condition("sparse_cache", by="recent", keep=0.5).series()
+    assert half.seeded(0) is None and make_condition("mask_sinks", 1).decode == {}
 
 
 @pytest.mark.parametrize(

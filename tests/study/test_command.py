@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sinkscope.cli.app import run
-from sinkscope.study import forecast
+from sinkscope.study import plan as forecast
 from sinkscope.study.plan import Forecast
 from sinkscope.study.schema import Study
 

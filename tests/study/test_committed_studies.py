@@ -38,7 +38,7 @@ def test_a_committed_study_file_is_the_study_of_the_results_beside_it(path: Path
     assert beside is not None
     results = json.loads(beside.read_text(encoding="utf-8"))
     assert results["run"]["study"] == study.name and results["run"]["conditions"] == len(study.conditions)
-    assert {cell["label"] for cell in results["cells"]} == {condition.label for condition, _ in study.conditions}
+    assert {cell["label"] for cell in results["cells"]} == {condition.label for condition in study.conditions}
     assert {(cell["task"], cell["n"]) for cell in results["cells"]} == {(one.name, one.problems) for one in study.tasks}
 
 

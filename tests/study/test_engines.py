@@ -18,9 +18,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from made_conditions import make_condition
 from sinkscope.errors import StudyError
-from sinkscope.interventions.conditions import Condition
-from sinkscope.study.engine import Ray, Waiting, engine_of
+from sinkscope.study.engine import Ray, UnitQueue, choose_engine
 from sinkscope.study.local import command
 from sinkscope.study.schema import Study
 from sinkscope.study.units import Unit
@@ -29,7 +29,9 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 def unit(model: str, problems: int = 1, steps: int = 1, chunk: int = 0) -> Unit:
-    return Unit("answers", model, Condition("none"), last=problems, chunk=chunk, decode={"steps": steps}, shown=model)
+    return Unit(
+        "answers", model, make_condition("none"), last=problems, chunk=chunk, decode={"steps": steps}, shown=model
+    )
 
 
 def cost(one: Unit) -> float:
@@ -42,7 +44,7 @@ UNITS = st.lists(st.builds(unit, st.sampled_from("abc"), st.integers(1, 4), st.i
 @given(UNITS, st.lists(st.sampled_from(["a", "b", "c", None])))
 def test_every_unit_is_taken_once_as_the_slow_way_would(units: list[Unit], loaded: list[str | None]) -> None:
     units = [replace(one, chunk=place) for place, one in enumerate(units)]  # ids of a plan are different
-    waiting, left = Waiting(units, cost), list(units)
+    waiting, left = UnitQueue(units, cost), list(units)
     for model in [*loaded, *[None] * len(units)]:
         at = Counter({"a": 2, "b": 1})
         taken = waiting.take(model, at)
@@ -65,7 +67,7 @@ def test_every_unit_is_taken_once_as_the_slow_way_would(units: list[Unit], loade
 
 
 def test_a_unit_that_came_back_is_the_next_of_its_model() -> None:
-    waiting = Waiting([unit("a", 9), unit("a", 3, chunk=1)], cost)
+    waiting = UnitQueue([unit("a", 9), unit("a", 3, chunk=1)], cost)
     first = waiting.take("a", Counter())
     assert first is not None and first.last == 9
     waiting.put_back(first)
@@ -98,9 +100,9 @@ def test_gpus_that_nobody_would_use_are_refused(choice: Ray, device: str | None)
 
 def test_workers_beside_an_engine_and_unknown_engines_are_refused() -> None:
     with pytest.raises(StudyError, match="workers=3"):
-        engine_of(Ray(), workers=3)
+        choose_engine(Ray(), workers=3)
     with pytest.raises(StudyError, match="local or ray"):
-        engine_of("cloud")
+        choose_engine("cloud")
 
 
 def test_a_worker_imports_nothing_from_the_working_folder(tmp_path: Path, study: Study) -> None:

@@ -9,14 +9,15 @@ import pytest
 import torch
 
 import sinkscope as sk
+from made_conditions import make_condition
+from sinkscope.conditions import Condition
 from sinkscope.errors import StudyError
-from sinkscope.interventions.conditions import Condition
 from sinkscope.study.problem_sets import ProblemSets, run_unit
 from sinkscope.study.schema import Study
 from sinkscope.study.units import Unit
 from sinkscope.study.units.likelihood import _ids
 
-NONE = Condition("none")
+NONE = make_condition("none")
 ENTRIES: list[Any] = [
     "none", "noop", {"name": "mask_sinks", "k": 1},
     {"name": "mask_positions", "positions": [0], "since": "second", "for": "causal"},
@@ -36,7 +37,7 @@ def unit(model: str, condition: Condition = NONE) -> Unit:
 
 def test_an_arms_answer_has_the_likelihood_of_a_plain_forward_without_and_with_a_hidden_key() -> None:
     made, model = study(), sk.load("tiny-llama")
-    hidden = next(condition for condition, _ in made.forced.conditions if condition.name == "mask_positions")
+    hidden = next(condition for condition in made.forced.conditions if condition.name == "mask_positions")
     for condition in (NONE, hidden):
         rows = run_unit(made, unit("tiny-llama", condition), Path())["rows"]
         for row, problem in zip(rows, ProblemSets(made).make_job(unit("tiny-llama")).prompts, strict=True):
@@ -69,9 +70,9 @@ def test_a_diffusion_models_answer_has_the_likelihood_of_plain_forwards_at_its_m
 def test_masking_takes_effect_in_the_second_look_alone_and_levels_are_the_same_for_all_conditions() -> None:
     made = study()
     before = run_unit(made, unit("tiny-dream"), Path())
-    masked = run_unit(made, unit("tiny-dream", Condition("noop")), Path())
+    masked = run_unit(made, unit("tiny-dream", make_condition("noop")), Path())
     assert [row["value"] for row in masked["rows"]] == [row["value"] for row in before["rows"]]
-    sinks = run_unit(made, unit("tiny-dream", made.forced.conditions[2][0]), Path())
+    sinks = run_unit(made, unit("tiny-dream", made.forced.conditions[2]), Path())
     assert sinks["effect"]["leak"] == 0 and sinks["effect"]["keys"] > 0
     # one key of each head and level, of a canvas of so many: the first look is not counted
     model = sk.load("tiny-dream")

@@ -10,23 +10,21 @@ from pathlib import Path
 
 import pytest
 import torch
-from sinkscope.study.analysis import traces
 from torch import Tensor
 
 import sinkscope as sk
+from made_conditions import make_condition
 from sinkscope.attention.calls import Call, Outcome, Tap
 from sinkscope.attention.capture import listening
 from sinkscope.attention.forward import seeded
 from sinkscope.decoding import resolve_settings
 from sinkscope.errors import TraceError
 from sinkscope.interventions import intervene
-from sinkscope.interventions.conditions import Condition, condition_from_dict, names
-from sinkscope.interventions.settings import INTERVENTIONS
-from sinkscope.sinks.columns import cumulative_columns
 from sinkscope.study.problem_sets import ProblemSets, run_unit
 from sinkscope.study.run import run
 from sinkscope.study.schema import Study
 from sinkscope.study.units import Unit
+from sinkscope.study.units import trace_rows as traces
 from sinkscope.study.units.likelihood import first_key_shares, held_out, windows
 from sinkscope.study.units.mechanism import Dependence, Watch, freely
 from sinkscope.study.units.worker import encode_batch, row_seeds
@@ -93,7 +91,7 @@ def test_dependence_is_what_the_maps_say(family: dict[str, str], name: str) -> N
 
 
 def test_mechanism_compares_the_same_canvas(study: Study, family: dict[str, str]) -> None:
-    unit = Unit("mechanism", family["dream"], Condition("mask_sinks", 2, "clean", "all"), task="arithmetic", last=3,
+    unit = Unit("mechanism", family["dream"], make_condition("mask_sinks", 2, "clean", "all"), task="arithmetic", last=3,
                 decode=sk.Decode.dream(8, temperature=0.0, top_p=None, top_k=None, algorithm="maskgit_plus").to_dict())  # fmt: skip
     rows = run_unit(study, unit, Path())["rows"]
     assert [row["positions"] for row in rows] == [8, 8, 8]  # this schedule commits nothing at the first step
@@ -107,7 +105,7 @@ def test_delays_add_up_to_nothing_with_one_commit_per_step_and_are_free_by_a_thr
     study: Study, family: dict[str, str]
 ) -> None:
     decode = sk.Decode.llada(8, steps=8, noise="per_row").to_dict()
-    unit = Unit("mechanism", family["llada"], Condition("mask_sinks", 5, "clean", "all"), task="arithmetic", last=3,
+    unit = Unit("mechanism", family["llada"], make_condition("mask_sinks", 5, "clean", "all"), task="arithmetic", last=3,
                 decode=decode)  # fmt: skip
     rows = run_unit(study, unit, Path())["rows"]
     for row in rows:
@@ -132,7 +130,7 @@ def test_columns_so_far_are_means_over_the_rows_that_see_a_key(family: dict[str,
     heads = tuple((layer, head) for layer in range(2) for head in range(2))
     made = sk.trace(model, PROMPT, length=6, keep=Keep(maps=heads, dtype=torch.float32))
     assert made.maps is not None and made.received is not None
-    seen = cumulative_columns(made)
+    seen = made.cumulative()
     assert seen.received is not None
     prompt = made.prompt_length
     for step in range(made.steps):
@@ -140,18 +138,18 @@ def test_columns_so_far_are_means_over_the_rows_that_see_a_key(family: dict[str,
         for slot, (layer, head) in enumerate(heads):
             for key in range(made.positions):
                 paid = [float(made.maps[slot, at, query, key]) for at, query in rows if query >= key]
-                assert bool(seen.alive()[step, key]) == (len(paid) >= 4)
+                assert bool(seen.judged[step, key]) == (len(paid) >= 4)
                 if paid:
                     mean = float(seen.received[step, layer, head, 1, key]) / len(rows)
                     assert mean == pytest.approx(sum(paid) / len(paid), abs=1e-4)
     with pytest.raises(TraceError, match="autoregressive"):
-        cumulative_columns(sk.trace(sk.load(family["llada"]), PROMPT, length=4, steps=4))
+        sk.trace(sk.load(family["llada"]), PROMPT, length=4, steps=4).cumulative()
 
 
 def test_likelihood_without_masking_is_the_models_own(study: Study, family: dict[str, str]) -> None:
     model = sk.load(family["text"])
     plan = study.likelihood
-    found = run_unit(study, Unit("likelihood", family["text"], Condition("none")), Path())
+    found = run_unit(study, Unit("likelihood", family["text"], make_condition("none")), Path())
     ids = windows(model, plan.texts, plan.read + plan.scored + 1)
     whole = model.logits(ids).log_softmax(-1)
     for row, result in enumerate(found["rows"]):
@@ -179,42 +177,13 @@ def test_position_0_since_the_second_forward_leaves_the_prompt_alone(family: dic
     model = sk.load(family["llama"])
     for since, expected in (("first", True), ("second", False)):
         watched = Watched()
-        change = Condition("mask_positions", positions=(0,), since=since).intervention(0)
+        change = make_condition("mask_positions", positions=(0,), since=since).seeded(0)
         assert change is not None
         with intervene(model, change), listening(model.module, watched):
             model.generate(PROMPT, length=3)
         first, second = watched.drop[0, 0], watched.drop[0, 1]
         assert (first is not None) == expected
         assert second is not None and bool(second[..., 0].all()) and not bool(second[..., 1:].any())
-
-
-def test_every_condition_comes_back_from_its_plain_form() -> None:
-    words = {
-        "mask_sinks": Condition("mask_sinks", 3, "clean", "last", above=(("rule", "zscore"), ("k", 2.0))),
-        "mask_positions": Condition("mask_positions", positions=(0, -1), since="second"),
-        "cut": Condition("cut", start=0.0, stop=0.5),
-        "window": Condition("window", radius=0),
-        "zero_values": Condition("zero_values", 1, "clean", "all", of="random"),
-        "hold_sinks": Condition("hold_sinks", 1, bonus=4.0),
-        "penalise_sinks": Condition("penalise_sinks", 1, penalty=2.0),
-        "soften": Condition("soften", temperature=2.0),
-        "steer": Condition("steer", vector=[1.0, 2.0], strength=2.0),
-        "ablate_channels": Condition("ablate_channels", top=1),
-        "zero_attention": Condition("zero_attention", heads=[[0, 1]]),
-        "attenuate": Condition("attenuate", 1, "clean", "all", by=0.5),
-        "mask_instead": Condition("mask_instead", 1, "clean", "all", positions=(2,)),
-        "delete_positions": Condition("delete_positions", positions=(0,)),
-    }
-    for name in names():
-        ranked = name in ("mask_random", "mask_others", "mean_values", "patch_values", "patch_keys", "rotate_sinks")
-        condition = words.get(name) or (Condition(name, 1, "as_run", "all") if ranked else Condition(name))
-        assert condition_from_dict(condition.to_dict()) == condition
-        assert {"name", "k", "rank", "rows"} <= set(condition.to_dict())
-        change = condition.intervention(0)
-        decodes = INTERVENTIONS[name].decode is not None  # a cache changes how a model decodes, not its attention
-        assert (change is None) == (name == "none" or decodes) and (
-            change is None or change.is_noop == (name == "noop")
-        )
 
 
 @pytest.mark.parametrize("name", ["llada", "llama"])
@@ -228,7 +197,7 @@ def test_random_keys_are_drawn_anew_for_every_problem_whatever_its_chunk(
     for chunk in (1, 3):
         plan = replace(study, chunk=chunk)
         units = [
-            Unit("answers", family[name], Condition("mask_random", 3, "clean", "all", "mass"), "", "arithmetic", first,
+            Unit("answers", family[name], make_condition("mask_random", 3, "clean", "all", "mass"), "", "arithmetic", first,
                  min(first + chunk, 3), index, decode, name)
             for index, first in enumerate(range(0, 3, chunk))
         ]  # fmt: skip

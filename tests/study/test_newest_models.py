@@ -13,10 +13,9 @@ from golden_sets import HERE
 from made_models import save_tokenizer
 from sinkscope.errors import CheckpointError, StudyError
 from sinkscope.results.text import cut
-from sinkscope.study.entries import name_and_mode
 from sinkscope.study.plan import forecast
 from sinkscope.study.run import run
-from sinkscope.study.schema import Study
+from sinkscope.study.schema import Study, name_and_mode
 from sinkscope.study.shards import Shard, merge, run_shard
 
 

@@ -18,7 +18,7 @@ from sinkscope.models import Model
 from sinkscope.models.load import load_config_only
 from sinkscope.study.plan import forecast
 from sinkscope.study.schema import Study
-from sinkscope.tracing.lens import AT_A_TIME
+from sinkscope.tracing.states import AT_A_TIME
 
 kernels = pytest.importorskip("sinkscope.attention.triton", reason="triton is there on Linux only")
 pytestmark = pytest.mark.skipif(bool(pretend.REASON), reason=pretend.REASON)

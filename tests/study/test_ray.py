@@ -15,12 +15,14 @@ from typing import Any
 
 import pytest
 
+from made_conditions import make_condition
 from sinkscope.cli.app import run as command
 from sinkscope.errors import StudyError
 from sinkscope.study.engine import Ray
 from sinkscope.study.problem_sets import ProblemSets
 from sinkscope.study.ray import Cluster
-from sinkscope.study.run import Run, models_of, run
+from sinkscope.study.run import Run, run
+from sinkscope.study.run import load_facts as models_of
 from sinkscope.study.schema import Study
 from sinkscope.study.units import Job, units_of
 
@@ -216,9 +218,7 @@ def test_a_cluster_without_what_a_worker_needs_is_told(
 
 
 def test_without_an_address_a_run_does_not_join_the_cluster_of_others(nodes: Nodes) -> None:
-    script = (
-        "import ray\nfrom sinkscope.study.ray import _connect\n_connect(ray, None)\nprint(len(ray.nodes()))"
-    )
+    script = "import ray\nfrom sinkscope.study.ray import _connect\n_connect(ray, None)\nprint(len(ray.nodes()))"
     own = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     said = subprocess.run([sys.executable, "-c", script], env=own, stdout=subprocess.PIPE, text=True, check=True)
     assert len(ray.nodes()) >= 2 and said.stdout.split()[-1] == "1"
@@ -232,12 +232,14 @@ def stored_units(folder: Path) -> dict[str, bytes]:
 
 
 def test_an_evaluation_writes_the_same_bytes(nodes: Nodes, tmp_path: Path) -> None:
-    from sinkscope.interventions.conditions import Condition, parse_condition
+    from sinkscope.conditions import Condition
     from sinkscope.study.evaluate import evaluate
 
     strong = "mask_sinks:k=2,above={rule: head_share, epsilon: 0.2}"
     words: dict[str, Any] = {"settings": {"length": 8}, "limit": 6, "batch_size": 2, "seed": 3}
-    for number, change in enumerate((Condition("none"), parse_condition(strong), parse_condition("mask_random:k=1"))):
+    for number, change in enumerate(
+        (make_condition("none"), Condition.parse(strong), Condition.parse("mask_random:k=1"))
+    ):
         here, there = tmp_path / f"here-{number}", tmp_path / f"there-{number}"
         near = evaluate("tiny-llada", ["sinkscope_arithmetic"], change, out=here, **words)
         far = evaluate(

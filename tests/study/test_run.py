@@ -15,8 +15,8 @@ import polars as pl
 import pytest
 import torch
 
+from made_conditions import make_condition
 from sinkscope.errors import StudyError
-from sinkscope.interventions.conditions import Condition
 from sinkscope.study.run import Run, run
 from sinkscope.study.schema import Study, shipped
 from sinkscope.study.store import Store, digest
@@ -201,7 +201,7 @@ def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "results.json").read_text() == "old" and not partial.exists()
 
 
-UNIT = Unit("answers", "m", Condition("mask_sinks", 1, "clean", "all"), "", "recall", 0, 4, 0, {"length": 8}, "m")
+UNIT = Unit("answers", "m", make_condition("mask_sinks", 1, "clean", "all"), "", "recall", 0, 4, 0, {"length": 8}, "m")
 OTHERS = [replace(UNIT, model="n"), replace(UNIT, last=3), replace(UNIT, decode={"length": 9})]  # the same file name
 
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from made_conditions import make_condition
 from sinkscope.cli.app import run as command
 from sinkscope.decoding.settings import Decode
 from sinkscope.errors import StudyError
-from sinkscope.interventions.conditions import Condition
 from sinkscope.study.run import run
 from sinkscope.study.schema import Study
 from sinkscope.study.shards import Shard, merge, run_shard
@@ -129,7 +129,7 @@ def test_a_shard_shares_its_folder_with_other_shards_only(plan: Study, tmp_path:
 def test_every_unit_is_in_one_shard(count: int, shards: int) -> None:
     settings = Decode.llada(length=8, steps=4).to_dict()
     units = [
-        Unit("answers", "ab"[n % 2], Condition("none"), last=n % 5, chunk=n, decode=settings, shown="m")
+        Unit("answers", "ab"[n % 2], make_condition("none"), last=n % 5, chunk=n, decode=settings, shown="m")
         for n in range(count)
     ]
     sizes = {"parameters": 1, "layers": 2, "heads": 2}

@@ -12,12 +12,12 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tasks"))
 from harness_models import FAMILIES, random_model
-from sinkscope.study.benchmark_table import measure_shift
 
 import sinkscope as sk
+from sinkscope.conditions import Condition
 from sinkscope.errors import StudyError, TaskError
 from sinkscope.interventions import MaskSinks, intervene
-from sinkscope.interventions.conditions import parse_condition
+from sinkscope.results.shift import measure_shift
 from sinkscope.study.run import Run, run
 from sinkscope.study.schema import SequentialPlan
 from sinkscope.study.table1 import check_fast, grid, table1_study
@@ -51,7 +51,7 @@ def test_grid_has_every_control() -> None:
 
 def test_table1_of_our_own_tasks_runs_the_grid(tmp_path: Path) -> None:
     models = [random_model(FAMILIES[family](), context=384) for family in ("llama", "llada")]
-    own = [parse_condition("mask_positions:positions=[0,1],since=second")]
+    own = [Condition.parse("mask_positions:positions=[0,1],since=second")]
     words = {"ks": (1,), "limit": 3, "settings": {"length": 16}, "traced": 1, "conditions": own}
     done, _ = table(models, tmp_path / "t", **words)
     cells = done.results["cells"]

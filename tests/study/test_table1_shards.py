@@ -30,7 +30,8 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in paths
-        if path.parent.name not in ("shards", "traces") and not path.name.startswith("lock")  # a trace's header has no order
+        if path.parent.name not in ("shards", "traces")
+        and not path.name.startswith("lock")  # a trace's header has no order
     }
 
 

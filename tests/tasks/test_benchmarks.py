@@ -12,12 +12,12 @@ import torch
 from harness_models import FAMILIES, random_model, scripted_model
 
 from sinkscope.errors import SandboxError, StudyError, TaskError
-from sinkscope.interventions.conditions import Condition
 from sinkscope.sandbox import execute as sandbox
 from sinkscope.study.evaluate import evaluate
 from sinkscope.tasks import problems
 
 pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed (extra: eval)")
+from made_conditions import make_condition
 from sinkscope.tasks.benchmarks import Benchmark, BenchmarkPlan, human_eval_job, pass_at_k
 from sinkscope.tasks.harness import HarnessLM
 
@@ -267,7 +267,9 @@ def test_answers_are_tied_to_what_they_depend_on(tmp_path):
     model = random_model(FAMILIES["llada"](), context=1024)
     words = {"data": data, "fewshot": 0, "settings": {"length": 8}, "batch_size": 2, "out": tmp_path / "run"}
     plain = evaluate(model, ["gsm8k"], limit=4, **words)
-    masked = evaluate(model, ["gsm8k"], Condition("mask_sinks", 3), limit=4, **{**words, "out": tmp_path / "masked"})
+    masked = evaluate(
+        model, ["gsm8k"], make_condition("mask_sinks", 3), limit=4, **{**words, "out": tmp_path / "masked"}
+    )
     assert masked["tasks"]["gsm8k"]["mass_share"] > 0 and plain["tasks"]["gsm8k"]["mass_share"] is None
     kept = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "run" / "units").iterdir()}
     assert evaluate(model, ["gsm8k"], limit=6, **words)["tasks"]["gsm8k"]["n"] == 6

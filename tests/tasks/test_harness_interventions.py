@@ -4,13 +4,14 @@ import pytest
 import torch
 from harness_models import FAMILIES, random_model, tokens
 
+from sinkscope.conditions import Condition
 from sinkscope.errors import InterventionError
 from sinkscope.interventions import MaskRandom, MaskSinks
-from sinkscope.interventions.conditions import Condition, parse_condition, read_entry
 
 pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed (extra: eval)")
 from lm_eval.api.instance import Instance
 
+from made_conditions import make_condition
 from sinkscope.decoding.stop_strings import generate_until
 from sinkscope.tasks.harness import HarnessLM
 from sinkscope.tasks.protocol import settings_for
@@ -73,18 +74,18 @@ def test_words_of_a_command_line_become_interventions():
 @pytest.mark.parametrize(
     ("text", "condition"),
     [
-        ("noop", Condition("noop")),
-        ("mask_sinks:k=5,rank=as_run", Condition("mask_sinks", 5, "as_run", "all")),
-        ("mask_positions: positions=[0, 1], since=second", Condition("mask_positions", positions=(0, 1), since="second")),
+        ("noop", make_condition("noop")),
+        ("mask_sinks:k=5,rank=as_run", make_condition("mask_sinks", 5, "as_run", "all")),
+        ("mask_positions: positions=[0, 1], since=second", make_condition("mask_positions", positions=(0, 1), since="second")),
         ("mask_sinks:k=2,above={rule: threshold, epsilon: 3.0, unit: sum}", None),
         ("mask_sinks:k=1,kinds='structural'", None),
     ],
 )  # fmt: skip
 def test_a_condition_on_the_command_line(text, condition):
-    found = parse_condition(text)
+    found = Condition.parse(text)
     if condition is not None:
-        assert found.intervention(0) == condition.intervention(0)
-    assert read_entry({"name": found.name, **found.entry()}) == [found]
+        assert found.seeded(0) == condition.seeded(0)
+    assert Condition.read({"name": found.name, **found.entry()}) == [found]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +95,7 @@ def test_a_condition_on_the_command_line(text, condition):
 )  # fmt: skip
 def test_a_wrong_condition_is_one_sentence(text):
     with pytest.raises(InterventionError):
-        parse_condition(text)
+        Condition.parse(text)
 
 
 def test_answers_do_not_depend_on_the_batch_they_were_made_in():

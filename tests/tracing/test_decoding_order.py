@@ -5,7 +5,7 @@ import torch
 
 import sinkscope as sk
 from sinkscope.decoding.settings import Decode
-from sinkscope.tracing.record import decoding_order
+from sinkscope.tracing.dynamics import decoding_order
 
 
 def made(order, sinks, confidence=None, prompt=2):

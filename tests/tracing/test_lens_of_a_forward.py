@@ -11,7 +11,7 @@ from torch import Tensor
 
 import sinkscope as sk
 from sinkscope.models import Model
-from sinkscope.tracing.lens import hidden_states, lens
+from sinkscope.tracing.states import hidden_states, lens
 
 MODELS = ("tiny-llama", "tiny-llada", "tiny-dream", "tiny-mmada")
 
@@ -52,7 +52,7 @@ def test_parts_of_the_positions_are_the_whole(logits: int, monkeypatch: pytest.M
     model = sk.load("tiny-dream")
     ids = torch.randint(0, model.vocabulary, (2, 19), generator=torch.Generator().manual_seed(1))
     expected, trace = by_hand(model, ids).detach(), sk.trace(model, ids, length=4, steps=4, keep=sk.Keep(lens=True))
-    monkeypatch.setattr(import_module("sinkscope.tracing.lens"), "AT_A_TIME", logits)
+    monkeypatch.setattr(import_module("sinkscope.tracing.states"), "AT_A_TIME", logits)
     torch.testing.assert_close(lens(model, ids), expected, atol=1e-4, rtol=1e-4)
     for one, other in zip(trace, sk.trace(model, ids, length=4, steps=4, keep=sk.Keep(lens=True)), strict=True):
         assert one.lens_probability is not None and other.lens_probability is not None

@@ -16,8 +16,8 @@ from made_models import save_tokenizer
 from sinkscope.errors import BudgetError, TraceError
 from sinkscope.models import Model
 from sinkscope.tracing.files import FORMAT
-from sinkscope.tracing.record import SHAPES
 from sinkscope.tracing.recorder import planned_form
+from sinkscope.tracing.trace import SHAPES
 
 SETTINGS = sk.Decode.llada(length=8, block=4, steps=8)
 
@@ -194,7 +194,7 @@ def test_bad_files(tmp_path: Path) -> None:
         {"x": torch.zeros(2)}, tmp_path / "damaged.trace", {"format": FORMAT, "schema": "2", "header": json.dumps({})}
     )
     for name, message in (("cut", "not a whole trace"), ("foreign", "another kind"), ("newer", "update sinkscope"),
-                          ("damaged", "damaged header"), ("absent", "there is none")):  # fmt: skip
+                          ("damaged", "needs the field"), ("absent", "there is none")):  # fmt: skip
         with pytest.raises(TraceError, match=message):
             sk.Trace.load(tmp_path / f"{name}.trace")
 

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from sinkscope.io import progress
+from sinkscope import progress
 from sinkscope.progress import step_bar
 
 

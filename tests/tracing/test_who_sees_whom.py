@@ -71,7 +71,9 @@ class Masks(Tap):
                 if group < 0:
                     continue
                 sees = torch.ones(call.keys, dtype=torch.bool)
-                if call.mask is not None and forward.kept is None:  # a sparse cache leaves keys out for want of room only
+                if (
+                    call.mask is not None and forward.kept is None
+                ):  # a sparse cache leaves keys out for want of room only
                     assert call.visible is not None
                     sees = call.visible.expand(len(call.q), call.q.shape[1], call.queries, -1)[row, 0, query]
                 if call.causal:

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from sinkscope.sinks.columns import cumulative_columns, default_rule, marks_by_layer
-
 if TYPE_CHECKING:
     from sinkscope.sinks.rules import Rule
     from sinkscope.tracing import Trace
@@ -36,14 +34,14 @@ class Pair:
 
 def sink_marks(trace: Trace, rule: Rule | None = None) -> Tensor:
     """bool [step, layer, head, position]; an autoregressive trace is judged by its columns so far."""
-    seen = cumulative_columns(trace) if trace.causal else trace
-    return torch.cat([marks for _, _, marks, _ in marks_by_layer(seen, rule or default_rule(trace))], 1)
+    seen = trace.cumulative() if trace.causal else trace
+    return torch.cat([marks for _, _, marks, _ in seen.marks_by_layer(rule or trace.default_rule)], 1)
 
 
 def matched(trace: Trace, marks: Tensor) -> list[Pair]:
     """Each sink of each step with its nearest match, each position used once; strongest sinks first."""
     counts = marks.sum((1, 2))  # [step, position]: in how many heads
-    there = (cumulative_columns(trace) if trace.causal else trace).alive()
+    there = (trace.cumulative() if trace.causal else trace).alive()
     return [pair for step in range(trace.steps) for pair in _of_step(trace, counts[step], there[step], step)]
 
 

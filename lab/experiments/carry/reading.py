@@ -15,7 +15,7 @@ from lab.experiments.carry.pairs import Pair, matched, sink_marks
 from sinkscope.attention.calls import Call, Tap
 from sinkscope.attention.capture import listening
 from sinkscope.errors import ReadingError
-from sinkscope.tracing.lens import hidden_states, read
+from sinkscope.tracing.states import hidden_states, read
 
 if TYPE_CHECKING:
     from sinkscope.models.model import Model

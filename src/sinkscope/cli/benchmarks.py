@@ -40,7 +40,7 @@ def evaluate_model(
 
     The options of lm-evaluation-harness work too: --tasks, --limit, --num_fewshot, --batch_size, --output_path.
     """
-    from sinkscope.interventions.conditions import Condition, parse_condition
+    from sinkscope.conditions import NONE, Condition
     from sinkscope.progress import unit_progress
     from sinkscope.study.evaluate import evaluate, evaluate_with_harness, first_prompts
     from sinkscope.tasks.benchmarks import is_foreign
@@ -57,7 +57,7 @@ def evaluate_model(
         refuse(TaskError, "with --condition", mask_sinks=mask_sinks)
     elif mask_sinks:
         condition = f"mask_sinks:k={mask_sinks}"
-    change = Condition("none") if condition is None else parse_condition(condition)
+    change = NONE if condition is None else Condition.parse(condition)
     asked_model: Any = model
     if base is not None:
         from sinkscope.models.load import load
@@ -129,7 +129,7 @@ def table1(
 
     Scores are printed as soon as the answers are there; all is stored as it comes: rerun the command to resume.
     """
-    from sinkscope.interventions.conditions import parse_condition
+    from sinkscope.conditions import Condition
     from sinkscope.progress import unit_progress
     from sinkscope.report.writing import write
     from sinkscope.study.run import run
@@ -145,7 +145,7 @@ def table1(
     rounds = None if sequential is None else SequentialPlan(sequential, round_size)
     study = table1_study(
         names, tasks=listed(given.tasks, "tasks", "gsm8k"), ks=counts(ks), traced=traced, sequential=rounds,
-        conditions=[parse_condition(text) for text in condition or []], **given.asked(),
+        conditions=[Condition.parse(text) for text in condition or []], **given.asked(),
     )  # fmt: skip
     engine, workers = given.engine_of_benchmarks(), given.own_workers()
     with unit_progress("batches") as shown:

@@ -18,13 +18,25 @@ from sinkscope.files import replace_file, write_file
 if TYPE_CHECKING:
     import polars as pl
 
+TableName = Literal[
+    "cells",
+    "claims",
+    "answers",
+    "pooled",
+    "settings",
+    "tokens",
+    "kinds",
+    "dynamics",
+    "curves",
+    "mechanism",
+    "likelihood",
+]
+
 
 @command(name="results")
 def print_rows(
     run: Annotated[Path, Argument(help="Folder of a finished run.", show_default=False)],
-    table: Annotated[
-        Literal["cells", "claims", "answers"], Option(help="cells, claims or answers (a row per problem).")
-    ] = "cells",
+    table: Annotated[TableName, Option(help="A table of results.json, or answers: a row per problem.")] = "cells",
     csv: CsvOption = None,
     parquet: ParquetOption = None,
     as_json: JsonFlag = False,
@@ -32,7 +44,7 @@ def print_rows(
     """Print a table of a run as CSV, or write it to a file; the columns are the fields of results.json."""
     from sinkscope.study.run import Run
 
-    found: pl.DataFrame = getattr(Run.load(run), table)()
+    found = Run.load(run).table(table)
     if csv is not None:
         write_file(csv, csv_of(found))
     if parquet is not None:

@@ -96,12 +96,13 @@ def sinks(
     as_json: options.JsonFlag = False,
 ) -> None:
     """Find the sinks of a trace: where, which tokens, how they move; the table of all goes to a file."""
-    from sinkscope.sinks import by_layer, default_rule, find, head_dynamics, token_shares
     from sinkscope.tracing import Trace
+    from sinkscope.tracing.heads import by_layer, head_dynamics
+    from sinkscope.tracing.sinks import find, token_shares
 
     trace = Trace.load(file)
     plain = (epsilon, unit, group, rule) == (None, None, "all", "threshold")
-    chosen = default_rule(trace) if plain else _rule(rule, epsilon, unit, group)
+    chosen = trace.default_rule if plain else _rule(rule, epsilon, unit, group)
     found, heads, tokens = find(trace, chosen), head_dynamics(trace, chosen), token_shares([trace], chosen)
     strongest, likeliest = _strongest(found).head(top).to_dicts(), tokens.head(top)
     if csv is not None:

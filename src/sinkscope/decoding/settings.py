@@ -47,6 +47,8 @@ Noise = Literal["reference", "per_row"]
 Choice = Literal["gumbel", "draw", "block_draw", "likeliest", "entropy"]
 Mode = Literal["diffusion", "autoregressive", "self_speculation"]  # of a checkpoint that decodes in several ways
 CanvasCache = Literal["prefix", "dual"]  # kinds of decoding/forwards.py, for models that see the whole canvas
+By = Literal["received", "sinks", "no_sinks", "recent", "random"]
+Per = Literal["head", "layer"]
 CACHES: tuple[str, ...] = get_args(CanvasCache)
 
 # answer: blocks from the end of a left-padded prompt. rows: from the end of each row's own prompt, padded on either side.
@@ -75,10 +77,10 @@ class SparseCache:
     """
 
     keep: Share = 0.25  # share of the keys outside the block
-    by: Literal["received", "sinks", "no_sinks", "recent", "random"] = "received"
+    by: By = "received"
     recent: FromZero = 0
     refresh: Count | None = None
-    per: Literal["head", "layer"] = "head"
+    per: Per = "head"
     drift: Annotated[float, Field(strict=True, ge=0, le=2, allow_inf_nan=False)] | None = None
     rule: Mapping[str, Any] | None = None  # a sink rule as in study files; None: the paper's epsilon of 3, in column sums
     seed: Seed = 0  # of random keys
@@ -395,9 +397,10 @@ def sampler(name: str) -> Any:
     return decorate
 
 
-def setting_names() -> set[str]:
-    """The settings of all samplers."""
-    return {one.name for kind in SAMPLERS.values() for one in fields(kind)}
+def setting_names(lists: bool = True) -> set[str]:
+    """The settings of all samplers; lists: also those that hold several values."""
+    settings = [one for kind in SAMPLERS.values() for one in fields(kind)]
+    return {one.name for one in settings if lists or not isinstance(one.default, tuple)}
 
 
 def check_setting(name: str, value: Any) -> None:

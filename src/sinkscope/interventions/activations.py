@@ -7,31 +7,44 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
+from pydantic import Field, PlainValidator
 from torch import Tensor
 
 from sinkscope.attention.calls import Call, Change
 from sinkscope.attention.capture import Shape
 from sinkscope.attention.forward import mixed
 from sinkscope.errors import InterventionError
-from sinkscope.fields import NUMBERS, Allowed, FromZero, frozen, number, whole
-from sinkscope.interventions.base import Intervention, Layers, within
+from sinkscope.interventions.base import Intervention, Label, Layers, Match, within, write_list
 from sinkscope.interventions.hooks import HookContext
 from sinkscope.interventions.memory import Memory
-from sinkscope.interventions.settings import REQUIRED, Setting, of_random, register
+from sinkscope.validation import FieldError, FromZero, Seed, settings, show_value
 
-if TYPE_CHECKING:
-    Vector = Tensor | Sequence[float] | str | Path
 At = Literal["all", "masked", "committed", "prompt", "sinks"]
+OF = Label(lambda of: "random" if of == "random" else "", 12)
 
 
+@settings(InterventionError)
 class ActivationIntervention(Intervention):
-    """Subclasses say where they act, and what they make of an activation there; `steps` says when."""
+    """Subclasses say where they act, and what they make of an activation there; `steps` says when.
+
+    One with a field `of` has its control in of="random".
+    """
+
+    def controls(self) -> Mapping[Match, Sequence[Intervention]]:
+        if getattr(self, "of", "random") == "random":
+            return {}
+        changes: dict[str, Any] = {"of": "random"}
+        return {"count": [replace(self, **changes)]}
+
+    @classmethod
+    def short_name(cls, words: Mapping[str, Any], causal: bool) -> str | None:
+        return None
 
     def change(self, call: Call, memory: Memory) -> Change | None:
         return None  # attention itself is left alone
@@ -44,11 +57,6 @@ class ActivationIntervention(Intervention):
     @abstractmethod
     def act(self, activation: Tensor, context: HookContext, memory: Memory) -> Tensor | None:
         """What stands in the activation's place; None leaves it."""
-
-
-LAYERS = Setting(
-    "layers", None, place=60, quiet=True, sweeps=False, label=lambda layers: f"layers {','.join(map(str, layers))}"
-)
 
 
 def positions(at: At, activation: Tensor, context: HookContext) -> Tensor | None:
@@ -85,25 +93,38 @@ def drawn(context: HookContext, seed: int, rows: int, size: int, normal: bool = 
 # ---- a direction is added to the residual stream ----
 
 
-def _is_vector(value: Any) -> bool:
-    if isinstance(value, str):
-        return value.endswith(".safetensors")
-    return isinstance(value, list) and bool(value) and all(type(one) in (int, float) for one in value)
+def _read_vector(value: Any) -> Any:
+    if isinstance(value, str | Path):
+        if not str(value).endswith(".safetensors") or not Path(value).is_file():
+            raise ValueError(
+                f"must be a safetensors file that exists, or a list of numbers, got {show_value(str(value))}"
+            )
+        return str(value)
+    try:
+        made = torch.as_tensor(value, dtype=torch.float32)
+    except (TypeError, ValueError, RuntimeError):
+        made = torch.zeros(0)
+    if made.dim() not in (1, 2) or not made.numel() or not bool(torch.isfinite(made).all()):
+        raise ValueError(
+            f"must be finite numbers, [width] or [layer, width], or a safetensors file, got {show_value(value)}"
+        )
+    numbers = made.tolist()
+    return tuple(map(tuple, numbers)) if made.dim() == 2 else tuple(numbers)
 
 
-@register(
-    "steer",
-    Setting(
-        "vector", REQUIRED, _is_vector, "a safetensors file or a list of numbers", sweeps=False, place=10,
-        label=lambda vector: Path(vector).stem if isinstance(vector, str) else f"along {len(vector)} numbers",
-    ),
-    Setting("strength", 1.0, place=11, label="by {:g}".format),
-    Setting("of", "vector", place=12, quiet=True),
-    Setting("at", "all", place=55, quiet=True, label="at {}".format),
-    LAYERS,
-    controls=of_random,
-)  # fmt: skip
-@dataclass(frozen=True)
+def _write_vector(vector: Any) -> str:
+    return Path(vector).stem if isinstance(vector, str) else f"along {len(vector)} numbers"
+
+
+Vector = Annotated[
+    Tensor | Sequence[float] | Sequence[Sequence[float]] | str | Path,
+    PlainValidator(_read_vector),
+    Label(_write_vector, 10),
+]
+Strength = Annotated[float, Field(strict=True, ge=-1e6, le=1e6, allow_inf_nan=False), Label("by {:g}", 11)]
+
+
+@settings(InterventionError)
 class Steer(ActivationIntervention, noop={"strength": 0}):
     """`strength` × `vector` is added to what leaves each of `layers`, at the positions `at`, during `steps`.
 
@@ -113,27 +134,14 @@ class Steer(ActivationIntervention, noop={"strength": 0}):
     length instead, the control.
     """
 
+    name: ClassVar[str] = "steer"
+    always: ClassVar[tuple[str, ...]] = ("strength",)
     vector: Vector
     layers: Layers | None = None
-    strength: Annotated[float, number(-1e6, 1e6)] = 1.0
-    at: At = "all"
-    of: Literal["vector", "random"] = "vector"
-    seed: FromZero = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        given = str(self.vector) if isinstance(self.vector, Path) else self.vector
-        if isinstance(given, str):
-            if not Path(given).is_file():
-                raise InterventionError(f"Expected the vector in a safetensors file, and there is none at {given}.")
-        else:
-            try:
-                made = torch.as_tensor(given, dtype=torch.float32)
-            except (TypeError, ValueError, RuntimeError):
-                made = torch.zeros(0)
-            _check_vector(made, "the numbers given")
-            given = frozen(made.tolist())
-        object.__setattr__(self, "vector", given)
+    strength: Strength = 1.0
+    at: Annotated[At, Label("at {}", 55)] = "all"
+    of: Annotated[Literal["vector", "random"], OF] = "vector"
+    seed: Seed = 0
 
     def prepare(self, model: Any, memory: Memory) -> None:
         memory.given[id(self)] = _read(self.vector) if isinstance(self.vector, str) else torch.tensor(self.vector)
@@ -180,18 +188,10 @@ def _check_vector(vector: Tensor, source: str) -> Tensor:
 
 # ---- channels and heads hand on nothing ----
 
-Channels = Annotated[tuple[int, ...], Allowed(NUMBERS.expected, lambda some: some == () or NUMBERS(some))]
+Channels = Annotated[tuple[FromZero, ...], Label(write_list, 10)]
 
 
-@register(
-    "ablate_channels",
-    Setting("channels", None, NUMBERS, place=10, quiet=True, sweeps=False, label=lambda some: ",".join(map(str, some))),
-    Setting("top", None, whole(1), place=11, quiet=True, label="top {}".format),
-    Setting("of", "channels", place=12, quiet=True),
-    LAYERS,
-    controls=of_random,
-)
-@dataclass(frozen=True)
+@settings(InterventionError)
 class AblateChannels(ActivationIntervention, noop={"channels": (), "top": 0}):
     """These channels of what leaves each of `layers` are 0 at every position.
 
@@ -201,16 +201,16 @@ class AblateChannels(ActivationIntervention, noop={"channels": (), "top": 0}):
     stream keeps a change, so that in each layer only what was not yet taken is.
     """
 
+    name: ClassVar[str] = "ablate_channels"
     channels: Channels | None = None
-    top: FromZero | None = None
+    top: Annotated[FromZero, Label("top {}", 11)] | None = None
     layers: Layers | None = None
-    of: Literal["channels", "random"] = "channels"
-    seed: FromZero = 0
+    of: Annotated[Literal["channels", "random"], OF] = "channels"
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if (self.channels is None) == (self.top is None):
-            raise InterventionError(f"Expected either channels or top, got {self.channels!r} and {self.top!r}.")
+            raise FieldError(f"or top must be given, one of them, got {self.channels!r} and {self.top!r}", "channels")
 
     def act(self, activation: Tensor, context: HookContext, memory: Memory) -> Tensor | None:
         removed = self._removed_below(activation, context, memory)
@@ -269,35 +269,20 @@ def largest(activation: Tensor, real: Tensor | None, count: int) -> Tensor:
     return squares.sum(1).topk(count, dim=-1).indices
 
 
-def is_pairs(value: Any) -> bool:
-    return isinstance(value, list | tuple) and all(NUMBERS(pair) and len(pair) == 2 for pair in value)
+Heads = Annotated[tuple[tuple[FromZero, FromZero], ...], Label(write_list, 10)]
 
 
-Heads = Annotated[tuple[tuple[int, int], ...], Allowed("pairs of layer and head, such as ((3, 0),)", is_pairs)]
-
-
-@register(
-    "zero_attention",
-    Setting(
-        "heads", REQUIRED, lambda value: bool(value) and is_pairs(value), "a list of [layer, head]", sweeps=False, place=10,
-        label=lambda heads: ",".join(f"{layer}.{head}" for layer, head in heads),
-    ),
-    Setting("of", "heads", place=12, quiet=True),
-    controls=of_random,
-)  # fmt: skip
-@dataclass(frozen=True)
+@settings(InterventionError)
 class ZeroAttention(ActivationIntervention, noop={"heads": ()}):
     """What these heads put out is 0 at every position.
 
     heads: pairs of layer and head, such as ((3, 0), (4, 1)). of="random": as many other heads of the same layers, the control.
     """
 
+    name: ClassVar[str] = "zero_attention"
     heads: Heads
-    of: Literal["heads", "random"] = "heads"
-    seed: FromZero = 0
-
-    def check(self, shape: Shape) -> None:
-        shape.check([layer for layer, _ in self.heads], [head for _, head in self.heads], InterventionError)
+    of: Annotated[Literal["heads", "random"], OF] = "heads"
+    seed: Seed = 0
 
     def where(self, shape: Shape) -> list[str]:
         return [f"layers.{layer}.z" for layer in sorted({layer for layer, _ in self.heads})]

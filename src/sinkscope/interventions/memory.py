@@ -118,7 +118,7 @@ class Memory:
         return known.queries[:, None].expand(-1, call.keys) if known.seen is None else _longer(known.seen, call.keys)
 
     def kinds(self, call: Call) -> Tensor:
-        """[batch, key]: the kind of the token at every key, an index into sinks.tokens.KINDS."""
+        """[batch, key]: the kind of the token at every key, an index into sinks.kinds.KINDS."""
         forward, kinds_of = call.forward, self.kinds_of
         if forward is None or (ids := forward.ids) is None or kinds_of is None:
             raise InterventionError(

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
+from pydantic import PlainValidator
 from torch import Tensor
 
 from sinkscope.attention.calls import Call, Change
 from sinkscope.attention.capture import Shape
 from sinkscope.errors import InterventionError
-from sinkscope.fields import Allowed, FromZero, number, whole
-from sinkscope.interventions.base import Intervention, Layers, Selector, limited
+from sinkscope.interventions.base import Heads, Intervention, Label, Layers, Selector, restrict, write_list
 from sinkscope.interventions.memory import Memory
-from sinkscope.interventions.settings import REQUIRED, Setting, register
+from sinkscope.validation import LARGEST, FieldError, FromZero, Truth, Whole, settings, show_value
+
+Positions = Annotated[tuple[Whole, ...], Label(write_list, 49)]
 
 
 def own_positions(call: Call) -> Tensor:
@@ -26,31 +27,7 @@ def own_positions(call: Call) -> Tensor:
     return (real.cumsum(1) - 1).masked_fill(~real, -1)
 
 
-POSITION_LIST = Allowed(
-    "a list of whole numbers", lambda value: isinstance(value, list | tuple) and all(map(whole(-(10**9)), value))
-)
-POSITIONS = Setting(
-    "positions", REQUIRED, Allowed(POSITION_LIST.expected, lambda value: bool(value) and POSITION_LIST(value)), sweeps=False,
-    label=lambda positions: ",".join(map(str, positions)),
-)  # fmt: skip
-
-
-def _short_name(given: Mapping[str, Any], causal: bool) -> str | None:
-    places = given["positions"]
-    since = (
-        ("from the first row", "after the prefill") if causal else ("from the first forward", "from the second forward")
-    )
-    where = f"position{'s' if len(places) > 1 else ''} {', '.join(map(str, places))}"
-    return None if set(given) - {"positions", "since"} else f"{where} {since[given.get('since') == 'second']}"
-
-
-@register(
-    "mask_positions",
-    POSITIONS,
-    Setting("since", "first", label=lambda since: "since the second forward" if since == "second" else ""),
-    short=_short_name,
-)
-@dataclass(frozen=True)
+@settings(InterventionError)
 class MaskPositions(Selector, noop={"positions": ()}):
     """Hide the keys at these positions from every query; negative ones count from the end.
 
@@ -60,18 +37,30 @@ class MaskPositions(Selector, noop={"positions": ()}):
     attention of that layer.
     """
 
-    positions: Annotated[tuple[int, ...], POSITION_LIST]
-    keep_self: bool = False
+    name: ClassVar[str] = "mask_positions"
+    always: ClassVar[tuple[str, ...]] = ("since",)
+    positions: Positions
+    keep_self: Annotated[Truth, Label("keep self", 100)] = False
     layers: Layers | None = None
-    heads: Layers | None = None
-    since: Literal["first", "second"] = "first"
+    heads: Heads | None = None
+    since: Annotated[
+        Literal["first", "second"], Label(lambda since: "since the second forward" if since == "second" else "")
+    ] = "first"
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.since == "second" and self.steps is not None:
-            raise InterventionError(
-                f"Expected since='second' or steps={self.steps}, got both; since is steps=(1, None)."
-            )
+            raise FieldError("'second' cannot go with steps; it is steps=(1, None)", "since")
+
+    @classmethod
+    def short_name(cls, words: Mapping[str, Any], causal: bool) -> str | None:
+        if set(words) - {"positions", "since"}:
+            return None
+        places, second = words["positions"], words.get("since") == "second"
+        if second:
+            when = "after the prefill" if causal else "from the second forward"
+        else:
+            when = "from the first row" if causal else "from the first forward"
+        return f"position{'s' if len(places) > 1 else ''} {', '.join(map(str, places))} {when}"
 
     def check(self, shape: Shape) -> None:
         super().check(shape)
@@ -86,7 +75,7 @@ class MaskPositions(Selector, noop={"positions": ()}):
         if self.since == "second" and memory.step(call) == 0:
             return None
         picked = call.once(("positions", self.positions), lambda: self._picked(call))
-        return limited(picked[:, None].expand(call.q.shape[0], call.q.shape[1], -1), call, self.layers, self.heads)
+        return restrict(picked[:, None].expand(call.q.shape[0], call.q.shape[1], -1), call, self.layers, self.heads)
 
     def _picked(self, call: Call) -> Tensor:
         """bool [batch | 1, key]."""
@@ -96,36 +85,40 @@ class MaskPositions(Selector, noop={"positions": ()}):
         return (torch.isin(own, asked) | torch.isin(from_the_end, asked)) & (own >= 0)
 
 
-SHARE = "a share of the prompt from 0 to 1"
+def _read_end(value: Any) -> int | float:
+    if type(value) in (int, float) and 0 <= value < LARGEST:
+        end: int | float = value
+        return end
+    raise ValueError(f"must be a position, or a share of the prompt from 0 to 1, got {show_value(value)}")
 
 
-@register(
-    "cut",
-    Setting("start", REQUIRED, number(0, 1), SHARE, build=float),
-    Setting("stop", REQUIRED, number(0, 1), SHARE, build=float),
-)
-@dataclass(frozen=True)
+@settings(InterventionError)
 class CutContext(Selector):
-    """Hide a stretch of the context from every query: [start, stop) in positions, or in shares of the prompt (0.0 … 1.0)."""
+    """Hide a stretch of the context from every query: [start, stop) in positions, or in shares of the prompt (0.0 … 1.0).
 
-    start: Annotated[int | float, number(0)]
-    stop: Annotated[int | float, number(0)]
-    keep_self: bool = False
+    Where one end is a share, 0 and 1 are shares too.
+    """
+
+    name: ClassVar[str] = "cut"
+    start: Annotated[int | float, PlainValidator(_read_end), Label("", 1)]
+    stop: Annotated[int | float, PlainValidator(_read_end), Label("", 2)]
+    keep_self: Annotated[Truth, Label("keep self", 100)] = False
     layers: Layers | None = None
-    heads: Layers | None = None
+    heads: Heads | None = None
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        if type(self.start) is not type(self.stop) or (isinstance(self.stop, float) and self.stop > 1):
-            raise InterventionError(
-                f"Expected two positions or two shares of the prompt, got {self.start} and {self.stop}."
-            )
+        if isinstance(self.start, float) or isinstance(self.stop, float):
+            for end in ("start", "stop"):
+                object.__setattr__(self, end, float(getattr(self, end)))
+            if self.stop > 1:
+                raise FieldError(
+                    f"must be a share of the prompt from 0 to 1 beside another share, got {self.stop:g}", "stop"
+                )
         if self.stop < self.start:
-            raise InterventionError(f"Expected 0 ≤ start ≤ stop, got {self.start} and {self.stop}.")
+            raise FieldError(f"must not be smaller than start, {self.start}, got {self.stop}", "stop")
 
-    @staticmethod
-    def label(values: dict[str, Any]) -> str:
-        return f"{values['start']:g}–{values['stop']:g}"
+    def label(self) -> str:
+        return f"{self.start:g}–{self.stop:g} {super().label()}".strip()
 
     @property
     def is_noop(self) -> bool:
@@ -133,7 +126,7 @@ class CutContext(Selector):
 
     def select(self, call: Call, memory: Memory) -> Tensor | None:
         picked = call.once(("cut", self.start, self.stop), lambda: self._picked(call))
-        return limited(picked[:, None].expand(call.q.shape[0], call.q.shape[1], -1), call, self.layers, self.heads)
+        return restrict(picked[:, None].expand(call.q.shape[0], call.q.shape[1], -1), call, self.layers, self.heads)
 
     def _picked(self, call: Call) -> Tensor:
         """bool [batch | 1, key]."""
@@ -153,12 +146,12 @@ class CutContext(Selector):
         return (own >= start) & (own < stop)
 
 
-@register("window", Setting("radius", REQUIRED, whole(0), label="radius {}".format))
-@dataclass(frozen=True)
+@settings(InterventionError)
 class Window(Intervention, noop={"radius": None}):
     """Attention limited to a band: a query sees keys at most `radius` positions away; None: no limit."""
 
-    radius: FromZero | None
+    name: ClassVar[str] = "window"
+    radius: Annotated[FromZero, Label("radius {}")] | None
     layers: Layers | None = None
 
     def change(self, call: Call, memory: Memory) -> Change | None:

@@ -3,45 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, NamedTuple
+from dataclasses import fields, replace
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
+from pydantic import PlainValidator
 from torch import Tensor
 
 from sinkscope.attention.calls import Call, untouched_columns
-from sinkscope.attention.forward import GOLDEN, PRIME, Forward, key_of, mix, mixed, uniform64
-from sinkscope.errors import InterventionError
-from sinkscope.fields import Allowed, FromZero
-from sinkscope.interventions.base import Layers, Selector, limited, top
-from sinkscope.interventions.conditions import Condition
+from sinkscope.attention.forward import PRIME, Forward, mixed
+from sinkscope.errors import InterventionError, RuleError
+from sinkscope.interventions.base import (
+    Heads,
+    Intervention,
+    Label,
+    Layers,
+    Match,
+    Selector,
+    name_keys,
+    name_kinds,
+    restrict,
+    top,
+)
 from sinkscope.interventions.memory import Map, Memory, Rank, Rows
-from sinkscope.interventions.settings import (
-    ABOVE,
-    AMONG,
-    DRAWN,
-    KEEP_SELF,
-    KIND_NAMES,
-    MATCH,
-    RANK,
-    ROWS,
-    WHICH,
-    K,
-    ranked_keys,
-    register,
-)  # fmt: skip
-from sinkscope.sinks.rules import Rule
-from sinkscope.sinks.tokens import KINDS, kinds_named
+from sinkscope.sinks.kinds import KINDS, kinds_named
+from sinkscope.sinks.rules import Rule, rule_from_dict
+from sinkscope.validation import FieldError, FromZero, Seed, Truth, settings, show_value
 
-Kinds = Annotated[Literal["structural", "content"] | Sequence[str], KIND_NAMES]
-Among = Literal["all", "prompt"]
-SinkRule = Annotated[
-    Rule,
-    Allowed(
-        "a sink rule of all queries (one of a group has no effect here), such as HeadShare(0.3)",
-        lambda rule: isinstance(rule, Rule) and rule.group == "all",
-    ),
-]
+
+def _read_kinds(value: Any) -> str | tuple[str, ...]:
+    if isinstance(value, list | tuple | str) and value and kinds_named(value):
+        return value if isinstance(value, str) else tuple(value)
+    raise ValueError(f"must be structural, content, or a list of {', '.join(KINDS)}, got {show_value(value)}")
+
+
+def _read_rule(value: Any) -> Rule:
+    try:
+        rule = rule_from_dict(value) if isinstance(value, Mapping) else value
+    except (RuleError, TypeError) as error:
+        raise ValueError(f"is no sink rule: {str(error).rstrip('.')}") from None
+    if not isinstance(rule, Rule) or rule.group != "all":  # of a group it would have no effect
+        raise ValueError(f"must be a sink rule of all queries, such as HeadShare(0.3), got {show_value(value)}")
+    return rule
+
+
+def _label_rule(word: str, place: int) -> Label:
+    return Label(lambda rule: f"{word} {','.join(map(str, rule.to_dict().values()))}", place)
+
+
+Kinds = Annotated[str | tuple[str, ...], PlainValidator(_read_kinds), Label(name_kinds, 53)]
+Among = Annotated[Literal["all", "prompt"], Label("in the {}", 55)]
+SinkRule = Annotated[Rule, PlainValidator(_read_rule)]
+Above = Annotated[SinkRule, _label_rule("above", 90)]
+Below = Annotated[SinkRule, _label_rule("below", 91)]
 LEAST_ROWS = 4  # score="per_row": a key that fewer rows of a causal model have seen does not compete
 
 
@@ -57,7 +71,7 @@ class Ranking(NamedTuple):
         return self.layers.index(call.layer)
 
 
-@dataclass(frozen=True)
+@settings(InterventionError)
 class Ranked(Selector, noop={"k": 0}):
     """Ranks the keys of the last forward.
 
@@ -77,33 +91,31 @@ class Ranked(Selector, noop={"k": 0}):
     where *no* key is marked. keep_self: a hidden key may still attend to itself.
     """
 
-    k: FromZero
-    rank: Rank = "clean"
-    rows: Rows = "all"
-    keep_self: bool = False
-    above: SinkRule | None = None
+    k: Annotated[FromZero, Label("K={}", 10)]
+    rank: Annotated[Rank, Label("{}", 20)] = "clean"
+    rows: Annotated[Rows, Label(lambda rows: f"by {rows} row{'s' * (rows == 'all')}", 50)] = "all"
+    keep_self: Annotated[Truth, Label("keep self", 100)] = False
+    above: Above | None = None
     layers: Layers | None = None
-    heads: Layers | None = None
-    below: SinkRule | None = None
+    heads: Heads | None = None
+    below: Below | None = None
     kinds: Kinds | None = None
-    value_norm: Literal["low", "high"] | None = None
-    per: Literal["head", "layer", "model"] = "head"
-    score: Literal["sum", "per_row"] = "sum"
+    value_norm: Annotated[Literal["low", "high"], Label("{} value norm", 54)] | None = None
+    per: Annotated[Literal["head", "layer", "model"], Label("per {}", 52)] = "head"
+    score: Annotated[Literal["sum", "per_row"], Label("per row that sees it", 51)] = "sum"
     among: Among = "all"
+    always: ClassVar[tuple[str, ...]] = ("rank", "rows")
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.score == "per_row" and self.rows == "last":
-            raise InterventionError(
-                "Expected score='per_row' with rows='all', got rows='last', where it has no effect."
-            )
+            raise FieldError("has no effect with rows='last'; leave it out, or rank all rows", "score")
 
     def maps(self) -> set[Map]:
         return {(self.rank, self.rows)}
 
     def select(self, call: Call, memory: Memory) -> Tensor | None:
         found = self.ranking(call, memory)
-        return None if found is None else limited(found.sinks[found.place(call)], call, self.layers, self.heads)
+        return None if found is None else restrict(found.sinks[found.place(call)], call, self.layers, self.heads)
 
     def ranking(self, call: Call, memory: Memory) -> Ranking | None:
         """The top keys of the last forward, of this layer and in one go with it of others that need nothing but what that left.
@@ -179,29 +191,33 @@ def prompt_keys(call: Call) -> Tensor:
     return torch.arange(call.keys, device=call.q.device) < call.forward.prompt
 
 
-def _random_keys(condition: Condition) -> dict[Literal["count", "mass"], list[Condition]]:
-    """Controls: random keys of the same settings, matched by count or by mass.
-
-    As many random keys are as many, whichever rows ranked those that they must not be; but the mass to match is that of the
-    sinks of this very ranking.
-    """
-    words = dict(condition.settings)
-    count, mass = ([Condition("mask_random", **{**words, "match": match})] for match in ("count", "mass"))
-    if not {"above", "below"} & set(words):
-        count += [
-            Condition("mask_random", condition.k, "clean", rows, "count") for rows in (condition.rows, "last", "all")
-        ]
-    return {"count": count, "mass": mass}
-
-
-@register("mask_sinks", K, RANK, ROWS, ABOVE, KEEP_SELF, *WHICH[1:], AMONG, short=ranked_keys, controls=_random_keys)
-@dataclass(frozen=True)
+@settings(InterventionError)
 class MaskSinks(Ranked):
     """Hide the top-k sinks of the last forward, layer by layer and head by head (the paper's Table 1).
 
     Which keys those are follows from k, rank, rows, score, kinds, value_norm, per, above and below (see `Ranked`). Nothing is
     hidden at the first forward of a generation, which has no map before it.
     """
+
+    name: ClassVar[str] = "mask_sinks"
+
+    def as_random(self, match: Match = "count") -> MaskRandom:
+        """Random keys of the same settings."""
+        return MaskRandom(**{one.name: getattr(self, one.name) for one in fields(self)}, match=match)
+
+    def controls(self) -> Mapping[Match, Sequence[Intervention]]:
+        """As many random keys are as many, whichever rows ranked those that they must not be.
+
+        But the mass to match is that of the sinks of this very ranking.
+        """
+        count = [self.as_random("count")]
+        if self.above is None and self.below is None:
+            count += [MaskRandom(self.k, "clean", rows) for rows in (self.rows, "last", "all")]
+        return {"count": count, "mass": [self.as_random("mass")]}
+
+    @classmethod
+    def short_name(cls, words: Mapping[str, Any], causal: bool) -> str | None:
+        return name_keys(words)
 
 
 # ---- the random control ----
@@ -210,22 +226,7 @@ class MaskSinks(Ranked):
 ONE_FOR_ALL = {"persist", "aligned", "among", "avoid"}  # with k=1: one key of the prompt, for all heads and steps
 
 
-def _short_name(given: Mapping[str, Any], causal: bool) -> str | None:
-    """random for content key, ≤ its mass; by which ranking the avoided keys are found is not said, their rows are."""
-    if ONE_FOR_ALL - {"avoid"} <= set(given) <= ONE_FOR_ALL | {"k", "above", "kinds"} and given.get("k") == 1:
-        kinds = given.get("kinds", "")
-        words = f"one other {kinds if isinstance(kinds, str) else '+'.join(kinds)}".strip()
-        return f"{words} prompt key in the sink's heads" if "above" in given else f"{words} prompt key"
-    names = ranked_keys({name: value for name, value in given.items() if name not in ("match", "rank")})
-    if names is None:
-        return None
-    keys, *rows = names.split(", ")
-    match = "≤ its mass" if given.get("match") == "mass" else "as many"
-    return ", ".join(["random" if keys == "top key" else f"random for {keys}", match, *rows])
-
-
-@register("mask_random", K, RANK, ROWS, MATCH, KEEP_SELF, *WHICH, AMONG, *DRAWN, short=_short_name)
-@dataclass(frozen=True)
+@settings(InterventionError)
 class MaskRandom(Ranked):
     """Hide random keys with the budget of MaskSinks of the same settings, head by head, from the second forward on.
 
@@ -237,16 +238,30 @@ class MaskRandom(Ranked):
     persist: one draw per generation. Keys are taken in the same random order at every step, avoiding the sinks of the first
     ranking, so that count-matched keys stay the same. aligned: one draw for all heads of all layers. Each head avoids its own
     sinks; with per="model" all avoid the same ones, and hide the same keys: as a sink does that is one token for all heads.
-    noise: "reference" draws by torch's CPU generator, "counter" on the device; both give the same keys on every device.
     All rows of a batch share a draw, unless the decoder names a seed per row (`Forward.row_seeds`).
     """
 
-    seed: FromZero = 0
-    match: Literal["count", "mass"] = "count"
-    persist: bool = False
-    aligned: bool = False
-    avoid: FromZero | None = None
-    noise: Literal["reference", "counter"] = "reference"
+    name: ClassVar[str] = "mask_random"
+    always: ClassVar[tuple[str, ...]] = ("rank", "rows", "match")
+    seed: Seed = 0
+    match: Annotated[Match, Label("{}", 40)] = "count"
+    persist: Annotated[Truth, Label("persistent", 60)] = False
+    aligned: Annotated[Truth, Label("aligned", 61)] = False
+    avoid: Annotated[FromZero, Label("avoiding {}", 62)] | None = None
+
+    @classmethod
+    def short_name(cls, words: Mapping[str, Any], causal: bool) -> str | None:
+        """random for content key, ≤ its mass; by which ranking the avoided keys are found is not said, their rows are."""
+        one_for_all = {"persist", "aligned", "among"} <= set(words) and words.get("k") == 1
+        if one_for_all and set(words) <= {"persist", "aligned", "among", "avoid", "k", "above", "kinds"}:
+            keys = f"one other {name_kinds(words.get('kinds', ''))} key".replace("  ", " ")
+            return f"{keys} in the same heads" if "above" in words else keys
+        names = name_keys({name: value for name, value in words.items() if name not in ("match", "rank")})
+        if names is None:
+            return None
+        keys, *rows = names.split(", ")
+        match = "≤ its mass" if words.get("match") == "mass" else "as many"
+        return ", ".join(["random" if keys == "top key" else f"random for {keys}", match, *rows])
 
     def select(self, call: Call, memory: Memory) -> Tensor | None:
         found = self.ranking(call, memory)
@@ -262,7 +277,7 @@ class MaskRandom(Ranked):
                 several = self._picked(call, memory, found.layers, found.sinks, found.eligible)
                 memory.own["random", self] = found, several
             picked = several[place]
-        return limited(picked, call, self.layers, self.heads)
+        return restrict(picked, call, self.layers, self.heads)
 
     def _picked(self, call: Call, memory: Memory, layers: tuple[int, ...], sinks: Tensor, may: Tensor) -> Tensor:
         """bool [layer, batch, head, key]."""
@@ -302,15 +317,9 @@ class MaskRandom(Ranked):
         rows = [self.seed] if own is None else [self.seed * PRIME + own[i % len(own)] for i in range(len(call.q))]
         step, device = 0 if self.persist else memory.step(call), call.q.device
         layers = tuple(0 for _ in layers) if self.aligned else layers
-        if self.noise == "counter":
-            keys = [[key_of(row, step, layer, purpose) for row in rows] for layer in layers]
-            places = torch.arange(1, shape[0] * shape[1] + 1, device=device).mul_(GOLDEN)
-            begun = torch.tensor(keys).to(device, non_blocking=True)
-            drawn = uniform64(mix(begun[..., None] + places)).to(torch.float32)
-        else:
-            seeds = [mixed(row, step, layer + purpose) for layer in layers for row in rows]
-            drawn = torch.stack([torch.rand(shape, generator=torch.Generator().manual_seed(seed)) for seed in seeds])
-            drawn = drawn.view(len(layers), len(rows), -1).to(device, non_blocking=True)
+        seeds = [mixed(row, step, layer + purpose) for layer in layers for row in rows]
+        drawn = torch.stack([torch.rand(shape, generator=torch.Generator().manual_seed(seed)) for seed in seeds])
+        drawn = drawn.view(len(layers), len(rows), -1).to(device, non_blocking=True)
         return drawn.view(len(layers), len(rows), *shape)
 
     def _chance(self, call: Call, memory: Memory, layers: tuple[int, ...]) -> Tensor:

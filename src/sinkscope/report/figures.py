@@ -26,9 +26,10 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from sinkscope.errors import ReportError
 from sinkscope.report.sample import head_classes, head_table, model_of
-from sinkscope.sinks import Threshold, default_rule, head_dynamics, histogram, sweep
-from sinkscope.sinks.columns import cumulative_columns, visible_columns
+from sinkscope.sinks import Threshold
 from sinkscope.tracing import Trace
+from sinkscope.tracing.heads import head_dynamics
+from sinkscope.tracing.sinks import histogram, sweep
 
 PAPER_EPSILON, PAPER_SHARE = 3, 96  # Figure 10: epsilon = 3 leaves at least 96 % of the tokens out
 SIGNS = {"static": "●", "right": "→", "left": "←", "wander": "↔", "flash": "✦", "split": "◐", "none": ""}
@@ -114,7 +115,7 @@ def _columns(trace: Trace, layer: int | None, head: int | None, group: str) -> t
     part = trace if layer is None else trace.select(layers=[layer])
     scores = part.scores(group)
     if trace.causal:
-        queries, alive, seen = visible_columns(part, group)
+        queries, alive, seen = part.rule_columns(group)
         scores = Threshold(unit="uniform", group=group).scores(scores, queries, alive, seen)
     return scores[:, :, head].mean(1) if head is not None else scores.mean((1, 2))
 
@@ -201,14 +202,14 @@ def neighbouring_maps(trace: Trace, step: int = 1, slot: int = 0) -> Figure:
 def head_grid(trace: Trace, ax: Axes | None = None) -> Axes:
     """Figure 5: score of each head's largest key, averaged over the steps, in the default rule's unit."""
     ax = axes(ax, 4.6, 3.8)
-    rule = default_rule(trace)
-    scores = rule.scores(trace.scores(), *visible_columns(trace, "all"))
+    rule = trace.default_rule
+    scores = rule.scores(trace.scores(), *trace.rule_columns("all"))
     means = scores.amax(-1).mean(0).numpy()  # [layer, head]
     image = ax.imshow(means, cmap=COLOURS, aspect="auto", interpolation="nearest", vmin=0)
     if means.size <= 16 * 16:
         middle = means.max() * 0.55
         # As verdicts have them: of an autoregressive model by the columns so far.
-        heads = head_dynamics(cumulative_columns(trace)) if trace.causal else head_table(trace)
+        heads = head_dynamics(trace.cumulative()) if trace.causal else head_table(trace)
         for place, (name, way) in enumerate(head_classes(heads)):
             layer, head = divmod(place, trace.heads_count)
             sign = SIGNS[way or "right"] if name == "moving" else SIGNS[name]

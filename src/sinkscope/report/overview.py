@@ -15,8 +15,8 @@ from sinkscope.files import read_object, report_damage
 from sinkscope.results import matrix, series
 from sinkscope.results import rows as stored
 from sinkscope.results.findings import list_findings
-from sinkscope.sinks.heads import NAMES as CLASSES
 from sinkscope.statistics import CORRECTION
+from sinkscope.tracing.heads import NAMES as CLASSES
 
 SCORED = ("difference", "difference_low", "difference_high", "mass_share", "n")
 Rows = list[dict[str, Any]]
@@ -95,6 +95,7 @@ def class_rows(dynamics: Sequence[stored.Dynamics]) -> Rows:
         {"model": shown_model(row), "condition": row.condition, "generations": row.generations,
          **{name: getattr(row.judged, name) for name in CLASSES}}
         for row in dynamics
+        if row.part == "all"
     ]  # fmt: skip
 
 

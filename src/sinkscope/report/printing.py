@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from sinkscope.errors import ReportError
 from sinkscope.report import figures as made
-from sinkscope.report.sample import first_head, model_of
+from sinkscope.report.sample import model_of, typical_heads
 from sinkscope.report.writing import traces_of
 from sinkscope.results.rows import read_results
 from sinkscope.tracing import Trace
@@ -55,17 +55,15 @@ def figures(run: Path | str, out: Path | str | None = None, format: str = "pdf",
         keep(f"figure-5-{model}", made.head_grid(trace))
     keep("figure-7", made.sink_paths(list(firsts.values())))
     keep("figure-10", made.epsilon_curve(list(firsts.values())))
-    first = first_head(traces)
-    if first is not None:
-        name = "moving-sink" if first["moves"] else "standing-sink"
-        keep(name, made.received_map(traces[first["sample"]], first["layer"], first["head"]))
+    for one in typical_heads(traces):
+        trace = traces[one["sample"]]
+        keep(f"one-head-{model_of(trace)}", made.received_map(trace, one["layer"], one["head"]))
     changed = {(model_of(one), one.prompt): one for one in reversed(traces) if one.interventions}
     problems = [(trace, (model_of(trace), trace.prompt)) for trace in traces if not trace.interventions]
     pairs = [(trace, changed[problem]) for trace, problem in problems if problem in changed]
-    first = first_head([trace for trace, _ in pairs])
-    if first is not None:
-        trace, masked = pairs[first["sample"]]
-        keep("before-after", made.before_after(trace, masked, first["layer"], first["head"]))
+    for one in typical_heads([trace for trace, _ in pairs])[-1:]:
+        trace, masked = pairs[one["sample"]]
+        keep("before-after", made.before_after(trace, masked, one["layer"], one["head"]))
     return written
 
 

@@ -20,11 +20,10 @@ import torch
 from torch import Tensor
 
 from sinkscope.report.page import Blob, quantise
-from sinkscope.sinks import head_dynamics
-from sinkscope.sinks.columns import QUERY_KINDS, columns_by_layer, on_one_core, visible_columns
-from sinkscope.sinks.heads import FEW, notable, relocation, stability
-from sinkscope.sinks.rules import GROUPS, Columns
+from sinkscope.sinks.rules import GROUPS, QUERY_GROUPS, Columns
 from sinkscope.tracing import Trace
+from sinkscope.tracing.heads import head_dynamics, notable
+from sinkscope.tracing.trace import single_threaded
 
 LONGEST_TEXT = 4000  # characters of prompt and answer that a header holds
 LONGEST_TOKEN = 400
@@ -42,7 +41,7 @@ def full_size(trace: Trace) -> int:
     """Bytes of a full sample before compression."""
     cells = trace.steps * trace.layers * trace.heads_count
     size = 2 if trace.received is None else trace.received.dtype.itemsize
-    return cells * len(QUERY_KINDS) * trace.positions * size + cells * (len(GROUPS) + 2) * 4
+    return cells * len(QUERY_GROUPS) * trace.positions * size + cells * (len(GROUPS) + 2) * 4
 
 
 def header(trace: Trace, name: str, classes: bool = True) -> dict[str, Any]:
@@ -91,43 +90,49 @@ def head_classes(table: pl.DataFrame) -> list[tuple[str, str | None]]:
     return list(zip(table["class"].to_list(), table["direction"].to_list(), strict=True))
 
 
-def first_head(traces: Sequence[Trace]) -> dict[str, Any] | None:
-    """The head that a page opens on: one whose sink relocates far, else the firmest static one; None without either.
+def typical_heads(traces: Sequence[Trace]) -> list[dict[str, Any]]:
+    """One head of the first autoregressive and of the first diffusion model: of those whose sink stays, the strongest one.
 
-    Only diffusion models as they are, and traces that hold every head. `moves` says which of both it is. `from` and `to`
-    are its sink's positions in the first and the second half of the steps with a sink. `like` of `heads` heads of its
-    model relocate so far, over `generations` traces. `title` and `caption` say that.
+    Only models as they are, and traces that hold every head; where no sink stays, the strongest sink of all.
     """
-    plain = [
-        (place, trace)
-        for place, trace in enumerate(traces)
-        if not trace.causal and not trace.interventions and trace.steps > 1 and trace.received is not None
-    ]
-    best, found = (False, False, 0.0), None
-    for place, trace in plain:
-        heads = head_table(trace).with_columns(relocation().alias("far"), stability().alias("firm"))
-        for row in heads.filter((pl.col("far") > 0) | (pl.col("class") == "static")).iter_rows(named=True):
-            moves = row["far"] > 0
-            rank = (moves, trace.steps >= LONG, row["far"] if moves else row["firm"])
-            if rank > best:
-                ends = (row["home_early"], row["home_late"]) if moves else (row["home"], row["home"])
-                best, found = rank, {"sample": place, "layer": row["layer"], "head": row["head"], "moves": moves}
-                found |= zip(("from", "to"), ends, strict=True)
-    if found is None:
-        return None
-    model = model_of(traces[found["sample"]])
-    tables = [head_table(trace) for _, trace in plain if model_of(trace) == model]
-    like = sum(int((table.select(relocation()).to_series() > 0).sum()) for table in tables)
-    count = sum(table.height for table in tables)
-    caption = (
-        f"Its largest sink is mostly at position {found['from']} in the first half of the steps and at {found['to']} in the "
-        f"second. {like} of {count} heads of {model} ({100 * like / count:.1f} %, generations: {len(tables)}) move theirs by "
-        f"more than {FEW} positions."
-    )
+    found = []
+    for causal in (True, False):
+        plain = [
+            (place, trace)
+            for place, trace in enumerate(traces)
+            if trace.causal is causal and not trace.interventions and trace.steps > 1 and trace.received is not None
+        ]
+        if plain:
+            place, trace = max(
+                plain, key=lambda one: min(one[1].steps, LONG)
+            )  # the first that is long enough to be watched
+            rows = head_table(trace).filter(pl.col("class") != "none").to_dicts()
+            if rows:
+                row = max(rows, key=lambda one: (one["class"] == "static", one["strength"] or 0.0))
+                found.append(_head_entry(place, trace, row))
+    return found
+
+
+def _head_entry(place: int, trace: Trace, row: dict[str, Any]) -> dict[str, Any]:
+    kind = "autoregressive" if trace.causal else "diffusion"
     return {
-        **found, "like": like, "heads": count, "generations": len(tables), "caption": caption,
-        "title": f"A sink that {'moves' if found['moves'] else 'stays'}: {model}, layer {found['layer']}, head {found['head']}",
+        "sample": place, "layer": row["layer"], "head": row["head"],
+        "title": f"{model_of(trace)} ({kind}), layer {row['layer']}, head {row['head']}",
     }  # fmt: skip
+
+
+def sink_ends(trace: Trace) -> list[list[int]]:
+    """Position of each head's largest key at the first and at the last step at which it is a sink, heads with a sink only."""
+    table = trace.sinks()
+    if not table.height:
+        return []
+    best = table.sort("score", descending=True).group_by("layer", "head", "step", maintain_order=True).first()
+    ends = (
+        best.sort("step")
+        .group_by("layer", "head", maintain_order=True)
+        .agg(pl.col("position").first().alias("first"), pl.col("position").last().alias("last"))
+    )
+    return [[int(first), int(last)] for first, last in ends.select("first", "last").rows()]
 
 
 def model_of(trace: Trace) -> str:
@@ -177,7 +182,8 @@ def own_heads(trace: Trace) -> list[tuple[int, int]]:
     """(layer, head) of the heads whose own columns a compact sample keeps; none of a trace in summary form."""
     if trace.received is None:
         return []
-    return sorted({*notable(head_table(trace), OWN_HEADS), *trace.map_heads})
+    first = {(one["layer"], one["head"]) for one in typical_heads([trace])}
+    return sorted({*first, *notable(head_table(trace), OWN_HEADS), *trace.map_heads})
 
 
 def _common(trace: Trace, name: str, blob: Blob, about: dict[str, Any]) -> tuple[dict[str, Any], Blob]:
@@ -218,18 +224,18 @@ def add_lens(trace: Trace, blob: Blob) -> dict[str, Any] | None:
     return {"words": words, "top": int(tokens.shape[2])}
 
 
-@on_one_core
+@single_threaded
 def totals(trace: Trace, groups: Sequence[str] = GROUPS) -> Floats:
     """Sum of each map's columns, `[group, layer, head, step]`, added up exactly as `Threshold.limit` does it."""
     found = []
     for group in groups:
-        queries, missing, _ = visible_columns(trace, group)
-        chunks = [Columns.of(r, queries, missing).received.sum(-1) for _, (r,) in columns_by_layer(trace, [group])]
+        queries, missing, _ = trace.rule_columns(group)
+        chunks = [Columns.of(r, queries, missing).received.sum(-1) for _, (r,) in trace.columns_by_layer(group)]
         found.append(torch.cat(chunks, 1).permute(1, 2, 0))
     return torch.stack(found).numpy()
 
 
-@on_one_core
+@single_threaded
 def split_totals(trace: Trace) -> Floats:
     """Totals of the masked and the committed queries' columns, each scaled up to a whole map as `sinks.split` does it.
 
@@ -238,30 +244,30 @@ def split_totals(trace: Trace) -> Floats:
     kinds = ("masked", "committed")
     whole = [trace.positions / trace.query_count(kind).clamp(min=1) for kind in kinds]  # [step] each
     chunks = []
-    for _, columns in columns_by_layer(trace, kinds):
+    for _, columns in trace.columns_by_layer(*kinds):
         sums = [(part * scale[:, None, None, None]).sum(-1) for part, scale in zip(columns, whole, strict=True)]
         chunks.append(torch.stack(sums))  # [kind, step, layer, head]
     found: Floats = torch.cat(chunks, 2).permute(0, 2, 3, 1).contiguous().numpy()
     return found
 
 
-@on_one_core
+@single_threaded
 def layer_means(trace: Trace) -> Floats:
     """Mean over each layer's heads of what keys received, `[group, layer, step, key]`."""
     if trace.layer_mean is not None:
         kept: Floats = trace.layer_mean.float().permute(2, 1, 0, 3).contiguous().numpy()
         return kept
-    parts = (groups for _, groups in columns_by_layer(trace, QUERY_KINDS))
+    parts = (groups for _, groups in trace.columns_by_layer(*QUERY_GROUPS))
     chunks = [torch.stack([columns.mean(2) for columns in groups]) for groups in parts]  # [group, step, layer, key]
     means: Floats = torch.cat(chunks, 2).transpose(1, 2).contiguous().numpy()
     return means
 
 
-@on_one_core
+@single_threaded
 def largest(trace: Trace, group: str = "all") -> tuple[npt.NDArray[np.uint16], Floats]:
     """Each head's largest key per step and its column sum, `[layer, head, step]` both."""
     keys, scores = [], []
-    for _, (received,) in columns_by_layer(trace, [group]):
+    for _, (received,) in trace.columns_by_layer(group):
         values = received.numpy()
         key = values.argmax(-1)
         keys.append(key.astype(np.uint16))

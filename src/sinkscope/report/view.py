@@ -27,10 +27,10 @@ from sinkscope.report import page
 from sinkscope.report.overview import overview_of
 from sinkscope.report.sample import canvas_codes, header, largest, layer_means, leads, map_codes, totals
 from sinkscope.report.writing import opening, traces_of
-from sinkscope.sinks.columns import columns_by_layer, on_one_core
-from sinkscope.sinks.heads import head_dynamics
 from sinkscope.sinks.rules import GROUPS, rule_of_form
 from sinkscope.tracing import Trace
+from sinkscope.tracing.heads import head_dynamics
+from sinkscope.tracing.trace import single_threaded
 
 HEADERS = {
     "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
@@ -180,7 +180,7 @@ def canvas(trace: Trace, words: Words) -> bytes:
     return canvas_codes(trace).tobytes() + trace.confidence.half().numpy().tobytes()
 
 
-@on_one_core
+@single_threaded
 def plane(trace: Trace, words: Words) -> bytes:
     """f4 totals [step], then f4 column sums [step, key] of one head, of a layer's mean, or of the mean of all."""
     layer, head = _number(words, "layer", -1, trace.layers), _number(words, "head", -1, trace.heads_count)
@@ -189,7 +189,7 @@ def plane(trace: Trace, words: Words) -> bytes:
         part = trace.select(layers=[layer], heads=None if head < 0 else [head])
         values = part.scores(group)[:, 0].mean(1)
     else:
-        sums = (received.sum((1, 2)) for _, (received,) in columns_by_layer(trace, [group]))
+        sums = (received.sum((1, 2)) for _, (received,) in trace.columns_by_layer(group))
         values = sum(sums, torch.zeros(trace.steps, trace.positions)) / (trace.layers * trace.heads_count)
     return values.sum(-1).numpy().tobytes() + values.contiguous().numpy().tobytes()
 

@@ -19,7 +19,7 @@ from sinkscope.errors import ReportError
 from sinkscope.files import write_file
 from sinkscope.report import page, sample
 from sinkscope.report.overview import overview, overview_of
-from sinkscope.report.sample import first_head, model_of
+from sinkscope.report.sample import model_of, sink_ends, typical_heads
 from sinkscope.tracing import Trace
 
 LIMIT = 15_000_000  # bytes of a page
@@ -84,9 +84,17 @@ def _page(named: list[tuple[str, Trace]], about: dict[str, Any], title: str, lim
 
 
 def opening(traces: Sequence[Trace]) -> dict[str, Any]:
-    """On which head the page opens (`first_head`), and where the explorer starts."""
-    found = first_head(traces)
-    return {"highlight": found, "start": {} if found is None else {k: found[k] for k in ("sample", "layer", "head")}}
+    """The heads that the page shows first, where their models' sinks begin and end, and where the explorer starts."""
+    heads = typical_heads(traces)
+    movement = [
+        {
+            "model": model_of(traces[one["sample"]]), "positions": traces[one["sample"]].positions,
+            "prompt": traces[one["sample"]].prompt_length, "ends": sink_ends(traces[one["sample"]]),
+        }
+        for one in heads
+    ]  # fmt: skip
+    start = {} if not heads else {name: heads[-1][name] for name in ("sample", "layer", "head")}
+    return {"highlights": heads, "movement": movement, "start": start}
 
 
 def choose(named: list[tuple[str, Trace]]) -> list[tuple[str, Trace]]:

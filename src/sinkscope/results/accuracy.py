@@ -8,13 +8,12 @@ from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
 from sinkscope import paper
-from sinkscope.interventions.conditions import Condition
+from sinkscope.conditions import NONE, Condition
 from sinkscope.results import series
 from sinkscope.results.rows import Answered, Cell, Compared, Control, PairedDifference, PooledCell, SweepPoint
 from sinkscope.statistics import adjusted, paired, wilson
 
 Key = tuple[str, str, str, Condition]  # model, setting, task, condition
-NONE = Condition("none")
 COUNTED = ("keys", "keys_seen", "mass", "mass_seen")
 Tested = TypeVar("Tested", bound=Hashable)
 Row = TypeVar("Row", bound=PairedDifference)
@@ -108,7 +107,7 @@ def cells(
     families: dict[Hashable, list[Key]] = {}
     for key in made:
         if key[3].name not in ("none", "noop"):
-            families.setdefault((*key[:3], key[3].series().label), []).append(key)
+            families.setdefault((*key[:3], key[3].series()), []).append(key)
     for family in families.values():  # across K (or the radius)
         _correct(made, family)
     return _with_primary(made, primary)
@@ -141,7 +140,7 @@ def mean_confidence(rows: Sequence[Mapping[str, Any]]) -> float | None:
 def _controls(answers: dict[Key, AnswerSet], key: Key) -> dict[Any, Control]:
     """Against the first control of each kind that was run, problem by problem."""
     found: dict[Any, Control] = {}
-    for match, candidates in series.controls_of(key[3]).items():
+    for match, candidates in key[3].controls().items():
         control = next((answers[*key[:3], one] for one in candidates if (*key[:3], one) in answers), None)
         if control is not None:
             shared = [place for place in answers[key].verdicts if place in control.verdicts]

@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from sinkscope.conditions import Condition
 from sinkscope.errors import StudyError
 from sinkscope.files import read_object
-from sinkscope.interventions.conditions import condition_from_dict
 from sinkscope.results import series
 from sinkscope.results.claims import judge_claims
 from sinkscope.results.rows import Cell, need_results
@@ -116,10 +116,10 @@ def _recounted(cell: Cell) -> Cell:
 
 def _row(cell: Cell, cells: Sequence[Cell]) -> dict[str, Any]:
     """Rates and differences are shares; hides: masked keys must receive nothing; control: the label of its random control."""
-    condition = condition_from_dict(cell.condition)
+    condition = Condition.from_dict(cell.condition)
     same = [one for one in cells if (one.model, one.task, one.setting) == (cell.model, cell.task, cell.setting)]
     there = {json.dumps({"match": "count", **one.condition}, sort_keys=True): one.label for one in same}
-    named = [one.to_dict() for several in series.controls_of(condition).values() for one in several]
+    named = [one.to_dict() for several in condition.controls().values() for one in several]
     keys = [json.dumps(one, sort_keys=True) for one in named]
     return {
         **{name: getattr(cell, name) for name in ASKED}, "right": cell.correct, "rate": cell.accuracy,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from sinkscope import paper
+from sinkscope.conditions import Condition
 from sinkscope.results import series
 from sinkscope.results.accuracy import WEAK
 from sinkscope.results.model_rows import SOLVED, ModelRows
@@ -105,7 +106,14 @@ def definition_of(row: Dynamics) -> str:
 
 
 def trace_test(
-    row: Dynamics, claim: str, found: Interval | None, limit: float, above: bool, unit: str, rule: str, scale: float = 100
+    row: Dynamics,
+    claim: str,
+    found: Interval | None,
+    limit: float,
+    above: bool,
+    unit: str,
+    rule: str,
+    scale: float = 100,
 ) -> Tests:
     """A mean over generations against a limit."""
     if found is None:
@@ -139,9 +147,7 @@ def test_sinks(of: ModelRows) -> Tests:
         if (relocating := means.get("relocating")) is not None:
             rule += f" The main sink changes place in {100 * relocating.value:.0f} % of them."
         name = "sinks_stand" if still else "sinks_move"
-        yield from need_sinks(
-            row, trace_test(row, name, means.get("static"), MAJORITY, still, "% of heads", rule)
-        )
+        yield from need_sinks(row, trace_test(row, name, means.get("static"), MAJORITY, still, "% of heads", rule))
 
 
 @tests
@@ -230,7 +236,10 @@ def test_beyond_control(of: ModelRows) -> Tests:
             removed = "an unknown share" if control.mass_share is None else f"{100 * control.mass_share:.0f} %"
             rule = f"The {match}-matched control removes {removed} of the attention."
             shift = _in_points(control)
-            yield Test("beyond_control", cell.label, *shift, 0.0, False, "points", cell.n, rule, cell.mass_share)
+            yield Test(
+                "beyond_control", cell.label, *shift, 0.0, False, "points", cell.n, rule, cell.mass_share,
+                definition=f"{match}-matched",
+            )  # fmt: skip
 
 
 def answers_test(of: ModelRows, claim: str, cell: Cell, limit: float, above: bool, rule: str) -> Test:
@@ -267,9 +276,7 @@ def _likelihood_test(claim: str, row: LikelihoodChange, above: bool, rule: str, 
     if not missing and row.n < TEXTS:
         missing = f"{row.n} texts were read"
     change = row.difference, row.difference_low, row.difference_high
-    return Test(
-        claim, row.label, *change, limit, above, "nats per token", row.n, rule, row.mass_share, missing=missing
-    )
+    return Test(claim, row.label, *change, limit, above, "nats per token", row.n, rule, row.mass_share, missing=missing)
 
 
 @tests
@@ -281,14 +288,13 @@ def test_tasks(of: ModelRows) -> Tests:
     if len(rows) < 2 or len({row.task for row in cells}) < 3:
         return
     most, least = min(rows, key=lambda row: row.difference), max(rows, key=lambda row: row.difference)
-    gap = Interval(  # the square root of the sum of the squared half-widths, end by end
-        most.difference - least.difference,
-        most.difference - least.difference - math.hypot(most.difference - most.difference_low, least.difference_high - least.difference),
-        most.difference - least.difference + math.hypot(most.difference_high - most.difference, least.difference - least.difference_low),
-    )  # fmt: skip
+    gap = most.difference - least.difference
+    # The half-width of a difference is the square root of the sum of the squared half-widths.
+    below = math.hypot(most.difference - most.difference_low, least.difference_high - least.difference)
+    above = math.hypot(most.difference_high - most.difference, least.difference - least.difference_low)
     rule = f"{most.task} loses most and {least.task} least; the two were chosen after the fact."
     yield Test(
-        "tasks_differ", most.label, 100 * gap.value, 100 * gap.low, 100 * gap.high, 0.0, False, "points",
+        "tasks_differ", most.label, 100 * gap, 100 * (gap - below), 100 * (gap + above), 0.0, False, "points",
         min(most.n, least.n), rule, most.mass_share,
     )  # fmt: skip
 
@@ -300,7 +306,9 @@ def test_tasks(of: ModelRows) -> Tests:
 def test_mechanism(of: ModelRows) -> Tests:
     """Confidence falls, and commits come later, where tokens depended on the masked keys."""
     for row in of.tables.mechanism:
-        few = "" if row.problems >= PROBLEMS else f"{row.problems} problems were decoded; at least {PROBLEMS} are needed"
+        few = (
+            "" if row.problems >= PROBLEMS else f"{row.problems} problems were decoded; at least {PROBLEMS} are needed"
+        )
         yield from _confidence(row, few)
         late, count = row.free_delay_gap_beyond_random, row.free_problems or 0
         if late is not None:
@@ -334,15 +342,25 @@ def test_aims(of: ModelRows) -> Tests:
     """Of conditions that are meant to weaken or to hold sinks: whether they did, and whether accuracy fell."""
     before = next(iter(of.traced()), None)
     for cell in of.tables.pooled:
-        aim = series.aim_of(cell.condition)
+        aim = Condition.from_dict(cell.condition).aim
         if aim is None or before is None:
             continue
         for row in of.traced(cell.label)[:1]:
-            name, statistic, least = ("weakened", "absorption", LESS) if aim == "weaken" else ("held", "moving", STILLER)
+            name, statistic, least = (
+                ("weakened", "absorption", LESS) if aim == "weaken" else ("held", "moving", STILLER)
+            )
             yield from _ratio_test(name, statistic, before, row, least, False)
         rule = f"Accuracy over all tasks may fall by at most {100 * of.margin:g} points."
         yield Test(
-            "free_of_cost", cell.label, *_in_points(cell), -100 * of.margin, True, "points", cell.n, rule, cell.mass_share
+            "free_of_cost",
+            cell.label,
+            *_in_points(cell),
+            -100 * of.margin,
+            True,
+            "points",
+            cell.n,
+            rule,
+            cell.mass_share,
         )
 
 

@@ -34,7 +34,9 @@ STATEMENTS = {
     "sinks_stand": Statement("sinks stay in place", "Its sinks stay in place."),
     "sink_at_start": Statement("sink at position 0", "Its sink is position 0."),
     "strong_sink": Statement("works w/o strong sinks", "Masking the strong sinks of each head hardly lowers accuracy."),
-    "one_sink": Statement("works w/o its top keys", "Masking the most-attended key of each head hardly lowers accuracy."),
+    "one_sink": Statement(
+        "works w/o its top keys", "Masking the most-attended key of each head hardly lowers accuracy."
+    ),
     "arm_sink": Statement("needs its sink", "Masking its sink is fatal."),
     "structural": Statement("sinks are structural", "Its sinks are structural tokens more often than tokens are."),
     "threshold_sum": Statement(
@@ -55,7 +57,9 @@ STATEMENTS = {
     "held": Statement("sinks held", "The condition holds its sinks in place.", False),
     "free_of_cost": Statement("at no cost", "The condition hardly lowers accuracy.", False),
     "recovers": Statement("recovers from a cut", "After a cut in the middle of the prompt it has sinks again.", False),
-    "settings_differ": Statement("worse setting", "This decode setting has a lower accuracy than the first one.", False),
+    "settings_differ": Statement(
+        "worse setting", "This decode setting has a lower accuracy than the first one.", False
+    ),
 }
 
 

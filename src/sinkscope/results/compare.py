@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from sinkscope.errors import StudyError
-from sinkscope.files import read_yaml
+from sinkscope.files import read_yaml, report_damage
 from sinkscope.results.rows import Results, need_results, read_answers
 from sinkscope.results.text import aligned, paragraph, points, title
 from sinkscope.statistics import paired
@@ -93,7 +93,8 @@ def _changed_verdicts(results: Sequence[Results]) -> list[dict[str, Any]]:
 def _problem_draw(folder: Path) -> dict[str, Any]:
     """What decides which problems a run drew: seed, split, and the difficulty of each task."""
     study = read_yaml(folder / "study.yaml", StudyError)
-    tasks = {str(task["name"]): task.get("difficulty") or "mixed" for task in study.get("tasks", ())}
+    with report_damage(f"{folder / 'study.yaml'}", StudyError):
+        tasks = {str(task["name"]): task.get("difficulty") or "mixed" for task in study["tasks"]}
     return {"seed": study.get("seed", 0), "split": study.get("split", "test"), "tasks": tasks}
 
 

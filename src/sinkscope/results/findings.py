@@ -15,9 +15,9 @@ from sinkscope.results.rows import Cell, Dynamics, ResultRow, Results
 
 Name = Literal["sinks", "movement", "masking"]
 PAPER = {
-    "sinks": "All models have sinks; most layers of MMaDA have none that is clear.",
-    "movement": "Sinks of the autoregressive model stay at the start; those of LLaDA and Dream move.",
-    "masking": "One masked sink takes Llama-3.1-8B from 85 to 2 % on GSM8K, Dream-7B from 82 to 79 %.",
+    "sinks": "all models have sinks",
+    "movement": "Llama's stay at the start, those of LLaDA and Dream move",
+    "masking": "one masked sink takes Llama-3.1-8B from 85 to 2 % on GSM8K, Dream-7B from 82 to 79 %",
 }
 KEYS = ("strong sink", "last row's top key", "top key")  # the first that both models were run with
 KEY_NAMES = {
@@ -83,7 +83,7 @@ def _share(row: Dynamics, name: str) -> str | None:
 
 
 def _of_heads(pair: list[ModelRows], name: str) -> tuple[list[str], Dynamics | None]:
-    """"88 % [85, 90] of smol-llama's heads" of each model, and the row of the last."""
+    """ "88 % [85, 90] of smol-llama's heads" of each model, and the row of the last."""
     parts, last = [], None
     for of in pair:
         row = _traced(of)
@@ -99,7 +99,9 @@ def _sinks(pair: list[ModelRows]) -> Finding | None:
     if row is None:
         return None
     who = "Both models have" if len(parts) > 1 else f"{pair[0].model} has"
-    sentence = f"{who} sinks: at some step in {' and in '.join(parts)} ({definition_of(row)}; {row.generations} generations)."
+    sentence = (
+        f"{who} sinks: at some step in {' and in '.join(parts)} ({definition_of(row)}; {row.generations} generations)."
+    )
     return Finding("sinks", sentence, PAPER["sinks"], [])
 
 

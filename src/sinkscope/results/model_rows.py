@@ -13,7 +13,7 @@ SOLVED = 0.5  # accuracy with nothing masked below which a task has too little t
 
 def points_of(tables: Tables) -> list[tuple[str, str]]:
     """Model and decode setting of what was answered and traced."""
-    rows: list[PooledCell | Dynamics] = [*tables.pooled, *tables.dynamics]
+    rows: list[Cell | Dynamics] = [*tables.pooled, *tables.cells, *tables.dynamics]
     return [(row.model, row.setting) for row in rows]
 
 
@@ -47,8 +47,9 @@ class ModelRows:
         return any(row.columns for row in self.tables.dynamics)
 
     def traced(self, condition: str = "none") -> list[Dynamics]:
-        """What its sinks do under a condition, a row per definition of a sink."""
-        return [row for row in self.tables.dynamics if row.condition == condition]
+        """What its sinks do while the answer is written, a row per definition; over all of it in runs that have no parts."""
+        rows = [row for row in self.tables.dynamics if row.condition == condition]
+        return [row for row in rows if row.part == "answer"] or rows
 
     @cached_property
     def untouched(self) -> Cell | None:

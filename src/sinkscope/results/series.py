@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
-from sinkscope.interventions.conditions import Condition, condition_from_dict
-from sinkscope.interventions.settings import INTERVENTIONS, ranked_keys
-from sinkscope.results.rows import LikelihoodChange, Match
+from sinkscope.conditions import Condition
+from sinkscope.interventions.base import Match
+from sinkscope.results.rows import LikelihoodChange
 
 Settings = Mapping[str, Any]  # a condition as results.json has it
 MaskedKey = tuple[str, Match | None]  # what is masked, and what random keys share with it
@@ -71,18 +71,6 @@ def is_of_the_paper(condition: Settings, family: str) -> bool:
     return plain and condition["rows"] in (None, "last" if family == "llama" else "all")
 
 
-def controls_of(condition: Condition) -> Mapping[Match, Sequence[Condition]]:
-    """The conditions that may control for this one, best first, as its intervention names them."""
-    entry = INTERVENTIONS.get(condition.name)
-    return {} if entry is None or entry.controls is None else entry.controls(condition)
-
-
-def aim_of(condition: Settings) -> Literal["weaken", "hold"] | None:
-    """What the intervention is meant to do to sinks, beside masking them."""
-    entry = INTERVENTIONS.get(condition["name"])
-    return None if entry is None else entry.aim
-
-
 def group_by_key(rows: Sequence[LikelihoodChange]) -> dict[str, dict[str, LikelihoodChange]]:
     """What one masked key per head changes in models that were scored on the same true answers: name → model → row."""
     groups: dict[str, dict[str, LikelihoodChange]] = {}
@@ -106,8 +94,8 @@ def role_of(condition: Settings, rows: str = "all") -> str | None:
 
     A sink test by another intervention, one that names controls, is a series of its own; its label is its role.
     """
-    typed = condition_from_dict(condition)
-    settings = {name: value for name, value in typed.settings if name != "k"}
+    typed = Condition.from_dict(condition)
+    settings = {name: value for name, value in typed.words.items() if name != "k"}
     rank, by = settings.pop("rank", "clean"), settings.pop("rows", "all")
     if masked_key(condition) == ("position 0", None):
         return "position"
@@ -115,7 +103,7 @@ def role_of(condition: Settings, rows: str = "all") -> str | None:
         match = settings.pop("match", "count")
         return match if not settings and by == rows and rank == "clean" else None
     if typed.name != "mask_sinks":
-        return typed.series().label if controls_of(typed) and typed.k else None
+        return typed.label.replace(f" K={typed.k}", "") if typed.controls() and typed.k else None
     if settings or (by != rows and rank != "clean"):
         return None
     return "other_rows" if by != rows else "sinks" if rank == "clean" else "as_run"
@@ -138,23 +126,8 @@ def short_names(conditions: Mapping[str, Settings], causal: bool) -> dict[str, s
     several = {word for word in words if len({one[word] for one in conditions.values() if one.get(word)}) > 1}
     names = {}
     for label, condition in conditions.items():
-        name = _short_name(condition, several, causal)
+        name = Condition.from_dict(condition).short_name({"rank", "rows"} - several, causal)
         k = condition["k"] if "k" in several else None
         names[label] = label if name is None else f"{name}, K={k}" if k else name
     count = list(names.values()).count
     return {label: name if count(name) == 1 else label for label, name in names.items()}
-
-
-def _short_name(condition: Settings, several: set[str], causal: bool) -> str | None:
-    entry = INTERVENTIONS.get(condition["name"])
-    silent = {"name", *({"rank", "rows"} - several)}
-    given = {name: value for name, value in condition.items() if name not in silent and value not in (None, False)}
-    if entry is None:
-        return None
-    if entry.short is not None:
-        return entry.short(given, causal)
-    keys = ranked_keys({name: value for name, value in given.items() if name != "of"})
-    if keys is None:
-        return None
-    what, *ranked = keys.split(", ")
-    return ", ".join([entry.name.replace("_", " "), "random" if given.get("of") == "random" else what, *ranked])

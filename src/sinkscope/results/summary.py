@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from sinkscope.interventions.conditions import condition_from_dict
+from sinkscope.conditions import Condition
 from sinkscope.progress import clock
 from sinkscope.results import series
 from sinkscope.results.findings import Finding, list_findings
@@ -43,8 +43,7 @@ def _findings(findings: Sequence[Finding]) -> Iterator[str]:
     for number, one in enumerate(findings, 1):
         yield from textwrap.wrap(f"{number}. {one.sentence}", WIDTH, subsequent_indent="   ")
     if findings:
-        reported = " ".join(f"{number}. {one.paper}" for number, one in enumerate(findings, 1))
-        yield from textwrap.wrap(f"The paper reports: {reported}", WIDTH)
+        yield from textwrap.wrap(f"The paper reports: {'; '.join(one.paper for one in findings)}.", WIDTH)
 
 
 def _table(results: Results, room: int) -> Iterator[str]:
@@ -53,6 +52,7 @@ def _table(results: Results, room: int) -> Iterator[str]:
     pooled = [without_weak_tasks(row) for row in first_point(results).pooled]
     rows: list[PooledCell | LikelihoodChange] = [*(pooled or scored)]
     changed = [row for row in rows if not series.is_untouched(row.condition)]
+    changed.sort(key=lambda row: series.masked_key(row.condition) != ("strong sink", None))
     if not changed or room < 3:
         return
     models = _first_models(rows)
@@ -63,9 +63,9 @@ def _table(results: Results, room: int) -> Iterator[str]:
         (name, *(values.get((label, model), "–") for model in models)) for label, name in {**plain, **names}.items()
     ]
     if pooled:
-        yield "Accuracy in % [change, 95 %], and share of the attention removed:"
+        yield "Accuracy in % [change, 95 %], attention removed:"
     else:
-        yield "Nats per token of true answers: change [95 %], and share of the attention removed:"
+        yield "Nats per token of true answers: change [95 %], attention removed:"
     shown = list(aligned([("", *(cut(model, 20) for model in models)), *lines]))
     if len(shown) > room - 1:
         shown = [*shown[: room - 2], f"  … and {len(shown) - room + 2} lines more"]
@@ -93,12 +93,12 @@ def _controls(results: Results) -> Iterator[str]:
     masked = [
         cell for cell in results.cells
         if cell.mass_share is not None and cell.condition["name"] != "noop"
-        and condition_from_dict(cell.condition).must_take_effect
+        and Condition.from_dict(cell.condition).must_take_effect
     ]  # fmt: skip
-    checks = [f"masking nothing changed none of {noop} answers"] if noop else []
-    checks += [f"masked keys received exactly 0 in {len(masked)} cells"] if masked else []
+    checks = [f"a no-op changed 0 of {noop} answers"] if noop else []
+    checks += [f"masked keys received 0 in {len(masked)} cells"] if masked else []
     if checks:
-        yield from textwrap.wrap(f"Checks passed: {'; '.join(checks)}.", WIDTH)
+        yield f"Checks: {'; '.join(checks)}."
 
 
 def _untested(claims: Sequence[Claim]) -> Iterator[str]:

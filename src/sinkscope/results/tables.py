@@ -1,4 +1,4 @@
-"""Every table of a run as text of 80 columns, Tables 1 and 2 beside the paper's values; Table 1 of benchmarks as Markdown."""
+"""Tables 1 and 2 beside the paper's values and every claim, as text of 80 columns; Table 1 of benchmarks as Markdown."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 from sinkscope import paper
 from sinkscope.results.claims import STATEMENTS
 from sinkscope.results.matrix import write_control, write_figure
-from sinkscope.results.rows import Cell, Claim, Curve, Dynamics, LikelihoodChange, Results, TokenShare
+from sinkscope.results.rows import Cell, Claim, Dynamics, Results, TokenShare
 from sinkscope.results.series import is_untouched, short_names
-from sinkscope.results.text import WIDTH, aligned, cut, nats, paragraph, percent, points, rule, title
+from sinkscope.results.text import WIDTH, aligned, cut, paragraph, percent, points, rule, title
 from sinkscope.statistics import CORRECTION
 
 SHOWN = 9  # epsilons of a curve
@@ -20,11 +20,8 @@ Row = TypeVar("Row", bound=Any)
 
 
 def write_tables(results: Results) -> str:
-    """Every table; parts for which there is nothing are left out."""
-    made = (
-        table_1(results.cells), likelihood_table(results.likelihood), table_2(results.tokens, results.dynamics),
-        dynamics_table(results.dynamics), curve_table(results.curves), claim_lines(results.claims),
-    )  # fmt: skip
+    """Table 1, Table 2 and every claim; parts for which there is nothing are left out."""
+    made = table_1(results.cells), table_2(results.tokens, results.dynamics), claim_lines(results.claims)
     return "\n\n".join(part for part in map("\n".join, made) if part) + "\n"
 
 
@@ -69,21 +66,6 @@ def _accuracy(cell: Cell) -> tuple[str, str, str, str]:
     )
 
 
-def likelihood_table(rows: Sequence[LikelihoodChange]) -> Iterator[str]:
-    """What each condition costs, in nats per token, and the share of attention that it takes."""
-    for mine in parts(rows, "of", "model"):
-        none = next(row for row in mine if row.condition["name"] == "none")
-        names = short_names({row.label: row.condition for row in mine}, none.causal)
-        read = "held-out text" if none.of == "texts" else "the true answers"
-        yield f"Likelihood of {read}: change in nats per token [95 %], p (Wilcoxon), and"
-        yield "the share of attention that was taken."
-        yield f"  {none.model}: {none.value:.2f} nats per token ({none.n} {none.of}, {none.tokens} tokens)"
-        changed = [row for row in mine if row is not none]
-        yield from aligned(
-            [(names[row.label], nats(row), f"{row.p:.3f}", percent(row.mass_share or None)) for row in changed], 4
-        )
-
-
 def table_2(tokens: Sequence[TokenShare], dynamics: Sequence[Dynamics], most: int = 5) -> Iterator[str]:
     """The tokens that are sinks most often, and how much oftener than they stand on the canvas; beside the paper's."""
     tokens = [row for row in tokens if row.condition == "none"]
@@ -103,44 +85,10 @@ def table_2(tokens: Sequence[TokenShare], dynamics: Sequence[Dynamics], most: in
             yield from paragraph("paper: " + ", ".join(f"{token} {share:.3f}" for token, share in theirs))
 
 
-def dynamics_table(rows: Sequence[Dynamics]) -> Iterator[str]:
-    if not rows:
-        return
-    yield f"Dynamics ({rule(rows[0])}). Heads by what their sinks do, in %;"
-    yield "life in steps; where sinks stand, in %; heads whose sink goes left/right, in %."
-    if any(row.columns for row in rows):
-        yield "An ARM's heads are judged by their columns so far, per row that sees the key."
-    lines: list[Sequence[str]] = [("", *CLASSES, "life", "start", "masks", "◂/▸")]
-    for row in rows:
-        heads = row.judged
-        life = "–" if heads.lifetime is None else f"{heads.lifetime:.1f}"
-        shares = [*(getattr(heads, name) for name in CLASSES), row.places["start"], row.places["masked"]]
-        *classes, start, masks = ("–" if share is None else f"{100 * share:.0f}" for share in shares)
-        name = title(row.model, row.setting, row.condition.removeprefix("none"))
-        lines.append((name, *classes, life, start, masks, f"{100 * heads.left:.0f}/{100 * heads.right:.0f}"))
-    yield from aligned(lines)
-
-
-def curve_table(rows: Sequence[Curve]) -> Iterator[str]:
-    """Share of non-sinks against epsilon, one line per model and unit."""
-    rows = [row for row in rows if row.condition == "none"]
-    if not rows:
-        return
-    epsilons = sorted({row.epsilon for row in rows})
-    shown = epsilons[:: max(1, -(-len(epsilons) // SHOWN))]
-    yield "Share of the keys that are no sinks, in %, against epsilon in each unit."
-    lines: list[Sequence[str]] = [("", *(f"{epsilon:g}" for epsilon in shown))]
-    for mine in parts(rows, "model", "setting", "unit"):
-        found = {row.epsilon: row.non_sinks for row in mine}
-        name = title(mine[0].model, mine[0].setting, mine[0].unit)
-        lines.append((name, *(f"{100 * found[epsilon]:.1f}" for epsilon in shown)))
-    yield from aligned(lines)
-
-
 def claim_lines(rows: Sequence[Claim]) -> Iterator[str]:
     """Every claim with one paragraph per model, condition and definition."""
     if rows:
-        yield f"Claims by model and condition; p is corrected by {CORRECTION} over all claims of the run."
+        yield f"Claims by model and condition; p is corrected ({CORRECTION}) over all claims."
     for name, statement in STATEMENTS.items():
         mine = [row for row in rows if row.name == name]
         yield from paragraph(statement.sentence, 0) if mine else []
@@ -174,7 +122,9 @@ def table1_markdown(cells: Sequence[Cell], run_with: Mapping[str, Any]) -> str:
 
 def _benchmark_row(cell: Cell) -> list[object]:
     plain = cell.label == "none"
-    change = "" if plain else f"{points(cell.difference)} ({points(cell.difference_low)} … {points(cell.difference_high)})"
+    change = (
+        "" if plain else f"{points(cell.difference)} ({points(cell.difference_low)} … {points(cell.difference_high)})"
+    )
     if cell.sequential is not None:
         change += f", {cell.sequential['decision']} ± {cell.sequential['margin']:g}"
     published = ", ".join(f"{one['score']:g} ({one['by']})" for one in cell.published or ())

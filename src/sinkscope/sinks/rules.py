@@ -4,26 +4,40 @@ A rule looks at columns of attention maps: `received [..., key]`, the plain colu
 `queries [...]`, how many those were. It does not care where the columns came from, so that the same object marks the
 sinks of a stored trace ([step, layer, head, key]) and chooses keys inside a running model ([batch, head, key]).
 
-To add a rule: write a dataclass under `Rule` with `score` and `mark`, and put `@register` above it. The report's explorer
-offers it from then on: live if it gives `forms`, which the browser computes, and by name alone if it does not.
+To add a rule: write a class under `Rule` with its settings as fields, `score` and `mark`, and put `@register` above it. The
+report's explorer offers it from then on: live if it gives `forms`, which the browser computes, else by name alone.
 """
 
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Self, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar, cast, dataclass_transform
 
 import torch
+from pydantic import AfterValidator
 from torch import Tensor
 
 from sinkscope.errors import RuleError
-from sinkscope.fields import among, check_fields, number, refuse_huge
 from sinkscope.registry import Registry
+from sinkscope.validation import NonNegative, settings, show_value
 
-GROUPS = ("all", "masked", "committed", "prompt")
+QUERY_GROUPS = ("masked", "committed", "prompt")  # kinds of query, in the order of the group axis of `received`
+GROUPS = ("all", *QUERY_GROUPS)
 UNITS = ("sum", "percent", "mean", "uniform")
-NonNegative = Annotated[float, number(0)]
+
+
+def _one_of(choices: tuple[str, ...]) -> AfterValidator:
+    def check(value: str) -> str:
+        if value not in choices:
+            raise ValueError(f"must be {', '.join(choices[:-1])} or {choices[-1]}, got {show_value(value)}")
+        return value
+
+    return AfterValidator(check)
+
+
+Group = Annotated[str, _one_of(GROUPS)]
+Unit = Annotated[str, _one_of(UNITS)]
 
 
 @dataclass(frozen=True)
@@ -84,15 +98,7 @@ class Rule(ABC):
 
     name: ClassVar[str]
     forms: ClassVar[tuple[BrowserForm, ...]] = ()
-    # The kind of query whose attention counts.
-    group: Annotated[str, among(GROUPS)] = field(default="all", kw_only=True)
-
-    def __new__(cls, *given: Any, **words: Any) -> Self:
-        refuse_huge(cls.__name__, (*given, *words.values()), RuleError)  # before a subclass reads them
-        return super().__new__(cls)
-
-    def __post_init__(self) -> None:
-        check_fields(self, RuleError)
+    group: Group = field(default="all", kw_only=True)  # the kind of query whose attention counts
 
     @property
     @abstractmethod
@@ -129,6 +135,16 @@ class Rule(ABC):
         marks = self.mark(columns) & (columns.queries > 0)
         return marks if alive is None else marks & columns.alive
 
+    @property
+    def definition(self) -> str:
+        """The rule in a word: its name and the settings that are its own."""
+        words = dataclasses.asdict(self)
+        if words["group"] == "all":
+            del words["group"]
+        return " ".join(
+            [self.name, *(f"{value:g}" if isinstance(value, float) else str(value) for value in words.values())]
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """The rule as plain data, for a study file or a trace's header."""
         return {"rule": self.name, **dataclasses.asdict(self)}
@@ -138,25 +154,20 @@ RULES: Registry[type[Rule]] = Registry("sink rule", RuleError)
 R = TypeVar("R", bound=type[Rule])
 
 
+@dataclass_transform(frozen_default=True)
 def register(rule: R) -> R:
-    """Make a rule known by its name, so that study files and `rule_from_dict` find it; use it as a decorator."""
-    name = getattr(rule, "name", "")
-    if not name:
+    """Class decorator: a checked dataclass, known by its name to study files and `rule_from_dict`."""
+    if not getattr(rule, "name", ""):
         raise RuleError(f"A rule needs a class attribute `name`, and {rule.__name__} has none: add one.")
-    RULES.add(name, rule)
-    return rule
+    checked = cast(R, settings(RuleError)(rule))
+    RULES.add(rule.name, checked)
+    return checked
 
 
 def rule_from_dict(data: Mapping[str, Any]) -> Rule:
     """The rule that `to_dict` wrote, or a study file names: {"rule": "threshold", "epsilon": 3, "unit": "sum"}."""
     words = dict(data)
-    name = words.pop("rule", None)
-    rule = RULES[name]
-    known = [f.name for f in dataclasses.fields(rule)]
-    unknown = sorted(set(words) - set(known))
-    if unknown:
-        raise RuleError(f"The rule {name} takes {', '.join(known)}, not {', '.join(unknown)}: leave that out.")
-    return rule(**words)
+    return RULES[words.pop("rule", None)](**words)
 
 
 def rule_of_form(unit: str, value: float, group: str = "all") -> Rule:
@@ -176,7 +187,6 @@ def _threshold_form(unit: str, label: str, about: str, scale: str) -> BrowserFor
 
 
 @register
-@dataclass(frozen=True)
 class Threshold(Rule):
     """A sink draws more than the mean of all *other* keys plus epsilon (Eq. 3 of the paper; strict).
 
@@ -194,7 +204,7 @@ class Threshold(Rule):
         _threshold_form("uniform", "× uniform", "multiples of an even share", "keys queries /"),
     )
     epsilon: NonNegative = 3.0
-    unit: Annotated[str, among(UNITS)] = "sum"
+    unit: Unit = "sum"
 
     def _scale(self, columns: Columns) -> Tensor | float:
         queries = columns.queries.clamp(min=1)
@@ -220,7 +230,6 @@ class Threshold(Rule):
 
 
 @register
-@dataclass(frozen=True)
 class ZScore(Rule):
     """A sink draws more than the mean of all keys plus k standard deviations (population form, strict).
 
@@ -245,7 +254,6 @@ class ZScore(Rule):
 
 
 @register
-@dataclass(frozen=True)
 class HeadShare(Rule):
     """A sink receives on average more than epsilon of what each query that sees it has to give (Gu et al.).
 

@@ -8,8 +8,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from sinkscope.conditions import NONE, Condition
 from sinkscope.errors import TaskError
-from sinkscope.interventions.conditions import Condition
 from sinkscope.models.model import Model
 from sinkscope.results.accuracy import removed_shares
 from sinkscope.statistics import wilson
@@ -20,8 +20,6 @@ from sinkscope.study.schema import Study
 from sinkscope.study.table1 import benchmark_words
 from sinkscope.study.units.worker import in_memory
 from sinkscope.tasks.benchmarks import pass_at_k
-
-NONE = Condition("none")
 
 
 def eval_study(model: str, tasks: Sequence[str], condition: Condition = NONE, **choices: Any) -> Study:
@@ -52,7 +50,7 @@ def evaluate(
         )
     name = model if isinstance(model, str) else model.name
     study = eval_study(name, tasks, condition, **choices)
-    condition = study.conditions[-1][0]  # with every default filled in
+    condition = study.conditions[-1]  # with every default filled in
     with ExitStack() as stack:
         stack.enter_context(in_memory({} if isinstance(model, str) else {name: model}))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) if out is None else Path(out)

@@ -14,9 +14,8 @@ from sinkscope.decoding.cost import CORE, Size, device_of, total_seconds
 from sinkscope.errors import CheckpointError, TaskError
 from sinkscope.models.load import load_config_only, resolve_dtype
 from sinkscope.models.model import Model
-from sinkscope.study.entries import name_and_mode
 from sinkscope.study.run import need_a_model, shown_names
-from sinkscope.study.schema import Study, TaskPlan
+from sinkscope.study.schema import Study, TaskPlan, name_and_mode
 from sinkscope.study.units import ModelInfo, kind_of, units_of
 from sinkscope.study.units.facts import model_info
 from sinkscope.study.units.trace import kept_traces
@@ -83,7 +82,7 @@ def forecast(study: Study, device: str = "cpu") -> Forecast:
     dtype = wanted if isinstance(wanted, torch.dtype) else torch.bfloat16
     found: list[ModelForecast] = []
     kinds, left_out = Counter[str](), list[str]()
-    for name, short in shown_names([*study.models, *study.likelihood_models]).items():
+    for name, short in shown_names([*study.models, *study.extra_models]).items():
         try:
             folder, mode = name_and_mode(name)
             model = load_config_only(folder, dtype=dtype)
@@ -94,14 +93,14 @@ def forecast(study: Study, device: str = "cpu") -> Forecast:
             continue
         model = model if mode is None else model.in_mode(mode)
         size = Size.of(model)
-        info = _with_protocols(study, model, model_info(study, model, name, {"name": short, "parameters": size.parameters}))
+        info = _with_protocols(
+            study, model, model_info(study, model, name, {"name": short, "parameters": size.parameters})
+        )
         prompts = {task.name: _prompt_tokens(study, model, task, info) for task in study.tasks}
         longest_prompt = max(prompts.values(), default=32)
         units = units_of(study, [info])
         kinds.update(unit.kind for unit in units)
-        work = [
-            kind_of(unit).workload(study, unit, info, prompts.get(unit.task, longest_prompt)) for unit in units
-        ]
+        work = [kind_of(unit).workload(study, unit, info, prompts.get(unit.task, longest_prompt)) for unit in units]
         parts = [part for mine in work for part in mine]
         one = functools.partial(chosen.seconds, size, itemsize=dtype.itemsize)
         spent = [total_seconds(mine, one) for mine in work]
@@ -146,6 +145,7 @@ def here(study: Study) -> Forecast:
 
 def _with_sizes(study: Study) -> Study:
     """Benchmarks with the number of their problems; their data need not be here."""
+
     def size(task: TaskPlan) -> TaskPlan:
         most = PROBLEMS[benchmark_of(task.name) or ""]
         return replace(task, problems=min(task.problems or most, most))
@@ -165,7 +165,7 @@ def _with_protocols(study: Study, model: Model, info: ModelInfo) -> ModelInfo:
                     f"The protocol {protocol.name} does not say how {model.name} is asked {task.name}; choose {OTHERWISE}."
                 )
             settings = settings_for(model, benchmark, protocol=protocol).to_dict()
-            found[task.name] = dict.fromkeys(info.settings, {**settings, **study.decode})
+            found[task.name] = {label: {**settings, **study.decode} for label in info.settings}
     return replace(info, protocols=found)
 
 

@@ -13,8 +13,7 @@ from sinkscope.errors import StudyError
 from sinkscope.models.hub import TOKENIZER, fetch_snapshot
 from sinkscope.models.load import load, load_config_only
 from sinkscope.models.model import Model
-from sinkscope.study.entries import name_and_mode
-from sinkscope.study.schema import Study, TaskPlan
+from sinkscope.study.schema import Study, TaskPlan, name_and_mode
 from sinkscope.study.units import Job, ModelInfo, Prompt, Unit, kind_of, perform
 from sinkscope.study.units.worker import IN_MEMORY
 from sinkscope.tasks import Problem, problems
@@ -62,7 +61,7 @@ class ProblemSets:
     def add_protocols(self, info: ModelInfo) -> ModelInfo:
         """The model with the settings of its protocols, which its plan needs."""
         own = {task.name: self.benchmark(info.asked, task) for task in self.study.tasks if task.is_benchmark}
-        if not own or info.likelihood:
+        if not own or not info.answers:
             return info
         points = dict(self.study.settings())
         protocols = {

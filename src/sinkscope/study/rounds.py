@@ -13,14 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from sinkscope.interventions.conditions import Condition
+from sinkscope.conditions import NONE, Condition
 from sinkscope.statistics import confidence_sequence, decided
 from sinkscope.study.schema import SequentialPlan, Study
 from sinkscope.study.units import Unit
 
 Stored = Callable[[Unit], dict[str, Any] | None]
 Group = tuple[str, str, str]  # model, setting, task
-NONE = Condition("none")
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from typing import Any
 
 import polars as pl
 
+from sinkscope.conditions import NONE
 from sinkscope.errors import StudyError
-from sinkscope.interventions.conditions import Condition
 from sinkscope.models.model import Model
 from sinkscope.progress import LOADING
 from sinkscope.results.claims import judge_claims, verdicts_of
@@ -30,6 +30,7 @@ from sinkscope.results.rows import (
     TABLES,
     Cell,
     Claim,
+    ResultRow,
     Results,
     RunFacts,
     Tables,
@@ -90,6 +91,13 @@ class Run:
     def answers(self) -> pl.DataFrame:
         """Everything that was answered or scored, one row per problem."""
         return read_answers(self.folder)
+
+    def table(self, name: str) -> pl.DataFrame:
+        """A table of results.json by its name (cells, tokens, dynamics, likelihood, …), or the answers."""
+        if name == "answers":
+            return self.answers()
+        rows = getattr(self.rows, name)
+        return to_frame(rows, type(rows[0]) if rows else ResultRow)
 
     @cached_property
     def results(self) -> dict[str, Any]:
@@ -375,8 +383,8 @@ class Stop:
 
 def load_facts(study: Study, engine: Engine, folder: Path, on_message: OnMessage) -> list[ModelInfo]:
     """Every model loaded once, by the engine; extras last, so that the worker that has loaded one goes on with it."""
-    shown = shown_names([*study.models, *study.likelihood_models])
-    jobs = [Job(Unit("facts", name, Condition("none"), shown=short)) for name, short in shown.items()]
+    shown = shown_names([*study.models, *study.extra_models])
+    jobs = [Job(Unit("facts", name, NONE, shown=short)) for name, short in shown.items()]
     facts: dict[str, dict[str, Any]] = {}
     on_message(f"{LOADING}{', '.join(shown.values())}")
     for job, result in engine.work(study, jobs, folder, lambda: False):

@@ -1,72 +1,197 @@
-"""`Study`: what is run; the dataclasses here are the study file: pydantic checks every field, `entries` words mistakes."""
+"""`Study`: what is run; the dataclasses here are the study file, whose fields check themselves."""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, SkipValidation, model_validator
 
-from sinkscope.errors import StudyError
-from sinkscope.fields import shown
-from sinkscope.interventions.conditions import Condition
+from sinkscope.aliases import NAMES
+from sinkscope.conditions import MOST, NONE, NOOP, Condition
+from sinkscope.decoding.settings import Mode, check_setting, setting_names
+from sinkscope.errors import DecodeError, RuleError, StudyError
 from sinkscope.io import bounded_yaml
 from sinkscope.io.reading import read_text
-from sinkscope.study import entries
-from sinkscope.study.entries import MOST, EntryError, Pairs, part, validated
-from sinkscope.tasks.benchmarks import BenchmarkPlan, is_benchmark
+from sinkscope.sinks.rules import rule_from_dict
+from sinkscope.tasks import TASKS
+from sinkscope.tasks.benchmarks import GSM8K, HUMANEVAL, BenchmarkPlan, is_benchmark
+from sinkscope.validation import FieldError, Text, Truth, settings, show_value, validate
 
 STUDIES = Path(__file__).parent / "studies"
 LONGEST_FILE_NAME = 150  # bytes of a file's name, with room for what is put behind it
 LEAST_STEPS = 2  # of the mechanism: it compares what the second forward sees
 DEFAULT_RULE = {"rule": "threshold", "epsilon": 3.0, "unit": "uniform"}
+# Decode settings that a study does not choose, and what does.
+NOT_CONFIGURABLE = {
+    "family": "the model's family decides how it decodes",
+    "noise": "a study always draws noise per_row, so that an answer does not depend on its chunk",
+    "mode": "the entry of a model names it, {name: …, mode: …}",
+}
+NEEDS_NONE = "must have none among them, since everything is compared with it"
 
 
 # ---- types of fields
-
-
-def _text(value: str) -> str:
-    if not value.strip():
-        raise ValueError("must not be empty")
-    return value
 
 
 def _file_name(value: str) -> str:
     """A name that a folder can have, and that leads nowhere else."""
     plain = value == value.strip() != "." and value.isprintable() and len(value.encode()) <= LONGEST_FILE_NAME
     if not value or not plain or any(part in value for part in ("/", "\\", "..")):
-        raise ValueError(f"must be a plain file name without slashes and '..', not {shown(value)}")
+        raise ValueError(f"must be a plain file name without slashes and '..', got {show_value(value)}")
     return value
+
+
+def _model_label(value: Any) -> Any:
+    """A model in one mode, {name: …, mode: …}, as the label that names it in all of a run: name (mode)."""
+    if not isinstance(value, Mapping):
+        return value
+    name, mode = value.get("name"), value.get("mode")
+    if set(value) != {"name", "mode"} or not isinstance(name, str) or not name.strip() or mode not in get_args(Mode):
+        known = ", ".join(get_args(Mode))
+        raise ValueError(f"must be a name, or {{name: …, mode: …}} with a mode of {known}, got {show_value(value)}")
+    return f"{name} ({mode})"
+
+
+def name_and_mode(label: str) -> tuple[str, str | None]:
+    """What a model's label stands for; a plain name has no mode."""
+    name, _, mode = label.removesuffix(")").rpartition(" (")
+    return (name, mode) if name and label.endswith(")") and mode in get_args(Mode) else (label, None)
+
+
+def _check_unique(names: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(names)) < len(names):
+        raise ValueError("must name each model once")
+    return names
+
+
+def _check_task(name: str) -> str:
+    if not is_benchmark(name) and name not in TASKS:
+        raise ValueError(f"must be one of {', '.join([*TASKS, *GSM8K, *HUMANEVAL])}, got {show_value(name)}")
+    return name
+
+
+def _read_tasks(value: Any) -> Any:
+    """A plain word stands for a mapping with that name."""
+    return [{"name": one} if isinstance(one, str) else one for one in value] if isinstance(value, list) else value
+
+
+def _check_device(name: str | None) -> str | None:
+    import torch
+
+    from sinkscope.models.load import SPREAD
+
+    if name is not None and name not in SPREAD:
+        try:
+            torch.device(name)
+        except RuntimeError:
+            raise ValueError(
+                f"must be cpu, cuda, mps, another device of torch, or auto, got {show_value(name)}"
+            ) from None
+    return name
+
+
+def _read_conditions(value: Any) -> tuple[Condition, ...]:
+    """Every condition that the entries name; a list in an entry is a sweep."""
+    if isinstance(value, tuple) and all(isinstance(one, Condition) for one in value):  # of a Study, not of a file
+        return value
+    if not isinstance(value, list):
+        raise FieldError(f"must be a list of conditions, each a name or {{name: …, k: …}}, got {show_value(value)}")
+    found: list[Condition] = []
+    for index, entry in enumerate(value):
+        if not isinstance(entry, str | Mapping):
+            raise FieldError(f"must be a mapping of fields, got {show_value(entry)}", index)
+        try:
+            found += Condition.read(entry)
+        except FieldError as error:
+            raise FieldError(str(error), index, *error.path) from None
+        if len(found) > MOST:
+            raise FieldError(f"makes more than {MOST:,} conditions; leave some out", index)
+    return tuple(found)
+
+
+def _read_compared(value: Any) -> tuple[Condition, ...]:
+    """`none` is among them, none is a duplicate, and `none`, which all others are compared with, comes first."""
+    found = _read_conditions(value)
+    if NONE not in found:
+        raise FieldError(NEEDS_NONE)
+    seen: dict[Condition, list[str]] = {}
+    for condition in found:
+        before = seen.setdefault(condition, [])
+        if before and ("all" in (condition.models, *before) or condition.models in before):
+            raise FieldError(f"must not have {condition.label!r} twice")
+        before.append(condition.models)
+    order = {NONE: 0, NOOP: 1}
+    return tuple(sorted(found, key=lambda condition: order.get(condition, 2)))
+
+
+def _read_traced(value: Any) -> Any:
+    """Names as they are, mappings as conditions."""
+    if not isinstance(value, list | tuple):
+        return value
+    return tuple(made for one in value for made in (_read_conditions([one]) if isinstance(one, Mapping) else [one]))
+
+
+def _read_rule(value: Any) -> Mapping[str, Any]:
+    """A sink rule with every default filled in."""
+    if not isinstance(value, Mapping):
+        raise FieldError(f"must be a mapping of fields, got {show_value(value)}")
+    try:
+        return rule_from_dict(value).to_dict()
+    except (RuleError, TypeError) as error:
+        raise FieldError(f"is no sink rule: {str(error).rstrip('.')}") from None
+
+
+def _read_decode(words: Any) -> dict[str, Any]:
+    """Decode settings as they stand, each one value or a list to sweep, once every one of them is known and fits."""
+    if not isinstance(words, dict):
+        raise FieldError(f"must be a mapping of decode settings, got {show_value(words)}")
+    known = setting_names(lists=False) - set(NOT_CONFIGURABLE)
+    for name, value in words.items():
+        if name in NOT_CONFIGURABLE:
+            raise FieldError(f"must not be given: {NOT_CONFIGURABLE[name]}", name)
+        if name not in known:
+            raise FieldError(f"is no decode setting; use {NAMES.get(name) or ', '.join(sorted(known))}", name)
+        if isinstance(value, dict) or value == []:
+            raise FieldError(f"must be one value, or a list of values to sweep, got {show_value(value)}", name)
+        for one in value if isinstance(value, list) else [value]:
+            try:
+                check_setting(name, one)
+            except DecodeError as error:
+                raise FieldError(str(error).removeprefix(f"{name}: it ").rstrip("."), name) from None
+    points = math.prod(len(value) for value in words.values() if isinstance(value, list))
+    if points > MOST:
+        raise FieldError(f"makes {points:,} points, and at most {MOST:,} can be swept; leave some out")
+    return dict(words)
 
 
 def _from(least: int) -> Any:
     return Field(strict=True, ge=least, le=1_000_000)
 
 
-Text = Annotated[str, Field(strict=True, max_length=4096), AfterValidator(_text)]
 Whole0 = Annotated[int, _from(0)]
 Whole1 = Annotated[int, _from(1)]
 Whole2 = Annotated[int, _from(2)]
-Truth = Annotated[bool, Field(strict=True)]
+Points = Annotated[float, Field(strict=True, gt=0, le=50)]
 FEW, SOME = Field(max_length=MOST), Field(min_length=1, max_length=MOST)  # of a list
-ModelNames = Annotated[
-    tuple[Annotated[Text, BeforeValidator(entries.model_label)], ...], FEW, AfterValidator(entries.each_once)
-]
-Conditions = Annotated[SkipValidation[tuple[Condition, ...]], BeforeValidator(entries.conditions)]
+ModelNames = Annotated[tuple[Annotated[Text, BeforeValidator(_model_label)], ...], FEW, AfterValidator(_check_unique)]
+Conditions = Annotated[SkipValidation[tuple[Condition, ...]], BeforeValidator(_read_conditions)]
+DecodeWords = Annotated[Mapping[str, Any], BeforeValidator(_read_decode)]
 
 
 # ---- parts of a study
 
 
-@part
+@settings(StudyError)
 class TaskPlan:
     """Problems of one kind of ours, or a benchmark as its protocol asks it."""
 
-    name: Annotated[str, Field(strict=True), AfterValidator(entries.known_task)]
+    name: Annotated[str, Field(strict=True), AfterValidator(_check_task)]
     problems: Whole1 | None = None  # of a benchmark all, unless given
     difficulty: Annotated[int | None, Field(strict=True, ge=1, le=3)] = None
     # Of benchmarks (`sinkscope.tasks.benchmarks.BenchmarkPlan`).
@@ -75,20 +200,20 @@ class TaskPlan:
     examples: Text | None = None
     fewshot: Whole0 | None = None
     chat: Truth | None = None
-    decode: Annotated[Mapping[str, Any], BeforeValidator(entries.decode_settings)] = Field(default_factory=dict)
+    decode: DecodeWords = Field(default_factory=dict)
     repeats: Whole1 = 1  # answers per problem, with other random numbers
 
     @model_validator(mode="after")
     def _of_its_kind(self) -> TaskPlan:
         if self.is_benchmark:
             if self.difficulty is not None:
-                raise EntryError("has no effect on a benchmark; leave it out", "difficulty")
+                raise FieldError("has no effect on a benchmark; leave it out", "difficulty")
             return self
         if self.problems is None:
-            raise EntryError("must be given for problems of ours, of which there is no end", "problems")
+            raise FieldError("must be given for problems of ours, of which there is no end", "problems")
         for name in ("protocol", "data", "examples", "fewshot", "chat", "decode"):
             if getattr(self, name):
-                raise EntryError("is for benchmarks such as gsm8k; leave it out", name)
+                raise FieldError("is for benchmarks such as gsm8k; leave it out", name)
         return self
 
     @property
@@ -118,22 +243,23 @@ class TaskPlan:
         return {name: value for name, (value, silent) in plain.items() if name in always or not silent}
 
 
-@part
+@settings(StudyError)
 class SequentialPlan:
     """Problems are looked at in rounds, in a random order; a comparison ends when it is decided."""
 
-    margin: Annotated[float, Field(strict=True, gt=0, le=50)] = 5.0  # points
+    margin: Points = 5.0  # points
     round: Whole1 = 50
 
 
-@part
+@settings(StudyError)
 class TracePlan:
     """What is traced: so many problems per task, of which the first `keep` are saved whole."""
 
     problems: Whole0
+    models: ModelNames = ()  # further models, which are traced with nothing changed and answer nothing
     keep: Whole0 = 1
-    # Conditions under which traces are taken: a name stands for all conditions of that name, a label for one of them.
-    conditions: Annotated[tuple[Text, ...], SOME] = ("none",)
+    # Conditions under which traces are taken: a name stands for all conditions of that name, {name: …, k: …} for these.
+    conditions: Annotated[tuple[Any, ...], SOME, BeforeValidator(_read_traced)] = ("none",)
     # So many heads per saved trace keep their whole attention maps: the furthest relocating and the firmest static ones.
     maps: Whole0 = 0
     # The share of non-sinks is measured at each, in every unit.
@@ -144,16 +270,16 @@ class TracePlan:
 
     def takes(self, condition: Condition) -> bool:
         """Whether traces are taken under this condition."""
-        return condition.name in self.conditions or condition.label in self.conditions
+        return condition.name in self.conditions or condition in self.conditions
 
     @model_validator(mode="after")
     def _kept(self) -> TracePlan:
         if self.maps and not min(self.keep, self.problems):
-            raise EntryError("has no effect: no trace is saved; set keep and problems to 1 or more", "maps")
+            raise FieldError("has no effect: no trace is saved; set keep and problems to 1 or more", "maps")
         return self
 
 
-@part
+@settings(StudyError)
 class MechanismPlan:
     """Confidence and commit delay where tokens depended on the masked sinks."""
 
@@ -161,7 +287,7 @@ class MechanismPlan:
     k: Annotated[tuple[Whole1, ...], SOME] = (1, 5)
 
 
-@part
+@settings(StudyError)
 class LikelihoodPlan:
     """Models that are measured by the likelihood of held-out text; those not installed are skipped with a warning."""
 
@@ -173,15 +299,15 @@ class LikelihoodPlan:
 
     @model_validator(mode="after")
     def _compared(self) -> LikelihoodPlan:
-        if self.models and Condition("none") not in self.conditions:
-            raise EntryError(entries.NEEDS_NONE, "conditions")
+        if self.models and NONE not in self.conditions:
+            raise FieldError(NEEDS_NONE, "conditions")
         for condition in self.conditions:
             if condition.decode:
-                raise EntryError(f"must not have {condition.label!r}: reading a text decodes nothing", "conditions")
+                raise FieldError(f"must not have {condition.label!r}: reading a text decodes nothing", "conditions")
         return self
 
 
-@part
+@settings(StudyError)
 class ForcedPlan:
     """Models that are measured by the likelihood of the true answers; those not installed are skipped with a warning."""
 
@@ -189,17 +315,16 @@ class ForcedPlan:
     problems: Whole2 = 20  # of each task
     # Shares of the answer that a diffusion model finds masked; an autoregressive one has the chain rule.
     levels: Annotated[tuple[Annotated[float, Field(strict=True, gt=0, le=1)], ...], SOME] = (0.25, 0.5, 0.75, 1.0)
-    # With the kind of models it is for: all, causal, diffusion.
-    conditions: Annotated[SkipValidation[Pairs], BeforeValidator(entries.pairs)] = ()
+    conditions: Conditions = ()
 
     @model_validator(mode="after")
     def _compared(self) -> ForcedPlan:
-        if self.models and (Condition("none"), "all") not in self.conditions:
-            raise EntryError(entries.NEEDS_NONE, "conditions")
+        if self.models and NONE not in self.conditions:
+            raise FieldError(NEEDS_NONE, "conditions")
         return self
 
 
-@part
+@settings(StudyError)
 class Study:
     """One study. `decode` holds words on top of each model's defaults; a list in it is a sweep."""
 
@@ -211,21 +336,20 @@ class Study:
     split: Literal["train", "validation", "test"] = "test"
     chunk: Whole1 = 25
     # A loss of fewer points counts as none, if its whole interval says so.
-    margin: Annotated[float, Field(strict=True, gt=0, le=50)] = 5.0
+    margin: Points = 5.0
     draws: Annotated[int, _from(100)] = 2000  # of every bootstrap
     dtype: Text | None = None
-    device: Annotated[Text | None, AfterValidator(entries.known_device)] = None
+    device: Annotated[Text | None, AfterValidator(_check_device)] = None
     models: ModelNames
-    tasks: Annotated[tuple[TaskPlan, ...], SOME, BeforeValidator(entries.named_tasks)]
-    decode: Annotated[Mapping[str, Any], BeforeValidator(entries.decode_settings)] = Field(default_factory=dict)
-    # With the kind of models it is for: all, causal, diffusion.
-    conditions: Annotated[SkipValidation[Pairs], BeforeValidator(entries.compared)]
+    tasks: Annotated[tuple[TaskPlan, ...], SOME, BeforeValidator(_read_tasks)]
+    decode: DecodeWords = Field(default_factory=dict)
+    conditions: Annotated[SkipValidation[tuple[Condition, ...]], BeforeValidator(_read_compared)]
     # The comparisons that the study is about, corrected together; none named: one masked sink, in every model and task.
     primary: Conditions = ()
     # Where the truth is known: model → verdict → how its value must begin. A run that says otherwise has failed.
     expected: Mapping[str, Mapping[str, str]] = Field(default_factory=dict)
     rules: Annotated[
-        tuple[Annotated[Mapping[str, Any], BeforeValidator(entries.rule)], ...], SOME, Field(validate_default=True)
+        tuple[Annotated[Mapping[str, Any], BeforeValidator(_read_rule)], ...], SOME, Field(validate_default=True)
     ] = (DEFAULT_RULE,)
     trace: TracePlan = TracePlan(problems=0)
     mechanism: MechanismPlan = MechanismPlan(problems=0)
@@ -237,33 +361,39 @@ class Study:
     @model_validator(mode="after")
     def _together(self) -> Study:
         """What no field can say alone."""
-        if not self.models and not self.likelihood_models:
-            raise EntryError("must name at least one model", "models")
+        if not self.models and not self.extra_models:
+            raise FieldError("must name at least one model", "models")
         names = [task.name for task in self.tasks]
         for place, name in enumerate(names):
             if name in names[:place]:
-                raise EntryError(f"must be unique, and {name} is a duplicate", "tasks", place, "name")
-        named = {"models": self.models, "likelihood": self.likelihood.models, "forced": self.forced.models}
+                raise FieldError(f"must be unique, and {name} is a duplicate", "tasks", place, "name")
+        named = {
+            "models": self.models, "likelihood": self.likelihood.models, "forced": self.forced.models,
+            "trace": self.trace.models,
+        }  # fmt: skip
         for (one, models), (other, more) in itertools.combinations(named.items(), 2):
             for name in sorted({*models} & {*more}):
-                raise EntryError(f"must not name {name}, which {one} names too", other)
+                raise FieldError(f"must not name {name}, which {one} names too", other)
         first = self.settings()[0][1]  # the mechanism takes the first point; without steps there are as many as tokens
         for word in ("steps", "length"):
             if self.mechanism.problems and first.get(word) is not None and first[word] < LEAST_STEPS:
-                raise EntryError(f"needs at least {LEAST_STEPS} steps, and decode.{word} is {first[word]}", "mechanism")
-        known = [condition for condition, _ in self.conditions]
+                raise FieldError(f"needs at least {LEAST_STEPS} steps, and decode.{word} is {first[word]}", "mechanism")
+        self._check_names()
+        return self
+
+    def _check_names(self) -> None:
+        """What a field names must be in the study."""
         for condition in self.primary:
-            if condition not in known:
-                raise EntryError(f"names {condition.label!r}, which is not among the conditions", "primary")
+            if condition not in self.conditions:
+                raise FieldError(f"names {condition.label!r}, which is not among the conditions", "primary")
         for model in self.expected:
             if model not in self.models:
-                raise EntryError(f"names the model {model}, which the study does not have", "expected")
-        unknown = set(self.trace.conditions) - {
-            word for condition, _ in self.conditions for word in (condition.name, condition.label)
-        }
-        if self.trace.problems and unknown:
-            raise EntryError(f"names the condition {min(unknown)}, which the study does not have", "trace")
-        return self
+                raise FieldError(f"names the model {model}, which the study does not have", "expected")
+        known = {*self.conditions, *(condition.name for condition in self.conditions)}
+        for traced in self.trace.conditions if self.trace.problems else ():
+            if traced not in known:
+                name = traced.label if isinstance(traced, Condition) else traced
+                raise FieldError(f"names the condition {name}, which the study does not have", "trace")
 
     @classmethod
     def load(cls, name: str | Path) -> Study:
@@ -280,12 +410,14 @@ class Study:
         """A YAML file; where: how mistakes name it, by default its whole path."""
         where = where or str(path)
         values, lines = bounded_yaml.parse(read_text(path, bounded_yaml.LARGEST, StudyError), where, StudyError)
-        return validated(cls, values, where, lines)
+        study: Study = validate(cls, values, where, StudyError, lines)
+        return study
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Study:
         """A study of the values that a file would hold."""
-        return validated(cls, values, where="the study", lines={})
+        study: Study = validate(cls, values, "the study", StudyError)
+        return study
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain YAML values; `from_dict` gives the same study back."""
@@ -310,9 +442,9 @@ class Study:
         return self.sequential is not None or self.shift > 0 or any(task.is_benchmark for task in self.tasks)
 
     @property
-    def likelihood_models(self) -> tuple[str, ...]:
-        """Models that write nothing: they are measured by likelihood, and left out where they are not installed."""
-        return (*self.likelihood.models, *self.forced.models)
+    def extra_models(self) -> tuple[str, ...]:
+        """Models that answer no problems: measured by likelihood or traced, and left out where they are not installed."""
+        return (*self.likelihood.models, *self.forced.models, *self.trace.models)
 
     def settings(self) -> list[tuple[str, dict[str, Any]]]:
         """Every point of the decode sweep: a label (empty where nothing is swept) and the words."""
@@ -331,9 +463,11 @@ class Study:
         """The same study on other models, on other tasks, or with another number of problems; checked like a file."""
         values = {**self.to_dict(), **{name: value for name, value in more.items() if value is not None}}
         if models is not None:
+            scored = (*self.likelihood.models, *self.forced.models)
             for part in ("likelihood", "forced"):
                 values[part]["models"] = [name for name in getattr(self, part).models if name in models]
-            values["models"] = [name for name in models if name not in self.likelihood_models]
+            values["trace"]["models"] = []  # whoever names a model wants its answers too
+            values["models"] = [name for name in models if name not in scored]
             if self.expected:
                 values["expected"] = {name: told for name, told in self.expected.items() if name in models}
         if seed is not None:
@@ -356,8 +490,6 @@ def _plain(value: Any) -> Any:
     match value:
         case Condition():
             return value.entry()
-        case (Condition() as condition, str(models)):
-            return condition.entry(models)
         case tuple() | list():
             return [_plain(one) for one in value]
         case Mapping():

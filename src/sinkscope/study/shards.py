@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from sinkscope.decoding.settings import Decode
 from sinkscope.errors import StudyError
 from sinkscope.files import read_object, report_damage
-from sinkscope.study.run import assemble, check_unit, need_a_model, open_run
+from sinkscope.study.run import assemble, check_unit, need_a_model, open_run, read_study
 from sinkscope.study.schema import Study
 from sinkscope.study.store import Store, as_json, list_versions
 from sinkscope.study.units import ModelInfo, Unit, units_of, weigh
@@ -54,7 +54,7 @@ def run_shard(study: Study | str, shard: Shard, out: Path | str | None = None, *
 
     words: of `run`, such as engine and workers.
     """
-    with open_run(study, out, shard=str(shard), **words) as work:
+    with open_run(read_study(study), out, shard=str(shard), **words) as work:
         units = shard.of(work.study, work.units, work.models)
         if work.study.sequential is not None:
             raise StudyError("Shards cannot look at each other's answers: leave sequential stopping out.")

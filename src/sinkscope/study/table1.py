@@ -9,8 +9,8 @@ from typing import Any
 
 import polars as pl
 
+from sinkscope.conditions import Condition
 from sinkscope.errors import TaskError
-from sinkscope.interventions.conditions import Condition
 from sinkscope.models.load import load_config_only
 from sinkscope.models.model import Model
 from sinkscope.paper import TABLE_1
@@ -191,9 +191,7 @@ def benchmark_cells(
         ), None)  # fmt: skip
         published = about.get("published") if cell.label == "none" else None
         paper = _paper_figure(cell, about) if about else cell.paper
-        found.append(
-            replace(cell, protocol=about.get("protocol"), published=published, paper=paper, sequential=end)
-        )
+        found.append(replace(cell, protocol=about.get("protocol"), published=published, paper=paper, sequential=end))
     answers = {
         key: {int(row["problem"]): row for row in rows} for key, rows in _rows_of(units, stored, "answers").items()
     }

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from sinkscope.attention.attend import choose_backend
+from sinkscope.conditions import Condition
 from sinkscope.decoding import Decode
 from sinkscope.decoding.likelihood import Likelihood, chain_likelihoods, masked_likelihood
 from sinkscope.decoding.stop_strings import generate_until
 from sinkscope.errors import TaskError
 from sinkscope.fields import need, whole
 from sinkscope.interventions import Effect, MaskSinks, intervene
-from sinkscope.interventions.conditions import Condition
 from sinkscope.io.progress import step_bar
 from sinkscope.models.family import render_chat
 from sinkscope.models.model import Model
@@ -81,7 +81,7 @@ class HarnessLM(TemplateLM):  # type: ignore[misc]
         self.batch_size = max(1, min(asked, max_batch_size or asked))
         self.samples, self.seed = _whole("samples", samples), _whole("seed", seed, 0)
         change = self.change
-        self.intervention = change.intervention(self.seed) if isinstance(change, Condition) else change
+        self.intervention = change.seeded(self.seed) if isinstance(change, Condition) else change
         settings_for(model, "", self.asked)  # wrong words are told now, and not at the first request
         self.tokenizer = model.require_tokenizer()
         self.answers: dict[Asked, str] = {}

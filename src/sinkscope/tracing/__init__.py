@@ -1,6 +1,6 @@
 """What one generation left behind: recorded while it runs, kept in one file, asked for its sinks."""
 
-from sinkscope.tracing.record import Trace
-from sinkscope.tracing.tracer import trace
+from sinkscope.tracing.record import trace
+from sinkscope.tracing.trace import DEFINITIONS, Trace
 
-__all__ = ["Trace", "trace"]
+__all__ = ["DEFINITIONS", "Trace", "trace"]

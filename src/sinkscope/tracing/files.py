@@ -3,57 +3,52 @@
 from __future__ import annotations
 
 import json
-import os
 from importlib import metadata as packages
 from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError, create_model
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from sinkscope import io
 from sinkscope.decoding.settings import Decode
 from sinkscope.errors import DecodeError, TraceError
-from sinkscope.fields import frozen, shown
-from sinkscope.tracing.record import HINTS, SHAPES, WHOLE, Trace
+from sinkscope.files import describe_error, replace_file
+from sinkscope.tracing.trace import HINTS, SHAPES, WHOLE, Trace
+from sinkscope.validation import sentence
 
-# What a header of another kind, or of another depth, makes of the lines that read it.
-_DAMAGED = (LookupError, AttributeError, TypeError, ValueError, RecursionError, OverflowError, DecodeError, TraceError)
 NEEDED = ("queries", "canvas", "confidence", "committed_at", "blocks")
-# Values of the header that stand there as they are.
-PLAIN = [name for name in HINTS if name not in (*SHAPES, "settings", "vocabulary")]
 FORMAT = "sinkscope.trace"
 SCHEMA = 2
 try:
     VERSION = packages.version("sinkscope")
 except packages.PackageNotFoundError:  # run from a source tree without installing
     VERSION = "unknown"
+_FIELDS: dict[str, Any] = {name: (hint, ...) for name, hint in HINTS.items() if name not in SHAPES}
+HEADER = create_model("Header", **{**_FIELDS, "settings": (dict[str, Any], ...)})
 
 
 def save(trace: Trace, path: Path) -> Path:
     """Write to a temporary name beside `path`, then rename: a reader never sees half a file."""
-    header: dict[str, Any] = {name: getattr(trace, name) for name in PLAIN}
-    header["settings"] = trace.settings.to_dict()
-    header["vocabulary"] = {str(token): shown for token, shown in trace.vocabulary.items()}
+    header = {name: getattr(trace, name) for name in _FIELDS} | {"settings": trace.settings.to_dict()}
     tensors = {name: getattr(trace, name).contiguous() for name in SHAPES if getattr(trace, name) is not None}
     metadata = {"format": FORMAT, "schema": str(SCHEMA), "sinkscope": VERSION, "header": json.dumps(header)}
     if not path.name or path.is_dir():
         raise TraceError(f"Expected a file to write the trace to, and {path} is a folder; name a file in it.")
     try:
-        with io.whole(path) as partial:
+        with replace_file(path) as partial:
             save_file(tensors, str(partial), metadata)
     except (OSError, ValueError, SafetensorError) as error:
-        why = io.reason(error) if isinstance(error, OSError) else str(error)
+        why = describe_error(error)
         raise TraceError(f"The trace could not be written to {path} ({why}); nothing was left behind.") from None
     return path
 
 
 def load(path: Path) -> Trace:
     """Read a trace; whatever its file holds, what comes back fits together, or a sentence says what does not."""
-    if not os.path.isfile(path):
+    if not path.is_file():
         raise TraceError(
             f"Expected a trace file, and there is none at {path}; make one with: sinkscope trace MODEL PROMPT -o FILE"
         )
@@ -66,25 +61,22 @@ def load(path: Path) -> Trace:
             _check_metadata(metadata, path)
             tensors = {name: file.get_tensor(name) for name in file.keys() if name in SHAPES}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError, TypeError) as error:
-        raise TraceError(f"{path} is not a whole trace file ({error}); record it again.") from None
+        raise TraceError(f"{path} is not a whole trace file ({describe_error(error)}); record it again.") from None
     try:
-        header = json.loads(metadata["header"])
-        vocabulary = {int(token): (str(shown[0]), str(shown[1])) for token, shown in header["vocabulary"].items()}
-        plain = {name: header[name] for name in PLAIN} | {"map_heads": frozen(header["map_heads"])}
-        check_plain(plain)
-        settings = Decode.from_dict(header["settings"])
-        made = {name: tensors.get(name) for name in SHAPES}
-        check_tensors(made, plain, vocabulary)
-        return Trace(**made, **plain, settings=settings, vocabulary=vocabulary)  # type: ignore[arg-type]
-    except _DAMAGED as error:
+        header = dict(HEADER.model_validate_json(metadata.get("header", ""), strict=True))
+        settings = Decode.from_dict(header.pop("settings"))
+        check_tensors(tensors, header)
+    except ValidationError as error:
+        raise TraceError(f"{sentence(error, f'The header of {path}')} Record the trace again.") from None
+    except (DecodeError, TraceError, OverflowError) as error:
+        why = describe_error(error)
         writer = metadata.get("sinkscope", VERSION)
         if writer != VERSION:  # it may have settings or kinds of tensors that came later
             raise TraceError(
-                f"{path} was written by sinkscope {writer[:20]} and cannot be read by {VERSION} ({error}); update sinkscope."
+                f"{path} was written by sinkscope {writer[:20]} and cannot be read by {VERSION} ({why}); update sinkscope."
             ) from None
-        raise TraceError(
-            f"{path} is a trace file with a damaged header or tensor ({error}); record it again."
-        ) from None
+        raise TraceError(f"{path} is a trace file with a damaged header or tensor ({why}); record it again.") from None
+    return Trace(**{name: tensors.get(name) for name in SHAPES}, **header, settings=settings)  # type: ignore[arg-type]
 
 
 def _check_metadata(metadata: dict[str, str], path: Path) -> None:
@@ -92,35 +84,20 @@ def _check_metadata(metadata: dict[str, str], path: Path) -> None:
         raise TraceError(
             f"Expected a trace, and {path} is a safetensors file of another kind; was it written by Trace.save?"
         )
-    schema = metadata.get("schema", "")
-    if not (schema.isascii() and schema.isdecimal()) or int(schema[:9]) != SCHEMA:
+    if (schema := metadata.get("schema", "")) != str(SCHEMA):
         raise TraceError(
-            f"{path} has trace schema {schema[:20]!r}, and this version reads {SCHEMA}; update sinkscope, or record it again."
+            f"{path} has trace schema {schema[:20]!r}, and this version reads {SCHEMA}; record it again, or update sinkscope."
         )
 
 
-def check_plain(plain: dict[str, Any]) -> None:
-    """Every value of the header has the type of its field."""
-    for name, value in plain.items():
-        try:
-            TypeAdapter(HINTS[name]).validate_python(value, strict=True)
-        except ValidationError:
-            raise TraceError(f"{name} is {shown(value, 60)}") from None
-
-
-def check_tensors(tensors: dict[str, Tensor | None], plain: dict[str, Any], vocabulary: dict[int, Any]) -> None:
+def check_tensors(tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
     """All tensors are there and agree on how many steps, layers, heads and keys the trace has."""
-    for name in NEEDED:
-        if tensors.get(name) is None:
-            raise TraceError(f"the tensor {name} is missing")
-    summary = [tensors.get(name) for name in ("layer_mean", "top_keys", "top_scores")]
-    if tensors.get("received") is None and any(one is None for one in summary):
-        raise TraceError("received attention is missing")
-    sizes: dict[str, int] = {"map": len(plain["map_heads"])}
-    for name, shape in SHAPES.items():
-        tensor = tensors.get(name)
-        if tensor is None:
-            continue
+    received = ("received",) if "received" in tensors else ("layer_mean", "top_keys", "top_scores")
+    if missing := [name for name in (*NEEDED, *received) if name not in tensors]:
+        raise TraceError(f"the tensor {missing[0]} is missing")
+    sizes: dict[str, int] = {"map": len(header["map_heads"])}
+    for name, tensor in tensors.items():
+        shape = SHAPES[name]
         if tensor.ndim != len(shape) or 0 in tensor.shape:
             raise TraceError(f"{name} has the shape {list(tensor.shape)}")
         if tensor.is_floating_point() == (name in WHOLE) or tensor.is_complex() or tensor.dtype == torch.bool:
@@ -130,23 +107,28 @@ def check_tensors(tensors: dict[str, Tensor | None], plain: dict[str, Any], voca
             expected = word if isinstance(word, int) else sizes.setdefault(word, found)
             if found != expected:
                 raise TraceError(f"{name} has {size} where {letter} is {expected}")
-    _check_values(tensors, plain["prompt_length"], vocabulary, sizes)
+    _check_values(tensors, header, sizes)
 
 
-def _check_values(
-    tensors: dict[str, Tensor | None], prompt: int, vocabulary: dict[int, Any], sizes: dict[str, int]
-) -> None:
+def _check_values(tensors: dict[str, Tensor], header: dict[str, Any], sizes: dict[str, int]) -> None:
     """What other code counts with stays within the trace."""
-    if not 0 <= prompt <= sizes["key"]:
-        raise TraceError(f"prompt_length is {prompt} of {sizes['key']} positions")
-    bounds = {"committed_at": (-1, sizes["step"] - 1), "top_keys": (0, sizes["key"] - 1), "queries": (0, (1 << 31) - 1)}
+    prompt, end = header["prompt_length"], header["answer_end"]
+    if not 0 <= prompt <= sizes["key"] or not (end is None or prompt <= end <= sizes["key"]):
+        raise TraceError(f"prompt_length is {prompt} and answer_end {end} of {sizes['key']} positions")
+    most = (1 << 31) - 1
+    bounds = {
+        "committed_at": (-1, sizes["step"] - 1),
+        "top_keys": (0, sizes["key"] - 1),
+        "queries": (0, most),
+        "seen": (0, most),
+    }
     for name, (low, high) in bounds.items():
         tensor = tensors.get(name)
         if tensor is not None and not bool(((tensor >= low) & (tensor <= high)).all()):
             raise TraceError(f"{name} is not within {low} and {high}")
-    if (tensors.get("lens_tokens") is None) != (tensors.get("lens_probability") is None):
+    if ("lens_tokens" in tensors) != ("lens_probability" in tensors):
         raise TraceError("the lens has tokens without probabilities, or the other way round")
     for name in ("canvas", "lens_tokens"):
         tensor = tensors.get(name)
-        if tensor is not None and (unknown := set(tensor.unique().tolist()) - vocabulary.keys()):
+        if tensor is not None and (unknown := set(tensor.unique().tolist()) - header["vocabulary"].keys()):
             raise TraceError(f"{name} has the token {min(unknown)}, which its vocabulary does not name")

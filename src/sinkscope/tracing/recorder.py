@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from pydantic import AfterValidator
 from torch import Tensor
 
 from sinkscope.attention.calls import Call, Outcome, Tap
@@ -18,13 +19,13 @@ from sinkscope.attention.forward import GROUPS
 from sinkscope.decoding.canvas import Step, build_canvas
 from sinkscope.decoding.settings import Decode
 from sinkscope.errors import BudgetError, TraceError
-from sinkscope.fields import LARGEST, Allowed, FromZero, among, check_fields, whole
 from sinkscope.interventions.activations import Heads, largest
 from sinkscope.interventions.hooks import HookContext, hook
 from sinkscope.models.model import Model
-from sinkscope.tracing import lens
-from sinkscope.tracing.record import SHAPES, WHOLE
+from sinkscope.tracing import states
+from sinkscope.tracing.trace import SHAPES, WHOLE
 from sinkscope.tracing.why import measure, rotary_of
+from sinkscope.validation import FromZero, Truth, Whole, settings
 
 Form = Literal["auto", "full", "summary"]
 TOP = 16  # keys kept per head and group in summary form
@@ -35,21 +36,24 @@ EXTRAS = {  # tensor of a trace → what asks for it in `Keep`
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
+def _half_or_single(dtype: torch.dtype) -> torch.dtype:
+    if dtype not in (torch.float16, torch.float32):
+        raise ValueError("must be torch.float16 or torch.float32")
+    return dtype
+
+
+@settings(TraceError)
 class Keep:
     """What a recorder keeps."""
 
     form: Form = "auto"
-    dtype: Annotated[torch.dtype, among((torch.float16, torch.float32))] = torch.float16
-    budget: Annotated[int, Allowed("a whole number of bytes", whole(-LARGEST))] = 2 << 30  # bytes
-    value_norms: bool = False
-    hidden_norms: bool = False
+    dtype: Annotated[torch.dtype, AfterValidator(_half_or_single)] = torch.float16
+    budget: Whole = 2 << 30  # bytes
+    value_norms: Truth = False
+    hidden_norms: Truth = False
     maps: Heads = ()  # (layer, head) whose whole attention map is kept
-    lens: bool = False  # the tokens that each layer would write at each position, were it the last
+    lens: Truth = False  # the tokens that each layer would write at each position, were it the last
     channels: FromZero = 0  # so many of the largest channels behind each layer, with their values
-
-    def __post_init__(self) -> None:
-        check_fields(self, TraceError)
 
 
 def buffer_shapes(model: Model, batch: int, positions: int, settings: Decode, keep: Keep) -> dict[str, tuple[int, ...]]:
@@ -57,7 +61,7 @@ def buffer_shapes(model: Model, batch: int, positions: int, settings: Decode, ke
     steps, config = settings.most_steps, model.config
     sizes = {
         "step": steps, "step+1": steps + 1, "layer": config.num_hidden_layers, "head": config.num_attention_heads,
-        "kv_head": _kv_heads(model), "key": positions, "top": min(TOP, positions), "map": len(keep.maps), "choice": lens.TOP,
+        "kv_head": _kv_heads(model), "key": positions, "top": min(TOP, positions), "map": len(keep.maps), "choice": states.TOP,
         "channel": keep.channels,
     }  # fmt: skip
     return {
@@ -106,7 +110,7 @@ class Recorder(Tap):
         if keep.channels and keep.channels > (width := int(model.config.hidden_size)):
             raise TraceError(f"Expected channels of at most {width}, the width of {model.name}, got {keep.channels}.")
         if keep.lens:
-            lens.layer_count(model)
+            states.layer_count(model)
         Shape.of(model.module).check([layer for layer, _ in keep.maps], [head for _, head in keep.maps], TraceError)
         first, self.real, self.answers = laid_out(model, ids, settings, mask)
         batch, width = first.shape
@@ -236,7 +240,7 @@ class Recorder(Tap):
         at, state = (context.step, context.layer, slice(None)), state[: context.rows]
         if self.keep.lens:
             first, width = context.columns.start + int(self.model.shift), self.kept["canvas"].shape[-1]
-            for span, *best in lens.top_tokens(self.model, state):
+            for span, *best in states.top_tokens(self.model, state):
                 place = slice(first + span.start, min(first + span.stop, width))
                 for name, found in zip(("lens_tokens", "lens_probability"), best, strict=True):
                     self._send(name, (*at, place), found[..., : place.stop - place.start])

@@ -21,8 +21,7 @@ from sinkscope.decoding.settings import Decode
 from sinkscope.errors import TraceError
 from sinkscope.interventions.hooks import hook, layers_of
 from sinkscope.models.model import Model
-from sinkscope.sinks import default_rule
-from sinkscope.tracing.record import Trace
+from sinkscope.tracing.trace import Trace
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,7 +163,7 @@ def _state(trace: Trace, step: int, key: int) -> str:
 def _matched(trace: Trace, step: int, layer: int, head: int, key: int, there: int) -> tuple[int, ...]:
     """Keys of the same state, of the same kind of token where there are any, that are no sinks of this head."""
     column = trace.scores()[step, layer, head, :there]
-    sinks = default_rule(trace).marks(column, float(trace.queries[step].sum()))
+    sinks = trace.default_rule.marks(column, float(trace.queries[step].sum()))
     state = _state(trace, step, key)
     same = [one for one in range(there) if one != key and not sinks[one] and _state(trace, step, one) == state]
     kind = [trace.vocabulary[int(trace.canvas[step, one])][1] for one in range(there)]

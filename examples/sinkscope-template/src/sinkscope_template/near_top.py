@@ -1,23 +1,17 @@
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+from pydantic import Field
 from torch import Tensor
 
-from sinkscope.extend import Columns, Rule, RuleError, register_rule
+from sinkscope.extend import Columns, Rule, register_rule
 
 
 @register_rule
-@dataclass(frozen=True)
 class NearTop(Rule):
     """A sink receives at least `share` of what the strongest key of its head receives."""
 
     name: ClassVar[str] = "near_top"
-    share: float = 0.5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.share <= 1:
-            raise RuleError(f"share of NearTop must be above 0 and at most 1, not {self.share!r}.")
+    share: Annotated[float, Field(gt=0, le=1)] = 0.5
 
     @property
     def unit(self) -> str:

@@ -183,7 +183,7 @@ const toggle = make("button", {
   class: "theme",
   onclick: () => app.set({ theme: document.documentElement.dataset.theme === "dark" ? "light" : "dark" }),
 });
-const parts = ["claims", "verdicts", "cells", "tokens", "curves", "classes"];
+const parts = ["findings", "claims", "cells", "tokens", "curves", "classes"];
 const hasOverview = parts.some((name) => data.overview?.[name]?.length);
 const tabs = ["overview", "explorer"].filter((name) => (name === "overview" ? hasOverview : data.samples.length));
 const tabButtons = tabs.map((name) =>

@@ -14,13 +14,13 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from sinkscope.conditions import NONE, NOOP, Condition
 from sinkscope.decoding.cost import CORE, Size, Workload, total_seconds
 from sinkscope.decoding.settings import Decode
 from sinkscope.errors import StudyError
-from sinkscope.interventions.conditions import Condition, condition_from_dict
 from sinkscope.registry import Registry
-from sinkscope.sinks.columns import on_one_core
 from sinkscope.study.schema import LONGEST_FILE_NAME, Study, TaskPlan
+from sinkscope.tracing.trace import single_threaded
 
 UNIT_KINDS: Registry[UnitKind] = Registry("kind of unit", StudyError)
 MODULES = ("facts", "accuracy", "mechanism", "trace", "shift", "likelihood")  # of this folder, which hold the kinds
@@ -41,9 +41,15 @@ class ModelInfo:
     identity: Mapping[str, Any]
     settings: Mapping[str, Mapping[str, Any]]  # label of a point of the sweep → Decode as a dict
     likelihood: bool = False  # measured by likelihood, not by answers
+    traced_only: bool = False  # traced with nothing changed, and nothing else
     # Benchmark → label → settings, since a protocol has its own; and what its prompts and scores depend on.
     protocols: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
     benchmarks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def answers(self) -> bool:
+        """Whether it is asked problems under the study's conditions."""
+        return not self.likelihood and not self.traced_only
 
     def settings_of(self, task: str, label: str) -> Mapping[str, Any]:
         """The decode settings at a point of the sweep."""
@@ -91,7 +97,7 @@ class Unit:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Unit:
-        return cls(**{**values, "condition": condition_from_dict(values["condition"])})
+        return cls(**{**values, "condition": Condition.from_dict(values["condition"])})
 
 
 @dataclass(frozen=True)
@@ -174,10 +180,8 @@ class UnitKind(ABC):
 
     def control_of(self, unit: Unit) -> Unit | None:
         """The unit that must give the same: of none the noop, of noop the none."""
-        other = {"none": "noop", "noop": "none"}.get(unit.condition.name)
-        if self.unchanged is None or other is None:
-            return None
-        return replace(unit, condition=Condition(other))
+        other = {NONE: NOOP, NOOP: NONE}.get(unit.condition)
+        return None if self.unchanged is None or other is None else replace(unit, condition=other)
 
     def check(self, unit: Unit, result: dict[str, Any], control: dict[str, Any] | None) -> None:
         """A masked key must receive exactly nothing, and masking nothing must change nothing."""
@@ -212,7 +216,7 @@ def units_of(study: Study, models: Sequence[ModelInfo]) -> list[Unit]:
     return [unit for info in models for kind in kinds().values() for unit in kind.plan(study, info)]
 
 
-@on_one_core  # so that any number of workers gives the same bits
+@single_threaded  # so that any number of workers gives the same bits
 def perform(study: Study, job: Job, folder: Path) -> dict[str, Any]:
     """Run one unit; every engine calls this; traces that are kept go to `folder`/traces."""
     return kind_of(job).perform(study, job, folder)
@@ -228,7 +232,7 @@ def suits(models: str, info: ModelInfo) -> bool:
 
 def conditions_for(study: Study, info: ModelInfo) -> list[Condition]:
     """The study's conditions that are for this model; another seed only where answers depend on it."""
-    found = [condition for condition, models in study.conditions if suits(models, info)]
+    found = [condition for condition in study.conditions if suits(condition.models, info)]
     settings = [info.settings_of(task.name, label) for task in study.tasks for label in info.settings]
     drawn = any(Decode.from_dict(dict(one)).is_stochastic for one in settings)
     return [one for one in found if drawn or one.name != "other_seed"]

@@ -36,7 +36,7 @@ class AnswersKind(UnitKind):
     unchanged = "tokens"
 
     def plan(self, study: Study, info: ModelInfo) -> list[Unit]:
-        conditions = [] if info.likelihood else conditions_for(study, info)
+        conditions = conditions_for(study, info) if info.answers else []
         return decoded_units("answers", study, info, conditions, study.chunk)
 
     def workload(self, study: Study, unit: Unit, info: ModelInfo, prompt: int) -> list[Workload]:
@@ -124,9 +124,10 @@ def answer_table(units: Sequence[Unit], load: Load) -> pl.DataFrame:
     rows = []
     for unit in units:
         if unit.kind in ("answers", "likelihood", "forced"):
+            settings = unit.condition.to_dict()
             about = {
                 "kind": unit.kind, "model": unit.shown, "setting": unit.setting, "condition": unit.condition.label,
-                **{name: getattr(unit.condition, name) for name in ("name", "k", "rank", "rows", "match")}, "task": unit.task,
+                **{name: settings.get(name) for name in ("name", "k", "rank", "rows", "match")}, "task": unit.task,
             }  # fmt: skip
             rows += [{**about, **row} for row in sorted(load(unit)["rows"], key=lambda row: int(row["problem"]))]
     return pl.DataFrame(rows, schema=COLUMNS, orient="row")

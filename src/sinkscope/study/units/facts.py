@@ -41,7 +41,7 @@ class FactsKind(UnitKind):
             raise StudyError(f"Expected autoregressive models in likelihood, got {unit.model}; put it under forced.")
         identity = {**model.identity(), "name": unit.shown}
         info = model_info(study, model, unit.model, identity)
-        for condition in () if info.likelihood else conditions_for(study, info):
+        for condition in conditions_for(study, info) if info.answers else ():
             for setting in info.settings if condition.decode else ():
                 try:
                     Decode.from_dict({**info.settings[setting], **condition.decode})
@@ -53,10 +53,11 @@ class FactsKind(UnitKind):
 
 def model_info(study: Study, model: Model, asked: str, identity: dict[str, Any]) -> ModelInfo:
     """What a plan must know of a model; it need not have weights."""
-    likelihood = asked not in study.models
+    likelihood = asked in (*study.likelihood.models, *study.forced.models)
     settings: dict[str, dict[str, Any]] = {}
     for label, words in [("", {"length": study.likelihood.scored})] if likelihood else study.settings():
         made = resolve_settings(model.defaults, model, 0, {**words, "noise": "per_row"}).to_dict()
         if made not in settings.values():  # decoding from left to right has no blocks: a sweep of them is one point
             settings[label] = made
-    return ModelInfo(asked, identity["name"], model.causal, model.family.name, identity, settings, likelihood)
+    traced_only = asked in study.trace.models
+    return ModelInfo(asked, identity["name"], model.causal, model.family.name, identity, settings, likelihood, traced_only)

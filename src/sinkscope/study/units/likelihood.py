@@ -20,10 +20,10 @@ import yaml
 from torch import Tensor
 
 from sinkscope.attention.capture import observe
+from sinkscope.conditions import NONE, Condition
 from sinkscope.decoding.cost import Workload
 from sinkscope.decoding.likelihood import masked_scores, read_spans
 from sinkscope.errors import StudyError
-from sinkscope.interventions.conditions import Condition
 from sinkscope.models.model import Model
 from sinkscope.results.accuracy import removed_shares, sum_effects
 from sinkscope.results.rows import FirstKey, LikelihoodChange
@@ -52,7 +52,7 @@ class LikelihoodKind(UnitKind):
     def workload(self, study: Study, unit: Unit, info: ModelInfo, prompt: int) -> list[Workload]:
         texts, read, scored = study.likelihood.texts, study.likelihood.read, study.likelihood.scored
         found = [Workload(1, texts, read, read, 1), Workload(scored, texts, 1, read + scored // 2, 1)]
-        if unit.condition == Condition("none"):  # once more, to see what the first key receives
+        if unit.condition == NONE:  # once more, to see what the first key receives
             found.append(Workload(1, texts, *[read + scored + 1] * 3))
         return found
 
@@ -78,7 +78,7 @@ class LikelihoodKind(UnitKind):
         return found
 
     def rows(self, study: Study, models: Mapping[str, ModelInfo], units: Sequence[Unit], load: Load) -> Rows:
-        plain = [unit for unit in units if unit.condition == Condition("none")]
+        plain = [unit for unit in units if unit.condition == NONE]
         return {
             "likelihood": likelihood_rows(study, models, units, load, "texts"),
             "first_key": [FirstKey(unit.shown, load(unit)["first_key"]) for unit in plain],
@@ -126,8 +126,8 @@ class ForcedKind(UnitKind):
             return []
         return [
             Unit("forced", info.asked, condition, task=task.name, last=study.forced.problems, shown=info.name)
-            for condition, models in study.forced.conditions
-            if suits(models, info)
+            for condition in study.forced.conditions
+            if suits(condition.models, info)
             for task in study.tasks
         ]
 
@@ -167,7 +167,7 @@ def likelihood_rows(
         groups.setdefault((unit.shown, unit.condition), []).append(load(unit))
     rows = []
     for (model, condition), results in groups.items():
-        bases = groups[model, Condition("none")]
+        bases = groups[model, NONE]
         before, after = ([row["value"] for one in every for row in one["rows"]] for every in (bases, results))
         change = [b - a for a, b in zip(before, after, strict=True)]
         difference_low, difference_high = bootstrap(change, study.draws, study.seed)

@@ -23,6 +23,7 @@ from torch import Tensor
 from sinkscope.attention.calls import Call, Outcome, Tap
 from sinkscope.attention.capture import listening
 from sinkscope.attention.forward import seeded
+from sinkscope.conditions import Condition
 from sinkscope.decoding import decode
 from sinkscope.decoding.canvas import Step
 from sinkscope.decoding.cost import Workload, forwards_of
@@ -30,7 +31,6 @@ from sinkscope.decoding.settings import Decode
 from sinkscope.errors import StudyError
 from sinkscope.interventions import MaskRandom, MaskSinks, intervene
 from sinkscope.interventions.base import top
-from sinkscope.interventions.conditions import Condition
 from sinkscope.results.rows import Interval, Mechanism
 from sinkscope.statistics import bootstrap
 from sinkscope.study.schema import LEAST_STEPS, Study, TaskPlan
@@ -53,7 +53,7 @@ class MechanismKind(UnitKind):
 
     def plan(self, study: Study, info: ModelInfo) -> list[Unit]:
         problems = study.mechanism.problems
-        if info.causal or info.likelihood or not problems:
+        if info.causal or not info.answers or not problems:
             return []
         setting, settings = next(iter(info.settings.items()))
         if settings.get("block_causal"):
@@ -62,7 +62,7 @@ class MechanismKind(UnitKind):
         if steps is not None and steps < LEAST_STEPS:
             told = f"The mechanism needs at least {LEAST_STEPS} steps, and {info.name} decodes in {steps}"
             raise StudyError(f"{told}; give decode more steps, or leave the mechanism out.")
-        conditions = [Condition("mask_sinks", k, "clean", "all") for k in study.mechanism.k]
+        conditions = [Condition.of(MaskSinks(k)) for k in study.mechanism.k]
         first = replace(info, settings={setting: settings})
         return decoded_units("mechanism", study, first, conditions, study.chunk, problems)
 
@@ -209,7 +209,8 @@ def mechanism_rows(study: Study, units: Sequence[Unit], load: Load) -> list[Mech
         rows = [row for row in load(unit)["rows"] if row["positions"] >= 2]
         found.setdefault((unit.shown, unit.condition.k), []).extend(rows)
     return [
-        Mechanism(model, k, len(rows), units_of[model], **_summarise_halves(study, rows)) for (model, k), rows in found.items()
+        Mechanism(model, k, len(rows), units_of[model], **_summarise_halves(study, rows))
+        for (model, k), rows in found.items()
     ]
 
 

@@ -23,10 +23,10 @@ from sinkscope.decoding.cost import Workload, forwards_of
 from sinkscope.decoding.likelihood import canvas_hidden, log_probabilities, read_spans
 from sinkscope.decoding.settings import Decode
 from sinkscope.models.model import Model
-from sinkscope.sinks.columns import on_one_core
 from sinkscope.study.schema import Study, TaskPlan
 from sinkscope.study.units import Job, ModelInfo, Unit, UnitKind, conditions_for, decoded_units
 from sinkscope.study.units.worker import apply_condition, encode_prompt, model_for
+from sinkscope.tracing.trace import single_threaded
 
 Intervene = Callable[[], AbstractContextManager[Any]]
 
@@ -41,7 +41,7 @@ class ShiftKind(UnitKind):
         return task.limit(study.shift)
 
     def plan(self, study: Study, info: ModelInfo) -> list[Unit]:
-        if not study.shift or info.likelihood:
+        if not study.shift or not info.answers:
             return []
         changes = [one for one in conditions_for(study, info) if one.name not in ("none", "noop") and not one.decode]
         units = decoded_units("shift", study, info, changes, 1, study.shift)
@@ -82,7 +82,7 @@ def unmasked_path(model: Model, prompt: tuple[int, ...], settings: Decode) -> Un
     return _last[key]
 
 
-@on_one_core  # sums depend on the number of threads, and workers elsewhere have one
+@single_threaded  # sums depend on the number of threads, and workers elsewhere have one
 @torch.inference_mode()
 def make_path(model: Model, prompt: tuple[int, ...], settings: Decode) -> UnmaskedPath:
     steps: list[Step] = []
@@ -94,7 +94,7 @@ def make_path(model: Model, prompt: tuple[int, ...], settings: Decode) -> Unmask
     return UnmaskedPath(canvases, commits, _path(model, canvases, commits, len(prompt)))
 
 
-@on_one_core
+@single_threaded
 @torch.inference_mode()
 def measure_divergence(model: Model, change: Intervene, ids: Tensor, settings: Decode) -> dict[str, Any]:
     """KL(unmasked ‖ intervened) in nats over the commits, how often the likeliest token differs, and commits.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +15,8 @@ import torch
 from sinkscope.attention.forward import seeded
 from sinkscope.decoding.cost import Workload, forwards_of
 from sinkscope.decoding.settings import Decode
-from sinkscope.sinks import find, head_dynamics, notable, rule_from_dict, sweep
-from sinkscope.sinks.columns import cumulative_columns
-from sinkscope.sinks.tables import sink_counts
+from sinkscope.sinks import rule_from_dict
+from sinkscope.sinks.kinds import ROLE_KIND, role_names
 from sinkscope.study.schema import Study, TaskPlan
 from sinkscope.study.units import (
     Grade,
@@ -33,13 +34,16 @@ from sinkscope.study.units import (
 from sinkscope.study.units.trace_rows import HEADS
 from sinkscope.study.units.worker import encode_prompt, model_for, row_seeds
 from sinkscope.tracing import trace
+from sinkscope.tracing.heads import head_dynamics, notable
 from sinkscope.tracing.recorder import Keep
+from sinkscope.tracing.sinks import find, sink_counts, sweep
 
 if TYPE_CHECKING:
     from sinkscope.sinks import Rule
     from sinkscope.tracing import Trace
 
 TRACED = 10  # problems per unit
+LEAST_TEXT = 4  # tokens of a user's text; shorter runs between the tokens of a template belong to it
 START = 4  # positions that count as the start; a chat template or StreamingLLM's four sinks fit there
 
 
@@ -51,7 +55,7 @@ class TraceKind(UnitKind):
     holds = "generations"
 
     def plan(self, study: Study, info: ModelInfo) -> list[Unit]:
-        takes = (lambda one: one.name == "none") if info.likelihood else study.trace.takes
+        takes = (lambda one: one.name == "none") if not info.answers else study.trace.takes
         conditions = filter(takes, conditions_for(study, info))
         return decoded_units("trace", study, info, list(conditions), TRACED, study.trace.problems)
 
@@ -67,7 +71,7 @@ class TraceKind(UnitKind):
         """Trace the unit's problems, one at a time: a trace of its own is exact, and needs no padding."""
         unit = job.unit
         model = model_for(study, unit)
-        intervention = unit.condition.intervention(study.seed)
+        intervention = unit.condition.seeded(study.seed)
         interventions = [] if intervention is None else [intervention]
         settings, kept = _settings(unit), kept_traces(study, unit)
         generations: list[dict[str, Any]] = []
@@ -131,7 +135,7 @@ def _settings(unit: Unit) -> Decode:
     Over its cache every step has other queries, so that a sink which only they look at seems to flash. Without it a step
     is a whole map, as in every other diffusion model.
     """
-    plain = unit.decoder.cache == "exact" and unit.condition.intervention(0) is None
+    plain = unit.decoder.cache == "exact" and unit.condition.intervention is None
     plain = plain and None in unit.decoder.caches
     return replace(unit.decoder, cache=None) if plain else unit.decoder
 
@@ -156,11 +160,37 @@ def measures(made: Trace, study: Study) -> dict[str, Any]:
         "keys": int(made.alive().sum()) * made.layers * made.heads_count,
     }
     if made.causal:
-        found["columns"] = _heads(cumulative_columns(made), rule)
+        found["columns"] = _heads(made.cumulative(), rule)
+    answer = made.part("answer")
+    found["header"] = chat_header(made)
+    found["answer"] = [_answer_view(answer, one, whole=one is rule) for one in rules]
     if study.trace.epsilons:
         curve = sweep(made, study.trace.epsilons, ("sum", "percent", "uniform"))
         found["curve"] = curve.select("unit", "epsilon", "sinks", "keys").rows()
     return found
+
+
+def _answer_view(answer: Trace, rule: Rule, whole: bool) -> dict[str, Any]:
+    """What the sinks of one definition do while the answer is written; whole: with the means of every head."""
+    columns = {"columns": _heads(answer.cumulative(), rule, whole)} if answer.causal else {}
+    return {"heads": _heads(answer, rule, whole), "places": _places(answer, rule), **columns}
+
+
+def chat_header(made: Trace) -> str:
+    """The ids before the user's text, joined; empty where the prompt has no template."""
+    ids = made.canvas[0, : made.prompt_length]
+    kinds = [made.vocabulary.get(token, ("", ""))[1] for token in ids.tolist()]
+    roles = role_names(made.canvas[:1].numpy(), made.vocabulary)[0]
+    of_template = [kind == ROLE_KIND or bool(role) for kind, role in zip(kinds, roles, strict=False)]
+    if not any(of_template):
+        return ""
+    runs = [
+        (is_template, [place for place, _ in run])
+        for is_template, run in groupby(enumerate(of_template), itemgetter(1))
+    ]
+    texts = [places for is_template, places in runs if not is_template and len(places) >= LEAST_TEXT]
+    begin = texts[-1][0] if texts else len(of_template)
+    return " ".join(map(str, ids[:begin].tolist()))
 
 
 def _entry(made: Trace, token: int, kind: str) -> str:
@@ -168,8 +198,9 @@ def _entry(made: Trace, token: int, kind: str) -> str:
     return str(token) if kind == made.vocabulary.get(token, ("", "unknown"))[1] else f"{token} {kind}"
 
 
-def _heads(made: Trace, rule: Rule) -> list[dict[str, Any]]:
-    table = head_dynamics(made, rule).select("layer", "head", "class", "direction", "relocating", *HEADS)
+def _heads(made: Trace, rule: Rule, whole: bool = True) -> list[dict[str, Any]]:
+    means = HEADS if whole else ()
+    table = head_dynamics(made, rule).select("layer", "head", "class", "direction", "relocating", *means)
     return table.with_columns(pl.col(pl.Float32).cast(pl.Float64)).to_dicts()
 
 

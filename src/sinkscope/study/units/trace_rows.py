@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from sinkscope.results.rows import Curve, Dynamics, Heads, Interval, KindShare, LayerHeads, TokenShare
-from sinkscope.sinks.heads import NAMES as CLASSES
-from sinkscope.sinks.tokens import STRUCTURAL
+from sinkscope.sinks.kinds import STRUCTURAL
 from sinkscope.statistics import bootstrap_ratio
 from sinkscope.study.schema import Study
 from sinkscope.study.units import Load, Unit
+from sinkscope.tracing.heads import NAMES as CLASSES
 
 MOST = 12  # tokens or kinds of a model
 # Columns of the table of heads that go into the results, averaged over generations.
@@ -91,13 +91,24 @@ def _shares(
 
 
 def dynamics(study: Study, traced: dict[Key, Generations]) -> list[Dynamics]:
-    """A row per model, setting and condition: classes of heads, how long sinks live, where they are; then layer by layer."""
-    return [_dynamics(study, key, entry.made, entry.vocabulary) for key, entry in traced.items()]
+    """Rows per model, setting and condition: classes of heads, how long sinks live, where they are; then layer by layer.
+
+    The first row is of the whole generation by the first definition of the study; the others, one per definition, are of the
+    steps in which the answer is written.
+    """
+    rows = []
+    for key, entry in traced.items():
+        rows.append(_dynamics(study, key, entry.made, entry.vocabulary))
+        for place, rule in enumerate(study.rules):
+            made = [{**one, **one["answer"][place]} for one in entry.made]
+            rows.append(_dynamics(study, key, made, entry.vocabulary, rule, "answer"))
+    return rows
 
 
 def _dynamics(
-    study: Study, key: Key, made: Sequence[Mapping[str, Any]], vocabulary: Mapping[str, Sequence[str]]
-) -> Dynamics:
+    study: Study, key: Key, made: Sequence[Mapping[str, Any]], vocabulary: Mapping[str, Sequence[str]],
+    rule: Mapping[str, Any] | None = None, part: str = "all",
+) -> Dynamics:  # fmt: skip
     heads = [head for one in made for head in one["heads"]]
     columns = [head for one in made for head in one.get("columns", ())]  # of an ARM: its columns so far
     counts = {name: sum(one["places"][name] for one in made) for name in made[0]["places"]}
@@ -105,7 +116,8 @@ def _dynamics(
     first = np.array([one["first_key"] for one in made]).mean(0)
     marked = np.array([one["rules"] for one in made], dtype=np.float64).sum(0)
     keys = max(sum(one["keys"] for one in made), 1)
-    rule = study.rules[0]
+    rule = rule or study.rules[0]
+    headers = {one["header"] for one in made} - {""}
     return Dynamics(
         *key, generations=len(made), **_heads(heads), sinks_found=int(total), non_sinks=1 - float(marked[0]) / keys,
         places={name: value / total if total else None for name, value in counts.items()},
@@ -116,6 +128,7 @@ def _dynamics(
         ],
         rule=rule["rule"], unit=rule.get("unit"), epsilon=rule.get("epsilon"),
         intervals=_intervals(study, made, vocabulary), columns=Heads(**_heads(columns)) if columns else None,
+        part=part, headers=len(headers),
     )  # fmt: skip
 
 
@@ -125,7 +138,7 @@ def _heads(heads: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for way in ("left", "right", "wander"):
         found[way] = sum(head["direction"] == way for head in heads) / count
     for name in HEADS:
-        values = [head[name] for head in heads if head[name] is not None]
+        values = [head[name] for head in heads if head.get(name) is not None]
         found[name] = float(np.mean(values)) if values else None
     return found
 
@@ -137,7 +150,7 @@ def _intervals(
 
     with_sink: heads that have a sink. static, moving, flash, relocating: of those, by their columns so far in an ARM. start:
     sinks among the first four positions. key_0: attention on key 0. structural, structural_base: share of the sinks, and of the
-    canvas, that are structural tokens. deep_sinks, deep_strength: last third of the layers less first third.
+    canvas, that are structural tokens, mask tokens apart. deep_sinks, deep_strength: last third of the layers less first third.
     """
     heads = [one.get("columns") or one["heads"] for one in made]
     classes = [[head["class"] for head in one] for one in heads]
@@ -146,19 +159,25 @@ def _intervals(
     parts: dict[str, tuple[Iterable[Any], Iterable[Any]]] = {"with_sink": (having, map(len, classes))}
     for name in ("static", "moving", "flash"):
         parts[name] = [one.count(name) for one in classes], having
-    if all("relocating" in head for one in heads for head in one):  # units of older versions have none
-        parts["relocating"] = [sum(head["relocating"] for head in one) for one in heads], having
+    parts["relocating"] = [sum(head["relocating"] for head in one) for one in heads], having
     parts["start"] = [one["places"]["start"] for one in made], [one["places"]["sinks"] for one in made]
     parts["key_0"] = [np.mean(one["first_key"]) for one in made], ones
-    structural = {token for token, (_, kind) in vocabulary.items() if kind in STRUCTURAL}
+    written = {token for token, (_, kind) in vocabulary.items() if kind != "mask"}
+    structural = {token for token in written if vocabulary[token][1] in STRUCTURAL}
     for name, column in (("structural", 0), ("structural_base", 1)):
         counts = [{token: pair[column] for token, pair in one["tokens"].items()} for one in made]
         some = [sum(count for token, count in one.items() if token in structural) for one in counts]
-        parts[name] = some, [sum(one.values()) for one in counts]
+        parts[name] = some, [sum(count for token, count in one.items() if token in written) for one in counts]
+    parts["absorption"] = [_mean(one["heads"], "absorption") for one in made], ones
     for name in ("sinks", "strength"):
         parts[f"deep_{name}"] = [_deeper(one["heads"], name) for one in made], ones
     found = {name: _ratio(study, *pair) for name, pair in parts.items()}
     return {name: one for name, one in found.items() if one is not None}
+
+
+def _mean(heads: Sequence[Mapping[str, Any]], name: str) -> float:
+    """Mean over heads; those without a value count as 0."""
+    return float(np.mean([head.get(name) or 0.0 for head in heads]))
 
 
 def _ratio(study: Study, parts: Iterable[Any], wholes: Iterable[Any]) -> Interval | None:
@@ -175,8 +194,7 @@ def _deeper(heads: Sequence[Mapping[str, Any]], name: str) -> float:
     layers = sorted({head["layer"] for head in heads})
     third = max(1, len(layers) // 3)
     first, last = (
-        float(np.mean([head[name] or 0.0 for head in heads if head["layer"] in part]))
-        for part in (layers[:third], layers[-third:])
+        _mean([head for head in heads if head["layer"] in part], name) for part in (layers[:third], layers[-third:])
     )
     return last - first
 

@@ -15,8 +15,7 @@ from sinkscope.interventions import Active, intervene
 from sinkscope.models.load import load
 from sinkscope.models.model import Model, pad
 from sinkscope.results.accuracy import COUNTED
-from sinkscope.study.entries import name_and_mode
-from sinkscope.study.schema import Study
+from sinkscope.study.schema import Study, name_and_mode
 from sinkscope.study.units import Prompt, Unit
 
 IN_MEMORY: dict[str, Model] = {}  # of the run at hand, by the names in its study; units in other processes have none
@@ -63,7 +62,7 @@ def apply_condition(
     study: Study, unit: Unit, model: Model, numbers: Sequence[int], times: int = 1
 ) -> Iterator[EffectAfterPrefill]:
     """The unit's condition in force, with the random keys of these problems, each so many rows; counts what it takes."""
-    change = unit.condition.intervention(study.seed)
+    change = unit.condition.seeded(study.seed)
     put_in = nullcontext() if change is None else intervene(model, change)
     with seeded(row_seeds(study, unit, numbers) * times), put_in as active:
         yield EffectAfterPrefill(active)

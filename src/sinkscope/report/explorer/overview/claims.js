@@ -20,7 +20,8 @@ const FIELDS = [
   "because",
 ];
 
-const share = (dose) => dose === null || dose === undefined ? "" : `, ${(100 * dose).toFixed(0)} % of attention taken`;
+const share = (dose) =>
+  dose === null || dose === undefined ? "" : `, ${(100 * dose).toFixed(0)} % of the attention removed`;
 
 function condition(row) {
   const parts = [`${visible(row.figure, 80)}, n = ${row.n}${share(row.dose)}.`];
@@ -29,6 +30,7 @@ function condition(row) {
     make("p", {}, make("strong", { text: `${row.verdict}: ` }), parts.join(" ")),
     make("p", { text: visible(row.because, 400) }),
     row.condition === "none" ? null : make("p", { class: "note", text: `Condition: ${visible(row.condition, 120)}` }),
+    row.definition ? make("p", { class: "note", text: `Definition of a sink: ${visible(row.definition, 80)}` }) : null,
   ];
 }
 
@@ -42,10 +44,17 @@ export function createClaims(overview) {
   if (!claims.length) return null;
   const models = [...new Set(claims.map((row) => row.model))];
   const names = Object.keys(claimNames).filter((name) => claims.some((row) => row.name === name));
-  const shown = make("div", { class: "claim-detail", role: "status" });
+  // The text of a mark unfolds in a row below it, and folds again at a second click.
+  const shown = make("td", { class: "claim-detail", role: "status", colspan: models.length + 1 });
+  const unfolded = make("tr", { class: "unfolded" }, shown);
   const open = (button, rows) => {
-    for (const one of table.querySelectorAll("button")) one.setAttribute("aria-pressed", one === button);
-    shown.replaceChildren(...detail(rows).filter(Boolean));
+    const again = button.getAttribute("aria-pressed") === "true";
+    for (const one of table.querySelectorAll("button")) one.setAttribute("aria-pressed", !again && one === button);
+    unfolded.remove();
+    if (again) return;
+    shown.replaceChildren(make("div", {}, ...detail(rows).filter(Boolean)));
+    button.closest("tr").after(unfolded);
+    unfolded.scrollIntoView({ block: "nearest" });
   };
   const cell = (name, model) => {
     const mine = claims.filter((row) => row.name === name && row.model === model);
@@ -95,8 +104,8 @@ export function createClaims(overview) {
   const frame = panel(
     "claims",
     "The paper’s claims, by model",
-    "Choose a mark to see its figure, its control and the rule. Blank: the paper does not say it of such a model.",
-    make("div", {}, make("ul", { class: "shared" }, legend), make("div", { class: "scroll" }, table), shown),
+    "Select a cell for estimate, control and rule. Empty: the paper makes no such claim for this kind of model.",
+    make("div", {}, make("ul", { class: "shared" }, legend), make("div", { class: "scroll" }, table)),
     { rows: () => ({ names: FIELDS, rows: claims.map((row) => FIELDS.map((field) => row[field])) }) },
   );
   return { element: frame.element, draw: () => {} };

@@ -1,20 +1,16 @@
-// One live figure: a head whose sink moves, or one whose sink stays where none moves, playing once, with its prompt.
+// A live figure: one head's received attention over the steps, its sink marked, playing once.
 
 import { make, visible } from "../dom.js";
-import { createChips } from "../chips.js";
 import { HEAT, heatLegend, paintHeat } from "../heat.js";
 import { panel } from "../panel.js";
 import { loadScene, sinksOf } from "../scene.js";
 
 const PACE = 160; // milliseconds per step; long generations are played in the time of 40 steps
 
-export function createLive(app) {
-  const chosen = app.data.highlight;
-  if (!chosen) return null;
+export function createLive(app, chosen, place) {
   const sample = app.samples[chosen.sample],
     view = { ...app.view, ...chosen, group: "all", unit: "uniform", epsilon: 3 };
   const state = { scene: null, geometry: null, step: 0, playing: 0, played: false };
-  const chips = createChips("Tokens on the canvas", () => state);
   const picture = make("canvas", { "aria-hidden": "true" }),
     row = make("div", { class: "over", "aria-hidden": "true" });
   const holder = make("div", { class: "holder", role: "img", tabindex: 0 }, picture, row);
@@ -24,21 +20,28 @@ export function createLive(app) {
     type: "button",
     class: "jump",
     text: "Explore this head",
-    onclick: () => app.set({ tab: "explorer", ...app.data.start, step: state.step }),
+    onclick: () =>
+      app.set({
+        tab: "explorer",
+        sample: chosen.sample,
+        layer: chosen.layer,
+        head: chosen.head,
+        step: state.step,
+      }),
   });
   const buttons = make("div", { class: "jumps" }, again, explore);
-  const about = `${visible(chosen.caption, 400)} ` +
-    `Prompt: ${visible(sample.prompt.trim().replaceAll("\n", " "), 110)}`;
+  const about = `Prompt: ${visible(sample.prompt.trim().replaceAll("\n", " "), 110)}`;
+  const name = place ? `live-${place + 1}` : "live";
   const frame = panel(
-    "live",
+    name,
     visible(chosen.title, 90),
     about,
-    make("div", {}, holder, words, chips.list, legend, buttons),
+    make("div", {}, holder, words, legend, buttons),
+    { level: "h3" },
   );
 
   function show(step) {
     state.step = step;
-    chips.move(state.scene, step);
     row.style.transform = `translate(${HEAT.left}px, ${step * state.geometry.line}px)`;
     const { leaders, source } = state.scene, key = leaders[step], found = sinksOf(state.scene, step);
     const [text] = sample.vocabulary[source.canvas[step * sample.positions + key]];
@@ -67,11 +70,10 @@ export function createLive(app) {
     async draw() {
       state.scene ??= await loadScene(sample, view);
       const width = Math.max(120, (frame.element.clientWidth || 480) - 34 - HEAT.left);
-      state.geometry = paintHeat(picture, state.scene, width, width < 400 ? 150 : 210);
+      state.geometry = paintHeat(picture, state.scene, width, 96);
       row.style.width = `${width}px`;
       row.style.height = `${Math.max(3, state.geometry.line)}px`;
       legend.replaceChildren(...heatLegend(state.scene));
-      chips.draw(state.scene, state.step);
       const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
       if (state.played || still) show(state.played ? state.step : sample.steps >> 1);
       else play();

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from sinkscope.interventions.conditions import Condition
-from sinkscope.results.rows import Cell, Control, LikelihoodChange, read_results
-from sinkscope.results.summary import activation, summary
+from made_conditions import make_condition
+from sinkscope.conditions import Condition
+from sinkscope.results.rows import Cell, Control
+from sinkscope.results.series import short_names
+from sinkscope.results.summary import activation
 from sinkscope.results.tables import WIDTH, table_1
-from sinkscope.study.vocabulary import short_names
 
 RULES = [(("rule", "threshold"), ("epsilon", epsilon), ("unit", "uniform")) for epsilon in (1.0, 3.0, 6.0)]
 
@@ -38,23 +39,23 @@ def cell(condition: Condition, accuracy: float, model: str = "tiny-llada", setti
 
 def test_every_condition_has_a_cell_of_its_own() -> None:
     conditions = [
-        *(Condition("mask_sinks", k, rank, "all") for k in (1, 5) for rank in ("clean", "as_run")),
-        *(Condition("mask_sinks", 5, "clean", "all", above=rule) for rule in RULES),
-        Condition("mask_sinks", 5, "clean", "all", keep_self=True),
-        *(Condition("zero_values", 5, rank, "all", of="sinks") for rank in ("clean", "as_run")),
-        *(Condition("mask_random", 5, rank, "all", match="count") for rank in ("clean", "as_run")),
-        Condition("mask_positions", positions=(0,), since="second"),
+        *(make_condition("mask_sinks", k, rank, "all") for k in (1, 5) for rank in ("clean", "as_run")),
+        *(make_condition("mask_sinks", 5, "clean", "all", above=rule) for rule in RULES),
+        make_condition("mask_sinks", 5, "clean", "all", keep_self=True),
+        *(make_condition("zero_values", 5, rank, "all", of="sinks") for rank in ("clean", "as_run")),
+        *(make_condition("mask_random", 5, rank, "all", match="count") for rank in ("clean", "as_run")),
+        make_condition("mask_positions", positions=(0,), since="second"),
     ]
     cells = [cell(condition, (11 + place) / 100) for place, condition in enumerate(conditions)]
-    text = "\n".join(table_1([cell(Condition("none"), 0.9), *cells]))
+    text = "\n".join(table_1([cell(make_condition("none"), 0.9), *cells]))
     for place in range(len(conditions)):
         assert text.count(f"{11 + place} [0–100]") == 1
 
 
 def test_many_k_and_long_names_stay_within_the_width() -> None:
     long = {"model": "Dream-v0-Instruct-7B", "setting": "block=whole"}
-    cells = [cell(Condition("none"), 1.0, **long)]
-    cells += [cell(Condition("mask_sinks", k, "clean", "all"), 1.0, **long) for k in (1, 2, 5, 10, 20, 50, 100)]
+    cells = [cell(make_condition("none"), 1.0, **long)]
+    cells += [cell(make_condition("mask_sinks", k, "clean", "all"), 1.0, **long) for k in (1, 2, 5, 10, 20, 50, 100)]
     lines = list(table_1(cells))
     assert max(map(len, lines)) <= WIDTH
     shown = [line.split("K=")[1].split()[0] for line in lines if "K=" in line]
@@ -66,20 +67,20 @@ def test_conditions_have_the_names_of_the_pages_and_no_two_share_one() -> None:
     share = (("rule", "head_share"), ("group", "all"), ("epsilon", 0.3))
     other = (("rule", "head_share"), ("group", "masked"), ("epsilon", 0.3))
     named = {
-        "top key": Condition("mask_sinks", 1, "clean", "all"),
-        "structural key": Condition("mask_sinks", 1, "clean", "all", kinds="structural"),
-        "content key": Condition("mask_sinks", 1, "clean", "all", kinds="content"),
-        "weak top key < 0.3": Condition("mask_sinks", 1, "clean", "all", below=share),
-        "random, as many": Condition("mask_random", 1, "clean", "all", match="count"),
-        "random, ≤ its mass": Condition("mask_random", 1, "clean", "all", match="mass"),
+        "top key": make_condition("mask_sinks", 1, "clean", "all"),
+        "structural key": make_condition("mask_sinks", 1, "clean", "all", kinds="structural"),
+        "content key": make_condition("mask_sinks", 1, "clean", "all", kinds="content"),
+        "weak top key < 0.3": make_condition("mask_sinks", 1, "clean", "all", below=share),
+        "random, as many": make_condition("mask_random", 1, "clean", "all", match="count"),
+        "random, ≤ its mass": make_condition("mask_random", 1, "clean", "all", match="mass"),
         "random for content key, ≤ its mass": Condition(
             "mask_random", 1, "clean", "all", match="mass", kinds="content"
         ),
-        "position 0 after the prefill": Condition("mask_positions", positions=(0,), since="second"),
-        "position 0 from the first row": Condition("mask_positions", positions=(0,), since="first"),
+        "position 0 after the prefill": make_condition("mask_positions", positions=(0,), since="second"),
+        "position 0 from the first row": make_condition("mask_positions", positions=(0,), since="first"),
     }
-    twins = [Condition("mask_sinks", 1, "clean", "all", above=rule) for rule in (share, other)]
-    conditions = [*named.values(), *twins, Condition("mask_sinks", 1, "clean", "all", keep_self=True)]
+    twins = [make_condition("mask_sinks", 1, "clean", "all", above=rule) for rule in (share, other)]
+    conditions = [*named.values(), *twins, make_condition("mask_sinks", 1, "clean", "all", keep_self=True)]
     names = short_names({one.label: one.to_dict() for one in conditions}, causal=True)
     assert len({*names.values()}) == len(conditions)
     assert {name: names[one.label] for name, one in named.items()} == {name: name for name in named}
@@ -90,8 +91,8 @@ def test_conditions_have_the_names_of_the_pages_and_no_two_share_one() -> None:
 
 def test_the_effect_per_percent_of_attention_stands_beside_the_accuracy() -> None:
     cells = [
-        cell(Condition("none"), 0.9),
-        replace(cell(Condition("mask_sinks", 1, "clean", "all"), 0.8), per_percent=-1.25),
+        cell(make_condition("none"), 0.9),
+        replace(cell(make_condition("mask_sinks", 1, "clean", "all"), 0.8), per_percent=-1.25),
     ]
     lines = list(table_1(cells))
     assert any("-1.25/%" in line.split() for line in lines) and max(map(len, lines)) <= WIDTH
@@ -110,27 +111,3 @@ def test_the_summary_names_a_command_that_works(tmp_path: Path, monkeypatch: pyt
     (bin / "sinkscope").touch(mode=0o755)
     monkeypatch.setenv("PATH", str(bin))
     assert activation() == ""
-
-
-def test_the_strong_sinks_and_their_control_come_before_what_has_no_room() -> None:
-    strong = {"above": (("rule", "head_share"), ("epsilon", 0.3))}
-    conditions = [
-        Condition("none"), Condition("mask_sinks", 1, "clean", "all"), Condition("mask_sinks", 1, "clean", "all", kinds="content"),
-        Condition("mask_random", 1, "clean", "all", match="mass"), Condition("mask_sinks", 1, "clean", "all", **strong),
-    ]  # fmt: skip
-    rows = [
-        LikelihoodChange(
-            model=model, condition=one.to_dict(), label=one.label, n=8, tokens=80, unit="nats per token", value=-0.1,
-            low=-0.2, high=0.0, difference=-0.1, difference_low=-0.2, difference_high=0.0, p=0.01, key_share=0.1,
-            mass_share=0.3, leak=0.0, of="answers", causal=model == "arm",
-        )
-        for model in ("arm", "dlm") for one in conditions
-    ]  # fmt: skip
-    found = read_results(Path(__file__).parents[2] / "docs" / "results" / "paper")
-    assert found is not None
-    lines = summary(replace(found, likelihood=rows)).splitlines()
-    place = next(number for number, line in enumerate(lines) if line.startswith("Nats per token"))
-    shown = [line.strip() for line in lines[place + 2 : place + 5]]
-    assert len(lines) <= 40
-    for line, name in zip(shown, ("top key", "strong sink", "random, ≤ its mass"), strict=True):
-        assert line.startswith(name)

@@ -13,32 +13,30 @@ A head is static, moving, flash, split or none, by thresholds that anyone may mo
 
 Beside its class a head may be *relocating*: its largest sink really changes place. Two or more keys were the largest sink,
 no key is a sink in `static` of all steps (else that one stands, whatever else comes and goes), and it is no flash. Of moving
-heads many are not: their sink only vanishes and comes back, or another key stands all the while.
+heads many are not: their sink only vanishes and comes back, or another key stands all the while. `motion` tells the two
+apart: it is the class, with *relocating* or *intermittent* (comes and goes, but stays in place) for moving heads.
 """
 
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import polars as pl
 import torch
 from torch import Tensor
 
 from sinkscope.errors import RuleError
-from sinkscope.fields import check_fields, number, whole
-from sinkscope.sinks import dynamics
-from sinkscope.sinks.columns import TraceColumns, default_rule, marks_by_layer, on_one_core
 from sinkscope.sinks.rules import Rule
-from sinkscope.sinks.tables import named
+from sinkscope.tracing import dynamics
+from sinkscope.tracing.sinks import named
+from sinkscope.tracing.trace import Trace, single_threaded
+from sinkscope.validation import Count, NonNegative, Share, settings
 
 NAMES = ("none", "split", "flash", "static", "moving")
-Share = Annotated[float, number(0, 1)]
-Count = Annotated[int, whole(1)]
 
 
-@dataclass(frozen=True)
+@settings(RuleError)
 class Classes:
     """The thresholds between the classes of heads."""
 
@@ -47,18 +45,15 @@ class Classes:
     split: Share = 0.5  # share of the steps that could show it
     split_steps: Count = 2
     split_queries: Count = 4  # a single row has a favourite key by nature: a few rows are needed to speak of a kind
-    split_support: Annotated[float, number(0)] = 2.0  # in column sums: one query alone gives at most 1
+    split_support: NonNegative = 2.0  # in column sums: one query alone gives at most 1
     split_prompt: bool = False  # count prompt queries to the committed ones ("unmasked", in the paper's word)
     trend: Share = 0.8
     trend_steps: Count = 6
     direction: Share = 0.5  # |trend| from which a moving head is said to go right or left
 
-    def __post_init__(self) -> None:
-        check_fields(self, RuleError)
-
 
 def judged(classes: Classes, steps_with_sink: Tensor, measures: Mapping[str, Tensor]) -> dict[str, Any]:
-    """class, direction and relocating of each head; all measures are vectors with one entry per head, NaN where not measured.
+    """class, motion, direction and relocating of each head; measures have one entry per head, NaN where not measured.
 
     Direction is right, left or wander where a sink moves; None for other heads, and for a sink that only vanishes.
     """
@@ -77,7 +72,9 @@ def judged(classes: Classes, steps_with_sink: Tensor, measures: Mapping[str, Ten
     names = [NAMES[i] for i in holds.to(torch.int8).numpy().argmax(0)]
     ways = [_way(classes, one) if name == "moving" else None for name, one in zip(names, trend.tolist(), strict=True)]
     relocating = (measures["main_keys"] >= 2) & (measures["standing"] < classes.static) & ~flash
-    return {"class": names, "direction": ways, "relocating": relocating.numpy()}
+    moves = ["relocating" if one else "intermittent" for one in relocating.tolist()]
+    motions = [move if name == "moving" else name for name, move in zip(names, moves, strict=True)]
+    return {"class": names, "motion": motions, "direction": ways, "relocating": relocating.numpy()}
 
 
 def _way(classes: Classes, trend: float) -> str | None:
@@ -88,14 +85,14 @@ def _way(classes: Classes, trend: float) -> str | None:
     return "right" if trend > 0 else "left"
 
 
-@on_one_core
-def head_dynamics(trace: TraceColumns, rule: Rule | None = None, classes: Classes | None = None) -> pl.DataFrame:
+@single_threaded
+def head_dynamics(trace: Trace, rule: Rule | None = None, classes: Classes | None = None) -> pl.DataFrame:
     """One row per (layer, head): class, lives, path, distances, strength, entropy; null where there is nothing to measure.
 
     Positions and distances are in tokens, times in steps, strength in the rule's unit (column `unit`). The columns are
     explained one by one in docs/explanation/sinks.md.
     """
-    rule, classes = rule or default_rule(trace), classes or Classes()
+    rule, classes = rule or trace.default_rule, classes or Classes()
     queries, alive = trace.query_count(rule.group), trace.alive()
     unmasked = ["committed", "prompt"] if classes.split_prompt else ["committed"]
     kinds = trace.query_count("masked"), torch.stack([trace.query_count(kind) for kind in unmasked]).sum(0)
@@ -105,7 +102,7 @@ def head_dynamics(trace: TraceColumns, rule: Rule | None = None, classes: Classe
         front, right = dynamics.mask_ends(trace.canvas, trace.mask_id)
     parts: list[dynamics.Measures] = []
     mains, presents, layer_mains = [], [], []
-    for layers, scores, marks, (received, masked, *others) in marks_by_layer(trace, rule, "masked", *unmasked):
+    for layers, scores, marks, (received, masked, *others) in trace.marks_by_layer(rule, "masked", *unmasked):
         main, score, present = dynamics.main_key(scores, marks)
         norms = trace.value_norms
         ratio = torch.full(marks.shape[1:3], torch.nan)
@@ -163,6 +160,7 @@ def by_layer(heads: pl.DataFrame) -> pl.DataFrame:
             *[pl.col(name).mean() for name in means],
             *[(pl.col("class") == name).mean().alias(name) for name in ("static", "moving", "flash", "split", "none")],
             pl.col("relocating").mean(),
+            (pl.col("motion") == "intermittent").mean().alias("intermittent"),
             pl.col("unit").first(),
         )
         .sort("layer")

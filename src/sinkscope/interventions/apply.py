@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,7 +18,7 @@ from sinkscope.interventions.activations import ActivationIntervention
 from sinkscope.interventions.base import Intervention, within
 from sinkscope.interventions.hooks import HookContext, hook
 from sinkscope.interventions.memory import Memory
-from sinkscope.sinks.tokens import KindsOf
+from sinkscope.sinks.kinds import KindsOf
 
 
 @dataclass
@@ -188,29 +188,35 @@ class Active(Tap):
 
 
 @contextmanager
-def intervene(model: Any, *interventions: Intervention, record: bool = False) -> Iterator[Active]:
+def intervene(
+    model: Any, *interventions: Intervention | Sequence[Intervention], record: bool = False
+) -> Iterator[Active]:
     """Change the attention of `model` until the `with` ends; several interventions act together in the same call.
 
-    model: a loaded model or any torch module. Layers and heads that the model does not have are refused. Only calls of the
-    thread that entered the `with` are changed. record: keep which keys each call masked, in `masked`.
+    model: a loaded model or any torch module. interventions: each by itself, or a list of them. Layers and heads that the
+    model does not have are refused. Only calls of the thread that entered the `with` are changed. record: keep which keys
+    each call masked, in `masked`.
     """
     root = module_of(model)
     shape = Shape.of(root)
-    for each in interventions:
+    every: list[Intervention] = []
+    for one in interventions:
+        every += one if isinstance(one, list | tuple) else [one]  # type: ignore[list-item]
+    for each in every:
         if not isinstance(each, Intervention):
             raise InterventionError(f"Expected interventions such as MaskSinks(k=5), got {each!r}.")
         each.check(shape)
-    active = Active(interventions, masked=[] if record else None)
+    active = Active(tuple(every), masked=[] if record else None)
     if getattr(model, "tokenizer", None) is not None:
         active.memory.kinds_of = KindsOf(model.tokenizer, getattr(model, "mask_id", None))
-    for each in interventions:
+    for each in every:
         if not each.is_noop:
             each.prepare(model, active.memory)
     with ExitStack() as stack:
-        for each in interventions:
+        for each in every:
             if isinstance(each, ActivationIntervention) and not each.is_noop:
                 stack.enter_context(hook(root, each.where(shape), partial(active.act, each)))
         listener = stack.enter_context(listening(root, active))
         yield active
-    for each in interventions:
+    for each in every:
         each.check(Shape.seen(listener))

@@ -8,11 +8,12 @@ from typing import Any
 
 import polars as pl
 import pytest
-from made_rows import tables
 
+from made_rows import tables
 from sinkscope.cli.app import run
 from sinkscope.errors import StudyError
-from sinkscope.results.compare import compare, shown
+from sinkscope.results.compare import compare_runs as compare
+from sinkscope.results.compare import comparison_text as shown
 from sinkscope.results.rows import Results, RunFacts
 from sinkscope.study.schema import Study
 
@@ -34,8 +35,8 @@ def made(folder: Path, problems: int, right: int, difficulty: int | None = None,
     ]  # fmt: skip
     folder.mkdir()
     (folder / "study.yaml").write_text(study.to_yaml())
-    about = RunFacts("made", study.seed, [], {}, "reference", "", 1, 1)
-    made = Results(**vars(tables()), verdicts=[], run=about)
+    about = RunFacts("made", study.seed, [], {}, "reference", "", 1, 1, 5.0)
+    made = Results(**vars(tables()), verdicts=[], run=about, claims=[])
     (folder / "results.json").write_text(json.dumps(made.to_dict()))
     pl.DataFrame(rows).write_parquet(folder / "results.parquet")
     return folder
@@ -81,7 +82,8 @@ def renamed(folder: Path, name: str) -> Path:
 
 def test_a_base_is_compared_with_its_fine_tune(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     base, tuned = made(tmp_path / "a", 4, 2), renamed(made(tmp_path / "b", 4, 3), "m-tuned")
-    assert compare(base, tuned)["cells"] == []
+    with pytest.raises(StudyError, match="no cell in common"):
+        compare(base, tuned)
     found = compare(base, tuned, {"m": "m-tuned"})
     assert {row["model"] for row in found["cells"]} == {"m → m-tuned"} and len(found["cells"]) == 6
     assert all(row["difference"] == 0.25 for row in found["cells"])

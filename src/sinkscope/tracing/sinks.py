@@ -11,25 +11,18 @@ import torch
 from torch import Tensor
 
 from sinkscope.errors import RuleError, TraceError
-from sinkscope.sinks.columns import (
-    TraceColumns,
-    columns_by_layer,
-    default_rule,
-    marks_by_layer,
-    on_one_core,
-    visible_columns,
-)
+from sinkscope.sinks.kinds import ROLE_KIND, role_names
 from sinkscope.sinks.rules import Columns, Rule, Threshold
-from sinkscope.sinks.tokens import ROLE_KIND, role_names
 from sinkscope.statistics import resampled
+from sinkscope.tracing.trace import Trace, single_threaded
 
 
-@on_one_core
-def find(trace: TraceColumns, rule: Rule | None = None) -> pl.DataFrame:
+@single_threaded
+def find(trace: Trace, rule: Rule | None = None) -> pl.DataFrame:
     """Every sink of a trace: step, layer, head, position, id, token, kind, score, and the unit that the score is in."""
-    rule = rule or default_rule(trace)
+    rule = rule or trace.default_rule
     places, values = [], []
-    for layers, scores, marks, _ in marks_by_layer(trace, rule):
+    for layers, scores, marks, _ in trace.marks_by_layer(rule):
         place = marks.nonzero()
         values.append(scores[marks])
         place[:, 1] += layers.start
@@ -41,7 +34,7 @@ def find(trace: TraceColumns, rule: Rule | None = None) -> pl.DataFrame:
     return _keys(trace, *place.unbind(-1)).with_columns(score=pl.Series(value.numpy()), **named(rule))
 
 
-def received(trace: TraceColumns, group: str, unit: str) -> pl.DataFrame:
+def received(trace: Trace, group: str, unit: str) -> pl.DataFrame:
     """What each key that exists received, as rows."""
     scores = trace.scores(group, unit)  # [step, layer, head, key]
     there = trace.alive()[:, None, None].expand(scores.shape)
@@ -49,7 +42,7 @@ def received(trace: TraceColumns, group: str, unit: str) -> pl.DataFrame:
     return frame.with_columns(unit=pl.lit(unit), group=pl.lit(group))
 
 
-def _keys(trace: TraceColumns, step: Tensor, layer: Tensor, head: Tensor, position: Tensor) -> pl.DataFrame:
+def _keys(trace: Trace, step: Tensor, layer: Tensor, head: Tensor, position: Tensor) -> pl.DataFrame:
     """A row per key of a head at a step, with the token that stood there."""
     places = {"step": step, "layer": layer, "head": head, "position": position}
     known, codes = np.unique(trace.canvas.numpy(), return_inverse=True)
@@ -73,9 +66,9 @@ def named(rule: Rule) -> dict[str, pl.Expr]:
 PAPER_EPSILONS = tuple(range(11))  # Fig. 10 runs from 0 to 10
 
 
-@on_one_core
+@single_threaded
 def sweep(
-    trace: TraceColumns,
+    trace: Trace,
     epsilons: Sequence[float] = PAPER_EPSILONS,
     units: Sequence[str] = ("sum", "percent"),
     group: str = "all",
@@ -87,9 +80,9 @@ def sweep(
     rules = [Threshold(float(epsilon), unit=unit, group=group) for unit in units for epsilon in epsilons]
     if not rules:
         raise RuleError("A sweep needs at least one epsilon and one unit, and got none: name some.")
-    queries, alive, _ = visible_columns(trace, group)
+    queries, alive, _ = trace.rule_columns(group)
     sinks = np.zeros(len(rules), dtype=np.int64)
-    for _, (received,) in columns_by_layer(trace, [group]):
+    for _, (received,) in trace.columns_by_layer(group):
         columns = Columns.of(received, queries, alive)
         # Missing keys and steps without queries are 0, which is never above a limit.
         sinks += [int(rule.mark(columns).sum()) for rule in rules]
@@ -100,8 +93,8 @@ def sweep(
     )
 
 
-@on_one_core
-def histogram(trace: TraceColumns, bins: int = 50, unit: str = "sum", group: str = "all") -> pl.DataFrame:
+@single_threaded
+def histogram(trace: Trace, bins: int = 50, unit: str = "sum", group: str = "all") -> pl.DataFrame:
     """How many keys have which score: low, high (exclusive, but for the last bin), count, share, and the unit.
 
     The bins are equal and run from 0 to the largest score, rounded up to a whole number except in the unit `mean`.
@@ -109,14 +102,14 @@ def histogram(trace: TraceColumns, bins: int = 50, unit: str = "sum", group: str
     if bins < 1:
         raise RuleError(f"A histogram needs at least one bin, not {bins}.")
     rule = Threshold(0.0, unit=unit, group=group)
-    queries, alive, _ = visible_columns(trace, group)
+    queries, alive, _ = trace.rule_columns(group)
     counted = (trace.alive() & (queries > 0)[:, None])[:, None, None, :]
     top = 0.0
-    for _, (received,) in columns_by_layer(trace, [group]):
+    for _, (received,) in trace.columns_by_layer(group):
         top = max(top, float(rule.scores(received, queries, alive).amax()))
     top = (top if unit == "mean" else math.ceil(top)) or 1.0
     count = np.zeros(bins, dtype=np.int64)
-    for _, (received,) in columns_by_layer(trace, [group]):
+    for _, (received,) in trace.columns_by_layer(group):
         scores = rule.scores(received, queries, alive)
         values = scores if bool(counted.all()) else scores[counted.expand_as(scores)]
         place = (values.flatten() * (bins / top)).int().clamp_(max=bins - 1)
@@ -134,10 +127,8 @@ Counts = npt.NDArray[np.float64]  # [generation, row]
 Entry = tuple[int, str]  # id and kind
 
 
-@on_one_core
-def token_shares(
-    traces: TraceColumns | Sequence[TraceColumns], rule: Rule | None = None, seed: int = 0
-) -> pl.DataFrame:
+@single_threaded
+def token_shares(traces: Trace | Sequence[Trace], rule: Rule | None = None, seed: int = 0) -> pl.DataFrame:
     """Share of the sinks that falls on each token, its base rate, and the ratio of the two.
 
     A sink counts once a (step, layer, head); `base` is how often the token stands on the canvas, a count a (step,
@@ -149,7 +140,7 @@ def token_shares(
     several = list(traces) if isinstance(traces, Sequence) else [traces]
     if not several:
         raise TraceError("Expected at least one trace, got none: trace a generation first.")
-    rule = rule or default_rule(several[0])
+    rule = rule or several[0].default_rule
     vocabulary = _common_vocabulary(several)
     counted = [sink_counts(trace, rule) for trace in several]
     entries = sorted({entry for counts in counted for entry in counts})
@@ -164,11 +155,11 @@ def token_shares(
     )
 
 
-def sink_counts(trace: TraceColumns, rule: Rule) -> dict[Entry, tuple[float, float]]:
+def sink_counts(trace: Trace, rule: Rule) -> dict[Entry, tuple[float, float]]:
     """(id, kind) → how often it was a sink (a count a step, layer and head) and how often it was there (a count a step)."""
     there = (trace.alive() & (trace.query_count(rule.group) > 0)[:, None]).numpy()
     marked = np.zeros(there.shape)
-    for _, _, marks, _ in marks_by_layer(trace, rule):
+    for _, _, marks, _ in trace.marks_by_layer(rule):
         marked += marks.sum((1, 2)).numpy()
     canvas = trace.canvas[:-1].numpy()
     codes, place = np.unique(2 * canvas[there] + role_names(canvas, trace.vocabulary)[there], return_inverse=True)
@@ -180,7 +171,7 @@ def sink_counts(trace: TraceColumns, rule: Rule) -> dict[Entry, tuple[float, flo
     }
 
 
-def _common_vocabulary(traces: Sequence[TraceColumns]) -> dict[int, tuple[str, str]]:
+def _common_vocabulary(traces: Sequence[Trace]) -> dict[int, tuple[str, str]]:
     vocabulary: dict[int, tuple[str, str]] = {}
     for trace in traces:
         for i, entry in trace.vocabulary.items():

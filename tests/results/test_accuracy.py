@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sinkscope.study.analysis import accuracy
 
-from sinkscope.interventions.conditions import Condition
+from made_conditions import make_condition
+from sinkscope.conditions import Condition
+from sinkscope.results import accuracy
 from sinkscope.results.accuracy import AnswerSet, Key
 from sinkscope.results.rows import Answered
 from sinkscope.statistics import paired
-from sinkscope.study.schema import Study
 from sinkscope.study.units import ModelInfo
 
-NONE = Condition("none")
-FACTS = [ModelInfo("m", "m", False, "llada", {}, {})]
+NONE = make_condition("none")
+FACTS = {"m": ModelInfo("m", "m", False, "llada", {}, {})}
 
 
 def answered(
@@ -31,29 +31,29 @@ def answered(
 
 def cells(*made: tuple[Key, AnswerSet]) -> dict[str, dict[str, Any]]:
     """Label of the condition → its cell."""
-    return {row.label: row.to_dict() for row in accuracy.cells(Study.load("quick"), FACTS, dict(made))}
+    return {row.label: row.to_dict() for row in accuracy.cells(FACTS, dict(made))}
 
 
 def pooled(*made: tuple[Key, AnswerSet]) -> dict[Key, AnswerSet]:
-    return accuracy.pooled(dict(made))
+    return accuracy.pool_tasks(dict(made))
 
 
 def test_holm_is_over_k_within_one_kind_of_masking() -> None:
-    ks = [Condition("mask_sinks", k, "clean", "all") for k in (1, 5)]
+    ks = [make_condition("mask_sinks", k, "clean", "all") for k in (1, 5)]
     made = cells(
         answered(NONE, set(range(8))),
         *(answered(condition, set(range(8 - condition.k))) for condition in ks),
-        answered(Condition("mask_sinks", 5, "as_run", "all"), set(range(3))),
+        answered(make_condition("mask_sinks", 5, "as_run", "all"), set(range(3))),
     )
     assert [cell["p_holm"] for cell in made.values()] == pytest.approx([1.0, 1.0, 2 * 0.0625, 0.0625])
 
 
 def test_only_a_count_may_be_matched_by_another_ranking() -> None:
-    sinks = Condition("mask_sinks", 5, "as_run", "all")
-    other = [answered(Condition("mask_random", 5, "clean", "all", match), {0, 1}) for match in ("count", "mass")]
+    sinks = make_condition("mask_sinks", 5, "as_run", "all")
+    other = [answered(make_condition("mask_random", 5, "clean", "all", match), {0, 1}) for match in ("count", "mass")]
     found = cells(answered(NONE, {0, 1, 2}), answered(sinks, {0}), *other)[sinks.label]["controls"]
     assert set(found) == {"count"}
-    own = answered(Condition("mask_random", 5, "as_run", "all", "mass"), {0, 1}, mass=0.25)
+    own = answered(make_condition("mask_random", 5, "as_run", "all", "mass"), {0, 1}, mass=0.25)
     found = cells(answered(NONE, {0, 1, 2}), answered(sinks, {0}), *other, own)[sinks.label]["controls"]
     assert set(found) == {"count", "mass"} and found["mass"]["mass_share"] == pytest.approx(0.25)
 
@@ -61,16 +61,15 @@ def test_only_a_count_may_be_matched_by_another_ranking() -> None:
 def test_cells_say_whether_the_model_is_causal() -> None:
     made = dict([answered(NONE, {0})])
     for causal in (True, False):
-        facts = [ModelInfo("m", "m", causal, "llama", {}, {})]
-        assert accuracy.cells(Study.load("quick"), facts, made)[0].causal is causal
+        facts = {"m": ModelInfo("m", "m", causal, "llama", {}, {})}
+        assert accuracy.cells(facts, made)[0].causal is causal
 
 
 def test_pooled_cells_are_also_told_without_weak_tasks() -> None:
-    sinks = Condition("mask_sinks", 1, "clean", "all")
+    sinks = make_condition("mask_sinks", 1, "clean", "all")
     easy = [answered(NONE, set(range(10)), task="easy"), answered(sinks, {0, 1}, task="easy", mass=0.5)]
     hard = [answered(NONE, {0}, 20, "hard"), answered(sinks, {0}, 20, "hard", mass=0.1)]
-    study = Study.load("quick")
-    both = accuracy.pooled_cells(study, FACTS, pooled(*easy, *hard))
+    both = accuracy.pooled_cells(FACTS, pooled(*easy, *hard))
     whole = {row.label: row.to_dict() for row in both}
     row, alone = whole[sinks.label], cells(*easy)[sinks.label]
     assert row["n"] == 30 and row["difference"] == pytest.approx(-8 / 30)  # as before
@@ -78,7 +77,7 @@ def test_pooled_cells_are_also_told_without_weak_tasks() -> None:
         name: alone[name] for name in Answered.__dataclass_fields__
     }
     assert "able" not in alone
-    none = accuracy.pooled_cells(study, FACTS, pooled(*hard))
+    none = accuracy.pooled_cells(FACTS, pooled(*hard))
     assert [row.able for row in none] == [None, None] and none[0].weak == {"hard": 0.05}
 
 

@@ -1,0 +1,296 @@
+"""What is changed while a model answers: an intervention, or decode settings; as study files, results and people name it."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import ValidationError
+
+from sinkscope.decoding.settings import By, CanvasCache, Per, SparseCache
+from sinkscope.errors import InterventionError, SinkscopeError, StudyError
+from sinkscope.interventions.base import INTERVENTIONS, Aim, Entry, Intervention, Label, Match
+from sinkscope.interventions.positions import Positions
+from sinkscope.interventions.ranked import MaskSinks
+from sinkscope.io import bounded_yaml
+from sinkscope.validation import Count, FieldError, FromZero, Number, Seed, Share, first_mistake, settings, show_value
+
+Models = Literal["all", "causal", "diffusion"]
+MODELS: tuple[Models, ...] = ("all", "causal", "diffusion")
+ALWAYS = ("k", "rank", "rows")  # fields that every condition has in results, whether or not its intervention takes them
+STRENGTHS = ("k", "radius", "keep", "to", "by")  # how much is done; what differs in nothing else is one series
+MOST = 1_000  # conditions that one entry may make
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What a unit changes: nothing ("none"), attention ("noop" and interventions), or how the model decodes.
+
+    models: which kinds of models it is for; conditions that differ in it alone are the same.
+    """
+
+    name: str
+    change: Entry | None = None
+    models: Models = field(default="all", compare=False)
+
+    @classmethod
+    def of(cls, change: Entry) -> Condition:
+        """The condition that this intervention, or change of decode settings, makes."""
+        return cls(change.name, change)
+
+    @classmethod
+    def read(cls, entry: Mapping[str, Any] | str) -> list[Condition]:
+        """The conditions of one entry of a study file, where every list is a sweep; a FieldError names the wrong field."""
+        words = {"name": entry} if isinstance(entry, str) else dict(entry)
+        if words.get("name") is None:
+            raise FieldError(f"needs the field 'name': one of {', '.join(names())}")
+        name, models = words.pop("name"), words.pop("for", MODELS[0])
+        if models not in MODELS:
+            raise FieldError(f"must be one of {', '.join(MODELS)}, got {show_value(models)}", "for")
+        if isinstance(name, str) and name in PLAIN:
+            if words:
+                raise FieldError(f"is not a field that is known here: {name} has no settings", next(iter(words)))
+            return [cls(name, PLAIN[name], models)]
+        kind = INTERVENTIONS.get(name)
+        if kind is None:
+            raise FieldError(f"must be one of {', '.join(names())}, got {show_value(name)}", "name")
+        swept: dict[str, list[Any]] = {}
+        for setting, value in words.items():
+            swept[setting] = value if isinstance(value, list) and not kind.takes_list(setting) else [value]
+            if not swept[setting]:
+                raise FieldError("must be one value, or a list of values to sweep, got an empty list", setting)
+        points = itertools.islice(itertools.product(*swept.values()), MOST + 1)
+        conditions = [cls(name, _build(kind, dict(zip(swept, point, strict=True))), models) for point in points]
+        if len(conditions) > MOST:
+            raise FieldError(f"makes more than {MOST:,} conditions; leave some out")
+        return conditions
+
+    @classmethod
+    def parse(cls, text: str) -> Condition:
+        """`mask_sinks:k=5,rank=as_run`: the name of an intervention as study files have it, and settings in YAML's flow style.
+
+        Commas inside brackets, braces and quotes belong to the value: `mask_positions:positions=[0,1]`.
+        """
+        name, _, rest = text.partition(":")
+        # What stands behind the name is YAML's flow style with = in place of the colon.
+        flow, count = re.subn(r"(^|,)\s*(\w+)\s*=", r"\1 \2: ", rest)
+        words = bounded_yaml.parse(f"{{{flow}}}", f"--condition {name}", InterventionError)[0]
+        if not isinstance(words, dict) or "name" in words or len(words) != count:
+            raise InterventionError(f"Expected a condition as NAME:setting=value,setting=value, got {text!r:.80}.")
+        try:
+            found = cls.read({"name": name.strip(), **words})
+        except FieldError as error:
+            where = ".".join(map(str, error.path)) or "it"
+            raise InterventionError(f"--condition {text:.80}: {where} {str(error).rstrip('.')}.") from None
+        if len(found) != 1:
+            raise InterventionError(
+                f"Expected one condition, got a sweep of {len(found)} in {text!r:.80}; repeat --condition."
+            )
+        return found[0]
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Condition:
+        """The condition that `to_dict` wrote; one whose intervention is not installed here can still be shown."""
+        name = values["name"]
+        words = {word: value for word, value in values.items() if word != "name" and value is not None}
+        if name in PLAIN:
+            return cls(name, PLAIN[name])
+        kind = INTERVENTIONS.get(name)
+        if kind is None:
+            return cls(name, NotInstalled(name, json.dumps(words)))
+        words = {word: value for word, value in words.items() if word in kind.hints()}
+        try:
+            return cls(name, _build(kind, words))
+        except FieldError as error:
+            raise StudyError(
+                f"The condition {name} cannot be read: {'.'.join(map(str, error.path))} {error}."
+            ) from None
+
+    def to_dict(self) -> dict[str, Any]:
+        """name, k, rank and rows always; the other settings where they say something."""
+        always = {"name": self.name, "k": self.get("k", 0), "rank": self.get("rank"), "rows": self.get("rows")}
+        return {**always, **{name: value for name, value in self.words.items() if name not in ALWAYS}}
+
+    def entry(self) -> dict[str, Any]:
+        """The condition as an entry of a study file."""
+        models = {} if self.models == MODELS[0] else {"for": self.models}
+        return {"name": self.name, **self.words, **models}
+
+    @cached_property
+    def words(self) -> dict[str, Any]:
+        """Its settings as a study file has them."""
+        return {} if self.name in PLAIN or self.change is None else self.change.to_entry()
+
+    def get(self, setting: str, default: Any = None) -> Any:
+        return self.words.get(setting, default)
+
+    @property
+    def k(self) -> int:
+        return int(self.get("k", 0))
+
+    @cached_property
+    def label(self) -> str:
+        """Name and settings in a few words, for people."""
+        label = "" if self.name in PLAIN or self.change is None else self.change.label()
+        return f"{self.name.replace('_', ' ')} {label}".strip()
+
+    @cached_property
+    def key(self) -> str:
+        """A name for files: the condition's name, and a digest of its settings."""
+        digest = hashlib.blake2b(json.dumps(self.words, sort_keys=True).encode(), digest_size=4).hexdigest()
+        return f"{self.name}-{digest}" if self.words else self.name
+
+    def series(self) -> str:
+        """Its name and settings without the strength: tests that differ in nothing else are corrected together."""
+        words = {name: value for name, value in self.words.items() if name not in STRENGTHS or isinstance(value, str)}
+        return json.dumps([self.name, words], sort_keys=True)
+
+    @property
+    def intervention(self) -> Intervention | None:
+        """What it puts into the model."""
+        return self.change if isinstance(self.change, Intervention) else None
+
+    def seeded(self, seed: int) -> Intervention | None:
+        """What it puts into the model, with the seed of a study."""
+        if isinstance(self.change, NotInstalled):
+            raise InterventionError(
+                f"The condition {self.name} is not installed here; install the package that adds it."
+            )
+        return None if self.intervention is None else self.intervention.seeded(seed)
+
+    @property
+    def decode(self) -> dict[str, Any]:
+        """Words that it puts over the decode settings, as plain data; none for what changes attention."""
+        return self.change.decode() if isinstance(self.change, DecodeChange) else {}
+
+    @property
+    def must_take_effect(self) -> bool:
+        """Whether masked keys must receive exactly nothing."""
+        made = self.intervention
+        return made is not None and self.name != "noop" and made.hides and not getattr(made, "keep_self", False)
+
+    @property
+    def aim(self) -> Aim | None:
+        return None if self.intervention is None else self.intervention.aim
+
+    def controls(self) -> Mapping[Match, Sequence[Condition]]:
+        """The conditions that may control for this one, best first."""
+        made = {} if self.intervention is None or self.name == "noop" else self.intervention.controls()
+        return {match: [Condition.of(one) for one in several] for match, several in made.items()}
+
+    def short_name(self, silent: Collection[str] = (), causal: bool = False) -> str | None:
+        """A name for tables, of all settings but the silent ones; None where a few words do not say all of it."""
+        words = {name: value for name, value in self.words.items() if name not in silent and value is not False}
+        if isinstance(self.change, Intervention) and self.name not in PLAIN:
+            return self.change.short_name(words, causal)
+        return None
+
+
+PLAIN: Mapping[str, Entry | None] = {"none": None, "noop": MaskSinks(k=0)}
+NONE, NOOP = (Condition(name, change) for name, change in PLAIN.items())
+
+
+def names() -> tuple[str, ...]:
+    """What study files may call a condition."""
+    return (*PLAIN, *sorted(INTERVENTIONS))
+
+
+def _build(kind: type[Entry], words: Mapping[str, Any]) -> Entry:
+    try:
+        return kind.from_entry(words)
+    except ValidationError as error:
+        sentence, path = first_mistake(error)
+        raise FieldError(sentence, *path) from None
+    except SinkscopeError as error:
+        raise FieldError(f"is wrong: {str(error).rstrip('.')}") from None
+
+
+@dataclass(frozen=True)
+class NotInstalled(Entry):
+    """Of a package that is not here: it can be shown, and not made."""
+
+    kind: str
+    text: str
+
+    def to_entry(self) -> dict[str, Any]:
+        words: dict[str, Any] = json.loads(self.text)
+        return words
+
+    def label(self) -> str:
+        return " ".join(f"{name}={value}" for name, value in self.to_entry().items())
+
+
+# ---- conditions that change how a model decodes, not what its attention does
+
+
+class DecodeChange(Entry):
+    """They stand beside `none` as interventions do, so that answers with and without a cache are compared by problem."""
+
+    def decode(self) -> dict[str, Any]:
+        """Words over the decode settings, as plain data."""
+        raise NotImplementedError
+
+
+@settings(StudyError)
+class DeletePositions(DecodeChange):
+    """A token taken out of the prompt: nobody reads it, nothing stands there."""
+
+    name: ClassVar[str] = "delete_positions"
+    positions: Positions
+
+    def decode(self) -> dict[str, Any]:
+        return {"delete": list(self.positions)}
+
+
+@settings(StudyError)
+class OtherSeed(DecodeChange):
+    """The noise of sampling, which no paired interval over one seed contains."""
+
+    name: ClassVar[str] = "other_seed"
+    always: ClassVar[tuple[str, ...]] = ("seed",)
+    seed: Annotated[Seed, Label("{}")] = 1
+
+    def decode(self) -> dict[str, Any]:
+        return {"seed": self.seed}
+
+
+@settings(StudyError)
+class Cached(DecodeChange):
+    """A cache of the whole canvas."""
+
+    name: ClassVar[str] = "cache"
+    always: ClassVar[tuple[str, ...]] = ("kind",)
+    kind: Annotated[CanvasCache, Label("{}")] = "dual"
+
+    def decode(self) -> dict[str, Any]:
+        return {"cache": self.kind}
+
+
+@settings(StudyError)
+class SparselyCached(DecodeChange):
+    """A cache of a kept share of the keys (`sk.SparseCache`)."""
+
+    name: ClassVar[str] = "sparse_cache"
+    always: ClassVar[tuple[str, ...]] = ("by", "keep")
+    by: Annotated[By, Label("by {}", 10)] = "received"
+    keep: Annotated[Share, Label("keep={:g}", 20)] = 0.25
+    recent: Annotated[FromZero, Label("recent={}", 30)] = 0
+    blocks: Annotated[Any, Label("blocks={}", 35)] = 1
+    refresh: Annotated[Count, Label("refresh={}", 40)] | None = None
+    per: Annotated[Per, Label("per {}", 45)] = "head"
+    drift: Annotated[Number, Label("drift={:g}", 47)] | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            self.decode()
+        except SinkscopeError as error:
+            raise ValueError(f"is wrong: {str(error).rstrip('.')}") from None
+
+    def decode(self) -> dict[str, Any]:
+        return {"cache": SparseCache(**self.to_entry()).to_dict()}
