@@ -30,7 +30,7 @@ from sinkscope.decoding.canvas import Step
 from sinkscope.interventions import Intervention
 from sinkscope.interventions.base import Selector
 from sinkscope.interventions.memory import Memory
-from sinkscope.models.base import Model, pad
+from sinkscope.models.model import Model, pad
 from sinkscope.statistics import bootstrap, change_interval
 from sinkscope.tasks import Problem, problems
 

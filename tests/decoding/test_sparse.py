@@ -12,10 +12,10 @@ from transformers import DynamicCache
 import sinkscope as sk
 from sinkscope.attention.forward import Forward, forward_context, seeded
 from sinkscope.decoding import decode
-from sinkscope.decoding.cache import Forwards, OverwritingLayer
-from sinkscope.decoding.sparse import SparseForwards
+from sinkscope.decoding.forwards import Forwards, OverwritingLayer
+from sinkscope.decoding.sparse_cache import SparseForwards
 from sinkscope.models import Model, load
-from sinkscope.models.base import pad
+from sinkscope.models.model import pad
 
 WAYS = ("received", "sinks", "no_sinks", "recent", "random")
 PROMPTS = [problem.prompt for problem in sk.tasks.problems("arithmetic", n=3, seed=5)]
@@ -238,7 +238,7 @@ def test_bad_settings_are_refused(words: dict[str, object]) -> None:
 
 
 def test_decoders_without_a_whole_canvas_refuse_it() -> None:
-    with pytest.raises(sk.SinkscopeError, match="sparse cache"):
+    with pytest.raises(sk.SinkscopeError, match="sparse"):
         replace(sk.Decode.autoregressive(length=8), cache=sk.SparseCache())
     with pytest.raises(sk.SinkscopeError, match="Guidance and a cache"):
         replace(sk.Decode.llada(length=8, guidance=1.0), cache=sk.SparseCache())

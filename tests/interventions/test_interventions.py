@@ -12,7 +12,7 @@ from golden_sets import golden
 from sinkscope.attention.call import Call, untouched_columns
 from sinkscope.errors import InterventionError
 from sinkscope.interventions.base import Intervention, top
-from sinkscope.models.base import Model
+from sinkscope.models.model import Model
 
 NOOPS = [
     sk.MaskSinks(k=0), sk.MaskSinks(k=0, rank="as_run", rows="last"), sk.MaskRandom(k=0), sk.MaskPositions(()),

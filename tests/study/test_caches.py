@@ -10,7 +10,7 @@ import pytest
 import sinkscope as sk
 from made_conditions import make_condition
 from sinkscope.conditions import Condition
-from sinkscope.settings.decode import Decode
+from sinkscope.decoding.settings import Decode
 from sinkscope.study.problem_sets import run_unit
 from sinkscope.study.units import ModelInfo, Unit, units_of
 

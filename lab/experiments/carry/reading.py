@@ -18,7 +18,7 @@ from sinkscope.errors import ReadingError
 from sinkscope.tracing.states import hidden_states, read
 
 if TYPE_CHECKING:
-    from sinkscope.models.base import Model
+    from sinkscope.models.model import Model
     from sinkscope.sinks.rules import Rule
     from sinkscope.tracing import Trace
 

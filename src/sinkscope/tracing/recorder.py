@@ -18,12 +18,12 @@ from sinkscope.attention.forward import GROUPS
 from sinkscope.attention.observe import HostCopies
 from sinkscope.attention.patch import Shape
 from sinkscope.attention.reference import probabilities
-from sinkscope.decoding.canvas import Step, lay_out
+from sinkscope.decoding.canvas import Step, build_canvas
+from sinkscope.decoding.settings import Decode
 from sinkscope.errors import BudgetError, TraceError
 from sinkscope.interventions.activations import Heads, largest
 from sinkscope.interventions.hooks import HookContext, hook
-from sinkscope.models.base import Model
-from sinkscope.settings.decode import Decode
+from sinkscope.models.model import Model
 from sinkscope.tracing import states
 from sinkscope.tracing.trace import SHAPES, WHOLE
 from sinkscope.tracing.why import measure, rotary_of
@@ -265,8 +265,8 @@ def _map(call: Call, result: CallResult, head: int, rows: int) -> Tensor:
 
 def laid_out(model: Model, ids: Tensor, settings: Decode, mask: Tensor | None) -> tuple[Tensor, list[slice], list[int]]:
     """The canvas before the first step [batch, position], and per row its real columns and where its answer begins."""
-    if settings.family != "autoregressive" and model.mask_id is not None:
-        canvas = lay_out(model, ids, settings, None if mask is None else mask.to(ids.device))
+    if not settings.left_to_right and model.mask_id is not None:
+        canvas = build_canvas(model, ids, settings, None if mask is None else mask.to(ids.device))
         found = [row.nonzero().flatten().tolist() for row in canvas.real]
         return canvas.tokens, [slice(columns[0], columns[-1] + 1) for columns in found], canvas.answers
     first = torch.cat([ids, ids.new_full((len(ids), settings.answer_length), model.fill_id)], 1)

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from sinkscope.attention.call import Call, EachCall
 from sinkscope.attention.patch import patched
+from sinkscope.decoding.settings import Decode
 from sinkscope.errors import TraceError
 from sinkscope.interventions.hooks import hook, layers_of
-from sinkscope.models.base import Model
-from sinkscope.settings.decode import Decode
+from sinkscope.models.model import Model
 from sinkscope.tracing.trace import Trace
 
 

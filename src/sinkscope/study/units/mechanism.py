@@ -26,12 +26,12 @@ from sinkscope.attention.patch import patched
 from sinkscope.conditions import Condition
 from sinkscope.decoding import decode
 from sinkscope.decoding.canvas import Step
+from sinkscope.decoding.cost import Workload, forwards_of
+from sinkscope.decoding.settings import Decode
 from sinkscope.errors import StudyError
 from sinkscope.interventions import MaskRandom, MaskSinks, intervene
 from sinkscope.interventions.base import top
-from sinkscope.models.cost import Workload, forwards_of
 from sinkscope.results.rows import Interval, Mechanism
-from sinkscope.settings.decode import Decode
 from sinkscope.statistics import bootstrap
 from sinkscope.study.schema import LEAST_STEPS, Study, TaskPlan
 from sinkscope.study.units import Job, Load, ModelInfo, Rows, Unit, UnitKind, decoded_units
