@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from made_conditions import make_condition
+from sinkscope.decoding.settings import setting_names
 from sinkscope.errors import StudyError
 from sinkscope.study.schema import STUDIES, Study, TaskPlan, shipped
 from sinkscope.study.units import ModelInfo, Unit, units_of
