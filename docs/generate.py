@@ -12,6 +12,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))  # for those that run this file by its path
 import claims
+import figures_of_runs
 import interface
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -191,6 +192,7 @@ def pages() -> dict[Path, str]:
         ARCHITECTURE: architecture(),
         claims.PAGE: claims.page(),
         claims.ANSWER: claims.answer(),
+        **figures_of_runs.pages(),
     }
     return {path: text.rstrip() + "\n" for path, text in written.items()}
 

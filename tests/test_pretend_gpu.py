@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(bool(pretend.REASON), reason=pretend.REASON)
 MODES: dict[str, tuple[Any, bool]] = {
     "plain": (None, False), "traced": (None, True), "masked": (sk.MaskSinks(k=1), False),
     "both": (sk.MaskSinks(k=1), True), "random": (sk.MaskRandom(k=1), False),
-    "counter": (sk.MaskRandom(k=1, noise="counter"), False), "cut": (sk.CutContext(1, 2), False),
+    "cut": (sk.CutContext(1, 2), False),
     "attenuated": (sk.Attenuate(sk.MaskSinks(k=1), by=0.5), False),
     "channels": (sk.AblateChannels(channels=(1, 2)), False), "heads": (sk.ZeroAttention(((0, 1), (1, 0))), False),
     "first": (sk.MaskPositions((0, -1)), False), "layer": (sk.MaskSinks(k=1, per="layer", heads=(0, 1)), False),

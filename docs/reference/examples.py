@@ -250,12 +250,12 @@ except sk.SinkscopeError as error:  # everything that a user can put right
     print(error)
 
 # ---- extend.Intervention
-from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
-from sinkscope.extend import Call, Change, Intervention, Memory, Selector, Setting, register_intervention
+from sinkscope.extend import Call, Change, Intervention, InterventionError, Label, Memory, Positive, Selector, settings
 
 
-@dataclass(frozen=True)
+@settings(InterventionError)
 class Louder(Intervention):
     """All scores are multiplied."""
 
@@ -274,7 +274,7 @@ with sk.intervene(model, Louder(by=1.5)):
 
 
 # ---- extend.Selector
-@dataclass(frozen=True)
+@settings(InterventionError)
 class MaskLast(Selector):
     """Hide the last n keys from every query but their own."""
 
@@ -295,7 +295,7 @@ with sk.intervene(model, MaskLast(n=2)):
 
 
 # ---- extend.Call
-@dataclass(frozen=True)
+@settings(InterventionError)
 class Count(Intervention):
     """What a call tells: here nothing is changed, and what passes is printed once."""
 
@@ -321,7 +321,7 @@ assert Change(bias=torch.zeros(1, 1, 1, keys), temperature=2.0).drop is None  # 
 
 
 # ---- extend.Memory
-@dataclass(frozen=True)
+@settings(InterventionError)
 class MaskStrongest(Selector):
     """Hide the key that received most in the forward before, in each head."""
 
@@ -342,8 +342,11 @@ with sk.intervene(model, MaskStrongest()) as active:
     model.generate(prompt, **short)
 assert active.effect.keys > 0
 
-# ---- extend.Setting
-from sinkscope.extend import number
 
-by = Setting("by", 2.0, number(0.1, 10.0))  # name in study files, default, what is allowed
-register_intervention("louder_example", by)(Louder)  # studies: conditions: [{name: louder_example, by: [1.5, 3]}]
+# ---- extend.Label
+@settings(InterventionError)
+class Quieter(Louder):
+    """Named, so that studies may say conditions: [{name: quieter_example, by: [0.5, 0.7]}]."""
+
+    name: ClassVar[str] = "quieter_example"
+    by: Annotated[Positive, Label("by {:g}")] = 0.5

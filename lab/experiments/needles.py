@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 import sinkscope as sk
-from sinkscope.attention.calls import Call
+from sinkscope.attention.call import Call
 from sinkscope.interventions import Intervention
 from sinkscope.interventions.base import Selector, top
 from sinkscope.interventions.memory import Map, Memory

@@ -107,7 +107,7 @@ def states(whole: Tensor, prompt: int, mask_id: int | None) -> Iterator[Tensor]:
 @torch.inference_mode()
 def shares(model: Model, ids: Tensor) -> Tensor:
     """Attention that each key receives, per row that sees it: [layer, head, key]; too few rows count as nothing."""
-    from sinkscope.attention.capture import observe
+    from sinkscope.attention.observe import observe
 
     with observe(model.module) as seen:
         model.logits(ids)

@@ -1,7 +1,7 @@
 # The public names and where they are from; sinkscope/__init__.py reads this file, and so do type checkers.
 from . import tasks as tasks
 from .attention.attend import attend as attend
-from .attention.capture import observe as observe
+from .attention.observe import observe as observe
 from .checkup import checkup as checkup
 from .decoding import Decode as Decode
 from .decoding import SparseCache as SparseCache

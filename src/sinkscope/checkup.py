@@ -11,8 +11,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from sinkscope.attention.capture import observe
-from sinkscope.attention.compare import against_reference
+from sinkscope.attention.observe import observe
+from sinkscope.attention.selfcheck import against_reference
 from sinkscope.decoding import Decode, Decoded, decode, resolve_settings
 from sinkscope.decoding.settings import CACHES, SparseCache
 from sinkscope.errors import CheckpointError, DecodeError, SinkscopeError, TokenizerError, UnknownFamilyError

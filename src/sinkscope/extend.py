@@ -15,7 +15,7 @@ not know.
 | protocol of a benchmark | a YAML file | `register_protocol(path)` |
 """
 
-from sinkscope.attention.calls import Call, Change
+from sinkscope.attention.call import Call, Change
 from sinkscope.conditions import Condition, DecodeChange
 from sinkscope.decoding.canvas import Block, Picks
 from sinkscope.decoding.commit import CommitRule, most_confident

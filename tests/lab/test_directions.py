@@ -81,7 +81,7 @@ def test_ids_without_a_whole_header_are_read_causally(adapters: dict[str, Path])
 @pytest.mark.parametrize("recompute", [False, True])
 def test_a_prefix_model_writes_what_its_logits_say(adapters: dict[str, Path], recompute: bool) -> None:
     model = sk.load(adapters["prefix"])
-    prompts, mask = sk.models.base.pad([model.encode(text) for text in (PROMPT, PROMPT + " He eats 3.")], model)
+    prompts, mask = sk.models.pad([model.encode(text) for text in (PROMPT, PROMPT + " He eats 3.")], model)
     done = sk.decode(model, prompts, sk.Decode.autoregressive(length=6, recompute=recompute), attention_mask=mask)
     for row, real in zip(done.tokens, mask, strict=True):
         start = int((real == 0).sum())

@@ -56,12 +56,14 @@ def test_these_studies_are_shipped() -> None:
 
 def test_the_papers_study_has_every_condition() -> None:
     study = Study.load("paper")
-    found = {(c.name, c.k, c.rank, c.rows, c.match) for c, models in study.conditions if models != "causal"}
+    found = {
+        (c.name, c.k, c.get("rank"), c.get("rows"), c.get("match")) for c in study.conditions if c.models != "causal"
+    }
     for k in (1, 5, 10):
         assert {("mask_sinks", k, "clean", "all", None), ("mask_sinks", k, "as_run", "all", None)} <= found
         assert {("mask_random", k, "clean", "all", "count"), ("mask_random", k, "clean", "all", "mass")} <= found
     assert [c.name for c in study.conditions[:2]] == ["none", "noop"]
-    causal = {(c.name, c.k, c.rows, c.since) for c, models in study.conditions if models == "causal"}
+    causal = {(c.name, c.k, c.get("rows"), c.get("since")) for c in study.conditions if c.models == "causal"}
     assert {("mask_sinks", 1, "last", None), ("mask_positions", 0, None, "first")} <= causal
 
 
@@ -226,7 +228,7 @@ def test_what_would_never_end_is_told_at_once(tmp_path: Path, text: str, told: s
 
 
 def test_mistakes_of_the_constructor_are_told_as_those_of_a_file() -> None:
-    with pytest.raises(StudyError, match=r"TaskPlan: problems must be greater than or equal to 1, not 0\."):
+    with pytest.raises(StudyError, match=r"TaskPlan: problems must be greater than or equal to 1, got 0\."):
         TaskPlan("recall", problems=0)
     study = Study.load("quick")
     with pytest.raises(StudyError, match="chunk must be greater"):
@@ -286,10 +288,8 @@ def test_a_long_name_of_a_unit_is_cut_and_stays_its_own() -> None:
     ]
     assert len({unit.id for unit in units}) == 2
     for unit in units:
-        assert len(unit.id.encode()) <= 150 and unit.id.startswith("answers__m__mask-positions-0-1-2")
+        assert len(unit.id.encode()) <= 150 and unit.id.startswith("answers__m__mask_positions-")
     assert len(replace(units[0], shown="模" * 100).id.encode()) <= 150
-    few = replace(units[0], condition=make_condition("mask_positions", positions=tuple(range(40))))
-    assert few.id == f"answers__m__mask-positions-{'-'.join(map(str, range(40)))}__recall__000"
 
 
 def test_changed_moves_a_model_that_is_measured_by_likelihood() -> None:

@@ -80,7 +80,7 @@ def bench(
     import torch
 
     import sinkscope as sk
-    from sinkscope.attention.compare import against_reference, against_sdpa, in_turns
+    from sinkscope.attention.selfcheck import against_reference, against_sdpa, in_turns
     from sinkscope.checkup import peak
     from sinkscope.decoding import resolve_settings
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from sinkscope.attention.interface import padding_row
+from sinkscope.attention.patch import padding_row
 from sinkscope.models.family import block_mask, counted, reordered_mask, without_padding
 from sinkscope.models.model import Model
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from sinkscope.attention.capture import Seen, observe
 from sinkscope.attention.forward import SparseKeys, mixed, running
+from sinkscope.attention.observe import Observation, observe
 from sinkscope.decoding.forwards import Forwards, OverwritingLayer
 from sinkscope.decoding.settings import SparseCache
 from sinkscope.models.model import Model
@@ -79,7 +79,7 @@ class SparseForwards(Forwards):
         self.cache = DynamicCache()
         self.padding = None if self.real is None else (~self.real).sum(1).cpu()
         ranked = observe(self.model, keep=lambda layer, received: received.sum(2))
-        with ranked if self.settings.ranks else nullcontext(Seen()) as seen:
+        with ranked if self.settings.ranks else nullcontext(Observation()) as seen:
             hidden = self._run(canvas, self.real, positions, self.cache)
         self.block, self.received = block, dict(zip(seen.layers, seen.kept, strict=True))
         self._lay_out(self._span(*block))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from sinkscope.aliases import DTYPES, rename_settings
-from sinkscope.attention.interface import is_native
+from sinkscope.attention.patch import is_native
 from sinkscope.errors import CheckpointError, SinkscopeError, TokenizerError
 from sinkscope.files import describe_error, short
 from sinkscope.models import adapters, checkpoint, gguf, weights

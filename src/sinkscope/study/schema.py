@@ -16,8 +16,7 @@ from sinkscope.aliases import NAMES
 from sinkscope.conditions import MOST, NONE, NOOP, Condition
 from sinkscope.decoding.settings import Mode, check_setting, setting_names
 from sinkscope.errors import DecodeError, RuleError, StudyError
-from sinkscope.io import bounded_yaml
-from sinkscope.io.reading import read_text
+from sinkscope.files import MB, parse_yaml, read_text
 from sinkscope.sinks.rules import rule_from_dict
 from sinkscope.tasks import TASKS
 from sinkscope.tasks.benchmarks import GSM8K, HUMANEVAL, BenchmarkPlan, is_benchmark
@@ -409,7 +408,7 @@ class Study:
     def read(cls, path: Path, where: str | None = None) -> Study:
         """A YAML file; where: how mistakes name it, by default its whole path."""
         where = where or str(path)
-        values, lines = bounded_yaml.parse(read_text(path, bounded_yaml.LARGEST, StudyError), where, StudyError)
+        values, lines = parse_yaml(read_text(path, StudyError, MB), where, StudyError)
         study: Study = validate(cls, values, where, StudyError, lines)
         return study
 

@@ -19,9 +19,9 @@ from sinkscope.decoding.stop_strings import generate_until
 from sinkscope.errors import TaskError
 from sinkscope.fields import need, whole
 from sinkscope.interventions import Effect, MaskSinks, intervene
-from sinkscope.io.progress import step_bar
 from sinkscope.models.family import render_chat
 from sinkscope.models.model import Model
+from sinkscope.progress import step_bar
 from sinkscope.tasks.protocol import Protocol, settings_for, setup_for
 
 try:

@@ -17,8 +17,9 @@ from pydantic.dataclasses import dataclass
 
 from sinkscope.decoding.settings import Decode, setting_names
 from sinkscope.errors import DecodeError, TaskError
-from sinkscope.io import bounded_yaml
+from sinkscope.files import parse_yaml
 from sinkscope.registry import Registry
+from sinkscope.validation import write_path
 
 if TYPE_CHECKING:
     from sinkscope.models.model import Model
@@ -111,11 +112,11 @@ def read_protocol(name: str) -> Protocol:
     is_own = name.endswith((".yaml", ".yml")) and Path(name).is_file()
     path = Path(name) if is_own else PROTOCOLS[name]
     try:
-        values = bounded_yaml.parse(path.read_text(encoding="utf-8"), str(path), TaskError)[0]
+        values = parse_yaml(path.read_text(encoding="utf-8"), str(path), TaskError)[0]
         return TypeAdapter(Protocol).validate_python({**values, "name": path.stem})
     except ValidationError as error:
         first = error.errors()[0]
-        raise TaskError(f"{path}: {bounded_yaml.written(first['loc'])} is wrong: {first['msg']}.") from None
+        raise TaskError(f"{path}: {write_path(first['loc'])} is wrong: {first['msg']}.") from None
     except (OSError, UnicodeDecodeError, TypeError) as error:
         raise TaskError(f"Expected a protocol in {path}, got none ({error}).") from None
 

@@ -10,7 +10,7 @@ from typing import Any, overload
 
 from torch import Tensor, nn
 
-from sinkscope.attention.capture import listening
+from sinkscope.attention.patch import patched
 from sinkscope.decoding import decode, prepare, resolve_settings
 from sinkscope.decoding.canvas import Decoded, OnStep, Step
 from sinkscope.decoding.settings import Decode
@@ -72,7 +72,7 @@ def trace(
         if interventions:
             stack.enter_context(intervene(loaded, *interventions))
         recorder.hooks(stack)  # behind interventions on activations: what is recorded is what they leave
-        stack.enter_context(listening(loaded.module, recorder))
+        stack.enter_context(patched(loaded.module, recorder))
         done = decode(loaded, ids, replace(chosen, delete=()), attention_mask=mask, history=False, on_step=both)
     recorder.finish(done.tokens)
     texts = [prompt] if alone else prompt

@@ -22,7 +22,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from sinkscope.attention.capture import observe
+from sinkscope.attention.observe import observe
 from sinkscope.decoding import decode, resolve_settings
 from sinkscope.errors import ReadingError, TraceError
 from sinkscope.fields import among, need, whole

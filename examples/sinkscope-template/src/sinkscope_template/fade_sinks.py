@@ -1,18 +1,30 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 import sinkscope as sk
-from sinkscope.extend import Call, Change, Intervention, K, Map, Memory, Setting, number, register_intervention
+from sinkscope.extend import (
+    Call,
+    Change,
+    FromZero,
+    Intervention,
+    InterventionError,
+    Label,
+    Map,
+    Memory,
+    Share,
+    settings,
+)
 
 
-@register_intervention("fade_sinks", K, Setting("factor", 0.5, number(0, 1), label=lambda factor: f"factor {factor:g}"))
-@dataclass(frozen=True)
+@settings(InterventionError)
 class FadeSinks(Intervention, noop={"k": 0, "factor": 1}):
     """The values of the top-k sinks are multiplied by a factor."""
 
-    k: int
-    factor: float = 0.5
+    name: ClassVar[str] = "fade_sinks"  # in study files
+    always: ClassVar[tuple[str, ...]] = ("factor",)  # in labels and results at its default too
+    k: Annotated[FromZero, Label("K={}", 10)]
+    factor: Annotated[Share, Label("factor {:g}", 11)] = 0.5
 
     def maps(self) -> set[Map]:
         return sk.MaskSinks(self.k).maps()  # what must be remembered of the last forward

@@ -1,10 +1,15 @@
-from sinkscope.extend import Registered, Setting, number, register_condition
+from typing import Annotated, Any, ClassVar
 
-register_condition(
-    Registered(
-        "warmer",
-        (Setting("temperature", 0.7, number(0), label=lambda value: f"temperature {value:g}"),),
-        make=lambda values, seed: None,  # attention stays as it is
-        decode=lambda values: {"temperature": values["temperature"]},
-    )
-)
+from sinkscope.extend import DecodeChange, Label, NonNegative, StudyError, settings
+
+
+@settings(StudyError)
+class Warmer(DecodeChange):
+    """Tokens are drawn at another temperature; attention stays as it is."""
+
+    name: ClassVar[str] = "warmer"  # in study files
+    always: ClassVar[tuple[str, ...]] = ("temperature",)  # in labels and results at its default too
+    temperature: Annotated[NonNegative, Label("temperature {:g}")] = 0.7
+
+    def decode(self) -> dict[str, Any]:
+        return {"temperature": self.temperature}

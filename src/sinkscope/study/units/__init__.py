@@ -233,6 +233,8 @@ def suits(models: str, info: ModelInfo) -> bool:
 def conditions_for(study: Study, info: ModelInfo) -> list[Condition]:
     """The study's conditions that are for this model; another seed only where answers depend on it."""
     found = [condition for condition in study.conditions if suits(condition.models, info)]
+    if all(one.name != "other_seed" for one in found):
+        return found
     settings = [info.settings_of(task.name, label) for task in study.tasks for label in info.settings]
     drawn = any(Decode.from_dict(dict(one)).is_stochastic for one in settings)
     return [one for one in found if drawn or one.name != "other_seed"]

@@ -19,7 +19,7 @@ import torch
 import yaml
 from torch import Tensor
 
-from sinkscope.attention.capture import observe
+from sinkscope.attention.observe import observe
 from sinkscope.conditions import NONE, Condition
 from sinkscope.decoding.cost import Workload
 from sinkscope.decoding.likelihood import masked_scores, read_spans

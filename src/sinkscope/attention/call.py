@@ -1,4 +1,4 @@
-"""One attention call on its way: taps may watch it, rank by it, or change it; `perform` does what they ask in one pass."""
+"""One attention call on its way: taps may watch it, rank by it, or change it; `run_call` does what they ask in one pass."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from sinkscope.attention.attend import attend, choose_backend
-from sinkscope.attention.bias import as_bias
 from sinkscope.attention.forward import GROUPS, Forward, SparseKeys, count_seen
-from sinkscope.attention.inputs import masked_below
+from sinkscope.attention.reference import Inputs, as_bias, masked_below, masked_scores
 from sinkscope.errors import InterventionError
 
 
@@ -101,17 +100,27 @@ class Call:
         share = self.q.shape[1] // tensor.shape[1]
         return tensor.repeat_interleave(share, dim=1) if share > 1 else tensor
 
+    def inputs(self, drop_keys: Tensor | None = None) -> Inputs:
+        """The call as the formula takes it, for explicit maps; they are held whole, so for few heads."""
+        causal, offset = 1 if self.causal else None, self.keys - self.queries
+        return Inputs(
+            self.q,
+            self.k,
+            self.v,
+            self.mask,
+            causal,
+            offset,
+            self.scaling,
+            self.labels,
+            self.group_count,
+            drop_keys,
+            False,
+            False,
+        )
+
     def scores(self) -> Tensor:
-        """What goes into the softmax, −∞ where a query may not look, [batch, head, query, key]: held whole, so for few heads."""
-        dtype = torch.float64 if self.q.dtype == torch.float64 else torch.float32
-        scores = self.q.to(dtype) @ self.per_head(self.k.to(dtype)).mT * self.scaling
-        if self.mask is not None and self.visible is not None:
-            scores = scores if self.mask.dtype == torch.bool else scores + self.mask
-            scores = scores.masked_fill(~self.visible, -torch.inf)
-        if self.causal:
-            places = torch.arange(self.queries, device=scores.device)[:, None] + self.keys - self.queries
-            scores = scores.masked_fill(torch.arange(self.keys, device=scores.device) > places, -torch.inf)
-        return scores
+        """What goes into the softmax, −∞ where a query may not look, [batch, head, query, key]."""
+        return masked_scores(self.inputs())
 
     @property
     def group_count(self) -> int:
@@ -147,7 +156,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CallResult:
     """What a call came to."""
 
     received: Tensor  # [batch, head, group, key], of the probabilities really used
@@ -173,15 +182,15 @@ class Tap:
         """What to change in this call; nothing by default."""
         return []
 
-    def ranks(self, call: Call) -> bool:
+    def needs_sums(self, call: Call) -> bool:
         """Whether column sums are needed, but not worth another last bit of the output."""
         return False
 
-    def watches(self, call: Call) -> bool:
+    def needs_sums_fused(self, call: Call) -> bool:
         """Whether column sums are needed and the output may come from the same pass (equal to rounding)."""
         return False
 
-    def take(self, call: Call, outcome: Outcome) -> None:
+    def take(self, call: Call, result: CallResult) -> None:
         """Called with the column sums if this tap, or another, asked for them."""
 
     def done(self, call: Call) -> None:
@@ -198,15 +207,15 @@ class EachCall(Tap):
         self.function(call)
 
 
-def perform(call: Call, taps: Sequence[Tap]) -> Tensor:
+def run_call(call: Call, taps: Sequence[Tap]) -> Tensor:
     """Output of the call, [batch, head, query, dim]; bit-identical to the module's own where nothing is changed or watched."""
     kept = None if call.forward is None or call.forward.kept is None else call.forward.kept(call.layer)
     call = _on_columns(call) if kept is None else call
     small, call = call, call if kept is None else _on_canvas(call, kept)
     changes = [change for tap in taps for change in tap.change(call)]
-    watched = any(tap.watches(call) for tap in taps)
+    watched = any(tap.needs_sums_fused(call) for tap in taps)
     out: Tensor | None = None
-    if changes or watched or any(tap.ranks(call) for tap in taps):
+    if changes or watched or any(tap.needs_sums(call) for tap in taps):
         # Sums need no gradient: where one flows, it flows through the module's own attention.
         watched = watched and not (
             torch.is_grad_enabled() and any(one.requires_grad for one in (call.q, call.k, call.v))
@@ -247,7 +256,7 @@ def _summed(call: Call, small: Call, kept: SparseKeys | None, taps: Sequence[Tap
     small: the call as the module made it, which has fewer keys than `call` under a sparse cache.
     """
     narrow = kept is not None and not changes  # nothing to change among the keys that are left out
-    use, drop, extra = merged(small if narrow else call, changes)
+    use, drop, extra = merge_changes(small if narrow else call, changes)
     keep_self = any(change.keep_self for change in changes)
     found = _attend(call, use, extra, drop_keys=drop, clean=drop is not None, keep_self=keep_self)
     out, received, clean = found[0], found[1], found[-1]
@@ -259,12 +268,12 @@ def _summed(call: Call, small: Call, kept: SparseKeys | None, taps: Sequence[Tap
         drop, mask = (None if one is None else one[..., own] for one in (drop, mask))
         received = received[..., own]
         clean = received if same else clean[..., own]
-    if any(map(_moves_scores, changes)) and any(tap.ranks(call) for tap in taps):
+    if any(map(_moves_scores, changes)) and any(tap.needs_sums(call) for tap in taps):
         clean = untouched_columns(call)
     picked = [tensor for change in changes for tensor in (change.drop, change.touched) if tensor is not None]
-    outcome = Outcome(received, clean, drop, reduce(torch.logical_or, picked) if picked else None, mask)
+    result = CallResult(received, clean, drop, reduce(torch.logical_or, picked) if picked else None, mask)
     for tap in taps:
-        tap.take(call, outcome)
+        tap.take(call, result)
     return out
 
 
@@ -292,7 +301,7 @@ def _spread(sums: Tensor, index: Tensor, columns: int) -> Tensor:
     return sums.new_zeros(*sums.shape[:3], columns).scatter_(3, places, sums)
 
 
-def merged(call: Call, changes: Sequence[Change]) -> tuple[Call, Tensor | None, int]:
+def merge_changes(call: Call, changes: Sequence[Change]) -> tuple[Call, Tensor | None, int]:
     """The call under all changes, in their order; dropped keys, bool [batch, head, extra + key]; how many keys are extra."""
     if len({change.keep_self for change in changes if change.drop is not None}) > 1:
         raise InterventionError(
