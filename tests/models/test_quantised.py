@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from sinkscope.tracing.drift import drift
+from sinkscope.tracing.states import drift
 
 import sinkscope as sk
 from made_models import make_causal

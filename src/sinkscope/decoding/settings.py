@@ -362,17 +362,25 @@ class Decode:
     def from_dict(cls, values: Any) -> Decode:
         if not isinstance(values, Mapping) or not {"family", "length"} <= set(values):
             raise DecodeError(f"Expected decode settings with at least family and length, got {values!r:.60}.")
+        kind = SAMPLERS[values["family"]]
+        return kind(**kind.own_settings(values))
+
+    @classmethod
+    def own_settings(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The values of this sampler's settings; one of another sampler is refused, unless it is left open."""
+        known = {one.name for one in fields(cls)}
         rest = {str(name): value for name, value in values.items() if name != "family"}
+        if unknown := sorted(name for name, value in rest.items() if name not in known and value is not None):
+            raise DecodeError(f"{', '.join(unknown)} has no effect in {cls.sampler} decoding; leave it out.")
         if isinstance(rest.get("cache"), Mapping):
             rest["cache"] = SparseCache(**rest["cache"])
-        return SAMPLERS[values["family"]](**rest)
+        return {name: value for name, value in rest.items() if name in known}
 
     def changed(self, words: Mapping[str, Any]) -> Decode:
-        """The same sampler with these settings changed."""
-        unknown = sorted(set(words) - {one.name for one in fields(self)})
-        if unknown:
-            raise DecodeError(f"{', '.join(unknown)} has no effect in {self.sampler} decoding; leave it out.")
-        return replace(self, **words)
+        """These settings changed; `family` names another sampler, of which nothing is kept."""
+        if words.get("family", self.sampler) != self.sampler:
+            return self.from_dict(words)
+        return replace(self, **self.own_settings(words))
 
 
 SAMPLERS: Registry[type[Decode]] = Registry("sampler", DecodeError)

@@ -15,7 +15,6 @@ from sinkscope.registry import Registry
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
-    from sinkscope.decoding.settings import Decode
     from sinkscope.models.model import Model
 
 Config = dict[str, Any]  # of config.json
@@ -83,8 +82,8 @@ class Family:
         """Logits of a module whose forward takes other arguments than ids and a mask; None: it takes these."""
         return None
 
-    def check_settings(self, settings: Decode) -> None:
-        """Refuse decode settings that mean something else to this family."""
+    def check_settings(self, settings: Any) -> None:
+        """Refuse decode settings (a `Decode`) that mean something else to this family."""
         fits = settings.sampler in self.samplers if self.samplers else not settings.needs_own_model
         if not fits:
             raise DecodeError(

@@ -17,7 +17,7 @@ from sinkscope.models.family import Messages, block_mask, counted
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from sinkscope.decoding.settings import Decode
+    from sinkscope.decoding import Decode
     from sinkscope.models.family import Family
 
 # One prompt: text, chat messages ({"role": "user", "content": "…"} each), or token ids.
@@ -218,14 +218,14 @@ class Model:
 
         `words` change single settings of the model's defaults (length=64, steps=32, …; max_new_tokens=64 is understood too).
         """
-        from sinkscope.decoding import decode, refuse_unused, resolve_settings
+        from sinkscope import decoding
 
         if isinstance(text, list | tuple) and not text:
             return []
         ids, mask, alone = self.batch(text)
-        chosen = resolve_settings(settings or self.defaults, self, ids.shape[1], words)
-        refuse_unused(chosen, self, words)
-        done = decode(self, ids, chosen, attention_mask=mask, history=False)
+        chosen = decoding.resolve_settings(settings or self.defaults, self, ids.shape[1], words)
+        decoding.refuse_unused(chosen, self, words)
+        done = decoding.decode(self, ids, chosen, attention_mask=mask, history=False)
         texts = [self.decode_text(answer) for answer in done.returned]
         return texts[0] if alone else texts
 

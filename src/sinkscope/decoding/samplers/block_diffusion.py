@@ -10,7 +10,6 @@ from torch import Tensor
 
 from sinkscope.decoding.canvas import Picks
 from sinkscope.decoding.commit import CommitRule, most_confident, register
-from sinkscope.decoding.forwards import BlockForwards
 from sinkscope.decoding.samplers.llada import quota
 from sinkscope.decoding.settings import Cache, Choice, Decode, Layout, Stop, TokenId, TokenIds, TopK, sampler
 from sinkscope.errors import DecodeError
@@ -245,11 +244,12 @@ class SubBlocks(CommitRule):
     block_only = True
 
     def begin(self) -> None:
-        run, forwards, first = self.run, self.run.forwards, self.block.span[0]
-        if isinstance(forwards, BlockForwards) and forwards.last is not None:
+        run, first = self.run, self.block.span[0]
+        last = getattr(run.forwards, "last", None)
+        if last is not None:
             rows = self.open()[:, first].nonzero().flatten()
             if len(rows):
-                logits = run.logits(forwards.last, rows, torch.ones_like(rows))
+                logits = run.logits(last, rows, torch.ones_like(rows))
                 run.canvas.tokens = run.canvas.tokens.clone()
                 run.canvas.tokens[rows, first] = logits.argmax(-1)
 

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
 
 from sinkscope.attention.forward import COMMITTED, PROMPT, Forward, forward_context
 from sinkscope.decoding.canvas import DecodeRun, Step
@@ -60,6 +59,8 @@ def continue_text(
     """
     if not model.causal:
         raise DecodeError(f"{model.name} is a diffusion model; use Decode.{model.defaults.sampler} or Decode.parallel.")
+    from transformers import DynamicCache
+
     batch, width = prompt.shape
     blank = torch.full((batch, settings.length), model.fill_id, device=prompt.device)
     canvas = torch.cat([prompt, blank], dim=1)

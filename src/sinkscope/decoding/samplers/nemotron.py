@@ -7,21 +7,23 @@ forward of a draft. The causal forwards, which also fill the cache, belong to no
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 import torch
 from torch import Tensor
 
 from sinkscope.decoding.canvas import Block, DecodeRun, Picks
 from sinkscope.decoding.commit import CommitRule, register
-from sinkscope.decoding.forwards import BlockForwards, Forwards, TextForwards
-from sinkscope.decoding.loop import Denoiser, denoise
 from sinkscope.decoding.samplers.causal import continue_text
 from sinkscope.decoding.samplers.parallel import above_threshold
 from sinkscope.decoding.settings import Cache, Choice, Decode, Layout, Mode, Stop, TokenId, sampler
 from sinkscope.errors import DecodeError
-from sinkscope.models.model import Model
 from sinkscope.validation import Count, FromZero, NonNegative, Share, Truth
+
+if TYPE_CHECKING:
+    from sinkscope.decoding.forwards import BlockForwards, Forwards
+    from sinkscope.decoding.loop import Denoiser
+    from sinkscope.models.model import Model
 
 
 @sampler("nemotron")
@@ -100,6 +102,8 @@ class Nemotron(Decode):
             raise DecodeError("max_thinking_tokens needs end_think_id, the token that is written then; give it.")
 
     def forwards(self, model: Model) -> Forwards | BlockForwards:
+        from sinkscope.decoding.forwards import TextForwards
+
         assert self.block is not None
         return TextForwards(model, self.block, self.causal_context, self.cache == "exact")
 
@@ -107,7 +111,7 @@ class Nemotron(Decode):
         self, model: Model, prompt: Tensor, attention_mask: Tensor | None, run: DecodeRun
     ) -> tuple[Tensor, list[Tensor]]:
         if self.mode == "diffusion":
-            return denoise(model, prompt, self, attention_mask, run)
+            return super().generate(model, prompt, attention_mask, run)
         if self.mode == "self_speculation":
             return speculate(model, prompt, self, attention_mask, run)
         thinking = self.max_thinking_tokens, self.end_think_id
@@ -161,10 +165,13 @@ class Continued(CommitRule):
         return Picks(chosen | self.written if self.step == 0 else chosen)
 
 
+def block_forwards(run: Denoiser) -> BlockForwards:
+    return cast("BlockForwards", run.forwards)
+
+
 def next_token(run: Denoiser, rows: Tensor) -> Tensor:
     """What the causal head of the text in the cache writes next, [row]."""
-    assert isinstance(run.forwards, BlockForwards) and run.forwards.last is not None
-    logits = run.logits(run.forwards.last, rows, torch.zeros_like(rows))
+    logits = run.logits(block_forwards(run).last, rows, torch.zeros_like(rows))
     if run.settings.temperature == 0:
         return logits.argmax(-1)
     run.noise.frame(1)
@@ -180,20 +187,22 @@ def speculate(
         raise DecodeError(
             f"Self-speculation decodes one prompt at a time, got {len(prompt)}; decode them in turn (in a study: chunk: 1)."
         )
+    from sinkscope.decoding.loop import Denoiser
+
     # An end token in a draft ends nothing: only what is confirmed counts.
     state = Denoiser(model, prompt, replace(settings, stop="never"), attention_mask, run)
-    assert isinstance(state.forwards, BlockForwards) and settings.block is not None
+    assert settings.block is not None
     start = state.canvas.answers[0]
     state.fill_cache(start)
     answer = [int(next_token(state, torch.zeros(1, dtype=torch.int64, device=prompt.device)))]
     fed = answer[0]
     while len(answer) < settings.length and not is_ended(state, settings, answer):
-        place = state.forwards.kept
+        place = block_forwards(state).kept
         block = draft_block(state, place, fed, settings.block)
         write_draft(state, block)
         written = verify_draft(state, block)
         answer += written
-        state.forwards.cut(place + len(written))
+        block_forwards(state).cut(place + len(written))
         fed = written[-1]
         most, marker = settings.max_thinking_tokens, settings.end_think_id
         if most is not None and marker is not None and len(answer) > most and marker not in answer:
@@ -224,9 +233,8 @@ def draft_block(state: Denoiser, place: int, first: int, size: int) -> Block:
 
 
 def write_draft(state: Denoiser, block: Block) -> None:
-    assert isinstance(state.forwards, BlockForwards)
     rule = Continued(state, block)
-    while rule.is_unfinished() and rule.step < state.forwards.size:  # a model that chooses its mask token does not end
+    while rule.is_unfinished() and rule.step < block_forwards(state).size:  # a model that chooses its mask token does not end
         hidden, start = state.forward(block)
         # A draw is over the whole block, known tokens included: so the random numbers fall as in the authors' code.
         chosen, confidence = state.candidates(hidden, start, block.inside, block)
@@ -244,9 +252,8 @@ def verify_draft(state: Denoiser, block: Block) -> list[int]:
     first, last = block.span
     draft = state.canvas.tokens[0, first + 1 : last].tolist()
     state.fill_cache(last)
-    assert isinstance(state.forwards, BlockForwards) and state.forwards.stored is not None
     columns = torch.arange(last - first, device=state.canvas.tokens.device)
-    logits = state.logits(state.forwards.stored, torch.zeros_like(columns), columns)
+    logits = state.logits(block_forwards(state).stored, torch.zeros_like(columns), columns)
     state.noise.frame(last - first)
     written = state.chooser.choose(logits, columns)[0].tolist()
     pairs = enumerate(zip(written, draft, strict=False))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import BeforeValidator
@@ -11,11 +11,13 @@ from torch import Tensor
 
 from sinkscope.decoding.canvas import Picks
 from sinkscope.decoding.commit import CommitRule, most_confident, register
-from sinkscope.decoding.forwards import BlockForwards, Forwards, ReorderedForwards
 from sinkscope.decoding.samplers.llada import LLaDA
 from sinkscope.decoding.settings import Cache, Choice, Decode, Layout, sampler
-from sinkscope.models.model import Model
 from sinkscope.validation import Count, NonNegative, Share
+
+if TYPE_CHECKING:
+    from sinkscope.decoding.forwards import BlockForwards, Forwards
+    from sinkscope.models.model import Model
 
 
 def none_as_null(value: Any) -> Any:
@@ -78,6 +80,8 @@ class WeDLM(Decode):
         self.put(threshold=self.threshold or None)
 
     def forwards(self, model: Model) -> Forwards | BlockForwards:
+        from sinkscope.decoding.forwards import ReorderedForwards
+
         assert self.block is not None
         return ReorderedForwards(model, self.block, False, model.shift)
 

@@ -15,7 +15,6 @@ from sinkscope.models.family import Config, Family, qwen_config, reordered_mask
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
-    from sinkscope.decoding.settings import Decode
     from sinkscope.models.model import Model
 
 LLADA_ENDS = (126081, 126348)  # what LLaDA's sampler has in its code; unrelated tokens of iLLaDA
@@ -157,7 +156,7 @@ class ILLaDA(Family):
     def mask_id(self, config: Config, tokenizer: PreTrainedTokenizerBase | None) -> int | None:
         return super().mask_id({"mask_token_id": 5, **config}, tokenizer)  # config.json does not name it
 
-    def check_settings(self, settings: Decode) -> None:
+    def check_settings(self, settings: Any) -> None:
         super().check_settings(settings)
         named = [one for one in LLADA_ENDS if one in (settings.eos_id, settings.eot_id)]
         if named and (settings.forbid_eos or settings.late_eos):
