@@ -14,7 +14,6 @@ import sinkscope as sk
 from made_models import make_llada
 from sinkscope.conditions import Condition
 from sinkscope.errors import InterventionError
-from sinkscope.errors import InterventionError as SettingError
 from sinkscope.models import pad
 
 LOUD, WIDTH = 7, 32  # the planted channel, of 32
