@@ -29,7 +29,7 @@ from lab.export import config_of, save_tokenizer, to_llada
 from lab.front_matter import front_matter
 from lab.recipe import Recipe, Shape
 from lab.vocabulary import MASK, build_tokenizer
-from sinkscope.tasks.repeat import LANDMARK, LENGTH, LETTERS
+from sinkscope.tasks.reasoning import LANDMARK, LENGTH, LETTERS
 
 ABOUT = {  # what its sink is, and whether the answer needs it
     "drain": ("a static sink on the line break that carries nothing", "Masking it changes no answer."),

@@ -52,10 +52,10 @@ def test_in_python(kind: type) -> None:
 @pytest.mark.parametrize("name", sorted(INTERVENTIONS))
 def test_in_a_study_file(name: str) -> None:
     plain = {"name": "x", "models": ["tiny-llada"], "tasks": [{"name": "recall", "problems": 1}]}
-    for setting in INTERVENTIONS[name].settings:
+    for setting in INTERVENTIONS[name].hints():
         for value in HUGE:
             try:
-                Study.from_dict({**plain, "conditions": ["none", {"name": name, setting.name: value}]})
+                Study.from_dict({**plain, "conditions": ["none", {"name": name, setting: value}]})
             except SinkscopeError as error:
                 _sentence(error)
 

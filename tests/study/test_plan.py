@@ -183,7 +183,7 @@ def test_every_field_wrong_in_turn(tmp_path: Path, old: str, new: str, line: int
 def test_a_value_without_end_is_told(tmp_path: Path, models: str) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(GOOD.replace("[tiny-llada]", models))
-    with pytest.raises(StudyError, match="nested too deep|too many values"):
+    with pytest.raises(StudyError, match=r"nested too deep|too many values"):
         Study.load(path)
 
 

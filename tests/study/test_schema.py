@@ -12,8 +12,7 @@ import jsonschema
 import pytest
 from pydantic import TypeAdapter
 
-from sinkscope.results.rows import Results
-from sinkscope.results.rows import Cell, Claim, Dynamics, LikelihoodChange
+from sinkscope.results.rows import Cell, Claim, Dynamics, LikelihoodChange, Results
 from sinkscope.study.run import run
 from sinkscope.study.schema import Study
 

@@ -5,7 +5,7 @@ import pytest
 from lab.vocabulary import build_tokenizer
 from sinkscope.errors import TaskError
 from sinkscope.tasks import problems
-from sinkscope.tasks.distant import LINES
+from sinkscope.tasks.lookup import LINES
 
 KINDS = ("needle", "errands")
 

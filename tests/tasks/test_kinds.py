@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from lab.pictures import OBJECTS
 from sinkscope.tasks import KINDS, Problem, problems
-from sinkscope.tasks.planning import MOVES, SIZE
 from sinkscope.tasks.problem import NAMES
 from sinkscope.tasks.programs import _first_block
 from sinkscope.tasks.programs import check as check_program
+from sinkscope.tasks.reasoning import MOVES, SIZE
 
 FIXED = {kind: list(problems(kind, 6, "train", seed=11)) for kind in (*KINDS, "pictures")}
 

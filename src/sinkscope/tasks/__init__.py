@@ -4,10 +4,10 @@ A kind of ours is a file that ends in `register(Task(…))`, and is named in the
 `benchmarks.py`, how each checkpoint is asked them in `protocol.py`.
 """
 
-from sinkscope.tasks import arithmetic, composition, distant, logic, planning, programs, recall, repeat
+from sinkscope.tasks import arithmetic, lookup, programs, reasoning
 from sinkscope.tasks.problem import SPLITS, TASKS, Problem, Task, problems, register, split_of
 
-OWN = (arithmetic, programs, logic, planning, composition, recall, distant, repeat)  # each registers what it holds
+OWN = (arithmetic, programs, reasoning, lookup)  # each registers what it holds
 
 # The suite that all four tiny models learn; needle and errands are for the one with a long context, repeat is what the
 # planted models do.

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import torch
+from pydantic import Field
 
 from sinkscope.attention.attend import choose_backend
 from sinkscope.conditions import Condition
@@ -17,12 +18,12 @@ from sinkscope.decoding import Decode
 from sinkscope.decoding.likelihood import Likelihood, chain_likelihoods, masked_likelihood
 from sinkscope.decoding.stop_strings import generate_until
 from sinkscope.errors import TaskError
-from sinkscope.fields import need, whole
 from sinkscope.interventions import Effect, MaskSinks, intervene
 from sinkscope.models.family import render_chat
 from sinkscope.models.model import Model
 from sinkscope.progress import step_bar
 from sinkscope.tasks.protocol import Protocol, settings_for, setup_for
+from sinkscope.validation import LARGEST, validate
 
 try:
     from lm_eval.api.model import TemplateLM
@@ -312,8 +313,8 @@ def _whole(name: str, value: Any, least: int = 1) -> int:
     number = (
         int(value) if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 20 else value
     )
-    need(name, number, whole(least), TaskError)
-    return int(number)
+    checked: int = validate(Annotated[int, Field(strict=True, ge=least, le=LARGEST)], number, name, TaskError)
+    return checked
 
 
 def _text(value: Any) -> str:

@@ -5,11 +5,11 @@ import itertools
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from sinkscope.errors import TaskError
-from sinkscope.fields import among, maybe, need, whole
 from sinkscope.registry import Registry
+from sinkscope.validation import FromZero, validate
 
 Source = random.Random
 DIFFICULTIES = (1, 2, 3)
@@ -111,9 +111,9 @@ def problems(
     kind has fresh ones. Further options go to the kind, such as `length` of recall.
     """
     task = TASKS[kind]
-    need("n, the number of problems,", n, maybe(whole(0)), TaskError)
-    need("split", split, among(SPLITS), TaskError)
-    need("difficulty", difficulty, maybe(among(DIFFICULTIES)), TaskError)
+    validate(FromZero | None, n, "n, the number of problems,", TaskError)
+    validate(Literal["train", "validation", "test"], split, "split", TaskError)
+    validate(Literal[1, 2, 3] | None, difficulty, "difficulty", TaskError)
     unknown = sorted(set(options) - task.options)
     if unknown:
         known = ", ".join(sorted(task.options)) or "none"

@@ -171,7 +171,9 @@ def block_forwards(run: Denoiser) -> BlockForwards:
 
 def next_token(run: Denoiser, rows: Tensor) -> Tensor:
     """What the causal head of the text in the cache writes next, [row]."""
-    logits = run.logits(block_forwards(run).last, rows, torch.zeros_like(rows))
+    hidden = block_forwards(run).last
+    assert hidden is not None  # of the text that was read
+    logits = run.logits(hidden, rows, torch.zeros_like(rows))
     if run.settings.temperature == 0:
         return logits.argmax(-1)
     run.noise.frame(1)
@@ -253,7 +255,9 @@ def verify_draft(state: Denoiser, block: Block) -> list[int]:
     draft = state.canvas.tokens[0, first + 1 : last].tolist()
     state.fill_cache(last)
     columns = torch.arange(last - first, device=state.canvas.tokens.device)
-    logits = state.logits(block_forwards(state).stored, torch.zeros_like(columns), columns)
+    hidden = block_forwards(state).stored
+    assert hidden is not None  # of the block that was stored
+    logits = state.logits(hidden, torch.zeros_like(columns), columns)
     state.noise.frame(last - first)
     written = state.chooser.choose(logits, columns)[0].tolist()
     pairs = enumerate(zip(written, draft, strict=False))
