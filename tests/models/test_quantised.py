@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from sinkscope.tracing.states import drift
 
 import sinkscope as sk
 from made_models import make_causal
 from sinkscope.errors import CheckpointError
 from sinkscope.models.weights import is_finite, unpack
+from sinkscope.tracing.states import drift
 
 pytest.importorskip("torchao")
 IDS = torch.randint(4, 60, (1, 12), generator=torch.Generator().manual_seed(0))
