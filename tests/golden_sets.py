@@ -180,7 +180,7 @@ class NewestGolden(Golden):
         suffix = self.optional(case.get("suffix"))
         return Decode.rnd1(
             total_length=used["seq_len"], steps=used["num_steps"], temperature=used.get("temperature", 1.0), seed=seed,
-            greedy=used.get("greedy", True), top_k=used.get("top_k"), top_p=used.get("top_p"), gamma=used.get("eb_gamma"),
+            greedy=used.get("greedy", True), top_k=used.get("top_k") or None, top_p=used.get("top_p"), gamma=used.get("eb_gamma"),
             suffix=() if suffix is None else suffix.flatten().tolist(), infill_length=used.get("infill_length"),
             eos_id=used.get("eos_token_id"), eos_at_end=used.get("add_eos_at_end", False),
         )  # fmt: skip

@@ -75,7 +75,6 @@ def test_recompute_is_for_left_to_right_decoding_only() -> None:
         sk.Decode.llada(8, recompute=True)
     kept = sk.Decode.autoregressive(8, recompute=True, delete=(0, -1))
     assert sk.Decode.from_dict(kept.to_dict()) == kept
-    assert "recompute" not in sk.Decode.autoregressive(8).to_dict()
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -2,7 +2,17 @@
 
 from sinkscope.decoding import samplers  # noqa: F401 - so that Decode has them
 from sinkscope.decoding.canvas import Decoded, Step
-from sinkscope.decoding.decode import decode, prepare, refuse_unused, resolve_settings
+from sinkscope.decoding.decoder import decode, prepare, refuse_unused, resolve_settings
 from sinkscope.decoding.settings import SAMPLERS, Decode, SparseCache
 
-__all__ = ["SAMPLERS", "Decode", "Decoded", "SparseCache", "Step", "decode", "prepare", "refuse_unused", "resolve_settings"]
+__all__ = [
+    "SAMPLERS",
+    "Decode",
+    "Decoded",
+    "SparseCache",
+    "Step",
+    "decode",
+    "prepare",
+    "refuse_unused",
+    "resolve_settings",
+]

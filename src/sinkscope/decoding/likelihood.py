@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from sinkscope.attention.forward import COMMITTED, MASKED, PROMPT, Forward, forward_context
-from sinkscope.decoding.decode import decode, resolve_settings
+from sinkscope.decoding.decoder import decode, resolve_settings
 from sinkscope.decoding.forwards import BlockForwards, Forwards
 from sinkscope.errors import PromptError
 from sinkscope.models.model import Model, pad

@@ -31,7 +31,9 @@ class Denoiser:
         self.model, self.settings, self.run = model, settings, run
         self.canvas = build_canvas(model, prompt, settings, attention_mask)
         self.eos_id = special_token(settings.eos_id, model.eos_id, settings.forbid_eos or settings.late_eos, "eos_id")
-        self.eot_id = special_token(settings.eot_id, model.eot_id, settings.late_eos or settings.stop == "eot", "eot_id")
+        self.eot_id = special_token(
+            settings.eot_id, model.eot_id, settings.late_eos or settings.stop == "eot", "eot_id"
+        )
         self.padding = self.canvas.padding()
         self.padded = not bool(self.canvas.real.all())
         self.guided = settings.guidance > 0

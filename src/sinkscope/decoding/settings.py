@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, asdict, fields, replace
 from math import ceil
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, dataclass_transform, get_args, get_type_hints
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from sinkscope.aliases import rename_settings
 from sinkscope.decoding.commit import COMMIT_RULES
@@ -36,10 +36,16 @@ def as_tuple(value: Any) -> Any:
     return () if value is None else value
 
 
+def check_rule_name(name: str) -> str:
+    """The name of a registered commit rule."""
+    _ = COMMIT_RULES[name]
+    return name
+
+
+CommitName = Annotated[str, Field(strict=True), AfterValidator(check_rule_name)]
 TokenId = Annotated[int, Field(strict=True, ge=0, lt=1 << 31)]
 TokenIds = Annotated[tuple[TokenId, ...], BeforeValidator(as_tuple)]
 Position = Annotated[int, Field(strict=True, gt=-(1 << 24), lt=1 << 24)]
-TopK = Annotated[Count | None, BeforeValidator(lambda value: None if value == 0 else value)]
 Positions = Annotated[tuple[Position, ...], BeforeValidator(as_tuple)]
 
 Confidence = Literal["probability", "margin", "entropy", "random"]
@@ -82,7 +88,9 @@ class SparseCache:
     refresh: Count | None = None
     per: Per = "head"
     drift: Annotated[float, Field(strict=True, ge=0, le=2, allow_inf_nan=False)] | None = None
-    rule: Mapping[str, Any] | None = None  # a sink rule as in study files; None: the paper's epsilon of 3, in column sums
+    rule: Mapping[str, Any] | None = (
+        None  # a sink rule as in study files; None: the paper's epsilon of 3, in column sums
+    )
     seed: Seed = 0  # of random keys
     blocks: Count | Literal["all"] = 1
 
@@ -93,7 +101,9 @@ class SparseCache:
             "seed": bool(self.seed) and self.by != "random",
         }
         for name in (name for name, wrong in without_effect.items() if wrong):
-            raise DecodeError(f"{name} has no effect in a sparse cache by {self.by}, refresh={self.refresh}; leave it out.")
+            raise DecodeError(
+                f"{name} has no effect in a sparse cache by {self.by}, refresh={self.refresh}; leave it out."
+            )
 
     @property
     def ranks(self) -> bool:
@@ -136,7 +146,7 @@ class Decode:
     noise: Noise = "reference"
     stop: Stop = "never"
     delete: Positions = ()  # positions of the prompt that are taken out before it is read
-    commit: str | None = None  # a registered rule in place of the sampler's own
+    commit: CommitName | None = None  # a registered rule in place of the sampler's own
     threshold: Share | None = None
     factor: NonNegative | None = None
     cache: Cache = None
@@ -350,7 +360,9 @@ class Decode:
                 )
         for name in rule.needs:
             if getattr(self, name, None) is None:
-                raise DecodeError(f"Expected {name}=… with commit={self.commit_rule!r}, which reads it, got none; give one.")
+                raise DecodeError(
+                    f"Expected {name}=… with commit={self.commit_rule!r}, which reads it, got none; give one."
+                )
 
     # ---- as plain data
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.decoding.canvas import Step
-from sinkscope.decoding.decode import decode
+from sinkscope.decoding.decoder import decode
 from sinkscope.decoding.settings import Decode
 from sinkscope.models.model import Model, pad
 

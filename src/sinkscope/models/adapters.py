@@ -88,7 +88,9 @@ def merge(model: Model, adapter: Adapter, name: str) -> Model:
         )
     parts = [KEY.fullmatch(key) for key in adapter.tensors]
     if None in parts:
-        raise CheckpointError(f"{adapter.folder / WEIGHTS} holds tensors that are no part of a LoRA; merge it with peft.")
+        raise CheckpointError(
+            f"{adapter.folder / WEIGHTS} holds tensors that are no part of a LoRA; merge it with peft."
+        )
     changes = [(part[1], part[2]) for part in parts if part is not None]
     check_complete(model, adapter, {module for module, _ in changes}, name)
     native = {module: native_name(module, model) for module, _ in changes}
@@ -157,7 +159,9 @@ def merge_with_peft(
         missing = missing_keys(wrapped, result.missing_keys)
         for kind, keys in (("lacks", missing), ("holds, beyond what its settings name,", result.unexpected_keys)):
             if keys:
-                raise CheckpointError(f"{name} {kind} {keys[0]} and {len(keys) - 1} other keys; save or fetch it again.")
+                raise CheckpointError(
+                    f"{name} {kind} {keys[0]} and {len(keys) - 1} other keys; save or fetch it again."
+                )
         merged: nn.Module = wrapped.merge_and_unload()
     merged.requires_grad_(True)
     ends: Any = merged

@@ -52,7 +52,9 @@ def as_checkpoint_error(what: str) -> Iterator[None]:
         # A panic on the Rust side is no Exception, and means no more than one.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        raise CheckpointError(f"{short(what)} cannot be used ({describe_error(error)}); fetch its files again.") from error
+        raise CheckpointError(
+            f"{short(what)} cannot be used ({describe_error(error)}); fetch its files again."
+        ) from error
 
 
 def read_config(folder: Path) -> Config:
@@ -89,7 +91,9 @@ def weight_files(folder: Path) -> dict[Path, Header]:
         names = set(read_object(index, MAX_JSON, CheckpointError, "fetch it again")["weight_map"].values())
         outside = [name for name in names if Path(name).name != name or not name.endswith(".safetensors")]
         if outside or not names:
-            raise CheckpointError(f"Expected shards inside {folder} in {index.name}, got {short(outside)}; fetch it again.")
+            raise CheckpointError(
+                f"Expected shards inside {folder} in {index.name}, got {short(outside)}; fetch it again."
+            )
         files = [folder / name for name in sorted(names)]
     else:
         files = sorted(folder.glob("model*.safetensors")) or sorted(

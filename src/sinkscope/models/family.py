@@ -31,7 +31,9 @@ class Family:
     """One kind of checkpoint; subclass, override what differs, and hand an instance to `register`."""
 
     name: ClassVar[str]
-    priority: ClassVar[int] = 50  # families are asked in this order whether a config.json is theirs; the catch-all is last
+    priority: ClassVar[int] = (
+        50  # families are asked in this order whether a config.json is theirs; the catch-all is last
+    )
     model_type: ClassVar[str] = ""  # of its config.json, in lower case
     native: ClassVar[str] = ""  # transformers' configuration with the same mathematics …
     requires: ClassVar[dict[str, Any]] = {}  # … which holds under these values of config.json

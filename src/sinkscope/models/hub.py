@@ -146,7 +146,11 @@ def fetch_snapshot(
             snapshot_download(repository, allow_patterns=patterns, revision=revision or written or None, token=token)
         )
     except Exception as error:  # of the Hub, of the network, of the disk: a dozen classes
-        offline = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"the Hub did not give it ({describe_error(error)})"
+        offline = (
+            "HF_HUB_OFFLINE is set"
+            if constants.HF_HUB_OFFLINE
+            else f"the Hub did not give it ({describe_error(error)})"
+        )
         raise CheckpointError(
             f"{hub_id} is not a folder here, not in the Hub cache {constants.HF_HUB_CACHE}, and {offline}; unset "
             "HF_HUB_OFFLINE and connect, set HF_HOME to a cache that has it, or name a folder."

@@ -203,7 +203,10 @@ def read_checkpoint(folder: Path, name: str) -> tuple[Family, Config, Pretrained
 def load_tokenizer(folder: Path, family: Family) -> PreTrainedTokenizerBase | None:
     if not has_tokenizer(folder):
         return None
-    with as_checkpoint_error(f"The tokenizer in {folder} (without its files, the model is loaded for ids only)"), quiet():
+    with (
+        as_checkpoint_error(f"The tokenizer in {folder} (without its files, the model is loaded for ids only)"),
+        quiet(),
+    ):
         return family.load_tokenizer(folder)
 
 

@@ -40,7 +40,9 @@ class Model:
     pad_id: int | None
     eot_id: int | None
     fingerprint: str = ""
-    checkpoint_defaults: dict[str, Any] = field(default_factory=dict)  # decode settings that the checkpoint itself asks for
+    checkpoint_defaults: dict[str, Any] = field(
+        default_factory=dict
+    )  # decode settings that the checkpoint itself asks for
     block: int | None = None  # block length of training under block-causal attention; None: sees everything
     mode: str | None = None  # of a checkpoint that decodes in several ways, which of them; None: it knows one
     revision: str | None = None  # commit of a Hub repository

@@ -11,7 +11,7 @@ from torch import Tensor
 from sinkscope.decoding.canvas import Picks
 from sinkscope.decoding.commit import CommitRule, most_confident, register
 from sinkscope.decoding.samplers.llada import quota
-from sinkscope.decoding.settings import Cache, Choice, Decode, Layout, Stop, TokenId, TokenIds, TopK, sampler
+from sinkscope.decoding.settings import Cache, Choice, Decode, Layout, Stop, TokenId, TokenIds, sampler
 from sinkscope.errors import DecodeError
 from sinkscope.validation import Count, FromZero, NonNegative, Share, Truth, settings
 
@@ -28,7 +28,7 @@ class BlockDiffusion(Decode):
     block: Count | None = 32
     _: KW_ONLY
     top_p: Share | None = None
-    top_k: TopK = None
+    top_k: Count | None = None
 
 
 @sampler("llada2")
@@ -103,7 +103,7 @@ class SDAR(BlockDiffusion):
     threshold: Share | None = 0.85
     temperature: NonNegative = 1.0
     top_p: Share | None = 1.0
-    top_k: TopK = None
+    top_k: Count | None = None
     stop_ids: TokenIds = ()  # generation ends after the block that holds one of these
     overwrite: Literal["never", "reference"] = "never"
     cache: Cache = "exact"
@@ -132,7 +132,7 @@ class FastDLLM2(BlockDiffusion):
     threshold: Share | None = 1.0
     temperature: NonNegative = 0.0
     top_p: Share | None = 0.95
-    top_k: TopK = None
+    top_k: Count | None = None
     cache: Cache = "exact"
     stop: Stop = "eos"
 
@@ -146,7 +146,9 @@ class Static(CommitRule):
     def begin(self) -> None:
         settings = self.settings
         self.size = settings.block
-        self.steps = min(settings.steps or settings.length, max(settings.length // getattr(settings, "minimal_topk", 1), 1))
+        self.steps = min(
+            settings.steps or settings.length, max(settings.length // getattr(settings, "minimal_topk", 1), 1)
+        )
         self.overwrites = getattr(settings, "overwrite", "never") == "reference"
 
     def is_unfinished(self) -> bool:

@@ -12,10 +12,10 @@ from sinkscope.attention.forward import COMMITTED, PROMPT, Forward, forward_cont
 from sinkscope.decoding.canvas import DecodeRun, Step
 from sinkscope.decoding.choose import CHOICES
 from sinkscope.decoding.noise import noise_of
-from sinkscope.decoding.settings import Choice, Decode, TopK, sampler
+from sinkscope.decoding.settings import Choice, Decode, sampler
 from sinkscope.errors import DecodeError
 from sinkscope.models.model import Model
-from sinkscope.validation import NonNegative, Share, Truth
+from sinkscope.validation import Count, NonNegative, Share, Truth
 
 
 @sampler("autoregressive")
@@ -31,7 +31,7 @@ class Autoregressive(Decode):
 
     temperature: NonNegative = 0.0
     top_p: Share | None = None
-    top_k: TopK = None
+    top_k: Count | None = None
     recompute: Truth = False
     _: KW_ONLY
 

@@ -75,7 +75,9 @@ class DiffusionGemma(Decode):
 class GenerateWatcher:
     """Says what each forward inside `generate` is, and makes a Step of each forward of the decoder."""
 
-    def __init__(self, model: Model, prompt: Tensor, settings: DiffusionGemma, padding: Tensor | None, run: DecodeRun) -> None:
+    def __init__(
+        self, model: Model, prompt: Tensor, settings: DiffusionGemma, padding: Tensor | None, run: DecodeRun
+    ) -> None:
         self.model, self.settings, self.padding, self.run = model, settings, padding, run
         self.text = prompt[:, :0]  # [batch, position]: what the encoder has read
         self.prompt, self.width = prompt.shape[1], prompt.shape[1] + settings.answer_length

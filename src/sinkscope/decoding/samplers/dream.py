@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sinkscope.decoding.canvas import Picks
 from sinkscope.decoding.commit import CommitRule, most_confident, register
-from sinkscope.decoding.settings import Choice, Confidence, Decode, TopK, sampler
+from sinkscope.decoding.settings import Choice, Confidence, Decode, sampler
 from sinkscope.validation import Count, NonNegative, Share, Truth
 
 # Confidence and commit rule of each algorithm.
@@ -39,7 +39,7 @@ class Dream(Decode):
     algorithm_temperature: NonNegative | None = None
     temperature: NonNegative = 1.0
     top_p: Share | None = 1.0
-    top_k: TopK = 50
+    top_k: Count | None = 50
     epsilon: Share = 1e-3  # where the schedule of times ends
     shift: Truth | None = None
 

@@ -136,7 +136,9 @@ class Continued(CommitRule):
                 rows = (~run.done).nonzero().flatten()
                 run.canvas.tokens[rows, block.span[0]] = next_token(run, rows)
             self._end_thinking(*block.span)
-        self.written = ~run.canvas.masked_positions() & block.inside  # written by no step of this block: told with its first
+        self.written = (
+            ~run.canvas.masked_positions() & block.inside
+        )  # written by no step of this block: told with its first
 
     def _end_thinking(self, first: int, last: int) -> None:
         most, marker = self.settings.max_thinking_tokens, self.settings.end_think_id
@@ -169,11 +171,16 @@ def block_forwards(run: Denoiser) -> BlockForwards:
     return cast("BlockForwards", run.forwards)
 
 
+def hidden_of_text(run: Denoiser) -> Tensor:
+    """[batch, window, width]: of the last forward that read text into the cache."""
+    hidden = block_forwards(run).stored
+    assert hidden is not None
+    return hidden
+
+
 def next_token(run: Denoiser, rows: Tensor) -> Tensor:
     """What the causal head of the text in the cache writes next, [row]."""
-    hidden = block_forwards(run).last
-    assert hidden is not None  # of the text that was read
-    logits = run.logits(hidden, rows, torch.zeros_like(rows))
+    logits = run.logits(hidden_of_text(run)[:, -1:], rows, torch.zeros_like(rows))
     if run.settings.temperature == 0:
         return logits.argmax(-1)
     run.noise.frame(1)
@@ -236,7 +243,9 @@ def draft_block(state: Denoiser, place: int, first: int, size: int) -> Block:
 
 def write_draft(state: Denoiser, block: Block) -> None:
     rule = Continued(state, block)
-    while rule.is_unfinished() and rule.step < block_forwards(state).size:  # a model that chooses its mask token does not end
+    while (
+        rule.is_unfinished() and rule.step < block_forwards(state).size
+    ):  # a model that chooses its mask token does not end
         hidden, start = state.forward(block)
         # A draw is over the whole block, known tokens included: so the random numbers fall as in the authors' code.
         chosen, confidence = state.candidates(hidden, start, block.inside, block)
@@ -255,9 +264,7 @@ def verify_draft(state: Denoiser, block: Block) -> list[int]:
     draft = state.canvas.tokens[0, first + 1 : last].tolist()
     state.fill_cache(last)
     columns = torch.arange(last - first, device=state.canvas.tokens.device)
-    hidden = block_forwards(state).stored
-    assert hidden is not None  # of the block that was stored
-    logits = state.logits(hidden, torch.zeros_like(columns), columns)
+    logits = state.logits(hidden_of_text(state), torch.zeros_like(columns), columns)
     state.noise.frame(last - first)
     written = state.chooser.choose(logits, columns)[0].tolist()
     pairs = enumerate(zip(written, draft, strict=False))

@@ -12,7 +12,7 @@ from torch import Tensor
 from sinkscope.decoding.canvas import Picks
 from sinkscope.decoding.choose import ByEntropy
 from sinkscope.decoding.commit import CommitRule, most_confident, register
-from sinkscope.decoding.settings import Choice, Decode, Layout, TokenIds, TopK, sampler
+from sinkscope.decoding.settings import Choice, Decode, Layout, TokenIds, sampler
 from sinkscope.validation import Count, NonNegative, Share, Truth
 
 
@@ -36,7 +36,7 @@ class RND1(Decode):
     steps: Count | None = 256
     temperature: NonNegative = 1.0
     greedy: Truth = True  # the likeliest token, whatever the temperature
-    top_k: TopK = None
+    top_k: Count | None = None
     top_p: Share | None = None
     gamma: NonNegative | None = None  # entropy that the commits of one step may add up to
     suffix: TokenIds = ()  # text behind the masks
